@@ -23,7 +23,6 @@ from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.exchange_values import key_choice
 from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.running import RunOptions, job_result
 from ledgerbeam.pipelines.exchange.buckets import remove_internal
 from ledgerbeam.pipelines.exchange.jobs import KeyChoice
 from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns, ScatterChoice
@@ -31,6 +30,8 @@ from ledgerbeam.pipelines.jobs.audit_share import audit_text
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob, proto_text
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.outputs.owner import Existing, has_kept_nothing
+from ledgerbeam.pipelines.runners.prepared_call import job_result
+from ledgerbeam.pipelines.runners.run_options import RunOptions
 from ledgerbeam.transforms.chain.match import MatchSources
 from ledgerbeam.transforms.chain.pipeline_parts import chain_alone, rest_alone
 from ledgerbeam.transforms.chain.plan import PlanTasks

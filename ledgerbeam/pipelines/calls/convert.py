@@ -133,8 +133,9 @@ def convert(
         profile=profile,
     )
     from ledgerbeam.pipelines.calls.job_values import conversion, file_sources, run_values, shards
-    from ledgerbeam.pipelines.calls.running import RunOptions, job_result
     from ledgerbeam.pipelines.jobs.convert import ConvertJob
+    from ledgerbeam.pipelines.runners.prepared_call import job_result
+    from ledgerbeam.pipelines.runners.run_options import RunOptions
 
     files = file_sources(
         sources,

@@ -148,13 +148,13 @@ def dedup(
         ledger=ledger,
         index_root=index_root,
     )
-    from ledgerbeam.pipelines.calls.exchange import dedup_result, exchange_result
     from ledgerbeam.pipelines.calls.exchange_values import dedup_key, key_choice, output_values, require_marks
     from ledgerbeam.pipelines.calls.job_values import file_sources, folder, run_values
     from ledgerbeam.pipelines.calls.near_values import near_choice
-    from ledgerbeam.pipelines.calls.running import RunOptions
     from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob
     from ledgerbeam.pipelines.dedup.near import NearJob, marking_job
+    from ledgerbeam.pipelines.runners.prepared_call import job_result
+    from ledgerbeam.pipelines.runners.run_options import RunOptions
 
     files = file_sources(
         sources,
@@ -198,6 +198,7 @@ def dedup(
         on_job_change=on_job_change,
         existing=existing,
         only_failed=only_failed,
+        keep_runs=keep_runs,
         dry_run=dry_run,
         options=options,
         debug=debug,
@@ -213,6 +214,6 @@ def dedup(
     if mark:
         marks: dict[str, Any] = {**shared, "output": written["output"], "to": require_marks(to, written)}
         decide = DecideJob(**marks) if nearness is None else marking_job(nearness, **marks)
-        return exchange_result(decide, how, console, keep_runs=keep_runs, command="dedup")
+        return job_result(decide, how, console)
     job = DedupJob(**shared, **written) if nearness is None else NearJob(near=nearness, **shared, **written)
-    return dedup_result(job, how, console, keep_runs=keep_runs)
+    return job_result(job, how, console)

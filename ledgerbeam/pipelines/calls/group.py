@@ -124,13 +124,13 @@ def group(
         ledger=ledger,
         index_root=index_root,
     )
-    from ledgerbeam.pipelines.calls.exchange import exchange_result
     from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
-    from ledgerbeam.pipelines.calls.running import RunOptions
     from ledgerbeam.pipelines.exchange.orders import GroupJob
     from ledgerbeam.pipelines.jobs.audit_share import audit_text
     from ledgerbeam.pipelines.jobs.user_function import user_function
+    from ledgerbeam.pipelines.runners.prepared_call import job_result
+    from ledgerbeam.pipelines.runners.run_options import RunOptions
     from ledgerbeam.user_code.objects import OF_A_GROUP, check_object
 
     files = file_sources(
@@ -173,8 +173,9 @@ def group(
         on_job_change=on_job_change,
         existing=existing,
         only_failed=only_failed,
+        keep_runs=keep_runs,
         dry_run=dry_run,
         options=options,
         debug=debug,
     )
-    return exchange_result(job, how, console, keep_runs=keep_runs)
+    return job_result(job, how, console)

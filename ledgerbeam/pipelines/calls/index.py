@@ -93,9 +93,10 @@ def index(
         profile=profile,
     )
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
-    from ledgerbeam.pipelines.calls.running import RunOptions, job_result
     from ledgerbeam.pipelines.jobs.index import IndexJob
     from ledgerbeam.pipelines.jobs.sources import read_as_shar
+    from ledgerbeam.pipelines.runners.prepared_call import job_result
+    from ledgerbeam.pipelines.runners.run_options import RunOptions
 
     files = file_sources(
         sources,

@@ -134,11 +134,11 @@ def join(
         ledger=ledger,
         index_root=index_root,
     )
-    from ledgerbeam.pipelines.calls.exchange import exchange_result
     from ledgerbeam.pipelines.calls.exchange_values import gather_values, joined_fields, key_choice
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
-    from ledgerbeam.pipelines.calls.running import RunOptions
     from ledgerbeam.pipelines.exchange.join import JoinJob
+    from ledgerbeam.pipelines.runners.prepared_call import job_result
+    from ledgerbeam.pipelines.runners.run_options import RunOptions
 
     if right_columns:
         given("right_columns", right_columns, parse_columns)
@@ -184,8 +184,9 @@ def join(
         on_job_change=on_job_change,
         existing=existing,
         only_failed=only_failed,
+        keep_runs=keep_runs,
         dry_run=dry_run,
         options=options,
         debug=debug,
     )
-    return exchange_result(job, run, console, keep_runs=keep_runs)
+    return job_result(job, run, console)

@@ -177,12 +177,13 @@ def map(  # noqa: A001 - as the command is called
         profile=profile,
     )
     from ledgerbeam.pipelines.calls.job_values import file_sources, folder, run_values, shards
-    from ledgerbeam.pipelines.calls.running import RunOptions, job_result
     from ledgerbeam.pipelines.jobs.audit_share import audit_text
     from ledgerbeam.pipelines.jobs.map import MapJob
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
     from ledgerbeam.pipelines.jobs.user_function import user_function
     from ledgerbeam.pipelines.outputs.batch_schema import decide_batch_schema, read_batch_schema
+    from ledgerbeam.pipelines.runners.prepared_call import job_result
+    from ledgerbeam.pipelines.runners.run_options import RunOptions
     from ledgerbeam.user_code.objects import check_object, depends_on_batches, read_values
     from ledgerbeam.user_code.watched_files import watched_checksums
 

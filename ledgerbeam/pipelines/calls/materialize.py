@@ -107,10 +107,11 @@ def materialize(
     options_of_stores = given("storage_options", storage_options, parse_options)
     console = begin_call(progress, options_of_stores, output=output, ledger=ledger, profile=profile)
     from ledgerbeam.pipelines.calls.job_values import conversion, run_values, shards
-    from ledgerbeam.pipelines.calls.running import RunOptions, job_result
     from ledgerbeam.pipelines.jobs.convert import MaterializeJob
     from ledgerbeam.pipelines.jobs.sources import GraphPasses
     from ledgerbeam.pipelines.jobs.user_function import user_function
+    from ledgerbeam.pipelines.runners.prepared_call import job_result
+    from ledgerbeam.pipelines.runners.run_options import RunOptions
 
     written = shards(
         to,

@@ -120,11 +120,11 @@ def sort(
         ledger=ledger,
         index_root=index_root,
     )
-    from ledgerbeam.pipelines.calls.exchange import exchange_result
     from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
-    from ledgerbeam.pipelines.calls.running import RunOptions
     from ledgerbeam.pipelines.exchange.orders import SortJob
+    from ledgerbeam.pipelines.runners.prepared_call import job_result
+    from ledgerbeam.pipelines.runners.run_options import RunOptions
 
     files = file_sources(
         sources,
@@ -161,8 +161,9 @@ def sort(
         on_job_change=on_job_change,
         existing=existing,
         only_failed=only_failed,
+        keep_runs=keep_runs,
         dry_run=dry_run,
         options=options,
         debug=debug,
     )
-    return exchange_result(job, how, console, keep_runs=keep_runs)
+    return job_result(job, how, console)

@@ -126,8 +126,9 @@ def split(
     )
     from ledgerbeam.pipelines.calls.exchange_values import key_choice, output_values
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
-    from ledgerbeam.pipelines.calls.running import RunOptions, job_result
     from ledgerbeam.pipelines.exchange.split import SplitJob
+    from ledgerbeam.pipelines.runners.prepared_call import job_result
+    from ledgerbeam.pipelines.runners.run_options import RunOptions
 
     files = file_sources(
         sources,

@@ -137,11 +137,12 @@ def tokenize(
     from ledgerbeam.io.datasets.megatron.tokenizer import BYTES, read_tokenizer
     from ledgerbeam.io.storage.urls import canonical_url
     from ledgerbeam.pipelines.calls.job_values import dataset, file_sources, run_values
-    from ledgerbeam.pipelines.calls.running import RunOptions, job_result
     from ledgerbeam.pipelines.jobs.audit_share import audit_text
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
     from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
     from ledgerbeam.pipelines.jobs.user_function import user_function
+    from ledgerbeam.pipelines.runners.prepared_call import job_result
+    from ledgerbeam.pipelines.runners.run_options import RunOptions
 
     if eod and not append_eod:
         raise UsageError("--eod names a token that --no-append-eod leaves out: give one of the two")

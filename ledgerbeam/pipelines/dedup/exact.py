@@ -11,23 +11,37 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Self
+from itertools import islice
+from typing import Any, ClassVar, Self, cast
 
+from ledgerbeam.errors import ChangedSourceError
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.conversion import conversion_of
 from ledgerbeam.io.exchange.partition import MOST_SLICES, Partition
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.left_out import OwnFiles
-from ledgerbeam.ledger import Source, Task
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import LedgerStore, Source, Task
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.exchange.jobs import GatherJob, KeyChoice, ScatterJob, as_run, layout_of_rows
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, remove_internal
+from ledgerbeam.pipelines.exchange.jobs import (
+    GatherJob,
+    KeyChoice,
+    ScatterJob,
+    as_run,
+    layout_of_rows,
+    run_writer,
+)
 from ledgerbeam.pipelines.exchange.partition import PartitionLimits
 from ledgerbeam.pipelines.exchange.stages import DECIDE
+from ledgerbeam.pipelines.jobs.listing import listed_ids
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob, shard_form
 from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer
+from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
 from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, with_lists
 
 LISTS_FOLDER = "_drops"
@@ -37,6 +51,9 @@ LIST_BUCKETS = 1024
 """Buckets of lists, by file: a file is done again if anything in its bucket changes."""
 
 LISTING = "drops.json"
+
+_PAGE_SOURCES = 10_000
+"""Of a ledger, sources that are looked at at once."""
 
 PART_RECORDS = 2_000_000
 """Records of a part of a bucket, about: what is held of them is some hundred bytes each."""
@@ -59,6 +76,11 @@ class DecideJob(GatherJob):
     shard_bytes: int = PART_RECORDS
     prefer: KeyChoice | None = None
     own: OwnFiles | None = None
+
+    @property
+    def user_command(self) -> str:
+        """The command of the user, also for near duplicates."""
+        return "dedup"
 
     def scatter(self) -> ScatterJob:
         """Return the first job, of which the records stay where they are."""
@@ -160,6 +182,14 @@ class ListedJob(ShardJob):
     joined: ClassVar[type[FilesWithLists]]
     """The files with their lists."""
 
+    def stage(self, name: str) -> ListedStage:
+        """Return the job as a stage, which reads files with lists."""
+        return ListedStage(name, self)
+
+    def spent(self) -> list[str]:
+        """Return the folders of lists that are removed once the job is complete."""
+        return []
+
     @abstractmethod
     def decide(self) -> DecideJob:
         """Return the job that writes the lists, which has those before it."""
@@ -226,9 +256,20 @@ class DedupJob(ListedJob):
     """Writes the files without duplicates: those of a key but for one."""
 
     command = "dedup"
+    removes_gone = True
+    last_stage = "dedup"
 
     keeps_columns = True
     joined = _RemainingFiles
+
+    @property
+    def user_command(self) -> str:
+        """The command of the user, also for near duplicates."""
+        return "dedup"
+
+    def spent(self) -> list[str]:
+        """Return the folder of the lists."""
+        return [self.lists_folder]
 
     def decide(self) -> DecideJob:
         """Return the job that decides, which has those before it."""
@@ -263,3 +304,152 @@ class DedupJob(ListedJob):
     def encoder(self) -> str | ShardEncoder:
         """Return the format of the shards."""
         return self.output_format
+
+
+class ListsRead(StageSources):
+    """Files with the lists of their records, which an earlier stage has written.
+
+    Args:
+        job: The job of the stage.
+        store: Its ledger.
+        decide: The stage that has written the lists.
+        scatter: The stage that has read the files.
+        list_pages: Lists the sources of a job.
+    """
+
+    def __init__(
+        self,
+        job: ListedJob,
+        store: LedgerStore,
+        decide: FinishedStage,
+        scatter: FinishedStage,
+        list_pages: Callable[[JobSpec], Iterator[Page]],
+    ) -> None:
+        self._scatter, self._list_pages = scatter, list_pages
+        reading = Reading(job.lists_folder, job.listing_url, job.storage_options, Partition(LIST_BUCKETS))
+        self._lists = RunFiles.written([run_writer(decide.job, decide.store)], reading)
+        self._job = job.with_state(self._lists.state)
+        # One listing for all: what was decided holds for the files that were scattered, and no others.
+        self._listed = self._list()
+        is_known = self._lists.known() is not None and self._job.earlier_listed() is not None
+        self._ids = listed_ids(self._job, self._listed) if is_known else []
+        self._is_settled = is_known and all(store.completed_mask(self._ids))
+        super().__init__(self._job, iter(()))
+
+    def _list(self) -> list[Page]:
+        pages = list(self._list_pages(self._job))
+        require_scattered(self._job, pages, self._scatter)
+        return pages
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all files are complete."""
+        return self._is_settled
+
+    def settle(self, say: Callable[[str], None]) -> None:  # noqa: ARG002 - the stage before has said all
+        """Find the lists of each file."""
+        self._lists.tabulate()
+        if self._job.list_earlier():
+            self._listed = self._list()
+        self._ids = listed_ids(self._job, self._listed)
+
+    def pages(self) -> Iterator[Page]:
+        """Return the listing, which has those files alone that were scattered."""
+        return iter(self._listed)
+
+    def check(self, store: LedgerStore, *, is_complete: bool, has_run: bool) -> None:
+        """Check that the run has read the files that were scattered."""
+        if is_complete:
+            require_only(self._ids, store)
+        if has_run:
+            _require_as_scattered(store, self._scatter.store)
+
+    def remove_inputs(self, writers: Collection[str]) -> None:
+        """Remove the lists."""
+        remove_internal(self._job.spent(), self._job, writers)
+
+
+class ListedStage(Stage):
+    """A stage that reads files with lists of their records."""
+
+    @property
+    def listed_job(self) -> ListedJob:
+        """The job."""
+        return cast(ListedJob, self.job)
+
+    def inputs(self) -> list[Stage]:
+        """Return the stage that writes the lists."""
+        decide = self.listed_job.decide()
+        return [decide.stage(decide.ledger.rpartition("/")[2])]
+
+    def sources(
+        self,
+        store: LedgerStore,
+        done: Mapping[str, FinishedStage],
+        list_pages: Callable[[JobSpec], Iterator[Page]],
+    ) -> ListsRead:
+        """Return the files with their lists."""
+        decide = self.listed_job.decide()
+        (scatter,) = decide.scatters()
+        return ListsRead(self.listed_job, store, done[decide.ledger], done[scatter.ledger], list_pages)
+
+
+def require_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedStage) -> None:
+    """Raise ChangedSourceError unless a first stage has done what is listed but for files of earlier jobs, and no more.
+
+    A file that is gone counts, too: of its records some stand for those of others, which would go without them.
+    """
+    if earlier := job.earlier_listed():
+        pages = [page.select([url not in earlier for url in page.urls]) for page in pages]
+    ids, store = listed_ids(scatter.job, pages), scatter.store
+    scattered = {one for page in store.source_ids() for one in page} - store.gone_ids()
+    if not all(store.completed_mask(ids)) or not scattered.issubset(ids):
+        raise ChangedSourceError(
+            f"{scatter.job.ledger}: sources have changed since they were scattered in this run; run the same command "
+            "again"
+        )
+
+
+def require_only(ids: Collection[bytes], store: LedgerStore) -> None:
+    """Make a ledger forget what a runner that lists for itself has found that was not scattered.
+
+    Raises:
+        ChangedSourceError: There was such a source.
+    """
+    known = set(ids)
+    gone = store.gone_ids()
+    strange = {one for page in store.source_ids() for one in page} - known - gone
+    if strange:
+        store.forget_sources(strange)
+        raise ChangedSourceError(
+            f"{store.url}: {count(len(strange), 'source')} changed while this run was at work; run the same "
+            "command again"
+        )
+
+
+def _require_as_scattered(store: LedgerStore, scatter: LedgerStore) -> None:
+    """Make the first stage forget the files that a job with lists has read otherwise than they were scattered.
+
+    Size and time of a file that takes the place of another may be those of that: then it is the same source by its
+    identity, and what was decided of the other's records would be done to its own. With another list it is done again.
+
+    Raises:
+        ChangedSourceError: There was such a file.
+    """
+    scattered, read = ({url: time for url, time, _ in _file_times(one)} for one in (scatter, store))
+    written = {url for url, time in read.items() if time > scattered.get(url, time)}
+    if not written:
+        return
+    scatter.forget_sources({source for url, _, source in _file_times(scatter) if url in written})
+    raise ChangedSourceError(
+        f"{store.url}: {count(len(written), 'file')} such as {min(written)} was written since its records were "
+        "scattered, though size and time are the same; run the same command again"
+    )
+
+
+def _file_times(store: LedgerStore) -> Iterator[tuple[str, int, bytes]]:
+    """Yield the files of which a ledger has noted when they were last changed: with the time, and with their source."""
+    rest = store.sources()
+    while some := {row.source_id: row.member_urls or (row.url,) for row in islice(rest, _PAGE_SOURCES)}:
+        for source, times in store.file_times(list(some)).items():
+            yield from ((url, time, source) for url, time in zip(some[source], times, strict=True) if time)

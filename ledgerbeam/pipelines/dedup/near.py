@@ -33,11 +33,11 @@ from ledgerbeam.pipelines.dedup.stars import PART_BYTES, STARS_FOLDER, LabelsJob
 from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsJob, BucketsOf
 from ledgerbeam.pipelines.exchange.jobs import RUNS_FOLDER, RunsJob, ScatterJob, as_run
 from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY
+from ledgerbeam.pipelines.jobs.spec import FinishedStage
 from ledgerbeam.sources.listed import ChosenSources, FileLists, ListBuckets, WithEarlierFiles, bucket_of
 from ledgerbeam.sources.source_listing import SourceListing
 
 if TYPE_CHECKING:
-    from ledgerbeam.pipelines.jobs.claim import OpenedJob
     from ledgerbeam.sources.recorded import RecordedListing
     from ledgerbeam.transforms.dedup.near import TreeReader
 
@@ -125,7 +125,7 @@ class ClusterJob(_NearDecideJob):
             ledger=f"{self.ledger}/{LABELS}" if self.ledger else "",
         )
 
-    def after(self, before: Sequence[OpenedJob]) -> Self | None:
+    def after(self, before: Sequence[FinishedStage]) -> Self | None:
         """Return the job whose clusters are found in rounds, if there are more pairs than one process can cluster.
 
         The buckets of the rounds are as many as those of the signatures.

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.exchange.partition import Partition
@@ -27,10 +27,7 @@ from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsJob
 from ledgerbeam.pipelines.exchange.buckets import Reading
 from ledgerbeam.pipelines.exchange.jobs import GatherJob, KeyChoice, RunsJob, ScatterJob, as_run
 from ledgerbeam.pipelines.exchange.stages import PAIRS, ROUND, STARS
-
-if TYPE_CHECKING:
-    from ledgerbeam.pipelines.jobs.claim import OpenedJob
-
+from ledgerbeam.pipelines.jobs.spec import FinishedStage
 
 STARS_FOLDER = "_stars"
 """Folder in an output folder of what these jobs write."""
@@ -241,7 +238,7 @@ class LabelsJob(_StarJob):
         """Return the jobs that know what the documents are, and with which one each is connected."""
         return {STARS: self.stars(), f"{ROUND}-{self.rounds}": self.turn(self.rounds)}
 
-    def after(self, before: Sequence[OpenedJob]) -> Self | None:
+    def after(self, before: Sequence[FinishedStage]) -> Self | None:
         """Return the job with two more rounds, if the last one has found what is no star; else None."""
         changes = merged_statistics(before[-1].store, CHANGES).get(CHANGES)
         return None if changes is None or not changes.value() else dataclasses.replace(self, rounds=self.rounds + 2)

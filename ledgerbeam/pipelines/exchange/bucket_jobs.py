@@ -6,7 +6,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.partition import Partition
@@ -18,11 +18,8 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.exchange.buckets import Reading
 from ledgerbeam.pipelines.exchange.stages import MERGE
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob
+from ledgerbeam.pipelines.jobs.spec import FinishedStage
 from ledgerbeam.sources.buckets import BucketListing, BucketSources
-
-if TYPE_CHECKING:
-    from ledgerbeam.pipelines.jobs.claim import OpenedJob
-
 
 LISTING = "buckets.json"
 """The file beside the ledger of an exchange that names its buckets."""
@@ -122,6 +119,8 @@ class BucketsJob(ShardJob):
     shard_bytes: int = 64 * 2**20
     state: str = ""
 
+    reads_sources = False
+    removes_gone = True
     within_keys: ClassVar[bool] = True
     beside: ClassVar[int] = 0
 
@@ -144,7 +143,7 @@ class BucketsJob(ShardJob):
     def shaping_of_runs(self) -> dict[str, Json]:
         """Return what shapes the run files of the exchange, but for where they lie."""
 
-    def after(self, before: Sequence[OpenedJob]) -> Self | None:  # noqa: ARG002
+    def after(self, before: Sequence[FinishedStage]) -> Self | None:  # noqa: ARG002
         """Return the job as it is to be done, if that takes more stages before it than there are; else None.
 
         Args:

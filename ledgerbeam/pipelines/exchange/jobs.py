@@ -10,24 +10,26 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
 from ledgerbeam.io.exchange.partition import MOST_SLICES, Partition
 from ledgerbeam.io.listing.left_out import OwnFiles
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsJob, MergeJob
+from ledgerbeam.pipelines.exchange.buckets import RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.exchange.partition import PartitionLimits, decide_partition
-from ledgerbeam.pipelines.exchange.stages import SCATTER, merge_stage
+from ledgerbeam.pipelines.exchange.stages import GATHER, SCATTER, merge_stage
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob, shard_form
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.sources import RecordForm
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
@@ -226,6 +228,7 @@ class GatherJob(BucketsJob):
     max_slices: int = MOST_SLICES
 
     keeps_columns = True
+    last_stage = GATHER
     keeps_runs: ClassVar[bool] = False
     """Whether the run files of the first stage stay when all is done."""
 
@@ -233,6 +236,10 @@ class GatherJob(BucketsJob):
     def level(self) -> int:
         """How many times the run files were merged that it reads."""
         return 0 if self.partition is None else self.partition.merges.number
+
+    def stage(self, name: str) -> BucketStage:
+        """Return the job as a stage, which reads run files by bucket."""
+        return BucketStage(name, self, whole=self, merges="" if name == GATHER else f"{name}/")
 
     @property
     def first_folder(self) -> str:
@@ -356,6 +363,125 @@ class GatherJob(BucketsJob):
     def encoder(self) -> str | ShardEncoder:
         """Return the format of the shards."""
         return self.output_format
+
+
+class BucketsRead(StageSources):
+    """Buckets that a stage reads, of the run files that its inputs have written.
+
+    Args:
+        stage: The stage.
+        store: Its ledger.
+        inputs: Its inputs, complete.
+
+    Attributes:
+        runs: The run files.
+    """
+
+    def __init__(self, stage: BucketStage, store: LedgerStore, inputs: Sequence[FinishedStage]) -> None:
+        job = stage.bucket_job
+        self._whole, self._inputs, self._earlier = stage.whole, inputs, stage.earlier_signatures()
+        self.runs = self._run_files(job)
+        self._buckets = self.runs.known()
+        self._is_settled = self._buckets is not None and are_complete(self._buckets, store)
+        super().__init__(job.with_state(self.runs.state), iter(()))
+
+    def _run_files(self, job: BucketsJob) -> RunFiles:
+        last = self._inputs[-1]
+        if isinstance(last.sources, BucketsRead) and isinstance(last.job, MergeJob):
+            return last.sources.runs.merged(last.store, last.job.identity().fingerprint, job.reading())
+        writers = [*(one.writer for one in self._earlier), *(run_writer(one.job, one.store) for one in self._inputs)]
+        return RunFiles.written(writers, job.reading())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all buckets are complete."""
+        return self._is_settled
+
+    def settle(self, say: Callable[[str], None]) -> None:
+        """Find the slices of each bucket."""
+        for one in self._earlier:
+            one.require_apart((writer.store for writer in self._inputs), self.job.storage_options)
+        self._buckets = self.runs.tabulate()
+        made = count(len(self._buckets.sizes), self.runs.reading.unit)
+        say(f"{count(len(self.runs), 'run file')} of {count(self.runs.size, 'byte')} -> {made}")
+
+    def pages(self) -> Iterator[Page]:
+        """Return the buckets."""
+        if self._buckets is None:
+            raise AssertionError("the run files were looked at")
+        return iter([self._buckets.page()])
+
+    def remove_inputs(self, writers: Collection[str]) -> None:
+        """Remove run files, and the tables of their slices."""
+        self.runs.remove_tables(self.job.ledger)
+        remove_internal(self._whole.spent(cast(BucketsJob, self.job)), self.job, writers)
+
+    def lost_text(self, number: int) -> str:
+        """Return a warning that so many run files are lost."""
+        return f"gone since earlier runs: {count(number, 'run file')}; what each was made of is done again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketStage(Stage):
+    """A stage that reads run files by bucket: the last one of an exchange, or one that merges for it.
+
+    Attributes:
+        whole: The last job of the exchange.
+        merges: Start of the names of the stages that merge.
+    """
+
+    whole: GatherJob
+    merges: str
+
+    @property
+    def bucket_job(self) -> BucketsJob:
+        """The job."""
+        return cast(BucketsJob, self.job)
+
+    def with_job(self, job: JobSpec) -> Self:
+        """Return the stage with another version of its job."""
+        whole = job if isinstance(job, GatherJob) else self.whole
+        return dataclasses.replace(self, job=job, whole=whole)
+
+    def inputs(self) -> list[Stage]:
+        """Return the stage that merges before it, or those that write what is not merged yet."""
+        level = self.bucket_job.level
+        if level:
+            return [dataclasses.replace(self, name=f"{self.merges}{merge_stage(level)}", job=self.whole.merge(level))]
+        writers = [writer.stage(name) for name, writer in self.whole.first_writers().items()]
+        return [dataclasses.replace(stage, target=self.whole.output) for stage in writers]
+
+    def earlier_signatures(self) -> Sequence[EarlierSignatures]:
+        """Return what other jobs have written that the stage reads."""
+        return () if self.bucket_job.level else self.whole.earlier_signatures()
+
+    def require_others(self) -> None:
+        """Refuse unusable signatures of other jobs."""
+        self.earlier_signatures()
+
+    def longer(self, inputs: Sequence[FinishedStage]) -> Self | None:
+        """Return the stage with more inputs, if the results of its inputs require that; see `BucketsJob.after`."""
+        job = self.bucket_job.after(inputs)
+        return None if job is None else self.with_job(job)
+
+    def unused(self) -> Iterator[str]:
+        """Yield the ledgers of inputs that the stage does not need; see `BucketsJob.unused`."""
+        return self.bucket_job.unused()
+
+    def sources(
+        self,
+        store: LedgerStore,
+        done: Mapping[str, FinishedStage],
+        list_pages: Callable[[JobSpec], Iterator[Page]],  # noqa: ARG002 - buckets are not listed
+    ) -> BucketsRead:
+        """Return the buckets."""
+        return BucketsRead(self, store, [done[stage.job.ledger] for stage in self.inputs()])
+
+
+def run_writer(job: JobSpec, store: LedgerStore) -> RunWriter:
+    """Return a job of an exchange as the writer of run files."""
+    earlier = job.earlier_urls() if isinstance(job, RunsJob) else ()
+    return RunWriter(job.identity(), str(job.output), store, earlier_urls=earlier)
 
 
 def layout_of_rows(job: ShardJob, files: ListedFiles, say: Callable[[str], None]) -> ColumnLayout | None:

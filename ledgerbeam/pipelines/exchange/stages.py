@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from ledgerbeam.ledger import Job
 
+GATHER = "gather"
+"""The last stage of a job that is an exchange."""
+
 SCATTER = "scatter"
 """Writes the records, or hashes of them, by bucket."""
 

@@ -19,7 +19,6 @@ from ledgerbeam.io.listing.patterns import Pattern, expand_braces, parse
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger.model.job import OnJobChange
-from ledgerbeam.pipelines.calls.running import PreparedCall, prepared
 from ledgerbeam.pipelines.calls.values import parse_shares
 from ledgerbeam.pipelines.flows.step import (
     ABSENT,
@@ -32,6 +31,7 @@ from ledgerbeam.pipelines.flows.step import (
     read_step,
 )
 from ledgerbeam.pipelines.outputs.owner import Existing
+from ledgerbeam.pipelines.runners.prepared_call import PreparedCall, prepared
 from ledgerbeam.sources.recorded import RecordedOutputs
 
 if TYPE_CHECKING:

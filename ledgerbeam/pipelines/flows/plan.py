@@ -16,13 +16,13 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.checksums import content_version
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.interruptible import interruptible
-from ledgerbeam.pipelines.calls.running import JobCall, PreparedCall
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, as_flow, said_of
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.recorded import lost_sources
 from ledgerbeam.pipelines.preview.dry_run import KnownSources, listed_sources
+from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 from ledgerbeam.sources.recorded import RecordedOutputs, is_output, outputs_pages
 
@@ -210,7 +210,7 @@ class _Forecast:
         self._lost = self._lost_sources()
         self._readers = [self._read(reader) for reader in call.readers()]
         status = None if self._store is None else self._store.status()
-        is_single = isinstance(call, JobCall)
+        is_single = not call.has_stages
         is_ended = is_single or self._has_reached_its_end()
         self.plan.is_finished = is_ended and status is not None and bool(status["complete"]) and self._is_made()
         if not is_single:
@@ -239,7 +239,7 @@ class _Forecast:
             self.plan.is_estimate |= fresh > 0
         # What was gone in the last listing, too, is withdrawn already, once its outputs are.
         before = frozenset() if store is None else store.gone_ids()
-        owes = isinstance(self._call, JobCall)
+        owes = not self._call.has_stages
         gone = [row for row in known.gone() if row.source_id not in before or (owes and row.state == "complete")]
         self.plan.withdrawn += len(gone)
         return known
@@ -267,7 +267,7 @@ class _Forecast:
         elif self._reason is not None:
             state = self._reason
         elif state == "complete":
-            if source.id not in self._lost or not isinstance(self._call, JobCall):
+            if source.id not in self._lost or self._call.has_stages:
                 self.plan.complete += 1
                 return
             state = "lost"
@@ -313,7 +313,7 @@ class _Forecast:
 
     def _staying(self, sources: Sequence[bytes]) -> Sequence[bool]:
         """Return for each source whether what has come of it stays as it is."""
-        if not isinstance(self._call, JobCall):
+        if self._call.has_stages:
             return [not self._is_made_again] * len(sources)
         if self._reason is not None:
             return [False] * len(sources)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias, final
 
 from ledgerbeam._base.beam_import import LEAN, WHOLE, BeamParts
 from ledgerbeam.errors import UsageError
@@ -108,6 +108,9 @@ class JobSpec(ABC):
 
     Attributes:
         command: The command that runs such jobs.
+        reads_sources: Whether the job itself reads the sources that the user names.
+        removes_gone: Whether each run removes the outputs of missing sources; else only a run that is asked to.
+        last_stage: Name of its last stage; empty for a job of one stage.
         why_open: Why sources may be left open though nothing failed, and what to do, for the message.
         output: URL of the folder of its shards; None if its outputs lie elsewhere, and are named by their URLs.
         storage_options: Passed to fsspec unchanged.
@@ -127,6 +130,9 @@ class JobSpec(ABC):
     """
 
     command: ClassVar[str]
+    reads_sources: ClassVar[bool] = True
+    removes_gone: ClassVar[bool] = False
+    last_stage: ClassVar[str] = ""
     why_open: ClassVar[str] = "another run may have taken the ledger over; run the same command again"
 
     output: str | None = None
@@ -143,6 +149,27 @@ class JobSpec(ABC):
     run: str = ""
     run_dir: str | None = None
     import_path: tuple[str, ...] = ()
+
+    @property
+    def user_command(self) -> str:
+        """The command of the user that needs the job; `command` unless that is one of several stages."""
+        return self.command
+
+    def stage(self, name: str) -> Stage:
+        """Return the job as a stage.
+
+        Args:
+            name: Of the stage.
+        """
+        return Stage(name, self)
+
+    @final
+    def plan(self) -> list[Stage]:
+        """Return the stages in the order in which they run, the job itself last; its ledger is resolved.
+
+        Stages that depend on decisions or on results of earlier stages are missing until these are known.
+        """
+        return _ordered(self.stage(self.last_stage))
 
     @abstractmethod
     def sources(self) -> JobSources:
@@ -334,3 +361,139 @@ class JobSpec(ABC):
     def work_folder(self) -> str:
         """The folder beside the ledger for what a job notes for itself: parts of indexes, what was merged."""
         return work_folder_of(self.ledger)
+
+
+class StageSources:
+    """Sources of a stage whose earlier stages are complete.
+
+    Args:
+        job: The job of the stage.
+        pages: Its listing.
+
+    Attributes:
+        job: The job as it runs: it knows the outputs of earlier stages.
+    """
+
+    def __init__(self, job: JobSpec, pages: Iterator[Page]) -> None:
+        self.job = job
+        self._pages = pages
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is to be prepared before the stage runs."""
+        return True
+
+    def settle(self, say: Callable[[str], None]) -> None:
+        """Prepare the outputs of earlier stages for the workers.
+
+        Args:
+            say: Prints a line of the result.
+        """
+
+    def pages(self) -> Iterator[Page]:
+        """Return the listing."""
+        return self._pages
+
+    def check(self, store: LedgerStore, *, is_complete: bool, has_run: bool) -> None:
+        """Check after a run that it has read what the earlier stages have read.
+
+        Args:
+            store: The ledger of the stage.
+            is_complete: Whether all sources are complete.
+            has_run: Whether the run has done tasks.
+
+        Raises:
+            ChangedSourceError: It has read something else.
+        """
+
+    def remove_inputs(self, writers: Collection[str]) -> None:
+        """Remove the outputs of earlier stages that are not needed any more.
+
+        Args:
+            writers: Ids of the ledgers of all stages that no other job shares an output folder with.
+        """
+
+    def lost_text(self, number: int) -> str:  # noqa: ARG002
+        """Return a warning that so many outputs of earlier stages are lost; empty for none."""
+        return ""
+
+
+class FinishedStage(NamedTuple):
+    """A complete stage.
+
+    Attributes:
+        job: The job.
+        store: Its ledger.
+        sources: What it has read.
+    """
+
+    job: JobSpec
+    store: LedgerStore
+    sources: StageSources
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of the jobs that a plan consists of. This one reads sources, and no outputs of other stages.
+
+    Attributes:
+        name: Name in messages and in results.
+        job: The job.
+        target: Output folder of the exchange that reads its outputs; empty for a job of one stage.
+    """
+
+    name: str
+    job: JobSpec
+    target: str = ""
+
+    def with_job(self, job: JobSpec) -> Self:
+        """Return the stage with another version of its job."""
+        return dataclasses.replace(self, job=job)
+
+    def inputs(self) -> list[Stage]:
+        """Return the stages whose outputs it reads, in the order in which they run."""
+        return []
+
+    def require_others(self) -> None:
+        """Refuse unusable outputs of other jobs that it reads, before any of its inputs runs."""
+
+    def longer(self, inputs: Sequence[FinishedStage]) -> Self | None:  # noqa: ARG002
+        """Return the stage with more inputs, if the results of its inputs require that; else None.
+
+        Args:
+            inputs: Its inputs, complete.
+        """
+        return None
+
+    def unused(self) -> Iterator[str]:
+        """Yield the ledgers of inputs that the stage does not need, and that an earlier run may have left."""
+        yield from ()
+
+    def sources(
+        self,
+        store: LedgerStore,  # noqa: ARG002
+        done: Mapping[str, FinishedStage],  # noqa: ARG002
+        list_pages: Callable[[JobSpec], Iterator[Page]],
+    ) -> StageSources:
+        """Return what it reads.
+
+        Args:
+            store: Its ledger.
+            done: All complete stages, by the URLs of their ledgers; its inputs among them.
+            list_pages: Lists the sources of a job.
+        """
+        return StageSources(self.job, list_pages(self.job))
+
+
+def _ordered(last: Stage) -> list[Stage]:
+    """Return a stage after all stages that it depends on, each once."""
+    found: dict[str, Stage] = {}
+    path = [last]
+    while path:
+        waiting = next((one for one in path[-1].inputs() if one.job.ledger not in found), None)
+        if waiting is None:
+            stage = path.pop()
+            found[stage.job.ledger] = stage
+        else:
+            path.append(waiting)
+    return [*found.values()]

@@ -20,7 +20,7 @@ from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.selection import PACKS_A_PAGE
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.spec import JobSpec, Stage
 from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.preview.costs import Cost, CostShape, CostTally, pace_of
 
@@ -153,6 +153,53 @@ def preview_job(
                 if row.url in changed:
                     preview.removes(row.output.name)
     return preview
+
+
+def preview_plan(
+    plan: Sequence[Stage],
+    list_pages: Callable[[JobSpec], Iterator[Page]],
+    on_change: OnJobChange,
+    existing: Existing | None,
+    *,
+    force: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> JobPreview:
+    """Find out what a run of the first stages of a job would do, and whether the stage after them would start.
+
+    Args:
+        plan: The stages, in the order in which they run.
+        list_pages: Lists the sources of a job.
+        on_change: What to do with the ledger of another job.
+        existing: What to do with shards of others in the output folder.
+        force: Whether complete sources are done again.
+        say: Called with lines for people.
+
+    Raises:
+        LedgerError: A ledger does not read.
+    """
+    if len(plan) == 1:
+        return preview_job(plan[0].job, list_pages(plan[0].job), on_change, existing, force=force, say=say)
+    reader = next(stage for stage in plan if stage.inputs())
+    listed = [list_pages(stage.job) for stage in reader.inputs()]
+    store = _open_if_there(reader.job)
+    decided = reader.with_job(reader.job.decided(None if store is None else store.job(), on_change, say))
+    preview, *others = (
+        preview_job(stage.job, pages, on_change, existing)
+        for stage, pages in zip(_first_of(decided), listed, strict=True)
+    )
+    for other in others:
+        preview.add(other)
+    look_at_owner(decided.job, store, existing, preview)
+    preview.schema = decided.job.schemas_json()
+    return preview
+
+
+def _first_of(stage: Stage) -> list[Stage]:
+    """Return the stages that a stage depends on, and that depend on no others."""
+    inputs = stage.inputs()
+    while any(one.inputs() for one in inputs):  # stages that merge
+        inputs = [below for one in inputs for below in one.inputs()]
+    return inputs
 
 
 def _open_if_there(job: JobSpec) -> LedgerStore | None:

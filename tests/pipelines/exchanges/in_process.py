@@ -13,10 +13,10 @@ from typing import Any
 import ledgerbeam
 from ledgerbeam._base.beam_import import BeamParts
 from ledgerbeam.ledger.worker.writer import close_shared_writers
-from ledgerbeam.pipelines.calls.running import prepared
 from ledgerbeam.pipelines.console.run_progress import RunProgress
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import load_job
+from ledgerbeam.pipelines.runners.prepared_call import prepared
 from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.wave_files import DONE, TRACEBACK, load_sources, touch
 from ledgerbeam.pipelines.runners.waves import Waves

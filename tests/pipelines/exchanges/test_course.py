@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -18,10 +18,9 @@ from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, RunFileError,
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.places import open_local_store
-from ledgerbeam.pipelines.calls.exchange_stages import Stages
-from ledgerbeam.pipelines.calls.running import prepared
-from ledgerbeam.pipelines.exchange.jobs import GatherJob
+from ledgerbeam.pipelines.dedup.exact import ListsRead
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.runners.prepared_call import prepared
 from tests.pipelines.exchanges.in_process import HereWaves, Told
 from tests.pipelines.exchanges.stages import write_jsonl
 
@@ -184,12 +183,10 @@ def test_what_is_passed_over_is_counted_once_for_each_of_the_patterns(folder: Pa
 
 
 def test_what_a_runner_that_lists_for_itself_has_passed_over_is_not_known() -> None:
-    call, options = prepared(sort), list[str]()
-    stages = Stages(call.how, Told(), options, HereWaves(), "sort")
-    found = stages.exchange(cast(GatherJob, call.job), keep_runs=False)
-    assert stages.ended(found.reached, found.outcome).summary["passed_over"] == 1
-    options.append("--runner=PrismRunner")
-    assert stages.ended(found.reached, found.outcome).summary["passed_over"] is None
+    run(sort)
+    for runner, passed_over in ((None, 1), ("BundleBasedDirectRunner", None)):
+        options = [] if runner is None else [f"--runner={runner}"]
+        assert prepared(sort).run(Told(), options, HereWaves()).summary["passed_over"] == passed_over
 
 
 def test_a_deduplication_tells_of_its_stages_and_leaves_nothing_of_them(folder: Path) -> None:
@@ -636,7 +633,7 @@ def test_what_was_decided_of_a_file_is_not_left_out_of_another_in_its_place(
     path = folder / "in" / f"{name}.jsonl"
     if ended:
         with monkeypatch.context() as patch:
-            patch.setattr(Stages, "_listed_again", _interrupt)
+            patch.setattr(ListsRead, "_list", _interrupt)
             with pytest.raises(KeyboardInterrupt):
                 run(dedup)
         _replace_unseen(path, 0, 2, 7, 7)

@@ -16,17 +16,15 @@ from ledgerbeam.io.exchange.partition import Merges, Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
-from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.rows import Leaf, Output, Totals
+from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.places import open_local_store
-from ledgerbeam.pipelines.calls.exchange import StagedCall
-from ledgerbeam.pipelines.calls.exchange_stages import GATHER, Exchanged, _Reader, _require_only, _require_scattered
-from ledgerbeam.pipelines.calls.running import prepared
+from ledgerbeam.pipelines.dedup.exact import require_only, require_scattered
 from ledgerbeam.pipelines.exchange.jobs import GatherJob
-from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job
+from ledgerbeam.pipelines.exchange.stages import GATHER
+from ledgerbeam.pipelines.jobs.claim import open_job
 from ledgerbeam.pipelines.jobs.listing import listed_pages
-from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.run import RunOutcome
+from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
+from ledgerbeam.pipelines.runners.prepared_call import PreparedCall, prepared
 from tests.pipelines.exchanges.stages import write_jsonl
 
 HOW: dict[str, Any] = {"to": "jsonl", "output": "out", "ledger": "L"}
@@ -56,9 +54,9 @@ def stores() -> Iterator[list[LedgerStore]]:
         store.close()
 
 
-def staged(call: Callable[..., Any], **values: Any) -> StagedCall:
+def staged(call: Callable[..., Any], **values: Any) -> PreparedCall:
     found = prepared(call, **values)
-    assert isinstance(found, StagedCall)
+    assert found.has_stages
     return found
 
 
@@ -67,38 +65,44 @@ def names(jobs: list[Any]) -> list[str]:
     return [Path(job.ledger).relative_to(Path("L").resolve()).as_posix() for job in jobs]
 
 
-CALLS: dict[str, tuple[Callable[..., Any], str, list[str], list[str], list[str]]] = {
-    "sort": (partial(sort, by="k"), "sort", ["."], ["scatter"], [".", "scatter"]),
-    "join": (join, "join", ["."], ["right", "left"], [".", "right", "left"]),
-    "dedup": (dedup, "dedup", ["decide"], ["decide/scatter"], [".", "decide", "decide/scatter"]),
-    "marks": (partial(dedup, mark=True), "dedup", ["."], ["scatter"], [".", "scatter"]),
+CALLS: dict[str, tuple[Callable[..., Any], str, dict[str, str]]] = {
+    "sort": (partial(sort, by="k"), "sort", {"scatter": "scatter", "gather": "."}),
+    "join": (join, "join", {"right": "right", "left": "left", "gather": "."}),
+    "dedup": (dedup, "dedup", {"scatter": "decide/scatter", "decide": "decide", "dedup": "."}),
+    "marks": (partial(dedup, mark=True), "dedup", {"scatter": "scatter", "gather": "."}),
     "near": (
         near,
         "dedup",
-        ["cluster", "cluster/pairs"],
-        ["cluster/pairs/scatter"],
-        [".", "cluster", "cluster/pairs", "cluster/pairs/scatter"],
+        {"scatter": "cluster/pairs/scatter", "pairs": "cluster/pairs", "cluster": "cluster", "dedup": "."},
     ),
     "verify": (
         verify,
         "dedup",
-        ["verify", "cluster", "cluster/pairs"],
-        ["cluster/pairs/scatter"],
-        [".", "verify", "cluster", "cluster/pairs", "cluster/pairs/scatter"],
+        {
+            "scatter": "cluster/pairs/scatter",
+            "pairs": "cluster/pairs",
+            "cluster": "cluster",
+            "texts": "texts",
+            "verify": "verify",
+            "dedup": ".",
+        },
     ),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_knows_its_stages_from_the_last_to_those_that_read_sources(name: str) -> None:
-    call, command, exchanges, readers, stages = CALLS[name]
+def test_a_plan_has_the_stages_in_the_order_in_which_they_run(name: str) -> None:
+    call, command, stages = CALLS[name]
     found = staged(call)
+    plan = found.job.plan()
     assert found.command == command
-    assert found.exchange == found.exchanges()[0]
-    assert (names(found.exchanges()), names(found.readers()), names(found.stages())) == (exchanges, readers, stages)
+    assert dict(zip([stage.name for stage in plan], names([stage.job for stage in plan]), strict=True)) == stages
+    assert names(found.stages()) == [*reversed(stages.values())]
+    first = 2 if name == "join" else 1
+    assert names(found.readers()) == [*stages.values()][:first]
     assert found.checked_options() == []
-    assert found.keep_runs is False
-    assert staged(call, keep_runs=True).keep_runs is True
+    assert found.how.keep_runs is False
+    assert staged(call, keep_runs=True).how.keep_runs is True
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -212,9 +216,9 @@ def test_what_was_decided_of_an_exchange_holds_when_its_ledger_is_opened_again(
     assert again == first
 
 
-def opened(job: JobSpec, stores: list[LedgerStore]) -> OpenedJob:
+def finished(job: JobSpec, stores: list[LedgerStore]) -> FinishedStage:
     scattered(job, stores)
-    return OpenedJob(job, stores[-1], None, "new")
+    return FinishedStage(job, stores[-1], StageSources(job, iter(())))
 
 
 def pages_of(sources: list[Source]) -> list[Page]:
@@ -224,68 +228,43 @@ def pages_of(sources: list[Source]) -> list[Page]:
 def test_what_is_listed_must_have_been_scattered(stores: list[LedgerStore]) -> None:
     call = staged(dedup)
     (reader,) = call.readers()
-    scatter = opened(reader, stores)
+    scatter = finished(reader, stores)
     sources = listed(reader)
     job: Any = call.job
-    _require_scattered(job, pages_of(sources), scatter)
+    require_scattered(job, pages_of(sources), scatter)
     changed = dataclasses.replace(sources[0], version="other")
     with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered"):
-        _require_scattered(job, pages_of([*sources[1:], changed]), scatter)
+        require_scattered(job, pages_of([*sources[1:], changed]), scatter)
     with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered"):
-        _require_scattered(job, pages_of([*sources, changed]), scatter)  # one more, of which nothing is done
+        require_scattered(job, pages_of([*sources, changed]), scatter)  # one more, of which nothing is done
     with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered"):
-        _require_scattered(job, pages_of(sources[1:]), scatter)
+        require_scattered(job, pages_of(sources[1:]), scatter)
     scatter.store.note_listing(scatter.store.begin_run({"token": "t"}), listed=2, finished=True, gone=[sources[0].id])
-    _require_scattered(job, pages_of(sources[1:]), scatter)
+    require_scattered(job, pages_of(sources[1:]), scatter)
 
 
 def test_what_a_runner_has_found_by_itself_is_forgotten(stores: list[LedgerStore]) -> None:
     (reader,) = staged(dedup).readers()
-    found = opened(reader, stores)
-    store = found.store
+    store = finished(reader, stores).store
     ids = [one for page in store.source_ids() for one in page]
-    _require_only(ids, found)
+    require_only(ids, store)
     assert store.completed_count() == 3
     with pytest.raises(ChangedSourceError, match="1 source changed while this run was at work"):
-        _require_only(ids[1:], found)
+        require_only(ids[1:], store)
     assert store.completed_mask(ids) == [False, True, True]
     store.note_listing(store.begin_run({"token": "t"}), listed=1, finished=True, gone={*ids[:2]})
-    _require_only(ids[2:], found)
+    require_only(ids[2:], store)
     assert store.completed_mask(ids) == [False, True, True]
-
-
-def outcome(sources: int, skipped: int, completed: int) -> RunOutcome:
-    """Return how a run has ended, with so many sources."""
-    status = {
-        "complete": True,
-        "sources": {"complete": sources, "open": 10 * sources, "failed": 100 * sources},
-        "tasks": {"done": 7},
-    }
-    return RunOutcome(status, skipped, Totals(), RecordCounts(), 1.0, False, completed=completed)
-
-
-def test_an_exchange_has_ended_with_the_sources_of_its_first_stages(stores: list[LedgerStore]) -> None:
-    readers = [opened(reader, stores) for reader in staged(join).readers()]
-    last = outcome(9, 9, 9)
-    found = Exchanged(readers, [outcome(1, 2, 3), outcome(4, 5, 6)], readers, last, True)
-    assert found.reached is readers[-1]
-    joined = found.joined()
-    assert joined.status["sources"] == {"complete": 5, "open": 50, "failed": 500}
-    assert (joined.skipped, joined.completed) == (7, 9)
-    rest = dataclasses.replace(joined, status=last.status, skipped=9, completed=9)
-    assert rest == last
-    assert {**joined.status, "sources": None} == {**last.status, "sources": None}
 
 
 @pytest.mark.parametrize(("name", "merge"), [(GATHER, "merge-{}"), ("pairs", "pairs/merge-{}")])
 def test_a_stage_that_reads_run_files_has_a_name_of_its_own(name: str, merge: str) -> None:
     whole = cast(GatherJob, staged(sort, by="k").job)
     job = dataclasses.replace(whole, partition=Partition(2, merges=Merges(2, 3)))
-    store = cast(LedgerStore, None)
-    last = _Reader(OpenedJob(job, store, None, ""), job, name, False)
-    assert (last.job, last.level, last.stage) == (job, 2, name)
-    for ordinal in (1, 2):
-        reader = _Reader(OpenedJob(job.merge(ordinal), store, None, ""), job, name, False)
-        assert (reader.level, reader.stage) == (ordinal - 1, merge.format(ordinal))
-    longer = _Reader(OpenedJob(whole, store, None, "new"), whole, name, True).longer(job)
-    assert longer == _Reader(OpenedJob(job, store, None, "new"), job, name, True)
+    found: list[Stage] = [job.stage(name)]
+    while inputs := found[-1].inputs():
+        found += inputs
+    assert [stage.name for stage in found] == [name, merge.format(2), merge.format(1), "scatter"]
+    assert found[-1].target == whole.output
+    assert [stage.job for stage in found[1:3]] == [job.merge(2), job.merge(1)]
+    assert whole.stage(name).with_job(job) == job.stage(name)

@@ -1,0 +1,323 @@
+"""The stages of a job, run one after the other from where the last run ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ledgerbeam.errors import LedgerNotFoundError
+from ledgerbeam.io.listing.left_out import LeftOut
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.links import refuse_links
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger.opening import open_store
+from ledgerbeam.pipelines.calls.result import Result
+from ledgerbeam.pipelines.console.run_console import PartConsole, RunConsole
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job
+from ledgerbeam.pipelines.jobs.listing import listed_pages
+from ledgerbeam.pipelines.jobs.retry import partial_run, require_failed, sources_that_failed, withdraw_rejected
+from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
+from ledgerbeam.pipelines.outputs.recorded import forget_lost
+from ledgerbeam.pipelines.outputs.removal import remove_gone
+from ledgerbeam.pipelines.report.accounts import shown_records
+from ledgerbeam.pipelines.report.stages import every_ledger, stage_ledgers, stage_tasks, stages_line
+from ledgerbeam.pipelines.runners.ending import Ending, done_json
+from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, run_job, warn_of_lost
+from ledgerbeam.pipelines.runners.run_options import RunOptions
+from ledgerbeam.pipelines.runners.waves import Waves
+
+
+class StageLoop:
+    """One run of all stages of a job.
+
+    Args:
+        job: The job, its ledger resolved.
+        how: Options of the run.
+        console: Shows the course of the run.
+        beam_args: Beam options of the user.
+        waves: Starts the waves of all stages.
+    """
+
+    def __init__(
+        self, job: JobSpec, how: RunOptions, console: RunConsole, beam_args: Sequence[str], waves: Waves
+    ) -> None:
+        self._how = how
+        self._console = console
+        self._beam_args = beam_args
+        self._waves = waves
+        plan = job.plan()
+        self._last = plan[-1]
+        self._readers = [stage for stage in plan if not stage.inputs()]
+        self._has_stages = len(plan) > 1
+        self._pages: dict[str, Iterator[Page]] = {}
+        self._left_out: dict[tuple[str, ...], LeftOut] = {}
+        self._opened: dict[str, OpenedJob] = {}
+        self._stages: dict[str, Stage] = {}
+        self._writers: set[str] = set()  # ids of ledgers
+        self._done: dict[str, FinishedStage] = {}
+        self._repaired: set[str] = set()
+        self._outcomes: dict[str, RunOutcome] = {}
+        self._ran: list[RunOutcome] = []
+        self._summaries: dict[str, dict[str, Any]] = {}
+        self._is_partial = False
+
+    def run(self) -> Result:
+        """Run all stages that are not complete, then make the product of the job.
+
+        Raises:
+            JobInterrupt: Ctrl-C ended the run; its state is saved.
+            LedgerError: Sources are left open though nothing failed.
+            LedgerbeamError: What ended the run early. All that was recorded stays recorded.
+        """
+        with self._console.progress():
+            for stage in self._readers:  # a wrong pattern is an error before anything is made
+                self._pages[stage.job.ledger] = self._list(stage.job)
+            self._begin(self._open(self._last))
+            stage, outcome = self._run_stages()
+        opened = self._opened[stage.job.ledger]
+        made: list[Any] = []
+        if outcome.is_complete:
+            outcome = self._without_gone(opened, outcome)
+            made, outcome = self._product(opened, outcome)
+            if not opened.job.reads_sources:
+                outcome = self._joined(outcome)
+        return self._ended(opened, outcome, made)
+
+    def _begin(self, last: Stage) -> None:
+        """Show the ledger that the user asks about, and the progress of all stages."""
+        opened, how = self._opened[last.job.ledger], self._how
+        url, store, options = last.job.ledger, opened.store, last.job.storage_options
+        state = opened.state
+        if self._has_stages and state != "new":
+            state = f"resuming: {stages_line({**stage_ledgers(store, options), last.name: store})}"
+        shown = os.path.relpath(url) if is_local(url) and not how.ledger else url
+        self._console.say(f"ledger: {shown} ({state})")
+        if how.only_failed is not None:
+            require_failed(every_ledger(store, options), how.only_failed)
+
+    def _run_stages(self) -> tuple[Stage, RunOutcome]:
+        """Run stages until the last one is complete, or one is not; return that one."""
+        while True:
+            stage = self._next()
+            outcome = self._run_stage(stage)
+            if outcome is not None and (not outcome.is_complete or stage.job.ledger == self._last.job.ledger):
+                return stage, outcome
+
+    def _next(self) -> Stage:
+        """Return the first stage that is not complete; open those that depend on it, the last one first."""
+        stage = self._open(self._last)
+        while True:
+            inputs = stage.inputs()
+            waiting = next((one for one in inputs if one.job.ledger not in self._done), None)
+            if waiting is not None:
+                stage = self._open(waiting)
+                continue
+            longer = stage.longer([self._done[one.job.ledger] for one in inputs])
+            if longer is None:
+                return stage
+            self._stages[stage.job.ledger] = stage = longer
+
+    def _open(self, stage: Stage) -> Stage:
+        """Take the ledger and the output folder of a stage, once; return the stage with its decisions.
+
+        Raises:
+            UsageError: A link leads from the output folder of the last stage to that of this one.
+        """
+        job = stage.job
+        if job.ledger not in self._stages:
+            if job.output is not None and job.output.startswith(f"{self._last.job.output}/"):
+                refuse_links(str(self._last.job.output), [job.output])
+            opened = open_job(job, self._how.on_job_change, self._how.existing, self._console.say)
+            opened.job.require_sources(opened.store)
+            if opened.owner is not None and opened.owner.is_alone:
+                self._writers.add(opened.store.ledger_id())
+            self._opened[job.ledger] = opened
+            self._stages[job.ledger] = stage = stage.with_job(opened.job)
+            if self._has_stages:
+                stage.require_others()
+        return self._stages[job.ledger]
+
+    def _run_stage(self, stage: Stage) -> RunOutcome | None:
+        """Run a stage whose inputs are complete; return None if some of them have to run again before."""
+        job, store = stage.job, self._opened[stage.job.ledger].store
+        inputs = [self._done[one.job.ledger] for one in stage.inputs()]
+        self._leave_out(stage)
+        if inputs and job.keeps_shards:
+            warn_of_lost(forget_lost(job, store), self._console)
+        sources = stage.sources(store, self._done, self._list)
+        if not sources.is_settled:
+            if self._forget_lost(stage, sources, inputs):
+                return None
+            sources.settle(self._console.say)
+        outcome = self._run(stage, sources)
+        sources.check(store, is_complete=outcome.is_complete, has_run=outcome.done.tasks > 0)
+        if outcome.is_complete:
+            self._done[job.ledger] = FinishedStage(sources.job, store, sources)
+            if outcome.done.tasks:
+                for doubt in sources.job.doubts(store):
+                    self._console.warn(doubt)
+            if not self._how.keep_runs:
+                sources.remove_inputs(self._writers)
+        elif stage.target:
+            self._console.warn(f"{stage.target}: nothing is written there before all sources are scattered")
+        return outcome
+
+    def _leave_out(self, stage: Stage) -> None:
+        """Record that all sources of unused stages are gone, up to the first stage without a ledger."""
+        for url in stage.unused():
+            try:
+                store = open_store(url, stage.job.storage_options, create=False)
+            except LedgerNotFoundError:
+                return
+            known = {one for page in store.source_ids() for one in page}
+            if known - store.gone_ids():
+                store.note_listing(store.runs()[-1]["id"], listed=0, finished=True, gone=known)
+
+    def _forget_lost(self, stage: Stage, sources: StageSources, inputs: Sequence[FinishedStage]) -> bool:
+        """Have the inputs of a stage run again if outputs of theirs are lost, at most once; return whether they are."""
+        ledger = stage.job.ledger
+        if not stage.job.keeps_shards:
+            forget_lost(stage.job, self._opened[ledger].store)  # later stages read the others, too
+        if ledger in self._repaired:
+            return False
+        lost = sum(forget_lost(one.job, one.store) for one in inputs)
+        if lost:
+            if text := sources.lost_text(lost):
+                self._console.warn(text)
+            self._repaired = {ledger, *(self._repaired - self._done.keys())}
+            self._done.clear()
+        return lost > 0
+
+    def _list(self, job: JobSpec) -> Iterator[Page]:
+        """Return the listing of a job, whose first page was checked; each only once."""
+        if job.ledger in self._pages:
+            return self._pages.pop(job.ledger)
+        left_out = self._left_out[job.sources().names] = LeftOut()
+        return listed_pages(job, self._console.say, left_out)
+
+    def _run(self, stage: Stage, sources: StageSources) -> RunOutcome:
+        """Run the tasks of a stage: those that a partial run asks for, or all that are left."""
+        job, opened, how = sources.job, self._opened[stage.job.ledger], self._how
+        store = opened.store
+        only: frozenset[bytes] | None = None
+        asked: dict[str, str] | None = None
+        if how.only_failed is not None:
+            asked = partial_run(store, "failed", how.only_failed)
+            only = sources_that_failed(store, how.only_failed)
+            if self._has_stages and not only:  # another stage has failed
+                only = None
+        if how.only_rejected is not None:
+            asked = partial_run(store, "rejected", how.only_rejected)
+            only = withdraw_rejected(store, how.only_rejected)
+        self._is_partial = only is not None
+        console = self._console
+        if self._has_stages:
+            is_begun = any(store.status()["sources"].values())
+            state = f"resuming: {stage_tasks(store)} tasks done" if is_begun else "new"
+            console.say(f"{stage.name}: {state}")
+            console = PartConsole(console, stage.name)
+        outcome = run_job(
+            job,
+            store,
+            sources.pages(),
+            console,
+            self._beam_args,
+            waves=self._waves,
+            owner=opened.owner,
+            force=how.force,
+            only=only,
+            asked=asked,
+            debug=how.debug,
+        )
+        self._outcomes[job.ledger] = outcome
+        self._ran.append(outcome)
+        self._summaries[stage.name] = _summary(job, outcome)
+        return outcome
+
+    def _without_gone(self, opened: OpenedJob, outcome: RunOutcome) -> RunOutcome:
+        """Remove the outputs of missing sources, if the job or the user asks for it."""
+        job, store = opened.job, opened.store
+        if not (self._how.withdraws or job.removes_gone):
+            return outcome
+        removed = remove_gone(job, store)
+        if removed and not job.removes_gone:
+            self._console.say(f"{count(removed, 'output')} of sources that are gone removed")
+        return replace(outcome, status=store.status()) if removed else outcome
+
+    def _product(self, opened: OpenedJob, outcome: RunOutcome) -> tuple[list[Any], RunOutcome]:
+        """Make the product of a complete job; return what was made, and how the last run of the job ended."""
+        job, store = opened.job, opened.store
+        product = job.product()
+        if product is None:
+            return [], outcome
+
+        def rewrite(lost: int) -> bool:
+            nonlocal outcome
+            warn_of_lost(lost, self._console)
+            with self._console.progress():
+                outcome = run_job(
+                    job,
+                    store,
+                    listed_pages(job, self._console.say),
+                    self._console,
+                    self._beam_args,
+                    waves=self._waves,
+                    owner=opened.owner,
+                    debug=self._how.debug,
+                )
+            return outcome.is_complete
+
+        made = product.make(job, store, rewrite=rewrite, say=self._console.say)
+        return made, outcome
+
+    def _joined(self, outcome: RunOutcome) -> RunOutcome:
+        """Return the outcome of an exchange as that of its first stages, which read the sources, and the last one."""
+        first = [self._outcomes[stage.job.ledger] for stage in self._readers]
+        return replace(
+            outcome,
+            status={**outcome.status, "sources": _added([one.status["sources"] for one in first])},
+            skipped=sum(one.skipped for one in first),
+            completed=sum(one.completed for one in first),
+        )
+
+    def _ended(self, opened: OpenedJob, outcome: RunOutcome, made: list[Any]) -> Result:
+        """Return the result, and show what is left."""
+        if self._has_stages:
+            outcome = replace(
+                outcome,
+                status={**outcome.status, "tasks": _added([one["tasks"] for one in self._summaries.values()])},
+                done=outcome.done._replace(tasks=sum(one.done.tasks for one in self._ran)),
+                seconds=sum(one.seconds for one in self._ran),
+            )
+        is_listed_here = is_local_runner(self._beam_args)  # other runners list inside of the pipeline
+        passed_over = sum(one.passed_over for one in self._left_out.values()) if is_listed_here else None
+        ending = Ending(
+            opened.job,
+            opened.store,
+            outcome,
+            made,
+            passed_over,
+            self._is_partial,
+            command=self._last.job.user_command,
+            ledger=self._last.job.ledger,
+            stages=self._summaries if self._has_stages else {},
+        )
+        return ending.told(self._console)
+
+
+def _summary(job: JobSpec, outcome: RunOutcome) -> dict[str, Any]:
+    return {
+        "ledger": job.ledger,
+        "seconds": round(outcome.seconds, 3),
+        "skipped": outcome.skipped,
+        **{part: outcome.status[part] for part in ("complete", "sources", "tasks", "bytes")},
+        "records": shown_records(outcome.records),
+        "done": done_json(outcome),
+    }
+
+
+def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {name: sum(one[name] for one in counts) for name in counts[0]}
