@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.audits import AuditRequest
-from ledgerbeam.ledger.model.runs import Audit
+from ledgerbeam.ledger.model.runs import Audit, audit_of
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import written
 from ledgerbeam.pipelines.jobs.audit_share import AuditShare, difference_error
@@ -59,8 +59,8 @@ class RunAudit:
         folder: The folder of the run.
         before: Totals of the ledger before the run. The share counts later tasks only.
         warn: Prints a warning.
-        noted: Audits that the ledger already holds for the run.
-        earlier: Audits of earlier runs. A difference that they found stays until `ledger audit` finds none.
+        is_separate: Whether the audit is no part of the run. A difference that earlier audits found is then cleared
+            unless this one finds one; audits in runs keep it.
 
     Attributes:
         found: The audits so far.
@@ -75,8 +75,7 @@ class RunAudit:
         folder: str,
         before: Totals,
         warn: Callable[[str], None],
-        noted: Audit | None = None,
-        earlier: Audit | None = None,
+        is_separate: bool = False,
     ) -> None:
         self._spec = spec
         self._store = store
@@ -93,8 +92,9 @@ class RunAudit:
         self._audited: dict[bytes, frozenset[bytes]] = {}  # nodes of tasks by source
         self._exhausted: set[bytes] = set()
         self._problems = 0
-        self._noted = Audit() if noted is None else noted
-        self._earlier = Audit() if earlier is None else earlier
+        runs, job = store.runs(), spec.identity().fingerprint
+        self._noted = audit_of([row for row in runs if row["id"] == spec.run], job)
+        self._earlier = Audit() if is_separate else audit_of(runs, job)
         self._noted_at = 0.0
         self.found = Audit()
 

@@ -21,8 +21,7 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.audits import AuditAnswer, AuditRequest
 from ledgerbeam.pipelines.calls.beginning import refuse_calls
 from ledgerbeam.pipelines.runners.forking import ForkServer
-from ledgerbeam.pipelines.runners.import_path import take_import_path
-from ledgerbeam.pipelines.runners.wave_files import load_job_file
+from ledgerbeam.pipelines.runners.wave_files import load_job_file, take_import_path
 from ledgerbeam.transforms.mapping.audit import AuditedWork, audit_task
 from ledgerbeam.user_code.errors import describe_error, ignore_interrupt
 from ledgerbeam.user_code.instances import close_objects

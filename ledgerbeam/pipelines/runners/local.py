@@ -17,7 +17,7 @@ from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.compression.streams import Expansion
 from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.runs import SetUps, WorkTime, audit_of
+from ledgerbeam.ledger.model.runs import SetUps, WorkTime
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.opening import claim_place
 from ledgerbeam.ledger.selection import PendingSource
@@ -34,11 +34,17 @@ from ledgerbeam.pipelines.console.run_progress import RunProgress, Stage, count
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.outputs.recorded import look_at_files
-from ledgerbeam.pipelines.runners.import_path import import_path
 from ledgerbeam.pipelines.runners.index_ahead import IndexesAhead
 from ledgerbeam.pipelines.runners.profiles import left_profiles, refuse_no_profile, speedscope
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
-from ledgerbeam.pipelines.runners.wave_files import STARTED, dump_committed, dump_job_file, dump_sources, environment_of
+from ledgerbeam.pipelines.runners.wave_files import (
+    STARTED,
+    dump_committed,
+    dump_job_file,
+    dump_sources,
+    environment_of,
+    launched_job,
+)
 from ledgerbeam.pipelines.runners.wave_sources import WaveSources
 from ledgerbeam.pipelines.runners.waves import Waves
 
@@ -182,10 +188,9 @@ class LocalRunner:
             return
         from ledgerbeam.pipelines.runners.audit import RunAudit  # noqa: PLC0415 - few commands need it
 
-        spec = self._sent(listed.run, self._folder.path)
         folder, warn = self._folder.path, self._reporter.warn
-        earlier = audit_of(self._store.runs(), spec.identity().fingerprint)
-        self._audit = RunAudit(spec, self._store, share, folder=folder, before=self._before, warn=warn, earlier=earlier)
+        spec = launched_job(self._spec, listed.run, self._reporter, folder)
+        self._audit = RunAudit(spec, self._store, share, folder=folder, before=self._before, warn=warn)
         self._audit.prepare()
 
     def _wait_for_others(self, listed: JobListing) -> None:
@@ -316,11 +321,6 @@ class LocalRunner:
             self._set_ups_before = self._set_ups
             self._time = WorkTime.summed([self._time, left_times(folder)])
 
-    def _sent(self, run: str, folder: str) -> JobSpec:
-        """Return the job as the wave's process gets it."""
-        where = import_path() if self._reporter.command is None else ()
-        return dataclasses.replace(self._spec, run=run, run_dir=folder, import_path=where)
-
     def _new_folder(self, listed: JobListing) -> str:
         """Make the folder of the next pass, with the job in it.
 
@@ -332,7 +332,8 @@ class LocalRunner:
         with written(folder):
             os.mkdir(folder, 0o700)
             os.mkdir(os.path.join(folder, _TMP), 0o700)
-            dump_job_file(os.path.join(folder, _JOB), self._sent(listed.run, folder))
+            job = launched_job(self._spec, listed.run, self._reporter, folder)
+            dump_job_file(os.path.join(folder, _JOB), job)
         return folder
 
     def _wave(self, part: Part, folder: str, path: str, listed: JobListing) -> WaveEnd:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ledgerbeam._base.redaction import printable, without_secrets
@@ -28,8 +28,8 @@ from ledgerbeam.pipelines.outputs.removal import count_superseded, remove_supers
 from ledgerbeam.pipelines.report.lineage import run_lineage
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
 from ledgerbeam.pipelines.runners.beam import BeamRunner
-from ledgerbeam.pipelines.runners.import_path import import_path
 from ledgerbeam.pipelines.runners.local import LocalRunner
+from ledgerbeam.pipelines.runners.wave_files import launched_job
 from ledgerbeam.pipelines.runners.waves import Waves
 
 _SHARES = "they share its tasks"
@@ -168,10 +168,10 @@ def run_job(
                     fault_point("run.worked")
                     submitted = runner.submitted
                     if not is_local and not submitted:
-                        _audit(_launched(spec, run, reporter), store, before, folder, reporter)
+                        _audit(launched_job(spec, run, reporter), store, before, folder, reporter)
                     elif not clean and spec.audit_share is not None and not store.status()["audit"]["tasks"]:
                         # The last run was ended before it audited what it had done.
-                        _audit(_launched(spec, run, reporter), store, Totals(), folder, reporter)
+                        _audit(launched_job(spec, run, reporter), store, Totals(), folder, reporter)
                     if owner is not None and not submitted:
                         owner.check_kept(store)  # before anything is removed there
                     if spec.reject_limit is not None and not submitted:
@@ -195,7 +195,7 @@ def run_job(
                             left = count_superseded(store)
                 finally:
                     if spec.can_be_audited and store.totals().tasks != before.tasks:
-                        keep_job(_launched(spec, run, reporter))
+                        keep_job(launched_job(spec, run, reporter))
                     deaths, limited = runner.deaths, runner.stopped
                     run_records = runner.records
             outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
@@ -222,11 +222,6 @@ def run_job(
     )
 
 
-def _launched(spec: JobSpec, run: str, reporter: RunConsole) -> JobSpec:
-    """Return a job as other processes get it."""
-    return replace(spec, run=run, import_path=import_path() if reporter.command is None else ())
-
-
 def _audit(spec: JobSpec, store: LedgerStore, before: Totals, folder: RunFolder, reporter: RunConsole) -> None:
     """Audit what another runner than the local one has done.
 
@@ -238,8 +233,7 @@ def _audit(spec: JobSpec, store: LedgerStore, before: Totals, folder: RunFolder,
         return
     from ledgerbeam.pipelines.runners.audit import RunAudit  # noqa: PLC0415 - few commands need it
 
-    earlier = audit_of(store.runs(), spec.identity().fingerprint)
-    audit = RunAudit(spec, store, share, folder=folder.path, before=before, warn=reporter.warn, earlier=earlier)
+    audit = RunAudit(spec, store, share, folder=folder.path, before=before, warn=reporter.warn)
     try:
         audit.settle_listed()
     finally:

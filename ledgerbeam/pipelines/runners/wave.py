@@ -34,10 +34,9 @@ from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.calls.beginning import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import Part
 from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
-from ledgerbeam.pipelines.runners.import_path import take_import_path
 from ledgerbeam.pipelines.runners.index_ahead import make_indexes
 from ledgerbeam.pipelines.runners.logs import show_log
-from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, load_job_file, touch
+from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, load_job_file, take_import_path, touch
 from ledgerbeam.user_code.errors import describe_error, ignore_interrupt
 
 _IN_WORKER = (

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import site
 import stat
+import sys
+import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import IO, Any
 
 import orjson
@@ -14,6 +18,7 @@ from ledgerbeam._base.redaction import redact_streams, register_environment, reg
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import written
+from ledgerbeam.pipelines.console.run_console import RunConsole
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import dump_job, load_job
 
@@ -54,6 +59,32 @@ def read_text(run_dir: str, name: str) -> str:
                 return file.read()
         except FileNotFoundError:
             return ""
+
+
+def launched_job(job: JobSpec, run: str, console: RunConsole, run_dir: str | None = None) -> JobSpec:
+    """Return a job as other processes get it.
+
+    Args:
+        job: The job.
+        run: ID of the run.
+        console: Of the run. If a program called the job, other processes find modules where the program does.
+        run_dir: Folder of the local run; None for that of the job.
+    """
+    is_program = console.command is None
+    path = tuple(dict.fromkeys(os.path.abspath(folder) for folder in sys.path)) if is_program else ()
+    return replace(job, run=run, run_dir=run_dir or job.run_dir, import_path=path)
+
+
+def take_import_path(folders: Iterable[str]) -> None:
+    """Find modules where the launcher does: after Python's own, which none of them may hide, before what is installed.
+
+    Args:
+        folders: `JobSpec.import_path` of a launched job.
+    """
+    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    known = {os.path.abspath(folder) for folder in sys.path}
+    place = next((number for number, folder in enumerate(sys.path) if folder in installed), len(sys.path))
+    sys.path[place:place] = [folder for folder in folders if folder not in known]
 
 
 def dump_job_file(path: str, job: JobSpec) -> None:

@@ -10,14 +10,13 @@ import tempfile
 from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTaskError, UsageError
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import Totals
-from ledgerbeam.ledger.model.runs import Audit
 from ledgerbeam.pipelines.console.reporter import print_json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.audit_share import OFF, parse_audit
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import kept_job
 from ledgerbeam.pipelines.runners.audit import RunAudit
-from ledgerbeam.pipelines.runners.import_path import take_import_path
+from ledgerbeam.pipelines.runners.wave_files import take_import_path
 
 
 def audit(store: LedgerStore, args: argparse.Namespace) -> int:
@@ -31,12 +30,9 @@ def audit(store: LedgerStore, args: argparse.Namespace) -> int:
     if share is None:
         raise UsageError(f"--share {args.share}: expected a share of the tasks such as 1% or 0.01, up to 100%")
     spec = _spec(store, args)
-    runs = store.runs()
-    noted = runs[-1]["audit"]
-    earlier = None if noted is None or noted["job"] != spec.identity().fingerprint else Audit(**noted)
-    spec = dataclasses.replace(spec, run=runs[-1]["id"])
+    spec = dataclasses.replace(spec, run=store.runs()[-1]["id"])
     with tempfile.TemporaryDirectory(prefix="ledgerbeam-") as folder:
-        run = RunAudit(spec, store, share, folder=folder, before=Totals(), warn=_warn, noted=earlier)
+        run = RunAudit(spec, store, share, folder=folder, before=Totals(), warn=_warn, is_separate=True)
         try:
             run.settle_listed()
         except NonDeterministicTaskError:
