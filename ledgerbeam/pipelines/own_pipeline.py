@@ -24,7 +24,7 @@ from ledgerbeam.pipelines.calls.exchange_values import key_choice
 from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.exchange.buckets import remove_internal
-from ledgerbeam.pipelines.exchange.jobs import KeyChoice
+from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.audit_share import audit_text
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob, proto_text

@@ -10,7 +10,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.order import By, Nulls, Scheme, key_fields, key_function
 from ledgerbeam.pipelines.calls.job_values import folder, shards
 from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, given, parse_count, parse_size
-from ledgerbeam.pipelines.exchange.jobs import KeyChoice
+from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.jobs.user_function import user_function
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.pipelines.outputs.compression import OutputCompression

@@ -115,8 +115,8 @@ def shuffle(
     )
     from ledgerbeam.pipelines.calls.exchange_values import gather_values
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
-    from ledgerbeam.pipelines.exchange.jobs import KeyChoice
     from ledgerbeam.pipelines.exchange.orders import ShuffleJob
+    from ledgerbeam.pipelines.exchange.partition import KeyChoice
     from ledgerbeam.pipelines.runners.prepared_call import job_result
     from ledgerbeam.pipelines.runners.run_options import RunOptions
 

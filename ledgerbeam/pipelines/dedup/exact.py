@@ -28,15 +28,8 @@ from ledgerbeam.ledger import LedgerStore, Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, remove_internal
-from ledgerbeam.pipelines.exchange.jobs import (
-    GatherJob,
-    KeyChoice,
-    ScatterJob,
-    as_run,
-    layout_of_rows,
-    run_writer,
-)
-from ledgerbeam.pipelines.exchange.partition import PartitionLimits
+from ledgerbeam.pipelines.exchange.jobs import GatherJob, ScatterJob, as_run, layout_of_rows, run_writer
+from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits
 from ledgerbeam.pipelines.exchange.stages import DECIDE
 from ledgerbeam.pipelines.jobs.listing import listed_ids
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob, shard_form

@@ -19,8 +19,8 @@ from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signatures
-from ledgerbeam.pipelines.exchange.jobs import GatherJob, KeyChoice, RunsJob, ScatterJob
-from ledgerbeam.pipelines.exchange.partition import PartitionLimits
+from ledgerbeam.pipelines.exchange.jobs import GatherJob, RunsJob, ScatterJob
+from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits
 from ledgerbeam.pipelines.exchange.stages import VERIFY
 from ledgerbeam.transforms.dedup.minhash import VERSION
 

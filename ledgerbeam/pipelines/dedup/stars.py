@@ -25,7 +25,8 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.dedup.pairs import NearChoice, PairsJob
 from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsJob
 from ledgerbeam.pipelines.exchange.buckets import Reading
-from ledgerbeam.pipelines.exchange.jobs import GatherJob, KeyChoice, RunsJob, ScatterJob, as_run
+from ledgerbeam.pipelines.exchange.jobs import GatherJob, RunsJob, ScatterJob, as_run
+from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.exchange.stages import PAIRS, ROUND, STARS
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
 

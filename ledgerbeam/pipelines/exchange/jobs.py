@@ -15,16 +15,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from ledgerbeam.io import ShardEncoder
-from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
 from ledgerbeam.io.exchange.partition import MOST_SLICES, Partition
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.ledger import Job, LedgerStore, Task, merged_statistics
+from ledgerbeam.ledger import Job, LedgerStore, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsJob, MergeJob
 from ledgerbeam.pipelines.exchange.buckets import RunFiles, RunWriter, are_complete, remove_internal
-from ledgerbeam.pipelines.exchange.partition import PartitionLimits, decide_partition
+from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits, decide_partition
 from ledgerbeam.pipelines.exchange.stages import GATHER, SCATTER, merge_stage
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob, shard_form
@@ -32,8 +31,6 @@ from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.sources import RecordForm
-from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
-from ledgerbeam.user_code.loading import Reference
 
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures
@@ -44,69 +41,6 @@ RUNS_FOLDER = "_runs"
 
 MERGED_FOLDER = "_merged"
 """What the names of the folders beside it begin with that hold merged run files."""
-
-VERSION = 2
-"""Of keys and run files; a job that used another one cannot be continued."""
-
-
-@dataclass(frozen=True)
-class KeyChoice:
-    """What the records of an exchange are ordered by.
-
-    Attributes:
-        scheme: See `io.exchange.order.Scheme`.
-        fields: Names of fields that make the key.
-        function: ``module:function`` that returns the key of a record, or the function itself; in place of fields.
-        made_of: Hashes of what the function is made of, in groups by name; see `UserFunction`.
-        descending: Whether the greatest key comes first.
-        nulls: Where null stands.
-        seed: Of a shuffle.
-    """
-
-    scheme: Scheme
-    fields: tuple[str, ...] = ()
-    function: Reference | None = None
-    made_of: dict[str, dict[str, str]] = field(default_factory=dict)
-    descending: bool = False
-    nulls: Nulls = "last"
-    seed: int = 0
-
-    def __str__(self) -> str:
-        return ",".join(self.fields) if self.function is None else str(self.function)
-
-    def parameters(self) -> dict[str, Json]:
-        """Return what of it shapes the outputs."""
-        shaping: dict[str, Json] = {"order": self.scheme, "exchange": VERSION}
-        if self.scheme in ("key", "hash", "match", "digest"):
-            shaping |= {"by": str(self), **self.made_of}
-        if self.scheme == "key":
-            shaping |= {"descending": self.descending, "nulls": self.nulls}
-        return shaping | ({"seed": self.seed} if self.scheme == "shuffle" else {})
-
-    def doubts(self, names: Sequence[str], store: LedgerStore) -> Iterator[str]:
-        """Yield that no record has the key, whose name may be wrong; see `JobSpec.doubts`.
-
-        Args:
-            names: Of the sources.
-            store: The ledger of the job that has made keys.
-        """
-        keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
-        records = store.status()["records"]
-        keyed = sum(records["written"].values()) + records["dropped"].get(WITHOUT_KEY, 0)
-        if keyless is not None and keyless.value() == keyed:
-            yield (
-                f"{', '.join(names)}: none of {count(keyed, 'record')} has a key: {self} is missing, null or empty in "
-                "each; if that is the wrong name, give the right one and --on-job-change=restart"
-            )
-
-    def keys(self, base: str | None) -> RecordKeys:
-        """Return what makes the keys.
-
-        Args:
-            base: Of the sources.
-        """
-        order = KeyOrder(self.descending, self.nulls)
-        return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
 
 
 class RunsJob(ShardJob):

@@ -21,7 +21,8 @@ from ledgerbeam.io.exchange.order import Joining
 from ledgerbeam.io.tar.sample import KEY
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.exchange.jobs import GatherJob, KeyChoice, RunsJob, ScatterJob, layout_of_rows
+from ledgerbeam.pipelines.exchange.jobs import GatherJob, RunsJob, ScatterJob, layout_of_rows
+from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.exchange.stages import LEFT, RIGHT
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout

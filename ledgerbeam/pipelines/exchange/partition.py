@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ledgerbeam._base.disk import size_text
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import recognize
+from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
 from ledgerbeam.io.exchange.partition import MOST_MERGES, MOST_SLICES, Partition, plan_merges
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, Cuts
 from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.ranges import RangeReader
-from ledgerbeam.ledger import Source
+from ledgerbeam.ledger import LedgerStore, Source, merged_statistics
+from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.sources.kind import found_file
+from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.user_code.guards import no_exit
+from ledgerbeam.user_code.loading import Reference
 
 if TYPE_CHECKING:
-    from ledgerbeam.pipelines.exchange.jobs import ScatterJob
+    from ledgerbeam.pipelines.preview.sample import SampledJob
 
 
 SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES = 40, 20_000, 1_000
@@ -40,6 +45,95 @@ LARGER = "--task-bytes {0} --shard-bytes {0}, and --pack for small sources, or a
 
 CUT_BYTES = 64
 """Bytes of a cut: of a longer key its beginning cuts as well."""
+
+
+VERSION = 2
+"""Of keys and run files; a job that used another one cannot be continued."""
+
+
+@dataclass(frozen=True)
+class KeyChoice:
+    """What the records of an exchange are ordered by.
+
+    Attributes:
+        scheme: See `io.exchange.order.Scheme`.
+        fields: Names of fields that make the key.
+        function: ``module:function`` that returns the key of a record, or the function itself; in place of fields.
+        made_of: Hashes of what the function is made of, in groups by name; see `UserFunction`.
+        descending: Whether the greatest key comes first.
+        nulls: Where null stands.
+        seed: Of a shuffle.
+    """
+
+    scheme: Scheme
+    fields: tuple[str, ...] = ()
+    function: Reference | None = None
+    made_of: dict[str, dict[str, str]] = field(default_factory=dict)
+    descending: bool = False
+    nulls: Nulls = "last"
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return ",".join(self.fields) if self.function is None else str(self.function)
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what of it shapes the outputs."""
+        shaping: dict[str, Json] = {"order": self.scheme, "exchange": VERSION}
+        if self.scheme in ("key", "hash", "match", "digest"):
+            shaping |= {"by": str(self), **self.made_of}
+        if self.scheme == "key":
+            shaping |= {"descending": self.descending, "nulls": self.nulls}
+        return shaping | ({"seed": self.seed} if self.scheme == "shuffle" else {})
+
+    def doubts(self, names: Sequence[str], store: LedgerStore) -> Iterator[str]:
+        """Yield that no record has the key, whose name may be wrong; see `JobSpec.doubts`.
+
+        Args:
+            names: Of the sources.
+            store: The ledger of the job that has made keys.
+        """
+        keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
+        records = store.status()["records"]
+        keyed = sum(records["written"].values()) + records["dropped"].get(WITHOUT_KEY, 0)
+        if keyless is not None and keyless.value() == keyed:
+            yield (
+                f"{', '.join(names)}: none of {count(keyed, 'record')} has a key: {self} is missing, null or empty in "
+                "each; if that is the wrong name, give the right one and --on-job-change=restart"
+            )
+
+    def keys(self, base: str | None) -> RecordKeys:
+        """Return what makes the keys.
+
+        Args:
+            base: Of the sources.
+        """
+        order = KeyOrder(self.descending, self.nulls)
+        return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
+
+
+class ScatteringJob(Protocol):
+    """A job that writes the buckets of an exchange."""
+
+    @property
+    def key(self) -> KeyChoice:
+        """What the records are ordered by."""
+
+    @property
+    def files(self) -> ListedFiles:
+        """The sources."""
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """Passed to fsspec unchanged."""
+
+    def sources(self) -> ListedFiles:
+        """Return what the job reads."""
+
+    def pages(self) -> Iterator[Page]:
+        """List the sources."""
+
+    def reading_plainly(self) -> SampledJob:
+        """Return the job with records without their places, for a sample."""
 
 
 class PartitionLimits(NamedTuple):
@@ -68,7 +162,7 @@ class PartitionLimits(NamedTuple):
 
 
 def decide_partition(
-    scatters: Sequence[ScatterJob], limits: PartitionLimits, say: Callable[[str], None], larger: str = LARGER
+    scatters: Sequence[ScatteringJob], limits: PartitionLimits, say: Callable[[str], None], larger: str = LARGER
 ) -> Partition:
     """Decide how the order of an exchange is cut into buckets, and in how many rounds: the same for the same sources.
 
@@ -105,13 +199,13 @@ def decide_partition(
     return replace(partition, merges=merges)
 
 
-def _sources(scatter: ScatterJob, pages: Sequence[Page]) -> Iterator[Source]:
+def _sources(scatter: ScatteringJob, pages: Sequence[Page]) -> Iterator[Source]:
     files = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
     packer = scatter.sources().packer()
     return iter(files if packer is None else packer(files))
 
 
-def _too_many(scatter: ScatterJob, limits: PartitionLimits, total: int, requests: int, larger: str) -> str:
+def _too_many(scatter: ScatteringJob, limits: PartitionLimits, total: int, requests: int, larger: str) -> str:
     size = max(limits.shard_bytes, scatter.files.task_bytes)
     while (-(-total // size)) ** 2 > limits.slices and size < total:
         size *= 2
@@ -123,7 +217,7 @@ def _too_many(scatter: ScatterJob, limits: PartitionLimits, total: int, requests
     )
 
 
-def _sampled_cuts(scatter: ScatterJob, pages: Sequence[Page], buckets: int) -> Cuts:
+def _sampled_cuts(scatter: ScatteringJob, pages: Sequence[Page], buckets: int) -> Cuts:
     """Return cuts that divide a sample of the keys evenly; fewer if many keys are equal."""
     if buckets == 1:
         return []
@@ -137,7 +231,7 @@ def _sampled_cuts(scatter: ScatterJob, pages: Sequence[Page], buckets: int) -> C
     return cuts
 
 
-def _cuts_between_sources(scatter: ScatterJob, pages: Sequence[Page], bucket_bytes: int) -> Cuts:
+def _cuts_between_sources(scatter: ScatteringJob, pages: Sequence[Page], bucket_bytes: int) -> Cuts:
     """Return the places of sources at which buckets of about one size begin; larger sources have one of their own."""
     keys = scatter.key.keys(scatter.files.base)
     sources = sorted(_sources(scatter, pages), key=lambda source: source.url.encode("utf-8", "surrogateescape"))
@@ -151,7 +245,7 @@ def _cuts_between_sources(scatter: ScatterJob, pages: Sequence[Page], bucket_byt
     return sorted(cuts)
 
 
-def _sampled_keys(scatter: ScatterJob, pages: Sequence[Page], number: int) -> Iterator[bytes]:
+def _sampled_keys(scatter: ScatteringJob, pages: Sequence[Page], number: int) -> Iterator[bytes]:
     from ledgerbeam.pipelines.preview.sample import sample_places  # noqa: PLC0415 - uses jobs
     from ledgerbeam.user_code.instances import close_objects  # noqa: PLC0415
 
@@ -172,7 +266,7 @@ def _sampled_keys(scatter: ScatterJob, pages: Sequence[Page], number: int) -> It
         close_objects()
 
 
-def _records_of(scatter: ScatterJob, source: Source, shares: list[float]) -> Iterator[Any]:
+def _records_of(scatter: ScatteringJob, source: Source, shares: list[float]) -> Iterator[Any]:
     """Yield records of a source at places that are shares of it."""
     from ledgerbeam.pipelines.preview.sample import sampled_records  # noqa: PLC0415 - uses jobs
 

@@ -17,8 +17,8 @@ from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.bucket_jobs import LISTING, BucketsOf
 from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, RunWriter, are_complete
-from ledgerbeam.pipelines.exchange.jobs import KeyChoice, ScatterJob
-from ledgerbeam.pipelines.exchange.partition import PartitionLimits, decide_partition
+from ledgerbeam.pipelines.exchange.jobs import ScatterJob
+from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits, decide_partition
 from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, forget_lost
 

@@ -11,7 +11,8 @@ from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.conversion import conversion_of
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.exchange.jobs import KeyChoice, layout_of_rows
+from ledgerbeam.pipelines.exchange.jobs import layout_of_rows
+from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 

@@ -61,6 +61,10 @@ class MapJob(ShardJob):
         """Return the files whose records are mapped."""
         return replace(self.files, form=self.form)
 
+    def with_files(self, files: ListedFiles) -> Self:
+        """Return the job with other sources."""
+        return replace(self, files=files)
+
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the outputs: the object, its code, its values and the files that it reads.
 

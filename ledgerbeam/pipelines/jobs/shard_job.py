@@ -17,7 +17,7 @@ from ledgerbeam.ledger import Job, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.sources import OutputPlace
 from ledgerbeam.pipelines.jobs.spec import NO_SHARDS, JobSpec
-from ledgerbeam.pipelines.outputs.columns import ColumnLayout, decide_schema, recorded_schema
+from ledgerbeam.pipelines.outputs.columns import ColumnLayout, decide_layout, recorded_schema
 from ledgerbeam.pipelines.outputs.compression import OutputCompression
 
 if TYPE_CHECKING:  # Beam takes a second to import
@@ -146,8 +146,8 @@ class ShardJob(JobSpec):
         return self if recorded is None else dataclasses.replace(self, layout=self.layout.decided(recorded))
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
-        """Return the job with the schemas of its columns; see `decide_schema`."""
-        return decide_schema(self, say)
+        """Return the job with the schemas of its columns; see `decide_layout`."""
+        return dataclasses.replace(self, layout=decide_layout(self, say))
 
     def stages(self) -> list[beam.PTransform[Any, Any]]:
         """Return the transforms that read, do and write each task."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import Options
 from ledgerbeam.io.lines.jsonl_reader import stream_records
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs.columns import read_schema
-
-if TYPE_CHECKING:  # which uses this
-    from ledgerbeam.pipelines.jobs.map import MapJob
-
+from ledgerbeam.sources.forms import RecordForm
 
 PARAMETER = "batch schema"
 """The name of the schema among the parameters of a job."""
@@ -28,7 +27,29 @@ _PAGES = 10
 """Pages of the listing in which JSON lines are looked for."""
 
 
-_Job = TypeVar("_Job", bound="MapJob")
+class BatchJob(Protocol):
+    """A job that reads batches of records."""
+
+    @property
+    def form(self) -> RecordForm:
+        """The form of the batches."""
+
+    @property
+    def files(self) -> ListedFiles:
+        """The sources."""
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """Passed to fsspec unchanged."""
+
+    def pages(self) -> Iterator[Page]:
+        """List the sources."""
+
+    def with_files(self, files: ListedFiles) -> Self:
+        """Return the job with other sources."""
+
+
+_Job = TypeVar("_Job", bound=BatchJob)
 
 
 def with_recorded_batch_schema(job: _Job, stored: Job) -> _Job:
@@ -63,7 +84,7 @@ def decide_batch_schema(job: _Job) -> _Job:
 
 
 def _with(job: _Job, schema: str) -> _Job:
-    return replace(job, files=replace(job.files, batch_schema=schema))
+    return job.with_files(replace(job.files, batch_schema=schema))
 
 
 def read_batch_schema(url: str, options: Options) -> str:
@@ -80,7 +101,7 @@ def read_batch_schema(url: str, options: Options) -> str:
     return orjson.dumps(schema_json(schema)).decode()
 
 
-def _lines(job: MapJob) -> list[str]:
+def _lines(job: BatchJob) -> list[str]:
     """Return URLs of JSON lines, of the first pages that list some."""
     files = job.files.opened_files(job.storage_options)
     for page in islice(job.pages(), _PAGES):

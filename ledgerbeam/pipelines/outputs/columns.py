@@ -10,25 +10,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Format, Options
 from ledgerbeam.io.columns.encode import PAGE_BYTES, ROW_GROUP_BYTES
 from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import format_named
-from ledgerbeam.io.storage.files import read_bytes
-from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.jobs.sources import JobSources
 from ledgerbeam.sources import FileSources
 
 if TYPE_CHECKING:  # only jobs of columns import pyarrow
     import pyarrow as pa
 
     from ledgerbeam.io.columns.schema import JobSchema
-    from ledgerbeam.pipelines.jobs.shard_job import ShardJob
+    from ledgerbeam.transforms import MapRecords
 
 
 COLUMN_FORMATS = ("parquet", "arrow")
@@ -122,11 +122,37 @@ def read_schema(url: str, options: Options) -> JobSchema:
     return JobSchema.given(read_bytes(url, options), url)
 
 
-_Job = TypeVar("_Job", bound="ShardJob")
+class ColumnJob(Protocol):
+    """A job that may write files of columns."""
+
+    @property
+    def layout(self) -> ColumnLayout | None:
+        """How they are written; None if it writes none."""
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether a row of columns is written as it was read."""
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """Passed to fsspec unchanged."""
+
+    @property
+    def to(self) -> str:
+        """The name of the output format."""
+
+    def sources(self) -> JobSources:
+        """Return what the job reads."""
+
+    def pages(self) -> Iterator[Page]:
+        """List the sources."""
+
+    def trial_work(self) -> MapRecords:
+        """Return what maps records that are only looked at."""
 
 
-def decide_schema(job: _Job, say: Callable[[str], None]) -> _Job:
-    """Return a job whose schemas are decided: as they were given, else taken or inferred.
+def decide_layout(job: ColumnJob, say: Callable[[str], None]) -> ColumnLayout | None:
+    """Return the layout of a job with its schemas: as they were given, else taken or inferred.
 
     Args:
         job: The job.
@@ -138,16 +164,16 @@ def decide_schema(job: _Job, say: Callable[[str], None]) -> _Job:
     """
     layout = job.layout
     if layout is None or layout.schema is not None:
-        return job
-    return dataclasses.replace(job, layout=layout.decided(_taken(job, say) or _inferred(job, say)))
+        return layout
+    return layout.decided(_taken(job, say) or _inferred(job, say))
 
 
-def _sources(job: ShardJob) -> Iterator[Source]:
+def _sources(job: ColumnJob) -> Iterator[Source]:
     pages = job.pages()
     return (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
 
 
-def _taken(job: ShardJob, say: Callable[[str], None]) -> JobSchema | None:
+def _taken(job: ColumnJob, say: Callable[[str], None]) -> JobSchema | None:
     """Return the schema that all sources have, if they are of columns and their records are written as they are."""
     from ledgerbeam.io.columns.schema import JobSchema, common_schema  # noqa: PLC0415
 
@@ -178,7 +204,7 @@ def _taken(job: ShardJob, say: Callable[[str], None]) -> JobSchema | None:
     return JobSchema({"": found[0][1]}, is_exact=True)
 
 
-def _inferred(job: ShardJob, say: Callable[[str], None]) -> JobSchema:
+def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
     """Return the schemas of what comes of some records."""
     from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
     from ledgerbeam.pipelines.preview.sample import sampled_records, try_function  # noqa: PLC0415 - uses jobs

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, Protocol
 
 from ledgerbeam.errors import (
     IndexMismatchError,
@@ -30,12 +30,13 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.pipelines.jobs.shard_job import ShardJob
+from ledgerbeam.pipelines.jobs.sources import JobSources
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.sources.blocks import listed
 from ledgerbeam.sources.forms import RecordForm
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.chain.task_results import TaskResults
+from ledgerbeam.transforms.mapping.function import MapRecords
 from ledgerbeam.user_code.guards import no_exit
 
 MOST_WHOLE = 64 * 2**20
@@ -46,6 +47,28 @@ GROUP_RECORDS = 32
 
 LEAST_GROUPS = 4
 """Row groups that a small sample is taken from."""
+
+
+class SampledJob(Protocol):
+    """A job whose records are sampled."""
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """Passed to fsspec unchanged."""
+
+    def sources(self) -> JobSources:
+        """Return what the job reads."""
+
+
+class TrialJob(SampledJob, Protocol):
+    """A job whose function is called with sampled records."""
+
+    @property
+    def to(self) -> str:
+        """The name of the output format."""
+
+    def trial_work(self) -> MapRecords:
+        """Return what maps records that are only looked at."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +133,7 @@ def sample_places(sizes: Iterable[int], number: int) -> Iterator[tuple[int, list
 
 
 def sampled_records(
-    job: ShardJob, pages: Iterable[Page], number: int, *, sources: int | None = None, most_bytes: int | None = None
+    job: SampledJob, pages: Iterable[Page], number: int, *, sources: int | None = None, most_bytes: int | None = None
 ) -> Iterator[Sampled]:
     """Read records from all over the sources of a job: by index, or where there is none from the beginning.
 
@@ -284,7 +307,7 @@ def _from_beginning(files: FileSources, source: Source, number: int, room: int |
 
 
 def try_function(
-    job: ShardJob, records: Iterable[Sampled], on_set_up: Callable[[float], None], *, read_back: bool = True
+    job: TrialJob, records: Iterable[Sampled], on_set_up: Callable[[float], None], *, read_back: bool = True
 ) -> Iterator[SampleRun]:
     """Call the function of a job with each record by itself, in this process.
 

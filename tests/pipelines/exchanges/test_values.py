@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.calls.exchange_values import (
     output_values,
     require_marks,
 )
-from ledgerbeam.pipelines.exchange.jobs import KeyChoice
+from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.pipelines.outputs.compression import OutputCompression
 

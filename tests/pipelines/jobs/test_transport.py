@@ -12,9 +12,9 @@ from ledgerbeam.pipelines.dedup.exact import DedupJob
 from ledgerbeam.pipelines.dedup.near import NearJob, TextsJob
 from ledgerbeam.pipelines.dedup.pairs import NearChoice, PairsJob
 from ledgerbeam.pipelines.dedup.stars import LabelsJob
-from ledgerbeam.pipelines.exchange.jobs import KeyChoice
 from ledgerbeam.pipelines.exchange.join import JoinJob
 from ledgerbeam.pipelines.exchange.orders import GroupJob, RepartitionJob, ShuffleJob, SortJob
+from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.exchange.split import SplitJob
 from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
