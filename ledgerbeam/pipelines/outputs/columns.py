@@ -18,6 +18,8 @@ from ledgerbeam.io.columns.encode import PAGE_BYTES, ROW_GROUP_BYTES
 from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
