@@ -87,7 +87,7 @@ def encode_audio(audio: Audio, extension: str) -> bytes:
     except RuntimeError as error:  # the base class of soundfile's errors
         shape, rate = audio.samples.shape, audio.sampling_rate
         raise ValueError(f"expected audio that {extension} can hold, found {shape} at {rate} Hz: {error}") from error
-    return _numbered(target.getvalue()) if name == "OGG" else target.getvalue()
+    return _reset_stream_number(target.getvalue()) if name == "OGG" else target.getvalue()
 
 
 def decode_audio(data: bytes) -> Audio:
@@ -117,7 +117,7 @@ def decode_audio(data: bytes) -> Audio:
     return Audio(np.ascontiguousarray(np.concatenate(blocks).T), rate)
 
 
-def _numbered(data: bytes) -> bytes:
+def _reset_stream_number(data: bytes) -> bytes:
     """Set the stream number in all pages of an Ogg file to 0. libsndfile writes a number that depends on the time.
 
     Source: RFC 3533, section 6.

@@ -93,7 +93,7 @@ class Forest:
             fits = fits and int(ends[-1]) == len(data) and int(roots.max()) < size and files < count
         if not fits:
             raise RecordError("expected a forest of pairs, found parts that contradict each other")
-        return cls(urls, nodes, roots, _scores_in(data, place + 16 * size, ends) if head[3] else None)
+        return cls(urls, nodes, roots, _decode_scores(data, place + 16 * size, ends) if head[3] else None)
 
     def best(self) -> NDArray[np.int64]:
         """Return for each record the position of the best record of its tree.
@@ -120,7 +120,7 @@ class Forest:
         return self.urls[node >> (64 - FILE_BITS)], node & _NUMBER
 
 
-def _scores_in(data: bytes, start: int, ends: NDArray[np.int64]) -> NDArray[np.object_]:
+def _decode_scores(data: bytes, start: int, ends: NDArray[np.int64]) -> NDArray[np.object_]:
     found = np.empty(len(ends), object)
     found[:] = [data[first:last] for first, last in pairwise([start, *ends.tolist()])]
     return found
@@ -169,11 +169,11 @@ def span(urls: list[bytes], nodes: Nodes, left: Any, right: Any, scores: Scores 
 
     edges = sparse.coo_array((np.ones(len(left)), (places[left], places[right])), shape=(count, count))
     trees, labels = sparse.csgraph.connected_components(edges, directed=True, connection="weak")
-    roots = _firsts(labels, trees)[labels]
-    return Forest(urls, found, roots, None if scores is None else scores[_firsts(places, count)])
+    roots = _first_positions(labels, trees)[labels]
+    return Forest(urls, found, roots, None if scores is None else scores[_first_positions(places, count)])
 
 
-def _firsts(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
+def _first_positions(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
     """Return the first position of each label."""
     found = np.empty(count, np.int64)
     found[labels[::-1]] = np.arange(len(labels) - 1, -1, -1)  # the last of several assignments stays
@@ -194,14 +194,14 @@ def join_forests(forests: Iterable[Forest], held: int = 1 << 22) -> Forest | Non
         waiting.append(forest)
         size += len(forest)
         if size >= max(held, 0 if whole is None else len(whole)):
-            whole = _joined([*([] if whole is None else [whole]), *waiting])
+            whole = _join([*([] if whole is None else [whole]), *waiting])
             waiting, size = [], 0
     if waiting:
-        whole = _joined([*([] if whole is None else [whole]), *waiting])
+        whole = _join([*([] if whole is None else [whole]), *waiting])
     return whole
 
 
-def _joined(forests: Sequence[Forest]) -> Forest:
+def _join(forests: Sequence[Forest]) -> Forest:
     if len(forests) == 1:
         return forests[0]
     urls = sorted({url for forest in forests for url in forest.urls})
@@ -217,11 +217,11 @@ def _joined(forests: Sequence[Forest]) -> Forest:
     left, right = map(np.concatenate, zip(*edges, strict=True))
     scores = None
     if any(forest.scores is not None for forest in forests):
-        scores = np.concatenate([_some(forest.scores, len(forest)) for forest in forests])
+        scores = np.concatenate([_scores_or_empty(forest.scores, len(forest)) for forest in forests])
     return span(urls, np.concatenate(nodes), left, right, scores)
 
 
-def _some(scores: Scores, count: int) -> NDArray[np.object_]:
+def _scores_or_empty(scores: Scores, count: int) -> NDArray[np.object_]:
     return np.full(count, b"", object) if scores is None else scores
 
 

@@ -83,7 +83,7 @@ class _SortedHashes:
         return np.cumsum(self._lengths[self._order // self._width] + RECORD_BYTES + HASH_BYTES)
 
     def bound(self, cut: bytes, first: int) -> int:
-        upper, lower = _halves(cut)
+        upper, lower = _split_key(cut)
         start = int(np.searchsorted(self._sorted, upper, "left"))
         stop = int(np.searchsorted(self._sorted, upper, "right"))
         place = start + int(np.searchsorted(self._low[self._order[start:stop]], lower, "left"))
@@ -102,7 +102,7 @@ class _SortedHashes:
 
     def first(self, place: int) -> tuple[int, bytes]:
         row = int(self._order[place])
-        return int(self._numbers[row // self._width]), _keys(self._high[row : row + 1], self._low[row : row + 1])
+        return int(self._numbers[row // self._width]), _encode_keys(self._high[row : row + 1], self._low[row : row + 1])
 
     def size(self, start: int, stop: int) -> int:
         payloads = 0 if self._lengths is None else int(self._lengths[self._order[start:stop] // self._width].sum())
@@ -117,7 +117,7 @@ class _SortedHashes:
                 self._numbers[each].astype("<u8").tobytes(),
                 np.full(len(rows), HASH_BYTES, "<u4").tobytes(),
                 sizes.tobytes(),
-                _keys(self._high[rows], self._low[rows]),
+                _encode_keys(self._high[rows], self._low[rows]),
                 *([] if self._payloads is None else [self._payloads[place] for place in each.tolist()]),
             ]
         )
@@ -145,12 +145,12 @@ def encode_hashes(
     return write_run(_SortedHashes(hashes, numbers, payloads), cuts, block_bytes, mark=mark)
 
 
-def _halves(key: bytes) -> tuple[np.uint64, np.uint64]:
+def _split_key(key: bytes) -> tuple[np.uint64, np.uint64]:
     upper, lower = np.frombuffer(key.ljust(HASH_BYTES, b"\0")[:HASH_BYTES], _KEY).astype(_U64)
     return upper, lower
 
 
-def _keys(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> bytes:
+def _encode_keys(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> bytes:
     found = np.empty((len(high), 2), _KEY)
     found[:, 0], found[:, 1] = high, low
     return found.tobytes()
@@ -184,7 +184,7 @@ class HashRows:
 
     def followed_by(self, rows: HashRows) -> HashRows:
         """Return these records, followed by others."""
-        return _concatenated([self, rows])
+        return _concatenate([self, rows])
 
     def begin_groups(self) -> NDArray[np.bool_]:
         """Return for each record whether it is the first one with its hash."""
@@ -194,7 +194,7 @@ class HashRows:
 
     def come_before(self, bound: Bound) -> NDArray[np.bool_]:
         """Return for each record whether it precedes a place in the order."""
-        upper, lower = _halves(bound.key)
+        upper, lower = _split_key(bound.key)
         same = (self.high == upper) & (self.low == lower)
         earlier = (self.runs < bound.run) | ((self.runs == bound.run) & (self.numbers < _U64(bound.number)))
         return (self.high < upper) | ((self.high == upper) & (self.low < lower)) | (same & earlier)
@@ -239,7 +239,7 @@ def merged_hashes(
         wanted = [(one, blocks) for one in found if (blocks := one.between(first, last))]
         data = read_ranges([one.range_of(blocks) for one, blocks in wanted], options)
         parts = [part for (one, blocks), some in zip(wanted, data, strict=True) for part in one.rows(blocks, some)]
-        yield _joined([_within(part, first, last) for part in parts])
+        yield _join_sorted([_select_between(part, first, last) for part in parts])
 
 
 def leading_hashes(
@@ -265,8 +265,8 @@ def leading_hashes(
                 wanted.append((one, blocks, first, last))
         data = read_ranges([one.range_of(blocks) for one, blocks, _, _ in wanted], options)
         for (one, blocks, first, last), some in zip(wanted, data, strict=True):
-            parts += [_within(rows, first, last) for rows in one.rows(blocks, some)]
-    return _joined(parts)
+            parts += [_select_between(rows, first, last) for rows in one.rows(blocks, some)]
+    return _join_sorted(parts)
 
 
 class _HashSlice:
@@ -300,10 +300,10 @@ class _HashSlice:
         for block in blocks:
             place = starts[block] - starts[blocks.start]
             found = open_block(data[place : place + starts[block + 1] - starts[block]], self._table, block, url)
-            yield _rows(found, run, url)
+            yield _decode_rows(found, run, url)
 
 
-def _rows(block: BlockColumns, run: int, url: str) -> HashRows:
+def _decode_rows(block: BlockColumns, run: int, url: str) -> HashRows:
     """Return the records of a block.
 
     Raises:
@@ -322,7 +322,7 @@ def _rows(block: BlockColumns, run: int, url: str) -> HashRows:
     return HashRows(keys[:, 0], keys[:, 1], np.full(count, run, np.uint32), numbers, payloads)
 
 
-def _within(rows: HashRows, first: Bound | None, last: Bound | None) -> HashRows:
+def _select_between(rows: HashRows, first: Bound | None, last: Bound | None) -> HashRows:
     kept = np.ones(len(rows), np.bool_)
     if first is not None:
         kept &= ~rows.come_before(first)
@@ -331,16 +331,16 @@ def _within(rows: HashRows, first: Bound | None, last: Bound | None) -> HashRows
     return rows if kept.all() else rows.at(kept)
 
 
-def _joined(parts: Sequence[HashRows]) -> HashRows:
+def _join_sorted(parts: Sequence[HashRows]) -> HashRows:
     """Return records of several runs, in the order of the runs, as one."""
     if not parts:
         none = np.zeros(0, _U64)
         return HashRows(none, none, np.zeros(0, np.uint32), none, None)
-    whole = _concatenated(parts)
+    whole = _concatenate(parts)
     return whole.at(hash_order(whole.high, whole.low))
 
 
-def _concatenated(parts: Sequence[HashRows]) -> HashRows:
+def _concatenate(parts: Sequence[HashRows]) -> HashRows:
     payloads = None
     if any(part.payloads is not None for part in parts):
         payloads = np.concatenate(

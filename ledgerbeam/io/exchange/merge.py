@@ -64,10 +64,10 @@ def read_ranges(ranges: Sequence[tuple[str, int, int]], options: Options | None)
         SourceNotFoundError: A file does not exist; also StorageError.
     """
     by_store = groupby(ranges, key=lambda one: split_scheme(one[0])[0])
-    return [data for _, some in by_store for data in _read_of_store(list(some), options)]
+    return [data for _, some in by_store for data in _read_from_store(list(some), options)]
 
 
-def _read_of_store(ranges: Sequence[tuple[str, int, int]], options: Options | None) -> list[bytes]:
+def _read_from_store(ranges: Sequence[tuple[str, int, int]], options: Options | None) -> list[bytes]:
     found: list[bytes] = []
     if is_local(ranges[0][0]):
         for url, start, stop in ranges:
@@ -176,15 +176,15 @@ def merged(
     while cursors:
         # All records of a block may precede the part. Only loading the block shows this.
         while empty := [cursor for cursor in cursors if cursor.has_more and not cursor.loaded]:
-            _fill(empty, share, options)
+            _load_next_blocks(empty, share, options)
         # A slice with more blocks may have records that come before loaded records of other slices.
         ends = [cursor.end for cursor in cursors if cursor.has_more]
         limit = min(ends) if ends else None
-        yield _joined([(cursor.run, cursor.take(limit)) for cursor in cursors])
+        yield _merge_blocks([(cursor.run, cursor.take(limit)) for cursor in cursors])
         cursors = [cursor for cursor in cursors if cursor.loaded or cursor.has_more]
 
 
-def _fill(cursors: Sequence[_SliceCursor], share: float, options: Options | None) -> None:
+def _load_next_blocks(cursors: Sequence[_SliceCursor], share: float, options: Options | None) -> None:
     wanted = [cursor.next_blocks(share) for cursor in cursors]
     data = read_ranges([cursor.range_of(blocks) for cursor, blocks in zip(cursors, wanted, strict=True)], options)
     data.reverse()
@@ -248,7 +248,7 @@ class _SliceCursor:
             for block in blocks
         ]
         self._next = blocks.stop
-        whole = found[0] if len(found) == 1 else _chained(found)
+        whole = found[0] if len(found) == 1 else _concatenate(found)
         low = 0 if self._start is None else self._place(whole, self._start)
         high = len(whole.keys) if self._stop is None else self._place(whole, self._stop)
         self._block = RunBlock(whole.keys[low:high], whole.numbers[low:high], whole.payloads[low:high])
@@ -274,7 +274,7 @@ class _SliceCursor:
         return high if bound.run > self.run else bisect_left(block.numbers, bound.number, low, high)
 
 
-def _chained(blocks: Sequence[RunBlock]) -> RunBlock:
+def _concatenate(blocks: Sequence[RunBlock]) -> RunBlock:
     return RunBlock(
         list(chain.from_iterable(block.keys for block in blocks)),
         list(chain.from_iterable(block.numbers for block in blocks)),
@@ -282,10 +282,10 @@ def _chained(blocks: Sequence[RunBlock]) -> RunBlock:
     )
 
 
-def _joined(parts: Iterable[tuple[int, RunBlock]]) -> Merged:
+def _merge_blocks(parts: Iterable[tuple[int, RunBlock]]) -> Merged:
     """Return blocks of several runs, in the order of the runs, as one."""
     some = [(run, block) for run, block in parts if block.keys]
-    whole = _chained([block for _, block in some])
+    whole = _concatenate([block for _, block in some])
     runs = list(chain.from_iterable([run] * len(block.keys) for run, block in some))
     if len(some) < 2:
         return Merged(whole.keys, runs, whole.numbers, whole.payloads)

@@ -128,7 +128,7 @@ class KeyOrder:
             RecordError: The key has another type; the message does not name the record.
         """
         null = _NULL_LOW if (self.nulls == "first") is not self.descending else _NULL_HIGH
-        data = b"".join([_scalar(part, null) for part in key]) if type(key) is tuple else _scalar(key, null)
+        data = b"".join([_encode(part, null) for part in key]) if type(key) is tuple else _encode(key, null)
         return data.translate(_INVERTED) if self.descending else data
 
     def encode_all(self, keys: list[Any]) -> list[bytes]:
@@ -139,7 +139,7 @@ class KeyOrder:
         """
         kinds = set(map(type, keys))
         if kinds == {float} or (kinds == {int} and max(keys) <= _EXACT and min(keys) >= -_EXACT):
-            data = _numbers(keys)
+            data = _encode_numbers(keys)
             if self.descending:
                 data = data.translate(_INVERTED)
             return [data[start : start + _NUMBER_BYTES] for start in range(0, len(data), _NUMBER_BYTES)]
@@ -148,8 +148,8 @@ class KeyOrder:
         return list(map(self.encode, keys))
 
 
-def _numbers(values: list[Any]) -> bytes:
-    """Return floats, or integers that floats can hold, as `_scalar` encodes them, concatenated."""
+def _encode_numbers(values: list[Any]) -> bytes:
+    """Return floats, or integers that floats can hold, as `_encode` encodes them, concatenated."""
     numbers = np.array(values, np.float64) + 0.0  # turns -0.0 into 0.0
     bits = numbers.view(np.uint64)
     sign = np.uint64(_SIGN)
@@ -161,27 +161,27 @@ def _numbers(values: list[Any]) -> bytes:
     return rows.tobytes()
 
 
-def _scalar(value: Any, null: bytes) -> bytes:
+def _encode(value: Any, null: bytes) -> bytes:
     kind = type(value)
     if kind is str:
         data = value.encode("utf-8", "surrogatepass")
         return _TEXT + (data.replace(_ZERO, _ESCAPED) if _ZERO in data else data) + _END
     if kind is int:
-        return _integer(value)
+        return _encode_integer(value)
     if kind is float:
-        return _NUMBER + _float(value) + _ZERO
+        return _NUMBER + _encode_float(value) + _ZERO
     if value is None:
         return null
     if kind is bool:
         return _TRUE if value else _FALSE
     if kind is bytes:
         return _BYTES + value.replace(_ZERO, _ESCAPED) + _END
-    return _scalar(_plain(value), null)
+    return _encode(_plain_value(value), null)
 
 
-def _integer(value: int) -> bytes:
+def _encode_integer(value: int) -> bytes:
     if -_EXACT <= value <= _EXACT:
-        return _NUMBER + _float(float(value)) + _ZERO
+        return _NUMBER + _encode_float(float(value)) + _ZERO
     try:
         below = float(value)
     except OverflowError:
@@ -193,10 +193,10 @@ def _integer(value: int) -> bytes:
         below = math.nextafter(below, -math.inf)
     rest = value - int(below)
     data = rest.to_bytes((rest.bit_length() + 7) // 8, "big")
-    return _NUMBER + _float(below) + bytes([len(data)]) + data
+    return _NUMBER + _encode_float(below) + bytes([len(data)]) + data
 
 
-def _float(value: float) -> bytes:
+def _encode_float(value: float) -> bytes:
     """Return 8 bytes that compare as floats do."""
     if math.isnan(value):
         return _NAN
@@ -204,7 +204,7 @@ def _float(value: float) -> bytes:
     return _WORD.pack(bits ^ _ALL if bits & _SIGN else bits | _SIGN)
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """Return a value of another type as a value of a type that has an order."""
     for kind in _KINDS:
         if isinstance(value, kind):  # of a type of the user's, or of an enumeration, which may print as something else
@@ -222,7 +222,7 @@ def _plain(value: Any) -> Any:
         if type(found) is not type(value):
             return found
     raise RecordError(
-        f"expected null, true, false, a number, text or bytes as the key, found {_kind(value)}; name a value inside of "
+        f"expected null, true, false, a number, text or bytes as the key, found {_name_type(value)}; name a value inside "
         "it, or give module:function that returns a key"
     )
 
@@ -237,7 +237,7 @@ def _in_utc(value: dt.datetime) -> dt.datetime:
         ) from None
 
 
-def _kind(value: Any) -> str:
+def _name_type(value: Any) -> str:
     if isinstance(value, dict):
         return "an object"
     return "a list" if isinstance(value, Sequence) else f"a {type(value).__name__}"

@@ -58,12 +58,12 @@ def payload_of(record: Any) -> bytes:
         RecordError: JSON cannot hold the record.
     """
     if isinstance(record, Sample):
-        return _of_sample(record)
+        return _encode_sample(record)
     value = json_value(record)
     try:
         return dumps(value)
     except RecordError:
-        return _not_finite(value)
+        return _encode_not_finite(value)
     except TypeError as error:
         raise RecordError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
 
@@ -86,33 +86,33 @@ def record_of(payload: bytes) -> Any:
     """
     try:
         if payload[0] == _SAMPLE:
-            return _sample_of(payload)
+            return _decode_sample(payload)
         return json.loads(payload[1:]) if payload[0] == _NOT_FINITE else loads(payload)
     except (ValueError, IndexError, TypeError) as error:
         raise RecordError(f"expected a record, found {payload[:120]!r} ({error})") from error
 
 
-def _of_sample(sample: Sample) -> bytes:
-    head = orjson.dumps([_named(sample.key), *((_named(name), len(data)) for name, data in sample.items())])
+def _encode_sample(sample: Sample) -> bytes:
+    head = orjson.dumps([_json_name(sample.key), *((_json_name(name), len(data)) for name, data in sample.items())])
     return b"".join([bytes([_SAMPLE]), len(head).to_bytes(_SIZE_BYTES, "little"), head, *sample.values()])
 
 
-def _sample_of(payload: bytes) -> Sample:
+def _decode_sample(payload: bytes) -> Sample:
     begin = 1 + _SIZE_BYTES
     start = begin + int.from_bytes(payload[1:begin], "little")
     if start > len(payload):
         raise ValueError("the sample is cut off")
     key, *members = orjson.loads(payload[begin:start])
-    sample = Sample(_unnamed(key))
+    sample = Sample(_text_name(key))
     for name, length in members:
-        sample[_unnamed(name)] = payload[start : start + length]
+        sample[_text_name(name)] = payload[start : start + length]
         start += length
     if start != len(payload):
         raise ValueError(f"the sample has {start:,} bytes of {len(payload):,}")
     return sample
 
 
-def _named(name: str) -> Any:
+def _json_name(name: str) -> Any:
     """Return a key or an extension as a JSON value.
 
     A name that is not UTF-8 becomes a list of its bytes in hexadecimal.
@@ -124,11 +124,11 @@ def _named(name: str) -> Any:
     return name
 
 
-def _unnamed(name: Any) -> str:
+def _text_name(name: Any) -> str:
     return bytes.fromhex(name[0]).decode("utf-8", "surrogateescape") if isinstance(name, list) else str(name)
 
 
-def _not_finite(value: Any) -> bytes:
+def _encode_not_finite(value: Any) -> bytes:
     """Return a value with NaN or infinities as bytes; JSON does not have these numbers."""
     text = json.dumps(value, default=json_form, ensure_ascii=True, separators=(",", ":"))
     return bytes([_NOT_FINITE]) + text.encode()
@@ -555,13 +555,13 @@ def decode_block(data: bytes, table: BlockTable, block: int, url: str) -> RunBlo
     plain, numbers, key_ends, ends = open_block(data, table, block, url)
     count = len(numbers)
     return RunBlock(
-        _pieces(plain, RECORD_BYTES * count, key_ends),
+        _split_at(plain, RECORD_BYTES * count, key_ends),
         numbers.tolist(),
-        _pieces(plain, int(key_ends[-1]), ends),
+        _split_at(plain, int(key_ends[-1]), ends),
     )
 
 
-def _pieces(data: bytes, start: int, ends: NDArray[np.int64]) -> list[bytes]:
+def _split_at(data: bytes, start: int, ends: NDArray[np.int64]) -> list[bytes]:
     return [data[first:last] for first, last in pairwise([start, *ends.tolist()])]
 
 

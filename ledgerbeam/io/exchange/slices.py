@@ -159,7 +159,7 @@ class RunLayout:
             buckets: Number of buckets.
             fan: Approximate number of run files that are merged into one; None if all are read together.
         """
-        return cls(runs, [_area(runs, range(len(runs)), range(buckets), fan)])
+        return cls(runs, [_make_area(runs, range(len(runs)), range(buckets), fan)])
 
     def merged(
         self, files: Iterable[Sequence[tuple[str, int, bytes]]], inner: Sequence[range], fan: int | None
@@ -179,7 +179,7 @@ class RunLayout:
             runs += (RunFile(name, size, of, first.side, mark) for name, size, mark in made)
             ends[cell.bucket] = len(runs)
         bounds = pairwise(accumulate(ends, max, initial=0))  # a bucket without runs has no cell
-        areas = [_area(runs, range(*some), buckets, fan) for some, buckets in zip(bounds, inner, strict=True)]
+        areas = [_make_area(runs, range(*some), buckets, fan) for some, buckets in zip(bounds, inner, strict=True)]
         return type(self)(runs, areas)
 
     @cached_property
@@ -208,7 +208,7 @@ class RunLayout:
                 urls += span.all
             first = places[id(span.all)]
             runs.append([run.name, first + span.start, first + span.stop, run.side])
-        areas = [[*_ends(area.runs), *_ends(area.buckets), area.groups] for area in self.areas]
+        areas = [[*_bounds(area.runs), *_bounds(area.buckets), area.groups] for area in self.areas]
         found = {"urls": urls, "runs": runs, "areas": areas}
         return json.dumps(found, separators=(",", ":")).encode()  # names need not be UTF-8
 
@@ -226,11 +226,11 @@ class RunLayout:
         )
 
 
-def _ends(positions: range) -> tuple[int, int]:
+def _bounds(positions: range) -> tuple[int, int]:
     return positions.start, positions.stop
 
 
-def _area(runs: Sequence[RunFile], some: range, buckets: range, fan: int | None) -> Area:
+def _make_area(runs: Sequence[RunFile], some: range, buckets: range, fan: int | None) -> Area:
     """Return an area; see `RunLayout.of_one`.
 
     Args:
@@ -244,11 +244,11 @@ def _area(runs: Sequence[RunFile], some: range, buckets: range, fan: int | None)
     groups = []
     for _, side in groupby(some, key=lambda run: runs[run].side):  # records of different sides are not merged
         found = neighbours(((run, runs[run].name) for run in side), fan)
-        groups += [(group[0], _name_of([runs[run] for run in group])) for group in found]
+        groups += [(group[0], _group_name([runs[run] for run in group])) for group in found]
     return Area(some, buckets, groups)
 
 
-def _name_of(runs: Sequence[RunFile]) -> str:
+def _group_name(runs: Sequence[RunFile]) -> str:
     """Return the name of a group, a hash of its run files and of their positions among the sources."""
     digest = blake2b(digest_size=8, person=b"lb.group")
     for run in runs:
@@ -316,7 +316,7 @@ class SliceTables:
                 at_once = max(1, HELD_BYTES // (ENTRY.itemsize * max(1, len(runs))))
                 for first in range(0, len(area.buckets), at_once):
                     some = slice(first, first + at_once)
-                    entries = _entries(self.folder, runs, len(area.buckets), some, options)
+                    entries = _read_entries(self.folder, runs, len(area.buckets), some, options)
                     file.write(entries.tobytes())
                     found += [
                         _bucket_row(row[start:stop], runs[start:stop])
@@ -354,19 +354,19 @@ class SliceTables:
         return [SliceOf(runs[run].url(self.folder), run, entries[run]) for run in some]
 
 
-def _entries(
+def _read_entries(
     folder: str, runs: Sequence[RunFile], buckets: int, some: slice, options: Options | None
 ) -> NDArray[np.void]:
     """Return the entries of some buckets: a row for each bucket, with a column for each run."""
     columns = []
     tail = tail_bytes(buckets)
-    for run, data in zip(runs, _tails(folder, runs, tail, options), strict=True):
+    for run, data in zip(runs, _read_footers(folder, runs, tail, options), strict=True):
         columns.append(parse_footer(data, run.size, buckets, run.url(folder), run.mark)[some])
     rows = len(range(buckets)[some])
     return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), ENTRY)
 
 
-def _tails(folder: str, runs: Sequence[RunFile], tail: int, options: Options | None) -> Iterator[bytes]:
+def _read_footers(folder: str, runs: Sequence[RunFile], tail: int, options: Options | None) -> Iterator[bytes]:
     for first in range(0, len(runs), _AT_ONCE):
         some = runs[first : first + _AT_ONCE]
         ranges = [(run.url(folder), max(0, run.size - tail), run.size) for run in some]

@@ -361,7 +361,7 @@ def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Dec
     if callable(override):
         return override
     if override is not None:
-        return _named(override, place).decode
+        return _find_codec(override, place).decode
     codec = _codec_of(modality)
     if codec is CODECS["PKL"]:
         raise UsageError(
@@ -380,7 +380,7 @@ def encoder_of(modality: str, override: str | Encoder | None, place: str) -> Enc
     """Find the encoder of a modality; see `decoder_of`. Pickles need no request by name."""
     if callable(override):
         return override
-    codec = _codec_of(modality) if override is None else _named(override, place)
+    codec = _codec_of(modality) if override is None else _find_codec(override, place)
     if codec is None:
         raise UsageError(
             f"{place}: no codec knows {modality!r}; write bytes, or pass a function or the name of a codec "
@@ -390,7 +390,7 @@ def encoder_of(modality: str, override: str | Encoder | None, place: str) -> Enc
     return lambda value: encode(value, last)
 
 
-def _named(name: str, place: str) -> Codec:
+def _find_codec(name: str, place: str) -> Codec:
     if name not in _codecs:
         raise UsageError(f"{place}: there is no codec {name!r}; expected a function or one of {', '.join(_codecs)}")
     return _codecs[name]

@@ -206,7 +206,7 @@ def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: S
         starts.append(places)
         stops.append(_ends(places, members[number], shards[number]))
     if not keys and any(map(count_samples, members)):
-        raise UsageError(f"{place} {_lacking(members, modalities)}")
+        raise UsageError(f"{place} {_missing_reason(members, modalities)}")
     empty = np.empty((0, len(modalities)), np.int64)
     return Selection(
         keys,
@@ -216,7 +216,7 @@ def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: S
     )
 
 
-def _lacking(members: Sequence[Members], modalities: Sequence[str]) -> str:
+def _missing_reason(members: Sequence[Members], modalities: Sequence[str]) -> str:
     """Return the reason why no sample has all modalities."""
     counts: Counter[str] = Counter()
     for shard in members:

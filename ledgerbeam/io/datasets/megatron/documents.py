@@ -172,7 +172,7 @@ class MegatronDocuments:
                 )
         sequences = iter(self._reader.read_many([at for begin, end in bounds for at in range(begin, end)]))
         return [
-            _joined(
+            _document(
                 list(islice(sequences, end - begin)),
                 None if modes is None else modes[begin:end].tolist(),
                 self._reader.dtype,
@@ -204,7 +204,7 @@ class MegatronDocuments:
         modes = index.rows(first, int(ends[-1])).modes
         edges = [0, *(ends - first).tolist()]
         return [
-            _joined(sequences[begin:end], None if modes is None else modes[begin:end].tolist(), self._reader.dtype)
+            _document(sequences[begin:end], None if modes is None else modes[begin:end].tolist(), self._reader.dtype)
             for begin, end in pairwise(edges)
         ]
 
@@ -224,7 +224,7 @@ class MegatronDocuments:
         self._offsets.close()
 
 
-def _joined(sequences: list[NDArray[Any]], modes: list[int] | None, dtype: np.dtype[Any]) -> Document:
+def _document(sequences: list[NDArray[Any]], modes: list[int] | None, dtype: np.dtype[Any]) -> Document:
     tokens = np.concatenate(sequences) if sequences else np.empty(0, dtype)
     return Document(tokens, [len(sequence) for sequence in sequences], modes)
 

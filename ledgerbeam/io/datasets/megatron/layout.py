@@ -142,38 +142,38 @@ def parse_layout(head: bytes, size: int, url: str, *, trailing: bool = False) ->
         IndexMismatchError: Another format or version, an unknown dtype, or counts that do not match the size.
     """
     if head.startswith(_OLD_MAGIC):
-        raise _refused(
+        raise _layout_error(
             url, "is a TNTIDX index, the format before Megatron's; expected MMIDIDX. Convert it with fairseq"
         )
     if len(head) < _HEAD.size:
-        raise _refused(url, f"is no Megatron index: expected at least {_HEAD.size} bytes, found {size}")
+        raise _layout_error(url, f"is no Megatron index: expected at least {_HEAD.size} bytes, found {size}")
     magic, version, code, sequences = _HEAD.unpack_from(head)
     if magic != MAGIC:
-        raise _refused(url, f"is no Megatron index: expected it to begin with {MAGIC!r}, found {magic!r}")
+        raise _layout_error(url, f"is no Megatron index: expected it to begin with {MAGIC!r}, found {magic!r}")
     if version != _VERSION:
-        raise _refused(url, f"has version {version}, expected {_VERSION}")
+        raise _layout_error(url, f"has version {version}, expected {_VERSION}")
     if size == _HEAD.size + 12 * sequences:
         return Layout(_dtype(_FAIRSEQ_CODES, code, url), sequences, 0, fairseq=True)
     if len(head) < HEAD_BYTES:
-        raise _refused(url, f"is cut off: expected at least {HEAD_BYTES} bytes, found {size}")
+        raise _layout_error(url, f"is cut off: expected at least {HEAD_BYTES} bytes, found {size}")
     (entries,) = _COUNT.unpack_from(head, _HEAD.size)
     dtype = _dtype(_CODES, code, url)
     plain = Layout(dtype, sequences, entries)
     rest = size - plain.size
     if rest not in (0, sequences) and not (trailing and rest > 0):
-        raise _refused(
+        raise _layout_error(
             url,
             f"has {sequences} sequences and {entries} document entries: expected {plain.size} bytes, or "
             f"{plain.size + sequences} with modes, found {size}",
         )
     if entries == 0:
-        raise _refused(url, "has no document array; expected at least the entry 0")
+        raise _layout_error(url, "has no document array; expected at least the entry 0")
     return Layout(dtype, sequences, entries, modes=0 < sequences <= rest)
 
 
 def _dtype(codes: dict[int, str], code: int, url: str) -> np.dtype[Any]:
     if code not in codes:
-        raise _refused(url, f"has dtype code {code}; expected one of {', '.join(map(str, codes))}")
+        raise _layout_error(url, f"has dtype code {code}; expected one of {', '.join(map(str, codes))}")
     return np.dtype(codes[code])
 
 
@@ -181,5 +181,5 @@ def _names() -> str:
     return ", ".join(np.dtype(name).name for name in _CODES.values())
 
 
-def _refused(url: str, what: str) -> IndexMismatchError:
+def _layout_error(url: str, what: str) -> IndexMismatchError:
     return IndexMismatchError(f"{url} {what}; copy or write the dataset again")

@@ -70,7 +70,7 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-merge") as pool:
         parts = list(pool.map(partial(_open, options=options), places))
     sources, indexes = [part.data for part in parts], [part.arrays for part in parts]
-    layout = _joined(indexes)
+    layout = _merged_layout(indexes)
     require_replaceable(target, sum(source.size for source in sources), options)
     for ending in (".bin", ".idx"):  # temporaries of killed merges take disk space
         remove_stale_temporaries_of(target + ending)
@@ -137,7 +137,7 @@ def _open(prefix: str, options: Options | None) -> _OpenedPart:
     return _OpenedPart(data, listed, index)
 
 
-def _joined(indexes: Sequence[MegatronIndex]) -> Layout:
+def _merged_layout(indexes: Sequence[MegatronIndex]) -> Layout:
     first = indexes[0]
     sequences = documents = 0
     with_modes: dict[bool, MegatronIndex] = {}

@@ -221,7 +221,7 @@ class MegatronBuilder:
         places = np.asarray(ends, np.int64)
         if np.diff(places, prepend=0).min(initial=0) < 0 or (places[-1] if len(places) else 0) != len(sizes):
             found = places[:9].tolist()
-            raise self._refused(f"expected documents to end in order, the last at {len(sizes)}, found {found}")
+            raise self._error_at(f"expected documents to end in order, the last at {len(sizes)}, found {found}")
         before = len(self._lengths)
         self._add(values, sizes, modes)
         self._ends.frombytes((places + before).tobytes())
@@ -237,7 +237,7 @@ class MegatronBuilder:
         """
         left = len(self._lengths) - (self._ends[-1] if self._ends else 0)
         if left:
-            raise self._refused(f"the last {left} sequences belong to no document; call end_document after them")
+            raise self._error_at(f"the last {left} sequences belong to no document; call end_document after them")
         writer = IndexWriter(file, self.layout)
         writer.add_documents(np.asarray(self._ends))
         modes = np.asarray(self._modes) if self.multimodal else None
@@ -247,7 +247,7 @@ class MegatronBuilder:
         try:
             return self._encode(tokens)
         except ValueError as error:
-            raise self._refused(str(error)) from error
+            raise self._error_at(str(error)) from error
 
     def _lengths_of(self, lengths: Sequence[int] | NDArray[Any]) -> array[int]:
         try:
@@ -256,14 +256,14 @@ class MegatronBuilder:
             sizes = array("i")
             sizes.frombytes(TokenEncoder(np.dtype("<i4")).encode(lengths).tobytes())
         except (OverflowError, TypeError, ValueError) as error:
-            raise self._refused(f"a sequence has up to {2**31 - 1} tokens: {error}") from error
+            raise self._error_at(f"a sequence has up to {2**31 - 1} tokens: {error}") from error
         return sizes
 
     def _add(self, values: Values, lengths: array[int], modes: Sequence[int] | None) -> None:
         if modes is not None and not self.multimodal:
             raise UsageError(f"{self._name}: a mode was given; ask for a multimodal dataset")
         if sum(lengths) != len(values) or min(lengths, default=0) < 0:
-            raise self._refused(f"expected lengths that make up {len(values)} tokens, found {lengths[:9].tolist()}")
+            raise self._error_at(f"expected lengths that make up {len(values)} tokens, found {lengths[:9].tolist()}")
         if self.multimodal:
             self._modes.extend(self._modes_of([0] * len(lengths) if modes is None else modes, len(lengths)))
         self._data.write(values)
@@ -273,12 +273,12 @@ class MegatronBuilder:
         try:
             found = array("b", modes)
         except (OverflowError, TypeError) as error:
-            raise self._refused(f"a mode is from -128 to 127: {error}") from error
+            raise self._error_at(f"a mode is from -128 to 127: {error}") from error
         if len(found) != count:
-            raise self._refused(f"expected {count} modes, found {len(found)}")
+            raise self._error_at(f"expected {count} modes, found {len(found)}")
         return found
 
-    def _refused(self, what: str) -> RecordError:
+    def _error_at(self, what: str) -> RecordError:
         return RecordError(f"{self._name}: document {len(self._ends)}, sequence {len(self._lengths)}: {what}")
 
 

@@ -88,7 +88,7 @@ def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
         found[name] = {_kind(extension): data, "json": manifest}
         if duration is None and _kind(extension) in _AUDIO:
             duration, channels = manifest.get("duration"), manifest.get("channel_ids") or [0]
-    cut = _own_cut(sample.key, left)
+    cut = _stored_cut(sample.key, left)
     if cut is None:
         if not isinstance(duration, int | float):
             raise RecordError(
@@ -150,7 +150,7 @@ def _manifest(key: str, name: str, extension: str, data: bytes, left: dict[str, 
     return recording_manifest(key, header.sampling_rate, header.channels, header.samples)
 
 
-def _own_cut(key: str, left: dict[str, bytes]) -> dict[str, Any] | None:
+def _stored_cut(key: str, left: dict[str, bytes]) -> dict[str, Any] | None:
     cut = _loads(key, "json", left["json"]) if "json" in left else None
     if not isinstance(cut, dict) or not str(cut.get("type", "")).endswith("Cut"):
         return None

@@ -160,10 +160,10 @@ def find_shar(
     if isinstance(folder, str):
         base = canonical_url(folder).rstrip("/")
         is_list = base.endswith(".json")
-        found = _listed(base, options) if is_list else _found(base, options, fields, compressed=streamed)
+        found = _read_field_list(base, options) if is_list else _list_shards(base, options, fields, compressed=streamed)
     else:
         base, is_list = "Shar", True
-        found = _checked(folder, base, os.getcwd())
+        found = _parse_field_list(folder, base, os.getcwd())
     pipe = next(filter(is_pipe, chain.from_iterable(found.values())), None) if is_list and not streamed else None
     if pipe is not None:
         raise SourceError(f"{base}: {pipe} is a pipe, which can only be streamed; read it with iterators.Shar")
@@ -174,7 +174,7 @@ def find_shar(
     return {field: found[field] for field in (CUTS, *wanted)}
 
 
-def _found(
+def _list_shards(
     base: str, options: Options | None, fields: Sequence[str] | None, *, compressed: bool
 ) -> dict[str, list[str]]:
     found: dict[str, dict[str, str]] = {}
@@ -227,15 +227,15 @@ def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Op
     publish_bytes(url, orjson.dumps(content, option=orjson.OPT_INDENT_2), options)
 
 
-def _listed(url: str, options: Options | None) -> dict[str, list[str]]:
+def _read_field_list(url: str, options: Options | None) -> dict[str, list[str]]:
     try:
         content = orjson.loads(read_bytes(url, options))
     except orjson.JSONDecodeError as error:
         raise SourceError(f"{url}: expected shards by field, found bad JSON: {error}") from error
-    return _checked(content, url, posixpath.dirname(url))
+    return _parse_field_list(content, url, posixpath.dirname(url))
 
 
-def _checked(content: Any, url: str, folder: str) -> dict[str, list[str]]:
+def _parse_field_list(content: Any, url: str, folder: str) -> dict[str, list[str]]:
     """Return the shards of each field of a list. Names in the list are relative to a folder."""
     if not isinstance(content, Mapping) or not all(
         isinstance(urls, list | tuple) and all(isinstance(shard, str) for shard in urls) for urls in content.values()
@@ -439,12 +439,12 @@ def stream_shar(
                 for field, records in beside.items():
                     record = next(records, None)
                     if record is None:
-                        raise _other_count(urls[field], url, f"only {count - 1}")
+                        raise _count_error(urls[field], url, f"only {count - 1}")
                     put_field(cut, field, record, urls[field], count - 1)
                 yield cut
             for field, records in beside.items():
                 if next(records, None) is not None:
-                    raise _other_count(urls[field], url, f"more than {count}")
+                    raise _count_error(urls[field], url, f"more than {count}")
 
 
 def _records(url: str, options: Options | None, listed: Mapping[str, FileInfo]) -> Generator[Any, None, None]:
@@ -468,5 +468,5 @@ def _kind_of_pipe(url: str) -> OffsetFormat:
     )
 
 
-def _other_count(url: str, cuts: str, found: str) -> SourceError:
+def _count_error(url: str, cuts: str, found: str) -> SourceError:
     return SourceError(f"{url}: expected a record for each cut of {cuts}, found {found}; write the shard again")

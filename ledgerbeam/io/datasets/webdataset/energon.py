@@ -125,13 +125,13 @@ def _rows(number: int, members: TarMembers, url: str) -> tuple[list[_SampleRow],
     columns = members.data_offset.tolist(), members.size.tolist(), members.regular.tolist()
     bounds = itertools.pairwise([*firsts, len(members)])
     for index, ((first, stop), start, size) in enumerate(zip(bounds, starts, sizes, strict=True)):
-        named = list(_named(members.names[first:stop], *(column[first:stop] for column in columns)))
+        named = list(_sample_members(members.names[first:stop], *(column[first:stop] for column in columns)))
         samples.append((number, named[0][0], index, start, size))
         parts += [(number, index, extension, offset, length) for _, extension, offset, length in named]
     return samples, parts
 
 
-def _named(
+def _sample_members(
     names: list[str], offsets: list[int], sizes: list[int], regular: list[bool]
 ) -> Iterator[tuple[str, str, int, int]]:
     """Return key, extension, offset and size of the members of samples."""
@@ -250,20 +250,20 @@ def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
     """
     root = canonical_url(root).rstrip("/") or "/"
     folder = f"{root.rstrip('/')}/{_FOLDER}"
-    url, info = _first([f"{folder}/.info.json", f"{folder}/.info.yaml"], options)
+    url, info = _read_first_existing([f"{folder}/.info.json", f"{folder}/.info.yaml"], options)
     counts = info.get("shard_counts")
     if not isinstance(counts, dict) or not all(
         isinstance(name, str) and type(count) is int and 0 <= count < 2**53 for name, count in counts.items()
     ):
         raise SourceError(f"{url}: expected numbers of samples by shard under 'shard_counts', found {counts!r:.80}")
-    url, split = _first([f"{folder}/split.yaml", f"{folder}/split.json"], options)
+    url, split = _read_first_existing([f"{folder}/split.yaml", f"{folder}/split.json"], options)
     parts = split.get("split_parts")
     if not isinstance(parts, dict):
         raise SourceError(f"{url}: expected lists of shards by part under 'split_parts', found {parts!r:.80}")
-    exclude = set(_names(split.get("exclude", []), "exclude", url))
+    exclude = set(_parse_shard_names(split.get("exclude", []), "exclude", url))
     splits = {}
     for part, listed in parts.items():
-        names = _names(listed, part, url)
+        names = _parse_shard_names(listed, part, url)
         unknown = next((name for name in names if name not in counts), None)
         if unknown is not None:
             raise SourceError(f"{url}: the part {part!r} has {unknown!r}, which has no count beside it")
@@ -271,15 +271,15 @@ def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
     return EnergonDataset(root, counts, splits, sorted(exclude - set(counts)))
 
 
-def _first(urls: Sequence[str], options: Options | None) -> tuple[str, dict[str, Any]]:
+def _read_first_existing(urls: Sequence[str], options: Options | None) -> tuple[str, dict[str, Any]]:
     """Read the first of several files that exists."""
     for url in urls[:-1]:
         try:
-            return url, _parsed(url, read_bytes(url, options))
+            return url, _parse_mapping(url, read_bytes(url, options))
         except SourceNotFoundError:
             continue
     try:
-        return urls[-1], _parsed(urls[-1], read_bytes(urls[-1], options))
+        return urls[-1], _parse_mapping(urls[-1], read_bytes(urls[-1], options))
     except SourceNotFoundError as error:
         raise SourceNotFoundError(
             f"{' or '.join(urls)}: there is no such file; expected the folder of a dataset that Energon or "
@@ -287,7 +287,7 @@ def _first(urls: Sequence[str], options: Options | None) -> tuple[str, dict[str,
         ) from error
 
 
-def _parsed(url: str, data: bytes) -> dict[str, Any]:
+def _parse_mapping(url: str, data: bytes) -> dict[str, Any]:
     try:
         content = orjson.loads(data) if url.endswith(".json") else yaml.safe_load(data)
     # PyYAML also raises errors of parsing dates and numbers.
@@ -298,7 +298,7 @@ def _parsed(url: str, data: bytes) -> dict[str, Any]:
     return content
 
 
-def _names(listed: Any, part: Any, url: str) -> list[str]:
+def _parse_shard_names(listed: Any, part: Any, url: str) -> list[str]:
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise SourceError(f"{url}: expected a list of shards under {part!r}, found {listed!r:.80}")
     try:

@@ -27,17 +27,17 @@ def collapse_names(names: Iterable[str]) -> list[str]:
     place = -1
     for name in names:
         parts = _NUMBER.split(name)
-        step = _counts_up(run[-1], parts) if run else -1
+        step = _counting_position(run[-1], parts) if run else -1
         if step >= 0 and (len(run) == 1 or step == place):
             run.append(parts)
             place = step
             continue
-        found += _written(run, place)
+        found += _format_run(run, place)
         run, place = [parts], -1
-    return found + _written(run, place)
+    return found + _format_run(run, place)
 
 
-def _counts_up(before: list[str], after: list[str]) -> int:
+def _counting_position(before: list[str], after: list[str]) -> int:
     """Return the position of the only difference, a number that is one more and as wide; -1 for other differences."""
     if len(before) != len(after):
         return -1
@@ -48,7 +48,7 @@ def _counts_up(before: list[str], after: list[str]) -> int:
     return changed[0] if len(old) == len(new) and int(new) == int(old) + 1 else -1
 
 
-def _written(run: list[list[str]], place: int) -> list[str]:
+def _format_run(run: list[list[str]], place: int) -> list[str]:
     if len(run) < 2:
         return ["".join(parts) for parts in run]
     parts = list(run[0])
