@@ -67,7 +67,7 @@ def test_an_index_below_a_root_is_found(tmp_path: Path, rule: Rule) -> None:
         assert found.is_indexed
         assert len(list(found)) == 50
         assert not ledgerbeam.open(url).is_indexed
-        with pytest.raises(UsageError, match="give one of the two"):
+        with pytest.raises(UsageError, match="pass one of them"):
             ledgerbeam.open(url, "other.idx", index_root=tmp_path / "indexes")
 
 

@@ -222,7 +222,7 @@ def _plain_value(value: Any) -> Any:
         if type(found) is not type(value):
             return found
     raise RecordError(
-        f"expected null, true, false, a number, text or bytes as the key, found {_name_type(value)}; name a value inside "
+        f"expected null, true, false, a number, text or bytes as the key, found {_name_type(value)}; name a value in "
         "it, or give module:function that returns a key"
     )
 

@@ -105,9 +105,9 @@ def test_bytes_that_are_no_record_are_refused(payload: bytes) -> None:
 
 def test_a_sample_that_is_cut_off_says_so() -> None:
     for payload in (b"\0\1\0", b'\0\5\0\0\0[""]'):
-        with pytest.raises(RecordError, match="a sample that is cut off"):
+        with pytest.raises(RecordError, match="the sample is cut off"):
             record_of(payload)
-    with pytest.raises(RecordError, match="a sample of 9 bytes in 10"):
+    with pytest.raises(RecordError, match="the sample has 9 bytes of 10"):
         record_of(b'\0\4\0\0\0[""]x')
     with pytest.raises(RecordError, match="expected a record, found b"):
         record_of(bytes(5))

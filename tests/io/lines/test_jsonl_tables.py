@@ -182,7 +182,7 @@ def test_what_does_not_fit_is_named_with_its_place() -> None:
     assert "record 14" in errors[3]
     with pytest.raises(ArchiveError, match="it has changed"):
         kind.split_table(data, "/a.jsonl", StreamSpan(10, 4, 0, len(data)))
-    with pytest.raises(UsageError, match="by a schema"):
+    with pytest.raises(UsageError, match="with a schema"):
         JsonlFormat().split_table(data, "/a.jsonl")
 
 

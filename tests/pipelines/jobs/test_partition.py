@@ -47,7 +47,7 @@ def test_what_is_left_out_is_as_it_was_before() -> None:
     ],
 )
 def test_cuts_that_are_none_are_damage(cuts: str) -> None:
-    with pytest.raises(LedgerDamagedError, match="the cuts between the buckets of this job do not read"):
+    with pytest.raises(LedgerDamagedError, match="the cuts between the buckets of this job cannot be decoded"):
         Partition(3, cuts).cuts()
 
 
