@@ -62,10 +62,7 @@ USES_DATASETS = {
     "pipelines/calls/publish.py",
     "pipelines/calls/tokenize.py",
     "pipelines/cli/ledger/verify.py",
-    "pipelines/jobs/convert.py",
-    "pipelines/jobs/sources.py",
     "pipelines/jobs/tokenize.py",
-    "pipelines/outputs/metadata.py",
 }
 """Modules of the core that import datasets."""
 

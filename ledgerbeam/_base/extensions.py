@@ -13,7 +13,20 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "cut": "ledgerbeam.io.datasets.shar.cuts:to_cut",
         "document": "ledgerbeam.io.datasets.megatron.documents:to_document",
     },
+    "ledgerbeam.encoders": {
+        "megatron": "ledgerbeam.io.datasets.megatron.format:MegatronFormat",
+        "shar": "ledgerbeam.io.datasets.shar.format:SharFormat",
+    },
     "ledgerbeam.folders": {"shar": "ledgerbeam.io.datasets.shar.format:SharFolder"},
+    "ledgerbeam.products": {"megatron": "ledgerbeam.pipelines.datasets.megatron_parts:MergedParts"},
+    "ledgerbeam.publications": {
+        "energon": "ledgerbeam.pipelines.datasets.publications:publish_energon",
+        "lit": "ledgerbeam.pipelines.datasets.publications:publish_lit",
+        "megatron": "ledgerbeam.pipelines.datasets.publications:publish_megatron",
+        "shar": "ledgerbeam.pipelines.datasets.publications:publish_shar",
+        "webdataset": "ledgerbeam.pipelines.datasets.publications:publish_wids",
+    },
+    "ledgerbeam.sources": {"shar": "ledgerbeam.sources.shar:SharSources"},
 }
 """References `module:attribute` by group and name, as in entry points. The code that uses a group describes it."""
 

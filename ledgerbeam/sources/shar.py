@@ -9,7 +9,7 @@ from typing import Any
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError
 from ledgerbeam.io import Reader, TarFormat
-from ledgerbeam.io.datasets.shar.samples import HeldRecords, SharSamples, shard_field
+from ledgerbeam.io.datasets.shar.samples import HeldRecords, SharSamples, group_shards, require_shard, shard_field
 from ledgerbeam.io.formats.streamed import split_source_raw
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.files import read_bytes
@@ -32,6 +32,17 @@ class SharSources:
     index: IndexLocation = field(default_factory=IndexLocation)
     build_index: bool = True
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def require_name(url: str) -> None:
+        """Check the name of a file of a shard; see `require_shard`."""
+        require_shard(url)
+
+    @staticmethod
+    def group(files: Iterable[Source]) -> list[Source]:
+        """Return a source for each shard; see `group_shards`."""
+        by_url: Mapping[str, Source] = {file.url: file for file in files}
+        return [Source.pack([by_url[url] for url in urls]) for urls in group_shards(by_url)]
 
     def kind_of(self, source: Source) -> SourceKind:
         """Return the kind of a source, always `SharShard`."""

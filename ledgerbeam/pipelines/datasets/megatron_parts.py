@@ -22,6 +22,7 @@ from ledgerbeam.io.storage.stat import FileInfo, stat, stat_many
 from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.jobs.convert import DatasetParts
 from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 from ledgerbeam.pipelines.outputs.contents import checksum_at, content_problem
 from ledgerbeam.pipelines.outputs.recorded import forget_lost
@@ -59,22 +60,10 @@ class MergedDataset:
 
 
 @dataclass(frozen=True)
-class MergedParts:
-    """The datasets that the shards of a job, their parts, are merged into: a `Product`.
-
-    Attributes:
-        prefix: What the names of all files of the datasets begin with.
-        suffixes: What follows it in the names of each dataset.
-        dtype: Name of the tokens' dtype.
-        drop: Whether the parts are removed once they are merged.
-    """
+class MergedParts(DatasetParts):
+    """The datasets that the shards of a job, their parts, are merged into: a `Product`."""
 
     name: ClassVar[str] = "datasets"
-
-    prefix: str
-    suffixes: tuple[str, ...]
-    dtype: str
-    drop: bool = False
 
     @property
     def replaces_shards(self) -> bool:

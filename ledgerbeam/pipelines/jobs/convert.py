@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
+from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.io import ShardEncoder, conversion
-from ledgerbeam.io.datasets.megatron.format import MegatronFormat
-from ledgerbeam.io.datasets.shar import cuts
-from ledgerbeam.io.datasets.shar.format import SharFormat
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product
 
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms.mapping.function import ConvertRecords
+
+
+@dataclass(frozen=True)
+class DatasetParts:
+    """The datasets that the shards of a job, their parts, are merged into.
+
+    Attributes:
+        prefix: Prefix of the names of all files of the datasets.
+        suffixes: Suffix of the prefix for each dataset.
+        dtype: Name of the tokens' dtype.
+        drop: Whether the parts are removed after the merge.
+    """
+
+    prefix: str
+    suffixes: tuple[str, ...]
+    dtype: str
+    drop: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +46,7 @@ class _ConvertingJob(ShardJob):
     keeps_columns = True
 
     fields: tuple[tuple[str, str], ...] = ()
-    dataset: MergedParts | None = None
+    dataset: DatasetParts | None = None
     published: str | None = None
 
     def parameters(self) -> dict[str, Json]:
@@ -41,7 +55,7 @@ class _ConvertingJob(ShardJob):
         if self.dataset is not None:
             shaping |= {"suffixes": list(self.dataset.suffixes), "dtype": self.dataset.dtype}
         if self.to == "shar":
-            shaping |= {"fields": ",".join("=".join(field) for field in self.fields), "cuts": cuts.VERSION}
+            shaping |= load_extension("ledgerbeam.encoders", self.to)(self.fields).parameters()
         return shaping
 
     def work(self) -> ConvertRecords:
@@ -55,15 +69,20 @@ class _ConvertingJob(ShardJob):
         return self.work()
 
     def encoder(self) -> str | ShardEncoder:
-        """Return how converted records are written."""
-        if self.to == "shar":
-            return SharFormat(self.fields)
-        return self.output_format if self.dataset is None else MegatronFormat(self.dataset.dtype)
+        """Return the encoder of converted records."""
+        if self.dataset is None and self.to != "shar":
+            return self.output_format
+        options: Any = self.fields if self.dataset is None else self.dataset.dtype
+        encoder: ShardEncoder = load_extension("ledgerbeam.encoders", self.to)(options)
+        return encoder
 
     def product(self) -> Product | None:
         """Return the dataset to merge, or the metadata to publish."""
         if self.published is None:
-            return self.dataset
+            if self.dataset is None:
+                return None
+            merged: Product = load_extension("ledgerbeam.products", "megatron")(**asdict(self.dataset))
+            return merged
         from ledgerbeam.pipelines.outputs.published import PublishedMetadata  # noqa: PLC0415 - for few jobs
 
         return PublishedMetadata(self.published)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from glob import escape
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Options, TarFormat, recognize
 from ledgerbeam.io.formats.registry import recognize_indexable
@@ -226,9 +227,10 @@ class ListedFiles:
     def opened(self, options: Options) -> Sources:
         """Return how workers open the files."""
         if self.read_as == "shar":
-            from ledgerbeam.sources import SharSources  # noqa: PLC0415 - for few jobs
-
-            return SharSources(self._index_location, self.build_index, options or {})
+            sources: Sources = load_extension("ledgerbeam.sources", self.read_as)(
+                self._index_location, self.build_index, options or {}
+            )
+            return sources
         return self.opened_files(options)
 
     def opened_files(self, options: Options) -> FileSources:
@@ -347,15 +349,11 @@ def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] |
 
 
 def _holds_shards(folder: str, options: Options) -> bool:
-    from ledgerbeam.io.datasets.shar.samples import holds_shards  # noqa: PLC0415 - for few jobs
-
-    return holds_shards(folder, options)
+    return bool(load_extension("ledgerbeam.folders", "shar")().holds(folder, options))
 
 
 def _require_shard(url: str) -> None:
-    from ledgerbeam.io.datasets.shar.samples import require_shard  # noqa: PLC0415 - for few jobs
-
-    require_shard(url)
+    load_extension("ledgerbeam.sources", "shar").require_name(url)
 
 
 def _may_be_folder(pattern: str) -> bool:
@@ -458,19 +456,17 @@ class GraphPasses:
 
 
 def shar_sources(files: Iterable[Source]) -> list[Source]:
-    """Make one source of the files of each shard of Shar datasets: a change of any of them is a change of the shard.
+    """Return a source for each shard of Shar datasets. A change of any file of a shard is a change of the source.
 
     Args:
-        files: All files of the datasets' folders; those that are no shards are left out.
+        files: All files of the datasets' folders. Files that belong to no shard are left out.
 
     Raises:
-        SourceError: A shard lacks a file; see `io.group_shards`.
+        SourceError: A shard lacks a file.
         SourceNotFoundError: There is no shard.
     """
-    from ledgerbeam.io.datasets.shar.samples import group_shards  # noqa: PLC0415 - for few jobs
-
-    by_url: Mapping[str, Source] = {file.url: file for file in files}
-    return [Source.pack([by_url[url] for url in urls]) for urls in group_shards(by_url)]
+    found: list[Source] = load_extension("ledgerbeam.sources", "shar").group(files)
+    return found
 
 
 def _fixed_beginning(text: str) -> str:

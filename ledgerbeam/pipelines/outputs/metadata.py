@@ -1,4 +1,7 @@
-"""What a complete job has written, as a dataset of a format: its index files and metadata."""
+"""The shards of a complete job published as a dataset: index files and metadata.
+
+The formats of datasets are in `pipelines/datasets/publications.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import Options
 from ledgerbeam.io.compression.names import split_compression
-from ledgerbeam.io.datasets import lit, megatron, webdataset
-from ledgerbeam.io.datasets.lit.layout import CONFIG, index_name
-from ledgerbeam.io.datasets.megatron.merge import require_replaceable
-from ledgerbeam.io.datasets.shar.reader import write_shar_fields
 from ledgerbeam.io.idxpack.layout import collection_key
 from ledgerbeam.io.idxpack.writer import PackSources, write_index_pack
 from ledgerbeam.io.storage.overwrite import refuse_foreign
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import OutputShard
-from ledgerbeam.pipelines.datasets.megatron_parts import parts_by_dataset
 from ledgerbeam.pipelines.outputs.dataset_card import write_card
-from ledgerbeam.pipelines.outputs.foreign_files import (
-    CONFIG_OF_LIT,
-    FIELDS_OF_SHAR,
-    INDEX_OF_LIT,
-    META_OF_ENERGON,
-    PACK,
-    WIDS,
-)
+from ledgerbeam.pipelines.outputs.foreign_files import PACK
 
 _CUTS = "cuts"
 
@@ -41,7 +33,7 @@ class Publication:
     """A dataset that was published.
 
     Attributes:
-        format: One of `FORMATS`.
+        format: Name of the format.
         shards: How many it has.
         records: How many they hold.
         urls: What was written; the file by which the dataset is found comes last.
@@ -56,8 +48,19 @@ class Publication:
 
 
 @dataclass(frozen=True)
-class _Dataset:
-    """The shards of a job, where they lie, and how they are to be published."""
+class PublishedShards:
+    """The shards of a job, and the options of their publication.
+
+    Attributes:
+        ledger: URL of the job's ledger, for messages.
+        root: The folder of the shards.
+        shards: All shards.
+        parts: The shards of each part.
+        output: URL of the written file, if it need not be beside the shards; None for the default.
+        name: Name of the dataset.
+        suffixes: Suffixes of the Megatron datasets whose parts the shards are.
+        options: Storage options.
+    """
 
     ledger: str
     root: str
@@ -69,21 +72,25 @@ class _Dataset:
     options: Options
 
     def url(self, name: str) -> str:
+        """Return the URL of a file in the folder of the shards."""
         return f"{self.root}/{name}"
 
     def place(self, default: str) -> str:
-        """Return where a file goes that may lie anywhere."""
+        """Return the URL of a file that need not be beside the shards."""
         return self.url(default) if self.output is None else self.output
 
     def require_root(self) -> None:
+        """Raise UsageError if `output` names another place than the folder of the shards."""
         if self.output is not None:
             raise UsageError(f"--output {self.output}: this metadata lies beside the shards, below {self.root}")
 
     def require_whole(self) -> None:
+        """Raise UsageError if the dataset is divided into parts."""
         if list(self.parts) != ["train"]:
             raise UsageError("--part is for --as energon, hf and lit; other formats have no parts")
 
     def require_plain(self) -> None:
+        """Raise UsageError if a shard is compressed."""
         for shard in self.shards:
             if split_compression(shard.name).compression is not None:
                 raise UsageError(
@@ -92,9 +99,11 @@ class _Dataset:
                 )
 
     def refuse_foreign(self, files: Mapping[str, re.Pattern[bytes]]) -> None:
+        """Raise UsageError if another program's file has one of these URLs."""
         refuse_foreign(files, self.options, kind="one of this metadata", remedy="and publish again")
 
     def require_suffix(self, suffix: str, remedy: str) -> None:
+        """Raise UsageError if the name of a shard has another suffix."""
         if split_compression(suffix).compression is None:
             self.require_plain()
         for shard in self.shards:
@@ -123,7 +132,7 @@ def publish_shards(
     Args:
         shards: All shards of the job, in the order of its dataset manifest.
         root: The folder below which they lie.
-        form: One of `FORMATS`.
+        form: Name of the format.
         options: Storage options.
         ledger: URL of the job's ledger, for messages.
         parts: Names and shell patterns of the parts; the first that matches a shard's name counts. Default: all are
@@ -139,8 +148,9 @@ def publish_shards(
     """
     require_shards(shards, root, options, ledger=ledger)
     called = name or root.rpartition("/")[2]
-    dataset = _Dataset(ledger, root, shards, _parts(parts, shards), output, called, suffixes, options)
-    urls, keys = FORMATS[form](dataset)
+    dataset = PublishedShards(ledger, root, shards, _parts(parts, shards), output, called, suffixes, options)
+    publish = FORMATS.get(form) or load_extension("ledgerbeam.publications", form)
+    urls, keys = publish(dataset)
     cuts = [shard for shard in shards if shard.name.endswith(f".{_CUTS}.jsonl")]
     return Publication(form, len(shards), sum(shard.records for shard in cuts or shards), urls, keys)
 
@@ -182,37 +192,11 @@ def require_shards(shards: Sequence[OutputShard], root: str, options: Options, *
             )
 
 
-_Published = tuple[list[str], dict[str, str]]
+Published = tuple[list[str], dict[str, str]]
 """`urls` and `keys` of a `Publication`."""
 
 
-def _publish_wids(dataset: _Dataset) -> _Published:
-    dataset.require_suffix(".tar", "use --to tar")
-    dataset.require_root()
-    dataset.require_whole()
-    url = dataset.url("wids.json")
-    dataset.refuse_foreign({url: WIDS})
-    webdataset.write_wids_index(url, dataset.shards, dataset.options, name=dataset.name)
-    return [url], {}
-
-
-def _publish_energon(dataset: _Dataset) -> _Published:
-    dataset.require_suffix(".tar", "use --to tar")
-    dataset.require_root()
-    dataset.refuse_foreign({dataset.url(f".nv-meta/{name}"): look for name, look in META_OF_ENERGON.items()})
-    parts = {part: [shard.name for shard in shards if shard.records] for part, shards in dataset.parts.items()}
-    return webdataset.write_energon(dataset.root, dataset.shards, dataset.options, splits=parts), {}
-
-
-def _publish_lit(dataset: _Dataset) -> _Published:
-    dataset.require_suffix(".tar", "use --to tar")
-    dataset.require_root()
-    indexes = {dataset.url(index_name(part)): INDEX_OF_LIT for part in dataset.parts}
-    dataset.refuse_foreign({dataset.url(CONFIG): CONFIG_OF_LIT, **indexes})
-    return lit.write_lit_metadata(dataset.root, dataset.parts, dataset.options), {}
-
-
-def _publish_hf(dataset: _Dataset) -> _Published:
+def _publish_hf(dataset: PublishedShards) -> Published:
     dataset.require_root()
     suffix = next((suffix for suffix in _ON_HUB if dataset.shards[0].name.endswith(suffix)), _ON_HUB[0])
     dataset.require_suffix(suffix, "use --to parquet")
@@ -220,20 +204,12 @@ def _publish_hf(dataset: _Dataset) -> _Published:
     return write_card(dataset.root, splits, dataset.options, name=dataset.name, suffix=suffix), {}
 
 
-def _publish_shar(dataset: _Dataset) -> _Published:
-    dataset.require_whole()
-    url = dataset.place("fields.json")
-    dataset.refuse_foreign({url: FIELDS_OF_SHAR})
-    write_shar_fields(url, _fields(dataset), dataset.options)
-    return [url], {}
-
-
-def _publish_pack(dataset: _Dataset) -> _Published:
+def _publish_pack(dataset: PublishedShards) -> Published:
     dataset.require_whole()
     dataset.require_plain()
     fields = {"manifest": [dataset.url(shard.name) for shard in dataset.shards]}
     if any(shard.name.endswith(f".{_CUTS}.jsonl") for shard in dataset.shards):
-        fields = _fields(dataset)
+        fields = shar_fields(dataset)
     collections = []
     keys = {}
     for role, urls in fields.items():
@@ -246,22 +222,8 @@ def _publish_pack(dataset: _Dataset) -> _Published:
     return [url], keys
 
 
-def _publish_megatron(dataset: _Dataset) -> _Published:
-    dataset.require_suffix(".bin", "use ledgerbeam tokenize, or --to megatron")
-    dataset.require_whole()
-    if dataset.output is None:
-        raise UsageError("--as megatron needs --output PREFIX; the job has merged its parts itself")
-    parts = parts_by_dataset(dataset.shards, dataset.suffixes, ledger=dataset.ledger)
-    for suffix, shards in parts.items():  # of all, before the first is merged
-        require_replaceable(dataset.output + suffix, sum(shard.size for shard in shards), dataset.options)
-    for suffix, shards in parts.items():
-        files = [dataset.url(shard.name) for shard in shards]
-        megatron.merge_megatron(files, dataset.output + suffix, dataset.options)
-    return [f"{dataset.output}{suffix}{ending}" for suffix in parts for ending in (".bin", ".idx")], {}
-
-
-def _fields(dataset: _Dataset) -> dict[str, list[str]]:
-    """Return the URLs of each field of a Shar dataset, the shards of one task in one place of all lists."""
+def shar_fields(dataset: PublishedShards) -> dict[str, list[str]]:
+    """Return the URLs of each field of a Shar dataset. Shards of one task have the same position in all lists."""
     tasks: dict[str, dict[str, str]] = {}
     for shard in dataset.shards:
         task, _, field = shard.name.rpartition(".")[0].rpartition(".")
@@ -275,13 +237,5 @@ def _fields(dataset: _Dataset) -> dict[str, list[str]]:
     return {name: [fields[name] for fields in tasks.values()] for name in sorted(names)}
 
 
-FORMATS: dict[str, Callable[[_Dataset], _Published]] = {
-    "energon": _publish_energon,
-    "hf": _publish_hf,
-    "idxpack": _publish_pack,
-    "lit": _publish_lit,
-    "megatron": _publish_megatron,
-    "shar": _publish_shar,
-    "webdataset": _publish_wids,
-}
-"""What publishes as each format."""
+FORMATS: dict[str, Callable[[PublishedShards], Published]] = {"hf": _publish_hf, "idxpack": _publish_pack}
+"""Functions that publish, by format. Formats of datasets are in the entry-point group `ledgerbeam.publications`."""

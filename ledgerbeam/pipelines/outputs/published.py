@@ -56,7 +56,7 @@ class PublishedMetadata:
     Each route of the job is a dataset of its own, with metadata in its folder.
 
     Attributes:
-        form: One of `FORMATS`.
+        form: Name of the format.
     """
 
     name: ClassVar[str] = "published"

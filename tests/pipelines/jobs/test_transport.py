@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.exchange.orders import GroupJob, RepartitionJob, Shuff
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.exchange.split import SplitJob
-from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
+from ledgerbeam.pipelines.jobs.convert import ConvertJob, DatasetParts, MaterializeJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
@@ -101,7 +101,7 @@ SPECS: list[JobSpec] = [
     IndexJob(files=ListedFiles(sources_from="/list"), run="000001", run_dir="/L/run/000001"),
     MapJob(files=FILES, function="m:f", made_of={"module": {"m": "ab"}}, to="jsonl", nan="null", **WORDS),  # type: ignore[arg-type]
     MapJob(files=FILES, function=TRAVELLING, made_of={"code": {"f": "ab"}}, to="jsonl", **WORDS),  # type: ignore[arg-type]
-    ConvertJob(files=FILES, to="megatron", dataset=PARTS, **WORDS),  # type: ignore[arg-type]
+    ConvertJob(files=FILES, to="megatron", dataset=DatasetParts(**dataclasses.asdict(PARTS)), **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="shar", fields=(("recording", "wav"), ("label", "cls")), **WORDS),  # type: ignore[arg-type]
     MaterializeJob(passes=PASSES, to="tar", published="lit", **WORDS),  # type: ignore[arg-type]
     TokenizeJob(files=FILES, tokenizer="bytes", checksum="bytes", keys=("a", "b"), eod=None, dataset=PARTS, **WORDS),  # type: ignore[arg-type]

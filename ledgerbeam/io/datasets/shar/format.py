@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from ledgerbeam.io.datasets.shar.cuts import field_kinds, sample_cut
+from ledgerbeam.io.datasets.shar.cuts import VERSION, field_kinds, sample_cut
 from ledgerbeam.io.datasets.shar.reader import CUTS, SharReader, find_shar, split_cut, stream_shar
 from ledgerbeam.io.datasets.shar.samples import holds_shards
 from ledgerbeam.io.formats.format import Format, Reader, ShardFile
@@ -29,6 +29,10 @@ class SharFormat:
     """
 
     fields: tuple[tuple[str, str], ...] = ()
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters of a job that shape its outputs."""
+        return {"fields": ",".join("=".join(field) for field in self.fields), "cuts": VERSION}
 
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
         """Return the files of a shard.

@@ -1,0 +1,71 @@
+"""Index files and metadata of Megatron, Shar, LIT and WebDataset for the shards of a complete job."""
+
+from __future__ import annotations
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.datasets import lit, megatron, webdataset
+from ledgerbeam.io.datasets.lit.layout import CONFIG, index_name
+from ledgerbeam.io.datasets.megatron.merge import require_replaceable
+from ledgerbeam.io.datasets.shar.reader import write_shar_fields
+from ledgerbeam.pipelines.datasets.megatron_parts import parts_by_dataset
+from ledgerbeam.pipelines.outputs.foreign_files import (
+    CONFIG_OF_LIT,
+    FIELDS_OF_SHAR,
+    INDEX_OF_LIT,
+    META_OF_ENERGON,
+    WIDS,
+)
+from ledgerbeam.pipelines.outputs.metadata import Published, PublishedShards, shar_fields
+
+
+def publish_wids(dataset: PublishedShards) -> Published:
+    """Publish the index of webdataset's wids."""
+    dataset.require_suffix(".tar", "use --to tar")
+    dataset.require_root()
+    dataset.require_whole()
+    url = dataset.url("wids.json")
+    dataset.refuse_foreign({url: WIDS})
+    webdataset.write_wids_index(url, dataset.shards, dataset.options, name=dataset.name)
+    return [url], {}
+
+
+def publish_energon(dataset: PublishedShards) -> Published:
+    """Publish the folder `.nv-meta` of Energon."""
+    dataset.require_suffix(".tar", "use --to tar")
+    dataset.require_root()
+    dataset.refuse_foreign({dataset.url(f".nv-meta/{name}"): look for name, look in META_OF_ENERGON.items()})
+    parts = {part: [shard.name for shard in shards if shard.records] for part, shards in dataset.parts.items()}
+    return webdataset.write_energon(dataset.root, dataset.shards, dataset.options, splits=parts), {}
+
+
+def publish_lit(dataset: PublishedShards) -> Published:
+    """Publish the indexes and the configuration of LIT."""
+    dataset.require_suffix(".tar", "use --to tar")
+    dataset.require_root()
+    indexes = {dataset.url(index_name(part)): INDEX_OF_LIT for part in dataset.parts}
+    dataset.refuse_foreign({dataset.url(CONFIG): CONFIG_OF_LIT, **indexes})
+    return lit.write_lit_metadata(dataset.root, dataset.parts, dataset.options), {}
+
+
+def publish_shar(dataset: PublishedShards) -> Published:
+    """Publish the list of fields of Shar."""
+    dataset.require_whole()
+    url = dataset.place("fields.json")
+    dataset.refuse_foreign({url: FIELDS_OF_SHAR})
+    write_shar_fields(url, shar_fields(dataset), dataset.options)
+    return [url], {}
+
+
+def publish_megatron(dataset: PublishedShards) -> Published:
+    """Merge the parts into Megatron datasets."""
+    dataset.require_suffix(".bin", "use ledgerbeam tokenize, or --to megatron")
+    dataset.require_whole()
+    if dataset.output is None:
+        raise UsageError("--as megatron needs --output PREFIX; the job has merged its parts itself")
+    parts = parts_by_dataset(dataset.shards, dataset.suffixes, ledger=dataset.ledger)
+    for suffix, shards in parts.items():  # of all, before the first is merged
+        require_replaceable(dataset.output + suffix, sum(shard.size for shard in shards), dataset.options)
+    for suffix, shards in parts.items():
+        files = [dataset.url(shard.name) for shard in shards]
+        megatron.merge_megatron(files, dataset.output + suffix, dataset.options)
+    return [f"{dataset.output}{suffix}{ending}" for suffix in parts for ending in (".bin", ".idx")], {}
