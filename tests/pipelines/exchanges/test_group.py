@@ -129,14 +129,14 @@ def test_nothing_that_is_kept_is_no_output(tmp_path: Path) -> None:
 def test_a_heavy_key_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge, "HELD_BYTES", 1)
     held: list[int] = []
-    original = merge._joined
+    original = merge._merge_blocks
 
     def watched(parts: Any) -> Any:
         found = original(parts)
         held.append(len(found.keys))
         return found
 
-    monkeypatch.setattr(merge, "_joined", watched)
+    monkeypatch.setattr(merge, "_merge_blocks", watched)
     (done,) = made(tmp_path, [{"k": "hot", "n": n} for n in range(400)], f"{__name__}:counted")
     assert [json.loads(line) for line in done.records.datasets[""].data.splitlines()] == [{"key": "hot", "count": 400}]
     assert len(held) > 50

@@ -271,13 +271,13 @@ def test_a_part_of_a_store_that_is_replaced_while_it_is_merged_is_told(
 ) -> None:
     try:
         parts = store_parts("memory://replaced", texts(20), [10])
-        join = merge._joined
+        join = merge._merged_layout
 
         def replaced(indexes: Any) -> Any:
             publish_bytes(parts[0] + ".bin", b"other")
             return join(indexes)
 
-        monkeypatch.setattr(merge, "_joined", replaced)
+        monkeypatch.setattr(merge, "_merged_layout", replaced)
         with pytest.raises(ChangedSourceError, match=r"part-00000-0\.bin: changed since it was listed"):
             merge_megatron(parts, str(tmp_path / "all"))
         assert os.listdir(tmp_path) == []
