@@ -28,7 +28,15 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "ledgerbeam.sources": {"shar": "ledgerbeam.sources.shar:SharSources"},
 }
-"""References `module:attribute` by group and name, as in entry points. The code that uses a group describes it."""
+"""References `module:attribute` by group and name, as in entry points.
+
+- `conversions`: functions from a record to a list of one record, see `io/conversion.py`
+- `encoders`: classes of `ShardEncoder`, called with an option of the job
+- `folders`: classes of `FolderKind`, see `io/any_source.py`
+- `products`: classes of `Product`, called with the fields of `DatasetParts`
+- `publications`: functions that write index files and metadata, see `pipelines/outputs/metadata.py`
+- `sources`: classes of `Sources`, called with the location of indexes, `build_index` and storage options
+"""
 
 
 def extension_names(group: str) -> list[str]:
