@@ -6,10 +6,9 @@ import inspect
 import pickle
 import re
 
-import pytest
-
 from ledgerbeam import errors
 from ledgerbeam.errors import LedgerbeamError, UsageError
+from tests.cases import each
 
 CLASSES: list[type[LedgerbeamError]] = sorted(
     (value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, LedgerbeamError)),
@@ -32,13 +31,13 @@ def drawn_tree() -> dict[str, tuple[str | None, str | None]]:
     return tree
 
 
-@pytest.mark.parametrize("error", CLASSES)
+@each("error", CLASSES)
 def test_an_error_takes_exactly_one_positional_message(error: type[LedgerbeamError]) -> None:
     assert str(error("a.jsonl: record 3: found 7")) == "a.jsonl: record 3: found 7"
     assert "__init__" not in vars(error), "a constructor of its own would not survive Beam"
 
 
-@pytest.mark.parametrize("error", CLASSES)
+@each("error", CLASSES)
 def test_an_error_survives_what_beam_does_to_it(error: type[LedgerbeamError]) -> None:
     raised = error("a.jsonl: record 3")
     rebuilt = type(raised)(raised.args[0] + " [while running 'ReadTasks']", *raised.args[1:])
@@ -46,7 +45,7 @@ def test_an_error_survives_what_beam_does_to_it(error: type[LedgerbeamError]) ->
     assert str(rebuilt) == "a.jsonl: record 3 [while running 'ReadTasks']"
 
 
-@pytest.mark.parametrize("error", CLASSES)
+@each("error", CLASSES)
 def test_an_error_survives_pickle(error: type[LedgerbeamError]) -> None:
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         copy = pickle.loads(pickle.dumps(error("Größe: 7 erwartet"), protocol))
@@ -68,12 +67,12 @@ def test_the_module_exports_every_class_and_nothing_else() -> None:
     assert sorted(errors.__all__) == [error.__name__ for error in CLASSES]
 
 
-@pytest.mark.parametrize("error", CLASSES)
+@each("error", CLASSES)
 def test_every_class_says_what_it_means(error: type[LedgerbeamError]) -> None:
     assert "__doc__" in vars(error)
     assert len(inspect.getdoc(error) or "") > 20
 
 
-@pytest.mark.parametrize("error", CLASSES)
+@each("error", CLASSES)
 def test_only_usage_errors_end_the_command_line_with_status_2(error: type[LedgerbeamError]) -> None:
     assert error.exit_status == (2 if error is UsageError else 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ledgerbeam
+from tests.cases import each
 from tests.pages import ROOT
 
 FRONTS = (
@@ -67,7 +68,7 @@ def test_any_source_is_opened_by_its_name(tmp_path: Path) -> None:
     assert ledgerbeam.open(str(source))[1] == {"n": 1}
 
 
-@pytest.mark.parametrize("front", FRONTS)
+@each("front", FRONTS)
 def test_every_exported_name_is_in_a_page_or_an_example(front: str) -> None:
     text = written()
     names = [name for name in importlib.import_module(front).__all__ if name != "__version__"]

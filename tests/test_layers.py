@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import ledgerbeam
+from tests.cases import each
 
 ROOT = Path(ledgerbeam.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -149,7 +148,7 @@ def test_only_transforms_and_pipelines_import_beam() -> None:
     assert not found
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "rooms"),
     [
         ("import ledgerbeam.ledger.model.store", {"ledger"}),

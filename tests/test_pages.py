@@ -18,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 from ledgerbeam.io.storage import client
 from ledgerbeam.pipelines.cli.parser import parse_words
 from tests.bound_calls import faults
+from tests.cases import each
 from tests.conftest import S3Server
 from tests.pages import ROOT, blocks, environment, first_line, install_here, run_page, types_commands
 
@@ -151,14 +152,14 @@ def test_every_block_of_a_page_with_a_bucket_runs_and_prints_what_stands_there(
             fs.rm("corpus", recursive=True)
 
 
-@pytest.mark.parametrize("name", NOT_RUN)
+@each("name", NOT_RUN)
 def test_blocks_that_do_not_run_import_what_is_there_and_call_it_as_it_is(name: str) -> None:
     not_run = [block for block in blocks(ROOT / "docs" / f"{name}.md") if first_line(block[1]) in NOT_RUN[name]]
     assert len(not_run) == len(NOT_RUN[name])
     assert [fault for language, block in not_run if language == "python" for fault in faults(block)] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@each("page", PAGES, ids=name_of)
 def test_every_block_has_a_language_and_keeps_it(page: Path) -> None:
     """So no program stands in a block that does not run."""
     for language, block in blocks(page):
@@ -173,7 +174,7 @@ def test_every_block_has_a_language_and_keeps_it(page: Path) -> None:
             assert not is_python(block), f"a program: make it a block `python`\n{block}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(commands_for_reading(page))], ids=name_of)
+@each("page", [page for page in PAGES if any(commands_for_reading(page))], ids=name_of)
 def test_commands_for_reading_have_options_that_exist(page: Path) -> None:
     for words in commands_for_reading(page):
         _, behind = parse_words(words)
@@ -202,7 +203,7 @@ def read(document: Path) -> str:
     return re.sub(own, to_root, text)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@each("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_name_only_files_that_exist(document: Path) -> None:
     text = read(document)
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[\w-]+)?\)", text)

@@ -9,11 +9,11 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import yaml  # type: ignore[import-untyped]
 
 import ledgerbeam
 from ledgerbeam.pipelines.cli.parser import build_parser
+from tests.cases import each
 from tests.pages import ROOT
 
 on_page_markdown = importlib.import_module("scripts.site_links").on_page_markdown
@@ -97,14 +97,14 @@ def test_every_call_is_listed_with_the_calls_and_has_a_reference() -> None:
     assert {f"ledgerbeam.pipelines.flows.{name}" for name in flows} <= set(documented())
 
 
-@pytest.mark.parametrize("name", [name for name in documented() if "torch" not in name])
+@each("name", [name for name in documented() if "torch" not in name])
 def test_references_are_of_modules_with_docstrings_and_existing_names(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__doc__
     assert [exported for exported in getattr(module, "__all__", ()) if not hasattr(module, exported)] == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("link", "expected"),
     [
         ("../README.md", f"{REPOSITORY}/blob/main/README.md"),

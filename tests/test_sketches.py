@@ -17,6 +17,7 @@ from ledgerbeam import sketches
 from ledgerbeam.sketches import KINDS, begin, combined, merging, observed
 from ledgerbeam.sketches.distinct import MergedDistinct
 from ledgerbeam.sketches.packing import LARGEST, MOST_BYTES, packed, unpacked
+from tests.cases import each
 
 NUMBERS = st.floats(-LARGEST, LARGEST, allow_nan=False)
 
@@ -147,8 +148,8 @@ def test_the_most_frequent_values_of_many_are_within_their_bounds() -> None:
     assert found.value()[0]["value"] == int(total.most_common(1)[0][0])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("number", [1, 2, 50, 700, 30_000])
+@each("kind", KINDS)
+@each("number", [1, 2, 50, 700, 30_000])
 def test_one_sketch_of_several_steps_is_a_sketch(kind: str, number: int) -> None:
     one, two = a_sketch(kind, number, 1), a_sketch(kind, 3, 2)
     assert combined(kind, [one]) == one
@@ -215,7 +216,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize(("kind", "data"), HOSTILE.values(), ids=list(HOSTILE))
+@each(("kind", "data"), HOSTILE.values(), ids=list(HOSTILE))
 def test_hostile_bytes_are_refused(kind: str, data: bytes) -> None:
     with pytest.raises(ValueError, match="expected"):
         merging(kind).take(data)

@@ -16,6 +16,7 @@ from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.sketches import merging
 from ledgerbeam.stats import collecting, discarded
+from tests.cases import each
 
 
 def value_of(collected: stats.Collected, name: str) -> Any:
@@ -43,7 +44,7 @@ def test_what_is_called_while_collecting_is_collected_by_name() -> None:
     assert value_of(collected, "languages")[0] == {"value": "a", "estimate": 4, "lower": 4, "upper": 4}
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "different"),
     [
         ((1, 1.0, np.int32(1), np.float64(1)), 1),
@@ -100,7 +101,7 @@ WRONG: list[tuple[Any, tuple[Any, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("function", "args"), WRONG)
+@each(("function", "args"), WRONG)
 def test_arguments_are_checked_outside_of_a_job_as_inside(function: Any, args: tuple[Any, ...]) -> None:
     with pytest.raises(FunctionError, match="expected") as outside:
         function(*args)

@@ -16,6 +16,7 @@ from ledgerbeam.io import Sample
 from ledgerbeam.io.conversion import to_json, to_sample
 from ledgerbeam.io.datasets.megatron.documents import Document, to_document
 from ledgerbeam.io.tar.sample import TEXT_EXTENSIONS
+from tests.cases import each
 
 EXTENSIONS = st.sampled_from(["wav", "txt", "left.txt", "json", "meta.json", "JSON", *sorted(TEXT_EXTENSIONS)])
 JSON = st.recursive(
@@ -65,7 +66,7 @@ def test_lists_and_null_are_one_record() -> None:
     assert to_json([1, 2]) == [[1, 2]]
 
 
-@pytest.mark.parametrize(
+@each(
     "record",
     [
         *({"__key__": "a", "txt": 3}, {"__key__": "a", "wav": {"__base64__": "%"}}, {"__key__": 3, "txt": "a"}),
@@ -77,7 +78,7 @@ def test_what_no_member_can_hold_is_refused(record: dict[str, Any]) -> None:
         to_sample(record)
 
 
-@pytest.mark.parametrize(
+@each(
     "record",
     [
         *(None, [1], {"tokens": 3}, {"text": "a"}, {"tokens": [1], "lengths": 1}, {"tokens": [1], "modes": "a"}),

@@ -28,6 +28,7 @@ from ledgerbeam.io.idxpack.reader import IndexPack
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import open_local, stat
 from ledgerbeam.io.tar.reader import split_tar
+from tests.cases import each
 from tests.io.tar.test_fuzz import member, old_sparse, pax
 from tests.iterators.data import write_lines, write_pack, write_samples, write_shar, write_text
 
@@ -151,7 +152,7 @@ def test_a_list_of_shards_of_no_format(tmp_path: Path, name: str) -> None:
         SharReader(f"{tmp_path}/fields.json")
 
 
-@pytest.mark.parametrize(
+@each(
     ("version", "header"),
     [
         (1, "{'descr': '<f4', 'fortran_order': False, 'shape': ((((2,), }"),

@@ -33,12 +33,13 @@ from ledgerbeam.io.json_values import dumps, exact, holds_wide, json_form, loads
 from ledgerbeam.io.lines.decode import JsonLines, JsonLinesBuilder
 from ledgerbeam.io.lines.jsonl_reader import split_jsonl, stream_records
 from ledgerbeam.io.tar.sample import json_bytes, text_or_json
+from tests.cases import each
 
 EDGES = [2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**18, 10**19, 10**20, -(10**19), 2**1000]
 
 
-@pytest.mark.parametrize("number", EDGES)
-@pytest.mark.parametrize("pad", range(7))
+@each("number", EDGES)
+@each("pad", range(7))
 def test_integers_are_read_and_written_as_they_are_wherever_they_stand(number: int, pad: int) -> None:
     line = b'{"%s":[%d,{"n":%d}]}' % (b"x" * pad, number, number)
     value = loads(line)
@@ -84,7 +85,7 @@ def test_ordinary_digits_are_not_looked_at_twice() -> None:
     assert exact(b'{"id": 1152921504606846976, "text": "1234567890123456789"}', value) is value
 
 
-@pytest.mark.parametrize("text", [b"1e400", b"NaN", b'"\\ud800"', b"9" * 400, b"[-Infinity, 12345678901234567890]"])
+@each("text", [b"1e400", b"NaN", b'"\\ud800"', b"9" * 400, b"[-Infinity, 12345678901234567890]"])
 def test_what_cannot_be_held_is_refused_beside_wide_integers_too(text: bytes) -> None:
     for line in (text, b"[%s, 123456789012345678901]" % text):
         with pytest.raises(orjson.JSONDecodeError):
@@ -239,7 +240,7 @@ def test_what_orjson_writes_is_what_is_looked_at_and_what_the_standard_library_w
                 dumps(value)
 
 
-@pytest.mark.parametrize(("value", "expected"), NOT_FINITE)
+@each(("value", "expected"), NOT_FINITE)
 def test_nan_and_infinities_are_refused_with_their_place(value: Any, expected: str) -> None:
     with pytest.raises(RecordError, match=expected):
         dumps(value)
@@ -247,7 +248,7 @@ def test_nan_and_infinities_are_refused_with_their_place(value: Any, expected: s
         encode_jsonl([1, None, value])
 
 
-@pytest.mark.parametrize("value", [value for value, _ in NOT_FINITE])
+@each("value", [value for value, _ in NOT_FINITE])
 def test_nan_and_infinities_are_written_as_null_and_counted_if_asked_for(value: Any) -> None:
     lines = JsonLinesBuilder(nan="null")
     for record in (value, {"x": None}, value):

@@ -31,6 +31,7 @@ from ledgerbeam.iterators import (
     Slice,
     merge_states,
 )
+from tests.cases import each
 from tests.iterators import data
 from tests.iterators.data import numbers
 
@@ -160,8 +161,8 @@ def divided(draw: st.DrawFn, make: Make) -> Make:
     return nodes[draw(st.sampled_from(sorted(nodes)))]
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 1, 3), (1, 0, 2, 5)])
-@pytest.mark.parametrize("rounds", [[[0, 1], [0], [0, 1], [0]], [[1], [0, 1], [0, 2, 1], [1, 0]]])
+@each("sizes", [(1, 1, 1), (2, 1, 3), (1, 0, 2, 5)])
+@each("rounds", [[[0, 1], [0], [0, 1], [0]], [[1], [0, 1], [0, 2, 1], [1, 0]]])
 def test_short_sources_of_a_chain_are_dealt_out_anew_again_and_again(
     sizes: tuple[int, ...], rounds: list[list[int]]
 ) -> None:

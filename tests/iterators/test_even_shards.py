@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pytest
-
 from ledgerbeam.iterators import Chain, GlobalShuffle, IteratorNode, Map, PackedManifest, Slice, merge_states
+from tests.cases import each
 from tests.iterators import data
 from tests.iterators.data import after, in_blocks, numbers
 
@@ -50,8 +49,8 @@ def parts(graph_of: Callable[[], IteratorNode], shards: int) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("name", GRAPHS)
+@each("lengths", LENGTHS)
+@each("name", GRAPHS)
 def test_shards_are_equal_in_size(name: str, lengths: str) -> None:
     def make() -> IteratorNode:
         return GRAPHS[name](LENGTHS[lengths])
@@ -73,8 +72,8 @@ def test_shards_of_many_short_sources_with_one_index_are_equal_in_size(tmp_path:
         assert max(sizes) - min(sizes) <= 1, sizes
 
 
-@pytest.mark.parametrize("lengths", ["one each", "two each", "few and none"])
-@pytest.mark.parametrize("name", ["Chain", "first of two", "second of the first of two", "GlobalShuffle"])
+@each("lengths", ["one each", "two each", "few and none"])
+@each("name", ["Chain", "first of two", "second of the first of two", "GlobalShuffle"])
 def test_what_shards_have_left_is_divided_evenly(name: str, lengths: str) -> None:
     states = []
     for shard in range(3):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.iterators import Permutation
+from tests.cases import each
 
 VECTORS = [
     (10, 42, [2, 1, 3, 0, 6, 4, 8, 5]),
@@ -20,7 +21,7 @@ VECTORS = [
 """First numbers of `lhotse.indexing.LazyShuffledRange` 2.0.0a7."""
 
 
-@pytest.mark.parametrize(("size", "seed", "first"), VECTORS)
+@each(("size", "seed", "first"), VECTORS)
 def test_it_begins_as_lhotses_does(size: int, seed: int, first: list[int]) -> None:
     permutation = Permutation(size, seed)
     assert permutation.take(np.arange(len(first))).tolist() == first

@@ -49,6 +49,7 @@ from ledgerbeam.iterators import (
     merge_states,
 )
 from ledgerbeam.iterators.torch_data import GraphSequence
+from tests.cases import each
 from tests.iterators import data
 from tests.iterators.data import after, numbers
 
@@ -197,7 +198,7 @@ def test_a_source_that_is_replaced_before_its_turn_is_not_read(
         list(graph)
 
 
-@pytest.mark.parametrize(
+@each(
     ("other", "difference"),
     [
         (lambda: Shuffle(numbers(40), 5), "node: was 'Batches', is 'Shuffle'"),
@@ -259,7 +260,7 @@ def test_a_predicate_that_changes_its_mind_is_an_error() -> None:
         graph[2]
 
 
-@pytest.mark.parametrize(
+@each(
     ("graph", "token"),
     [
         (Records([1], "one"), "x"),
@@ -278,7 +279,7 @@ def test_a_token_of_another_shape_is_refused(graph: IteratorNode, token: Any) ->
         graph[token]
 
 
-@pytest.mark.parametrize(
+@each(
     ("graph", "token"),
     [
         (Records([1], "one"), 1),

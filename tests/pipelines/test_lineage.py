@@ -19,6 +19,7 @@ import pytest
 
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.pipelines.report.lineage import WAIT_SECONDS, Dataset, dataset, is_configured, run_id_of
+from tests.cases import each
 from tests.pipelines.conftest import Workspace, run_failing
 from tests.pipelines.jobs.test_restart import SLOW, tasks_done, wait_for, write_sources
 
@@ -272,7 +273,7 @@ def test_events_are_what_the_official_schema_demands(told: Workspace, collector:
             Draft202012Validator({"$ref": facet["_schemaURL"]}, registry=registry).validate(facet)
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "expected"),
     [
         ("/data/in/", Dataset("file", "/data/in")),

@@ -10,10 +10,11 @@ from ledgerbeam._base.redaction import command_without_secrets, printable, witho
 from ledgerbeam.ledger import Job, Output, Source
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.places import open_local_store
+from tests.cases import each
 from tests.pipelines.conftest import Workspace
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "shown"),
     [
         ("ftp://user:hunter2@host/a.jsonl", "ftp://user:***@host/a.jsonl"),

@@ -18,6 +18,7 @@ import pytest
 from ledgerbeam.pipelines.console import reporter as console
 from ledgerbeam.pipelines.console.reporter import Reporter, print_table
 from ledgerbeam.pipelines.console.run_progress import RunProgress
+from tests.cases import each
 from tests.pipelines.conftest import Workspace
 
 HALF = RunProgress(
@@ -43,7 +44,7 @@ def test_without_a_task_it_tells_what_there_is_to_do() -> None:
     assert RunProgress(sources=1).text() == "1 source"
 
 
-@pytest.mark.parametrize(
+@each(
     ("now", "share"),
     [
         (HALF, 0.5),

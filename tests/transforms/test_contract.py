@@ -26,6 +26,7 @@ from ledgerbeam.transforms import (
     WriteTasks,
 )
 from ledgerbeam.transforms.chain.base import ChainValues, give_values
+from tests.cases import each
 
 
 def keep(task: Task) -> Task:
@@ -61,14 +62,14 @@ def name_of(transform: Any) -> str:
     return type(transform).__name__
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS, ids=name_of)
+@each("transform", TRANSFORMS, ids=name_of)
 def test_it_travels_to_workers(transform: Any) -> None:
     again = pickle.loads(pickle.dumps(transform))
     assert type(again) is type(transform)
     assert pickle.dumps(again) == pickle.dumps(transform)
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS, ids=name_of)
+@each("transform", TRANSFORMS, ids=name_of)
 def test_it_has_its_name_in_a_pipeline(transform: Any) -> None:
     assert transform.label == name_of(transform)
     for item in DisplayData.create_from(transform).items:
@@ -90,7 +91,7 @@ def test_a_name_that_is_not_utf8_can_be_shown(transform: Any) -> None:
     assert shown.encode()
 
 
-@pytest.mark.parametrize("transform", BETWEEN, ids=name_of)
+@each("transform", BETWEEN, ids=name_of)
 def test_markers_pass_on_as_they_are(transform: Any) -> None:
     with beam.Pipeline("FnApiRunner") as pipeline:
         found = pipeline | beam.Create(MARKERS, reshuffle=False) | transform

@@ -20,6 +20,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.transforms import MapRecords
 from ledgerbeam.transforms.mapping.function import ConvertRecords
 from ledgerbeam.user_code.loading import import_function
+from tests.cases import each
 
 HERE = __name__
 counter = itertools.count()
@@ -121,7 +122,7 @@ def broken_line(record: Any) -> Any:
     return orjson.Fragment(b'{\n"a": 1}')
 
 
-@pytest.mark.parametrize(
+@each(
     ("function", "reason", "said"),
     [
         ("unserialisable", "RecordError", "/data/books.v1.jsonl, record 10: output record 0 (dict) cannot be written"),
@@ -178,7 +179,7 @@ def a_row(record: Any) -> Any:
     return [[1, 2]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("function", "record", "result"),
     [
         ("keep", True, True),

@@ -16,6 +16,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms import MapRecords
 from ledgerbeam.transforms.chain.task_results import Rejection
+from tests.cases import each
 
 HERE = __name__
 
@@ -148,7 +149,7 @@ def test_a_record_that_was_not_decoded_is_rejected_and_not_given_to_the_function
         assert results.rejects[0].rejection.error == "line 1: no JSON"
 
 
-@pytest.mark.parametrize("name", [name for name in RESULTS if name not in GOOD and name not in ("broken",)])
+@each("name", [name for name in RESULTS if name not in GOOD and name not in ("broken",)])
 def test_what_is_no_result_is_a_mistake_that_is_named_or_a_rejected_record(name: str) -> None:
     failed = mapped(returning(name))
     assert isinstance(failed, FailedTask)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-import pytest
-
 from ledgerbeam.user_code.analysis import code_digest, global_names, imported_names
+from tests.cases import each
 
 
 def function(source: str) -> CodeType:
@@ -35,7 +34,7 @@ DIGESTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "digest"), DIGESTS)
+@each(("changes", "digest"), DIGESTS)
 def test_the_digest_of_code_stays_what_it_is_for_ever(changes: dict[str, Any], digest: str) -> None:
     # A change of it makes every ledger refuse its job, as if the function had been edited.
     assert code_digest(made(**changes)) == digest
@@ -72,7 +71,7 @@ def test_the_order_of_a_set_of_constants_means_nothing() -> None:
     assert code_digest(made(co_consts=(one,))) == code_digest(made(co_consts=(other,)))
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "source", "found"),
     [
         (global_names, " return len(a), str(b), len(b)", ["len", "str"]),

@@ -16,6 +16,7 @@ from ledgerbeam.errors import FunctionError
 from ledgerbeam.pipelines.jobs.user_function import user_function
 from ledgerbeam.user_code.functions import function_parts
 from ledgerbeam.user_code.objects import check_object
+from tests.cases import each
 
 SOURCES = """
 #: control
@@ -281,7 +282,7 @@ def define(name: str, value: int) -> Any:
     return names["F"]
 
 
-@pytest.mark.parametrize("name", FORMS)
+@each("name", FORMS)
 def test_an_edit_makes_another_job(name: str) -> None:
     was, same, now = (function_parts(define(name, value)()).as_parameters() for value in (1, 1, 2))
     assert was == same != now
@@ -333,7 +334,7 @@ class D:
 """
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "place"),
     [
         ("class F:\n    __lock__ = threading.Lock()\n", "class F: the captured value '__lock__' is or holds a lock"),

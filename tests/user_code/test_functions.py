@@ -23,6 +23,7 @@ from ledgerbeam.ledger.model.job import flat_parameters
 from ledgerbeam.user_code.functions import code_identity, function_name, function_parts, made_of, reference_of
 from ledgerbeam.user_code.loading import GivenObject
 from ledgerbeam.user_code.modules import reference_to
+from tests.cases import each
 
 HEAD = "import functools, json, random, re, threading\nimport numpy as np\n"
 
@@ -213,7 +214,7 @@ EDITS = [
 ]
 
 
-@pytest.mark.parametrize(("before", "after", "changed"), EDITS, ids=lambda value: str(value)[:40])
+@each(("before", "after", "changed"), EDITS, ids=lambda value: str(value)[:40])
 def test_an_edit_changes_exactly_the_part_that_is_edited(before: str, after: str, changed: list[str]) -> None:
     was, now = dict(flat_parameters(parts(before))), dict(flat_parameters(parts(after)))
     assert sorted(name for name in {*was, *now} if was.get(name) != now.get(name)) == changed
@@ -274,7 +275,7 @@ def test_the_parts_are_alike_in_every_process(tmp_path: Path) -> None:
     assert len(json.loads(found.pop())["captured value"]) > 3
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "message"),
     [
         (
@@ -436,7 +437,7 @@ PAIRS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "what"), PAIRS, ids=lambda value: value if isinstance(value, str) else "")
+@each(("make", "what"), PAIRS, ids=lambda value: value if isinstance(value, str) else "")
 def test_several_of_a_kind_are_told_apart(make: Callable[[str], Any], what: str) -> None:
     found = code_identity(make("a"), make("b"))
     second = f"{what} 2" if what.endswith((">", "is_below")) else f"{what} (2)"
@@ -547,7 +548,7 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize(("source", "names"), NAMED, ids=lambda value: str(value)[:40])
+@each(("source", "names"), NAMED, ids=lambda value: str(value)[:40])
 def test_the_parts_are_these_and_no_others(source: str, names: list[str]) -> None:
     assert [name for name, _ in flat_parameters(parts(source))] == names
 
@@ -555,7 +556,7 @@ def test_the_parts_are_these_and_no_others(source: str, names: list[str]) -> Non
 STATE = "class C:\n    def __call__(self, r): return r\n    def __getstate__(self): return {}\nclean = C()\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("state", "captured"),
     [
         ("None", {}),

@@ -13,6 +13,7 @@ import pytest
 
 from ledgerbeam.user_code import guards as no_exit_module
 from ledgerbeam.user_code.guards import children, end_child, no_exit, user_code
+from tests.cases import each
 
 
 def test_it_is_an_exception_here_and_an_end_in_children() -> None:
@@ -85,8 +86,8 @@ print("went on")
 """
 
 
-@pytest.mark.parametrize("around", ["user_code", "no_exit"])
-@pytest.mark.parametrize("how", ["returns", "raises", "exits"])
+@each("around", ["user_code", "no_exit"])
+@each("how", ["returns", "raises", "exits"])
 def test_a_child_that_comes_back_ends_there_with_a_word(around: str, how: str) -> None:
     code = RETURNS.format(around=around, how=how)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

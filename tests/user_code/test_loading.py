@@ -30,6 +30,7 @@ from ledgerbeam.user_code.loading import (
     import_function,
     import_object,
 )
+from tests.cases import each
 
 TASK = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),))
 
@@ -49,7 +50,7 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
         return found
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "broke"),
     [
         (ValueError("x"), False),
@@ -97,7 +98,7 @@ class SilentError(Exception):
         raise SilentError
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "text"),
     [
         (KeyError("text"), "KeyError: 'text' (at unknown place)"),
@@ -151,7 +152,7 @@ def test_functions_are_imported_by_name() -> None:
     assert import_object("sys:path") is sys.path
 
 
-@pytest.mark.parametrize("reference", ["", "json", ":dumps", "json:", "s3://bucket/in.jsonl", "file:in/a.jsonl"])
+@each("reference", ["", "json", ":dumps", "json:", "s3://bucket/in.jsonl", "file:in/a.jsonl"])
 def test_a_reference_of_another_form_is_refused(reference: str) -> None:
     with pytest.raises(FunctionError, match=rf"'{reference}': expected module:function"):
         import_object(reference)

@@ -33,6 +33,7 @@ from ledgerbeam.user_code.modules import (
     require_modules,
     user_modules,
 )
+from tests.cases import each
 
 
 @pytest.fixture
@@ -154,9 +155,7 @@ def test_a_name_is_looked_for_in_sources_and_may_be_in_what_has_none(
     assert name_in_sources("wanted", modules) is expected
 
 
-@pytest.mark.parametrize(
-    ("module", "name"), [(None, "f"), ([], "f"), ("json", None), ("json", []), ("json", "no_such")]
-)
+@each(("module", "name"), [(None, "f"), ([], "f"), ("json", None), ("json", []), ("json", "no_such")])
 def test_what_has_no_name_in_a_module_has_no_reference(module: Any, name: Any) -> None:
     class Named:
         __module__ = module

@@ -16,6 +16,7 @@ from ledgerbeam.user_code.objects import (
     import_callable,
     read_values,
 )
+from tests.cases import each
 
 HERE = __name__
 
@@ -96,7 +97,7 @@ partial = functools.partial(with_values, threshold=3)
 partial_generator = functools.partial(generator)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "values"),
     [
         ("plain", {}),
@@ -122,7 +123,7 @@ def test_a_function_without_a_signature_is_taken_as_it_is() -> None:
     assert check_object("builtins:max", {"key": 1}) is max
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "values", "said"),
     [
         ("plain", {"x": 1}, "--set x: .*:plain has no such parameter; it takes none"),
@@ -142,7 +143,7 @@ def test_what_does_not_take_a_value_says_what_it_takes(name: str, values: dict[s
         check_object(f"{HERE}:{name}", values)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "said"),
     [
         ("generator", "is a generator function: .* collect the records in a list"),
@@ -185,7 +186,7 @@ def test_what_depends_on_its_batches_says_so_itself() -> None:
     assert import_callable(f"{HERE}:Model") is Model
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "value"),
     [
         ("0.5", 0.5),
@@ -217,7 +218,7 @@ def test_a_value_is_json_or_the_text_as_it_stands(text: str, value: Any) -> None
     assert (found, type(found)) == (value, type(value))
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "said"),
     [
         (["x"], "--set x: expected NAME=VALUE"),
@@ -253,7 +254,7 @@ def test_values_of_a_call_are_given_as_json_has_them() -> None:
     assert read_values({}) == read_values([]) == {}
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "said"),
     [
         (object(), "set: 'x' is a object that JSON cannot hold"),

@@ -11,6 +11,7 @@ from pyarrow import feather, ipc
 from ledgerbeam.errors import SourceError, UsageError
 from ledgerbeam.io import ArrowFormat
 from ledgerbeam.io.columns.reader import GroupedRows
+from tests.cases import each
 from tests.io.columns.tables import arrow_bytes, table
 
 SOUND = arrow_bytes(table(20, "int64", "string"), 7)
@@ -27,7 +28,7 @@ def stream_bytes() -> bytes:
     return target.getvalue()
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "message"),
     [
         (b"", "at the end of an Arrow IPC file, found b''"),

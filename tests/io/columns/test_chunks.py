@@ -13,6 +13,7 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io.columns.chunks import fits_one_batch, joined_chunks, record_batch
 from ledgerbeam.io.columns.encode import encode_arrow, encode_parquet
 from ledgerbeam.io.columns.tables import TableMaker
+from tests.cases import each
 
 MEBIBYTE = "x" * 2**20
 
@@ -32,7 +33,7 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("name", NESTED)
+@each("name", NESTED)
 def test_a_batch_of_too_many_bytes_names_the_column_and_the_remedy(name: str) -> None:
     rows = len(NESTED[name])
     table = pa.table({"id": range(rows), "wide one": NESTED[name]})
@@ -43,7 +44,7 @@ def test_a_batch_of_too_many_bytes_names_the_column_and_the_remedy(name: str) ->
     assert record_batch(table, 5, 9).equals(table.slice(5, 4).combine_chunks().to_batches()[0])
 
 
-@pytest.mark.parametrize("name", NESTED)
+@each("name", NESTED)
 def test_a_column_that_is_too_large_for_one_chunk_keeps_its_chunks(name: str) -> None:
     table = pa.table({"id": pa.chunked_array([range(2000), range(200)]), "wide": NESTED[name]})
     found = joined_chunks(table)

@@ -20,6 +20,7 @@ from ledgerbeam.io.columns.content import HeldBytes
 from ledgerbeam.io.columns.decoded import decoded_size
 from ledgerbeam.io.columns.parquet_pages import DecodedChunk, decoded_chunk
 from ledgerbeam.io.columns.parquet_reader import ParquetReader
+from tests.cases import each
 from tests.io.columns.tables import parquet_bytes
 
 ROWS = 1800
@@ -152,10 +153,10 @@ def test_what_repeats_within_the_limit_is_read() -> None:
 TEXTS = [None if number % 11 == 3 else f"{number % 13}" * (number % 29) for number in range(5000)]
 
 
-@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "dictionary"])
-@pytest.mark.parametrize("nested", [False, True])
+@each("compression", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+@each("version", ["1.0", "2.0"])
+@each("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "dictionary"])
+@each("nested", [False, True])
 def test_sizes_are_counted_from_the_pages(compression: str, version: str, encoding: str, nested: bool) -> None:
     column = pa.array([[text, "y"] for text in TEXTS] if nested else TEXTS)
     path = "t.list.element" if nested else "t"
@@ -177,7 +178,7 @@ def test_sizes_are_counted_from_the_pages(compression: str, version: str, encodi
         assert exact <= found.size <= exact + 12 * len(values) + len(data)
 
 
-@pytest.mark.parametrize(
+@each(
     ("column", "width"),
     [
         (pa.array(range(1000)), 8),
@@ -201,7 +202,7 @@ UNION = pa.UnionArray.from_dense(
 DICTIONARY = pa.DictionaryArray.from_arrays(pa.array([0, None, 0, 1], pa.int8()), pa.array(["x" * 1000, "y"]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("array", "least"),
     [
         (DICTIONARY, 2001),

@@ -14,6 +14,7 @@ import pytest
 from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io import ParquetReader, recognize
 from ledgerbeam.io.columns.thrift import parse_footer
+from tests.cases import each
 from tests.io.columns.tables import COMPRESSIONS, parquet_bytes, table
 
 SOUND = parquet_bytes(table(20, "int64", "string"), row_group_size=7)
@@ -23,7 +24,7 @@ def opened(data: bytes, **options: Any) -> ParquetReader:
     return ParquetReader("a.parquet", data=data, **options)
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "message"),
     [
         (b"", "found 0 bytes; it is cut off"),

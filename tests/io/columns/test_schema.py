@@ -13,6 +13,7 @@ from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.columns.marks import absent_field, exact_schema, null_is_absent, value_schema
 from ledgerbeam.io.columns.schema import JobSchema, common_schema
 from ledgerbeam.io.columns.schema_text import schema_json, schema_of
+from tests.cases import each
 
 TYPES = [
     pa.null(),
@@ -43,7 +44,7 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize("kind", TYPES, ids=str)
+@each("kind", TYPES, ids=str)
 def test_a_type_is_the_same_again_from_json(kind: pa.DataType) -> None:
     schema = pa.schema(
         [pa.field("a b", kind), pa.field("z", pa.int8()), pa.field("", kind, nullable=pa.types.is_null(kind))]
@@ -78,7 +79,7 @@ def test_the_json_of_a_schema_is_for_people() -> None:
     assert schema_of(schema_json(schema)).equals(schema, check_metadata=True)
 
 
-@pytest.mark.parametrize(
+@each(
     ("found", "message"),
     [
         ([], "expected a JSON object"),
@@ -155,7 +156,7 @@ def test_a_route_that_was_not_seen_has_what_the_others_have_in_common() -> None:
         JobSchema.inferred({"de": [{"n": b"1"}], "fr": [{"n": 2}]}).of("it")
 
 
-@pytest.mark.parametrize(
+@each(
     ("other", "message"),
     [
         (pa.schema([("a", pa.int8())]), "column 'b' is only in the first"),

@@ -22,6 +22,7 @@ from ledgerbeam.io.columns.schema import JobSchema
 from ledgerbeam.io.columns.tables import copied, to_table
 from ledgerbeam.io.columns.values import to_records
 from ledgerbeam.io.json_values import dumps, loads
+from tests.cases import each
 
 
 def at(*parts: int) -> dt.datetime:
@@ -106,7 +107,7 @@ def nested(depth: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
+@each(
     "records",
     [
         pytest.param([{"a": "ß" * 3_000_000}], id="long"),
@@ -127,7 +128,7 @@ def test_an_object_of_many_different_keys_is_json_text_and_a_wide_one_has_column
     assert len(infer_schema([{f"k{number}": number for number in range(MOST_FIELDS + 2)}])) == MOST_FIELDS + 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("records", "kind"),
     [
         ([{"a": True}], pa.bool_()),
@@ -159,7 +160,7 @@ def test_the_type_of_a_column_holds_all_of_its_values(records: list[dict[str, An
     assert len(to_table(records, schema)) == len(records)
 
 
-@pytest.mark.parametrize(
+@each(
     "records",
     [
         [],
@@ -255,7 +256,7 @@ def test_records_written_as_json_become_the_same_table_again() -> None:
     assert to_table(lines, SCHEMA).equals(table)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [
         ("i8", 128),

@@ -23,6 +23,7 @@ from ledgerbeam.io.columns.marks import FIELD_WORDS
 from ledgerbeam.io.columns.reader import GroupedRows
 from ledgerbeam.io.columns.values import record_json, to_records
 from ledgerbeam.io.json_values import dumps
+from tests.cases import each
 from tests.io.columns.tables import arrow_bytes, columns, parquet_bytes, table
 
 NANOSECONDS = 1_700_000_000_123_456_789
@@ -51,8 +52,8 @@ def expected_of(name: str, column: pa.ChunkedArray) -> list[Any]:
     return column.to_pylist()
 
 
-@pytest.mark.parametrize("name", columns(0))
-@pytest.mark.parametrize(("start", "rows"), [(0, 12), (5, 4), (1, 0), (2, 1)])
+@each("name", columns(0))
+@each(("start", "rows"), [(0, 12), (5, 4), (1, 0), (2, 1)])
 def test_every_type_gives_the_values_that_pyarrow_gives(name: str, start: int, rows: int) -> None:
     part = pa.concat_tables([table(12, name).slice(0, 3), table(12, name).slice(3)]).slice(start, rows)
     found = [row[name] for row in to_records(part)]
@@ -133,7 +134,7 @@ def test_rows_without_columns_are_empty_records() -> None:
     assert to_records(pa.table({"s": pa.array([{}, None], pa.struct([]))})) == [{"s": {}}, {"s": None}]
 
 
-@pytest.mark.parametrize(
+@each(
     "column",
     [
         pa.array([b"\xff"]).view(pa.string()),

@@ -25,6 +25,7 @@ from ledgerbeam.io.formats.seekable import seek_points_of
 from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.warc.records import record_bytes
+from tests.cases import each
 from tests.conftest import S3Requests
 from tests.io.conftest import Place
 from tests.io.warc.content import by_record, records
@@ -197,8 +198,8 @@ def test_of_members_beside_a_long_one_with_points_inside_the_whole_ones_are_comp
                 next(blocks)
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, 3_000_000])
-@pytest.mark.parametrize("piece", [1 << 30, 1009])
+@each("size", [0, 1, 1000, 3_000_000])
+@each("piece", [1 << 30, 1009])
 def test_the_last_block_of_a_member_is_held_back_until_its_sums_were_compared(size: int, piece: int) -> None:
     content = random.Random(size).randbytes(size)
     member = gzip.compress(content, 1, mtime=0)[10:] + b"next"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.exchange import forest as forests
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, Forest, file_nodes, join_forests, require_scipy, span
+from tests.cases import each
 
 Place = tuple[bytes, int]
 Pairs = list[tuple[Place, Place]]
@@ -194,7 +195,7 @@ def test_a_forest_can_be_cut_nowhere() -> None:
         Forest.decode(data + b"\0")
 
 
-@pytest.mark.parametrize(
+@each(
     ("place", "byte"),
     [
         pytest.param(0, 1, id="fewer files than names"),

@@ -23,6 +23,7 @@ from ledgerbeam.io.exchange.hash_run import (
 )
 from ledgerbeam.io.exchange.merge import Bound, SliceOf, cut_slices, merged, read_tables
 from ledgerbeam.io.exchange.run_file import encode_run, parse_footer, tail_bytes
+from tests.cases import each
 
 Row = tuple[bytes, int, int, bytes]
 
@@ -70,8 +71,8 @@ def test_a_run_of_hashes_is_that_of_its_records(
     check_encoded(rows, width, payloads, block_bytes)
 
 
-@pytest.mark.parametrize("width", [1, 2, 3])
-@pytest.mark.parametrize("block_bytes", [1, 32, 70, 100, 10**6])
+@each("width", [1, 2, 3])
+@each("block_bytes", [1, 32, 70, 100, 10**6])
 def test_a_run_of_hashes_has_the_blocks_of_its_records(width: int, block_bytes: int) -> None:
     draw = random.Random(width)
     halves = [0, 1, 64 << 56, int.from_bytes(bytes([64]) * 8, "big"), 128 << 56, 2**64 - 1]
@@ -81,7 +82,7 @@ def test_a_run_of_hashes_has_the_blocks_of_its_records(width: int, block_bytes: 
         check_encoded(rows, width, [draw.randbytes(draw.choice([0, 1, 9, 40])) for _ in rows], block_bytes)
 
 
-@pytest.mark.parametrize("block_bytes", [32, 33, 34, 65, 66, 67, 99])
+@each("block_bytes", [32, 33, 34, 65, 66, 67, 99])
 def test_a_block_is_no_larger_than_it_may_be(block_bytes: int) -> None:
     """Each record takes 33 bytes of it."""
     check_encoded([[(n, n)] for n in range(7)], 1, [b"x"] * 7, block_bytes)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls
 from ledgerbeam.io.exchange.run_file import sorted_places
+from tests.cases import each
 
 NUMBERS = st.one_of(
     st.integers(),
@@ -145,7 +146,7 @@ def test_keys_of_one_length_are_sorted_as_python_does(keys: list[bytes]) -> None
     assert sorted_places(keys).tolist() == sorted(range(len(keys)), key=keys.__getitem__)
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "meant"),
     [
         (np.float32(0.5), 0.5),
@@ -167,7 +168,7 @@ def test_values_of_other_types_are_ordered_as_what_they_stand_for(given: Any, me
     assert KeyOrder().encode(given) == KeyOrder().encode(meant)
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         [1],
@@ -196,7 +197,7 @@ def float_bytes(number: float) -> bytes:
     return bytes([bits[0] | 128]) + bits[1:]
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "data"),
     [
         (None, b"\xf0"),
@@ -296,7 +297,7 @@ class Raw(bytes):
     """Bytes of a user's type."""
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "meant"),
     [
         (Whole(2**60 + 1), 2**60 + 1),
@@ -314,7 +315,7 @@ def test_values_of_types_like_those_are_ordered_as_these(given: Any, meant: Any)
     assert KeyOrder().encode(given) == KeyOrder().encode(meant)
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "kind"),
     [
         ({"a": 1}, "an object"),

@@ -12,6 +12,7 @@ import pytest
 from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.io.exchange.partition import MOST_BUCKETS, MOST_MERGES, NO_MERGES, Merges, Partition
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES
+from tests.cases import each
 
 
 @pytest.mark.parametrize("cuts", [[], [b""], [b"a"], [b"a", b"a\0", b"b", b"\xff"]])
@@ -48,7 +49,7 @@ def test_what_is_not_said_has_its_default() -> None:
     assert MOST_MERGES == 16
 
 
-@pytest.mark.parametrize(
+@each(
     "parameters",
     [
         {},
@@ -88,7 +89,7 @@ def packed(value: Any) -> str:
     return base64.b85encode(zlib.compress(orjson.dumps(value))).decode()
 
 
-@pytest.mark.parametrize(
+@each(
     ("buckets", "sampled"),
     [
         (3, "\0"),

@@ -18,6 +18,7 @@ import pytest
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.exchange.run_file import are_json_text, is_json_text, payload_of, record_of
 from ledgerbeam.io.tar.sample import Sample
+from tests.cases import each
 
 HEAD = b'["k",["txt",2],["cls",0],["bin",3]]'
 
@@ -43,7 +44,7 @@ class Pair:
     text: str
 
 
-@pytest.mark.parametrize(
+@each(
     ("record", "payload"),
     [
         ({"a": [1, None, "é"]}, '{"a":[1,null,"é"]}'.encode()),
@@ -78,7 +79,7 @@ def test_what_json_cannot_hold_is_refused(record: Any) -> None:
         payload_of(record)
 
 
-@pytest.mark.parametrize(
+@each(
     "payload",
     [
         b"",
@@ -113,9 +114,7 @@ def test_a_sample_that_is_cut_off_says_so() -> None:
         record_of(bytes(5))
 
 
-@pytest.mark.parametrize(
-    "value", [b"x", UUID(int=7), Kind.ONE, Pair(1, "é"), dt.date(2024, 5, 6), Decimal("1.5"), (1, 2)]
-)
+@each("value", [b"x", UUID(int=7), Kind.ONE, Pair(1, "é"), dt.date(2024, 5, 6), Decimal("1.5"), (1, 2)])
 def test_what_stands_beside_nan_is_written_as_it_is_alone(value: Any) -> None:
     alone = json.loads(payload_of({"b": value}))["b"]
     assert record_of(payload_of({"a": math.nan, "b": value}))["b"] == alone

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ledgerbeam.io.exchange import partition
 from ledgerbeam.io.exchange.partition import NO_MERGES, Merges, Partition, neighbours, plan_merges, slices_read
 from ledgerbeam.io.exchange.run_file import RunBlock, encode_run, encode_sorted
+from tests.cases import each
 
 SIZES = st.integers(1, 5000)
 
@@ -128,7 +129,7 @@ def test_each_group_ends_where_the_name_of_a_run_file_says_or_at_most_four_third
     assert list(neighbours([(1, "a\udcff")], 2)) == [[1]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("merges", "sides", "read"),
     [
         (NO_MERGES, 1, [2000]),

@@ -31,6 +31,7 @@ from ledgerbeam.io.exchange.run_file import (
     tail_bytes,
     task_mark,
 )
+from tests.cases import each
 
 Row = tuple[bytes, int, bytes]
 
@@ -108,9 +109,9 @@ def encoded(rows: list[Row], cuts: list[bytes], block_bytes: int = 70) -> bytes:
     return encode_run(keys, np.array(numbers, np.uint64), payloads, cuts, block_bytes)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, len(ROWS)])
-@pytest.mark.parametrize("cuts", [[], CUTS, [b"zzz"]])
-@pytest.mark.parametrize("block_bytes", [1, 17, 70, 72, 10**6])
+@each("count", [0, 1, 2, len(ROWS)])
+@each("cuts", [[], CUTS, [b"zzz"]])
+@each("block_bytes", [1, 17, 70, 72, 10**6])
 def test_a_run_file_is_what_the_page_of_its_format_says(count: int, cuts: list[bytes], block_bytes: int) -> None:
     rows = ROWS[:count]
     data = encoded(rows, cuts, block_bytes)
@@ -195,7 +196,7 @@ def entry(**fields: int) -> Any:
     return found
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "size", "what"),
     [
         (b"", 0, "ends with"),
@@ -277,7 +278,7 @@ def test_a_table_that_fits_its_entry_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "fields"),
     [
         (TABLE, {"length": len(TABLE) + 49}),
@@ -326,7 +327,7 @@ def test_a_block_is_read_as_it_lies_there() -> None:
     assert decode_block(*empty, 0, "a.run") == RunBlock([b""], [0], [b""])
 
 
-@pytest.mark.parametrize(
+@each(
     ("plain", "records", "size", "what"),
     [
         (TWO, 1, None, "expected its records to end at 38"),

@@ -6,12 +6,12 @@ import random
 from hashlib import blake2b
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.io.exchange.hash_run import Hashes
 from ledgerbeam.io.exchange.stars import Edges, Pieces, large_star, ranked, small_star
+from tests.cases import each
 
 Pairs = list[tuple[int, int]]
 
@@ -80,8 +80,8 @@ def test_rounds_connect_what_union_find_connects(pairs: Pairs, divided: bool) ->
     check_turned(pairs, 16, divided=divided)
 
 
-@pytest.mark.parametrize("divided", [False, True])
-@pytest.mark.parametrize("many", [0, 1, 5, 12, 30])
+@each("divided", [False, True])
+@each("many", [0, 1, 5, 12, 30])
 def test_rounds_connect_random_pairs(many: int, divided: bool) -> None:
     draw = random.Random(many)
     for _ in range(5):
@@ -94,7 +94,7 @@ def shuffled(pairs: Pairs, count: int) -> Pairs:
     return [(names[one], names[other]) for one, other in pairs]
 
 
-@pytest.mark.parametrize(
+@each(
     ("pairs", "most"),
     [
         ([(n, n + 1) for n in range(999)], 25),

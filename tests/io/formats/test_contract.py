@@ -12,6 +12,7 @@ from examples.own_format import TextLines
 from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io import JsonlFormat, OffsetFormat, RecordFormat, Sample, TarFormat
 from ledgerbeam.io.formats.testing import FormatContract
+from tests.cases import each
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@each("case", BROKEN)
 def test_a_format_that_breaks_the_contract_fails(case: str) -> None:
     with pytest.raises((AssertionError, ValueError)):
         getattr(_Broken(BROKEN[case]), case)()

@@ -11,6 +11,7 @@ import pytest
 from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io.formats import ends
 from ledgerbeam.io.formats.ends import offsets_of_ends, record_ends
+from tests.cases import each
 from tests.io.formats.test_contract import Prefixed
 
 _DAMAGE = b"\xff" * 4
@@ -27,8 +28,8 @@ def _records(count: int) -> list[bytes]:
     return [Prefixed().encode_record(chance.randbytes(chance.randrange(40)).hex()) for _ in range(count)]
 
 
-@pytest.mark.parametrize("size", [1, 3, 100, 4096, 1 << 20])
-@pytest.mark.parametrize("damaged", [0, 1, 17, 299])
+@each("size", [1, 3, 100, 4096, 1 << 20])
+@each("damaged", [0, 1, 17, 299])
 def test_the_damaged_record_is_named_and_those_before_it_are_found(size: int, damaged: int) -> None:
     parts = _records(300)
     data = b"".join(parts[:damaged]) + _DAMAGE + b"".join(parts[damaged:])

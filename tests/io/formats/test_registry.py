@@ -22,11 +22,12 @@ from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.reader import TarReader, build_tar_index
+from tests.cases import each
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "found"),
     [
         ("a.jsonl", "jsonl"),
@@ -47,7 +48,7 @@ def test_a_name_tells_the_format(name: str, found: str) -> None:
     assert recognize(name).compression is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "remedy"),
     [
         ("a.jsonl.gz", r"gunzip a\.jsonl\.gz"),
@@ -65,7 +66,7 @@ def test_what_has_no_offsets_is_refused_with_a_remedy(name: str, remedy: str) ->
         recognize(name).plain()
 
 
-@pytest.mark.parametrize("name", ["x", "x.doc", "tar", "a.jsonl/x", ".idx"])
+@each("name", ["x", "x.doc", "tar", "a.jsonl/x", ".idx"])
 def test_other_names_are_usage_errors(name: str) -> None:
     with pytest.raises(UsageError, match="has no known format"):
         recognize(name)

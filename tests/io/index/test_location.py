@@ -13,12 +13,13 @@ from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage import client
 from ledgerbeam.io.storage.client import Options
+from tests.cases import each
 from tests.conftest import GcsServer
 
 PARTS = st.lists(st.sampled_from(["a", "b", "", ".", "..", "%", "%2E", "%25", "%2E2E", "s3", "file"]), max_size=5)
 
 
-@pytest.mark.parametrize(
+@each(
     ("location", "source", "index"),
     [
         (IndexLocation(), "/b/x.jsonl", "/b/x.jsonl.idx"),

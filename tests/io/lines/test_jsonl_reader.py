@@ -20,6 +20,7 @@ from ledgerbeam.errors import IndexMismatchError, RecordError
 from ledgerbeam.io.index.file import write_index
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.lines.jsonl_reader import JsonlReader, encode_jsonl, split_jsonl
+from tests.cases import each
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -159,7 +160,7 @@ def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
         reader_of(tmp_path, b'\xef\xbb\xbf{"a":1}\n')[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "found"),
     [
         (object(), "object"),

@@ -18,6 +18,7 @@ from ledgerbeam.io.lines import jsonl_tables as tables
 from ledgerbeam.io.lines.jsonl_reader import split_jsonl
 from ledgerbeam.io.lines.jsonl_tables import JsonTables, schema_of_lines
 from ledgerbeam.io.lines.text_format import TextFormat
+from tests.cases import each
 
 SCHEMA = pa.schema(
     [
@@ -90,7 +91,7 @@ NOT_USED = [
 ]
 
 
-@pytest.mark.parametrize("data", USED)
+@each("data", USED)
 def test_what_the_parser_takes_is_what_the_records_hold(data: bytes) -> None:
     found = parsed(data)
     assert found is not None
@@ -98,7 +99,7 @@ def test_what_the_parser_takes_is_what_the_records_hold(data: bytes) -> None:
     assert found.schema == SCHEMA
 
 
-@pytest.mark.parametrize("data", NOT_USED)
+@each("data", NOT_USED)
 def test_what_the_parser_would_change_goes_through_the_records_or_is_refused(data: bytes) -> None:
     assert parsed(data) is None
     expected = through_records(data)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing import patterns
 from ledgerbeam.io.listing.patterns import canonical_pattern, common_base, expand_braces, fixed_part, parse
+from tests.cases import each
 
 NAMES = st.text("ab.-]!", min_size=1, max_size=6)
 _PIECES = st.lists(
@@ -21,7 +22,7 @@ _PIECES = st.lists(
 LEVELS = _PIECES.map("".join).filter(lambda text: text not in {".", ".."})  # which a path resolves
 
 
-@pytest.mark.parametrize(
+@each(
     ("pattern", "expected"),
     [
         ("x", ["x"]),
@@ -54,7 +55,7 @@ def test_ranges_that_cannot_be_meant_are_refused(pattern: str) -> None:
         expand_braces(pattern)
 
 
-@pytest.mark.parametrize(
+@each(
     ("pattern", "base"),
     [
         ("/d/x.jsonl", "/d"),
@@ -81,7 +82,7 @@ def test_a_bucket_cannot_vary(pattern: str) -> None:
         fixed_part(pattern)
 
 
-@pytest.mark.parametrize(
+@each(
     ("given_patterns", "base"),
     [
         (["/a/b/*.x"], "/a/b"),
@@ -109,8 +110,8 @@ def test_one_level_matches_as_the_standard_library_says(text: str, name: str) ->
     assert bool(parsed.regex().fullmatch(f"x/{name}")) is expected
 
 
-@pytest.mark.parametrize("text", ["*", "**", "*x", "*.idx", "*dx", "?.idx", "[a].idx", "a*"])
-@pytest.mark.parametrize("name", ["a.idx", ".a.jsonl.1-2.lbtmp", "a.lbtmp"])
+@each("text", ["*", "**", "*x", "*.idx", "*dx", "?.idx", "[a].idx", "a*"])
+@each("name", ["a.idx", ".a.jsonl.1-2.lbtmp", "a.lbtmp"])
 def test_indexes_and_temporaries_match_no_wildcard(text: str, name: str) -> None:
     parsed = patterns.parse(f"/nowhere/*/{text}")
     assert parsed.parts[-1].select([name]) == []

@@ -21,6 +21,7 @@ from ledgerbeam.io.storage.files import delete, read_bytes, read_many_files
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, open_local, require_listed, stat
 from ledgerbeam.io.tar.reader import build_tar_index
+from tests.cases import each
 from tests.conftest import S3Requests
 from tests.io.conftest import Place
 
@@ -182,9 +183,7 @@ def test_a_link_to_another_file_is_another_file(tmp_path: Path) -> None:
         watch.check()
 
 
-@pytest.mark.parametrize(
-    ("found", "is_other"), [("b", True), ('"b"', True), ("a", False), ('"a"', False), (None, False)]
-)
+@each(("found", "is_other"), [("b", True), ('"b"', True), ("a", False), ('"a"', False), (None, False)])
 def test_an_answer_of_another_version_is_refused_by_whoever_gives_it(found: str | None, is_other: bool) -> None:
     with pytest.raises(OtherVersionError, match=r"^b$") if is_other else nullcontext():
         _require("a", found)

@@ -20,6 +20,7 @@ from ledgerbeam.io.storage import objects
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.stat import stat
+from tests.cases import each
 from tests.conftest import S3Server
 from tests.disk import Disk
 from tests.io.conftest import STORES, store_place
@@ -324,7 +325,7 @@ def test_a_folder_that_a_store_does_not_know_is_empty_and_no_cache_answers(monke
     assert ObjectFolder("gs://bucket/x").names("b") == []
 
 
-@pytest.mark.parametrize("scheme", ["s3", "gs", "az", "abfs", "abfss", "memory", "/local"])
+@each("scheme", ["s3", "gs", "az", "abfs", "abfss", "memory", "/local"])
 def test_stores_that_create_exclusively_are_known(scheme: str) -> None:
     assert ObjectFolder(scheme if scheme == "/local" else f"{scheme}://bucket/x").exclusive
 

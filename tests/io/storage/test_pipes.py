@@ -14,6 +14,7 @@ from ledgerbeam.io import recognize
 from ledgerbeam.io.lines.jsonl_reader import stream_records
 from ledgerbeam.io.storage.pipes import ALLOW_PIPES, read_pipe
 from ledgerbeam.iterators import Filter, IndexedManifest, Jsonl, Manifest, Shuffle
+from tests.cases import each
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_what_a_command_prints_is_streamed(lines: Path) -> None:
 
 
 @pytest.mark.usefixtures("allowed")
-@pytest.mark.parametrize(
+@each(
     ("command", "message"),
     [
         (

@@ -19,6 +19,7 @@ from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
+from tests.cases import each
 from tests.conftest import S3Requests
 from tests.io.conftest import Place
 
@@ -239,7 +240,7 @@ def test_wrong_credentials_say_so(s3_place: Place) -> None:
         stat.stat(s3_place / "x", wrong)
 
 
-@pytest.mark.parametrize(
+@each(
     ("info", "version"),
     [
         ({"size": 1, "ETag": '"abc"'}, "abc"),

@@ -29,13 +29,14 @@ from ledgerbeam.io.storage.stat import (
     stat_many,
     stat_object,
 )
+from tests.cases import each
 
 URL = "gs://bucket/key"
 AT = 1_704_164_645_678_901_000
 DATE = dt.datetime(2024, 1, 2, 3, 4, 5, 678_901, dt.UTC)
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "version"),
     [
         ({"generation": 17, "ETag": '"tag"', "etag": "other"}, "17"),
@@ -57,7 +58,7 @@ def test_the_hash_of_a_content_is_none_where_none_is_said() -> None:
     assert content_name({"blob_id": 17}) == "17"
 
 
-@pytest.mark.parametrize(
+@each(
     ("moment", "modified"),
     [
         (DATE, AT),
@@ -94,7 +95,7 @@ def test_the_time_is_that_of_the_last_modification_if_it_is_said() -> None:
     assert info_of(URL, {"size": 10, "etag": "v", **said}).modified_ns == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "kind", "problem"),
     [
         ({"type": "directory", "size": 0, "etag": "v"}, UsageError, "is a folder"),

@@ -10,9 +10,10 @@ import pytest
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage import client, urls
+from tests.cases import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "canonical"),
     [
         ("/a/b.jsonl", "/a/b.jsonl"),
@@ -52,7 +53,7 @@ def test_names_without_addressable_bytes_are_refused(name: str) -> None:
         urls.canonical_url(name)
 
 
-@pytest.mark.parametrize("name", ["s3:/b/k", "S3:/b/k", "s3:", "s3:b/k", "s3a:/b", "gs:/b/k", "https:/host/a", "az:/c"])
+@each("name", ["s3:/b/k", "S3:/b/k", "s3:", "s3:b/k", "s3a:/b", "gs:/b/k", "https:/host/a", "az:/c"])
 def test_a_url_that_lost_a_slash_is_no_local_path(name: str) -> None:
     with pytest.raises(UsageError, match=rf"{name}: expected {name.partition(':')[0]}://, "):
         urls.canonical_url(name)

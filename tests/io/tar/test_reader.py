@@ -25,6 +25,7 @@ from ledgerbeam.io.tar.grouping import Grouping, are_pairs, name_sample, split_k
 from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.io.tar.writer import encode_tar
+from tests.cases import each
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -51,7 +52,7 @@ def firsts(path: str, group: Grouping = "auto") -> list[str]:
     return [names[offset] for offset in offsets[:-1]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "parts"),
     [
         ("a/b.c.wav", ("a/b.c", "wav")),
@@ -65,7 +66,7 @@ def test_a_stem_ends_at_the_last_dot(name: str, parts: tuple[str, str]) -> None:
     assert split_stem(name) == parts
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "parts"),
     [
         ("22.0/1.1.png", ("22.0/1", "1.png")),
@@ -89,7 +90,7 @@ def test_a_key_ends_at_the_first_dot_of_the_base_name(name: str, parts: tuple[st
     assert split_key(name) == parts
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "paired"),
     [
         ([], True),
@@ -344,7 +345,7 @@ def test_dotted_keys_are_written_where_all_samples_are_pairs() -> None:
         encode_tar([*samples, Sample("b", {"wav": b""})])
 
 
-@pytest.mark.parametrize(
+@each(
     ("sample", "found"),
     [
         ({"wav": b""}, "output sample 1 is dict; expected a Sample"),

@@ -19,6 +19,7 @@ from ledgerbeam.errors import ArchiveError, SourceNotFoundError
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.tar import header_source as tar_source
 from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
+from tests.cases import each
 from tests.conftest import S3Server
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -200,7 +201,7 @@ def put(start: int, content: bytes) -> Callable[[bytearray], None]:
     return change
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         pytest.param(put(124, b"\x80" + (700).to_bytes(11, "big")), id="base-256 size"),
@@ -221,7 +222,7 @@ def test_unusual_headers(change: Callable[[bytearray], None]) -> None:
     require_as_tarfile(walk_bytes(data, "x"), data)
 
 
-@pytest.mark.parametrize("kind", [b"1", b"2", b"5"])
+@each("kind", [b"1", b"2", b"5"])
 def test_a_size_of_what_has_no_payload_is_not_followed(kind: bytes) -> None:
     data = patched(put(124, b"00000010000"), size=0, kind=kind)
     found = walk_bytes(data, "x")
@@ -307,7 +308,7 @@ def test_archives_of_gnu_tar(tmp_path: Path, layout: str) -> None:
     assert path.stat().st_size % 102_400 == 0
 
 
-@pytest.mark.parametrize("rest", [b"", b"\0" * 100, b"\0" * 512])
+@each("rest", [b"", b"\0" * 100, b"\0" * 512])
 def test_an_archive_without_end_blocks_is_complete_where_a_member_ends(rest: bytes) -> None:
     data = archive([("a", b"0", 5, 0), ("b", b"0", 600, 0)])[: 512 * 5] + rest
     found = walk_bytes(data, "x")
@@ -355,7 +356,7 @@ def test_a_damaged_header_is_an_error_where_tarfile_stops_silently(tmp_path: Pat
         walk_tar(str(tmp_path / "x.tar"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("payload", "found"),
     [
         (b"30 path=x", "malformed"),
@@ -372,7 +373,7 @@ def test_damaged_pax_values(payload: bytes, found: str) -> None:
         walk_bytes(data, "x")
 
 
-@pytest.mark.parametrize("size", [b"\xff" * 12, b"-0000000012\0", b"00000000z12\0"])
+@each("size", [b"\xff" * 12, b"-0000000012\0", b"00000000z12\0"])
 def test_sizes_that_are_none(size: bytes) -> None:
     with pytest.raises(ArchiveError, match="which is no size"):
         walk_bytes(patched(put(124, size)), "x")

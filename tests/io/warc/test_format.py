@@ -20,6 +20,7 @@ from ledgerbeam.io.formats.testing import FormatContract
 from ledgerbeam.io.warc import decoded_payload
 from ledgerbeam.io.warc.format import WarcFormat
 from ledgerbeam.io.warc.records import record_bytes
+from tests.cases import each
 from tests.io.warc.content import page, records, text
 
 
@@ -74,7 +75,7 @@ def _raw_deflate(data: bytes) -> bytes:
     return compressor.compress(data) + compressor.flush()
 
 
-@pytest.mark.parametrize(
+@each(
     ("encoding", "payload"),
     [
         ("gzip", gzip.compress(_BODY, mtime=0)),
@@ -96,8 +97,8 @@ def test_brotli_is_undone() -> None:
     assert decoded_payload(_encoded("br", b";")) == b""
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "chunked", "utf-8"])
-@pytest.mark.parametrize("payload", [b"plain, as stored by the crawler", b"\x06", b"\x00\xff binary" * 9])
+@each("encoding", ["gzip", "deflate", "br", "zstd", "chunked", "utf-8"])
+@each("payload", [b"plain, as stored by the crawler", b"\x06", b"\x00\xff binary" * 9])
 def test_a_payload_that_is_not_in_its_encoding_is_a_value_error_that_names_the_stored_one(
     encoding: str, payload: bytes
 ) -> None:
@@ -109,7 +110,7 @@ def test_a_payload_that_is_not_in_its_encoding_is_a_value_error_that_names_the_s
     assert record["payload"] == payload
 
 
-@pytest.mark.parametrize(
+@each(
     ("encoding", "whole"),
     [
         ("gzip", gzip.compress(_BODY, mtime=0)),

@@ -14,6 +14,7 @@ from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Output
 from ledgerbeam.ledger.model.values import encode
+from tests.cases import each
 
 SOURCE: dict[str, Any] = {"url": "/a", "size": 1, "version": "v", "number": 2, "back": 3, "changed": [4]}
 SOURCE |= {"members": [["/a", 1, "v"], ["/b", 0, "w"]]}
@@ -44,7 +45,7 @@ MAY_BE_NONE = {"ended", "outcome", "tidied", "listed", "set_ups", "time", "audit
 FREE = ("free", "a")
 
 
-@pytest.mark.parametrize("read", READ)
+@each("read", READ)
 def test_a_row_is_read_as_it_was_written(read: Callable[[bytes], Any]) -> None:
     row, expected = READ[read]
     assert read(encode(row)) == expected
@@ -75,7 +76,7 @@ def wrong(value: Any) -> list[Any]:
     return [other for other in others if type(other) is not kind or other in (-1, -0.5)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("read", "place"),
     [(read, place) for read, (row, _) in READ.items() for place in places(row) if not {*FREE} & {*place}],
 )
@@ -98,7 +99,7 @@ def test_a_row_with_a_value_that_cannot_be_is_refused(read: Callable[[bytes], An
                 read(lacking)
 
 
-@pytest.mark.parametrize(
+@each(
     ("read", "row"),
     [
         (lmdb_decoding.read_source_fields, {**SOURCE, "members": [["/a", 1]]}),

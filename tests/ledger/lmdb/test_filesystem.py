@@ -8,6 +8,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.lmdb import files as lmdb_opening
 from ledgerbeam.ledger.lmdb.files import filesystem_type, refuse_network_filesystem
 from ledgerbeam.ledger.lmdb.store import LmdbStore
+from tests.cases import each
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -20,7 +21,7 @@ broken line
 """
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "kind"),
     [
         ("/", "ext4"),
@@ -45,7 +46,7 @@ def test_no_mount_means_unknown() -> None:
     assert filesystem_type("/x", "") is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "kind"),
     [
         ("1 2 3:4 / / rw - nfs4 server", "nfs4"),

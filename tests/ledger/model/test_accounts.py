@@ -31,6 +31,7 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
+from tests.cases import each
 from tests.ledger.builders import counted_leaf, plain
 
 ESCAPED = st.binary(max_size=3).map(lambda name: name.decode("utf-8", "surrogateescape"))
@@ -94,7 +95,7 @@ def test_plain_counts_are_known(records: int) -> None:
         assert not other.is_plain
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "problem"),
     [
         ((2**63, 2**63), "expected a number from 0"),
@@ -132,7 +133,7 @@ def test_rows_do_not_depend_on_the_order_of_names() -> None:
 LONG = "x" * (NAME_CHARACTERS + 1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("read", "row", "problem"),
     [
         (read_counts, [1, 1, [], []], "a row of 5 values"),
@@ -162,7 +163,7 @@ def test_a_row_of_an_older_segment_is_a_plain_task() -> None:
 MANY = {f"r{number}": 1 for number in range(MOST_NAMES + 1)}
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "problem"),
     [
         ({"counts": RecordCounts.plain(4)}, "counts of the 5 records"),
@@ -204,7 +205,7 @@ NO_STATISTICS = [
 ]
 
 
-@pytest.mark.parametrize("row", NO_STATISTICS)
+@each("row", NO_STATISTICS)
 def test_statistics_that_do_not_read_are_refused(row: bytes) -> None:
     with pytest.raises((ValueError, struct.error)):
         decode_statistics(row)

@@ -18,6 +18,7 @@ from ledgerbeam.ledger.model.claims import (
     place_in_order,
     rank,
 )
+from tests.cases import each
 
 ONE, TWO = b"1" * 16, b"2" * 16
 
@@ -27,7 +28,7 @@ def test_claims_are_read_as_they_were_said() -> None:
     assert decode_claims(encode_claims(claims)) == claims
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
         b"",
@@ -76,7 +77,7 @@ def test_claims_are_shown_and_compared_by_what_was_said() -> None:
     assert len({claims, replace(claims), replace(claims, number=3)}) == 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("start", "stop", "holds"),
     [(0, 5, False), (5, 10, False), (5, 11, True), (10, 20, True), (19, 25, True), (20, 25, False)],
 )
@@ -118,6 +119,6 @@ def test_the_tasks_of_a_source_stay_together_and_in_turn() -> None:
         assert order == [(order[0] + step) % 5 for step in range(5)]
 
 
-@pytest.mark.parametrize("source", [bytes([number]) * 16 for number in range(8)])
+@each("source", [bytes([number]) * 16 for number in range(8)])
 def test_a_source_that_is_not_split_has_one_place_by_its_rank(source: bytes) -> None:
     assert place_in_order("000007", source, ()) == rank("000007", source, 0).to_bytes(8) + source + bytes(8)

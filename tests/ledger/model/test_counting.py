@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskError, UnsupportedShapeError
 from ledgerbeam.ledger.model.counting import Entry, entries, fold, is_done
 from ledgerbeam.ledger.model.identity import ROOT, Lineage, node_id
+from tests.cases import each
 from tests.ledger.builders import Tree, lineages, trees
 
 SOURCE = b"s" * 16
@@ -32,7 +33,7 @@ def test_a_leaf_brings_the_entries_of_its_ancestors() -> None:
     assert entries(SOURCE, lineage, terminal="filtered") == entries(SOURCE, lineage)
 
 
-@pytest.mark.parametrize(("leaves", "batched"), [(1, True), (2, True), (3, True), (4, True), (5, False)])
+@each(("leaves", "batched"), [(1, True), (2, True), (3, True), (4, True), (5, False)])
 def test_every_order_of_every_small_tree_completes_at_the_last_leaf(leaves: int, batched: bool) -> None:
     for tree in trees(leaves, 3):
         check_all_orders(tree, batched=batched)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.ledger.model.runs import SetUps, read_set_ups
+from tests.cases import each
 
 
 def test_set_ups_of_several_workers_are_added_up() -> None:
@@ -23,9 +24,7 @@ def test_the_row_of_set_ups_is_read_as_it_was_written() -> None:
     assert [type(value) for value in row.values()] == [int, float, float]
 
 
-@pytest.mark.parametrize(
-    "changes", [{"times": -1}, {"times": 1.0}, {"seconds": -1}, {"longest": "1"}, {"shortest": 0.5}]
-)
+@each("changes", [{"times": -1}, {"times": 1.0}, {"seconds": -1}, {"longest": "1"}, {"shortest": 0.5}])
 def test_a_row_that_is_none_of_set_ups_is_refused(changes: dict[str, Any]) -> None:
     row = SetUps(2, 3.0, 2.5)._asdict()
     with pytest.raises(ValueError, match="expected"):

@@ -10,6 +10,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import node_id, pack_id, source_id
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.model.task import FailedTask, NoneTask, Source, Task
+from tests.cases import each
 from tests.ledger.builders import plain
 
 
@@ -50,7 +51,7 @@ def test_packs_are_not_empty_and_do_not_nest() -> None:
         Source("/data/a.jsonl", 1, "", (plain("b"), nested))
 
 
-@pytest.mark.parametrize("values", [(1, 1, "1"), ("/a", "1", "1"), ("/a", -1, "1"), ("/a", True, "1"), ("/a", 1, 1)])
+@each("values", [(1, 1, "1"), ("/a", "1", "1"), ("/a", -1, "1"), ("/a", True, "1"), ("/a", 1, 1)])
 def test_a_source_that_no_ledger_can_hold_cannot_be_made(values: tuple[Any, Any, Any]) -> None:
     with pytest.raises(UsageError, match="cannot be recorded"):
         Source(*values)
@@ -121,7 +122,7 @@ def test_what_was_observed_of_a_task_goes_to_its_first_child_alone() -> None:
         assert [child.statistics for child in pickle.loads(pickle.dumps(children))] == [seen, {}, {}]
 
 
-@pytest.mark.parametrize(
+@each(
     ("records", "message", "counts", "expected"),
     [
         (None, "", None, None),

@@ -22,6 +22,7 @@ from ledgerbeam.ledger.remote.controls import Control, decode_control, decode_le
 from ledgerbeam.ledger.remote.replay import SnapshotManifest, decode_manifest, encode_manifest
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
+from tests.cases import each
 from tests.ledger.builders import plain
 from tests.ledger.conformance import JOB
 from tests.ledger.remote.test_store import Hosts
@@ -180,7 +181,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@each("name", BAD)
 def test_a_value_that_no_ledger_can_hold_is_refused_where_it_is_made(name: str) -> None:
     with pytest.raises(UnsupportedShapeError, match="cannot be recorded: expected"):
         BAD[name]()
@@ -226,7 +227,7 @@ GOOD: list[tuple[Any, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("check", "value", "given"), GOOD)
+@each(("check", "value", "given"), GOOD)
 def test_a_value_that_can_be_is_given_back(check: Any, value: Any, given: Any) -> None:
     found = check(value)
     assert (type(found), found) == (type(given), given)
@@ -253,7 +254,7 @@ REFUSED: list[tuple[Any, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("check", "value"), [(check, value) for check, found in REFUSED for value in found])
+@each(("check", "value"), [(check, value) for check, found in REFUSED for value in found])
 def test_a_value_that_cannot_be_is_refused(check: Any, value: Any) -> None:
     with pytest.raises(ValueError, match=r"expected|hexadecimal"):
         check(value)
@@ -347,13 +348,13 @@ def test_a_row_decodes_to_what_was_encoded(value: Any) -> None:
     assert decode(encode(value)) == value
 
 
-@pytest.mark.parametrize("value", [2**70, {1: "a"}, {"a": object()}, {"\ud800": object()}, [b"a"]])
+@each("value", [2**70, {1: "a"}, {"a": object()}, {"\ud800": object()}, [b"a"]])
 def test_what_would_not_come_back_as_it_was_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="cannot be stored"):
         encode(value)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[1,]", b"\xff", b"[" * 100_000])
+@each("data", [b"", b"{", b"[1,]", b"\xff", b"[" * 100_000])
 def test_a_damaged_row_is_an_error_of_its_value(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - of the decoder
         decode(data)

@@ -31,6 +31,7 @@ from ledgerbeam.ledger.remote.replay import segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
+from tests.cases import each
 from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
 from tests.ledger.conformance_changes import ONE, TWO, is_complete
@@ -428,7 +429,7 @@ def test_cutoffs_come_to_the_same_in_whatever_order_they_are_merged() -> None:
         assert Cutoff.of(merged.numbers) == merged
 
 
-@pytest.mark.parametrize(
+@each(
     ("cutoff", "least", "early"),
     [
         (Cutoff(), 0, []),

@@ -29,6 +29,7 @@ from ledgerbeam.ledger.remote.replay import (
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, seal
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
+from tests.cases import each
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of, finish
 from tests.ledger.conformance_changes import ONE, TWO
@@ -571,7 +572,7 @@ def test_an_older_part_under_the_name_of_another_is_refused_until_its_own_is_res
     assert picture(hosts.store()) == picture(store)
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         {"name": BASE, "number": 1, "parts": {OBJECTS[0]: "ab" * 16}, "covers": []},
@@ -597,7 +598,7 @@ def test_a_manifest_whose_values_cannot_be_is_refused_by_name(fields: Any) -> No
         decode_manifest(seal(encode(fields)), f"here/{OBJECTS[0]}")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "number", "parts", "covers"),
     [
         (OBJECTS[0], 1, {}, []),

@@ -28,6 +28,7 @@ from ledgerbeam.ledger.remote.controls import (
     encode_ledger,
 )
 from ledgerbeam.ledger.remote.segment import MAGIC, Segment, decode_segment, encode_segment, seal, unseal
+from tests.cases import each
 from tests.ledger.builders import leaf_of, plain
 
 ID, NODE = plain().id, node_id(plain().id, ())
@@ -110,7 +111,7 @@ BAD_SEGMENTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("fields", BAD_SEGMENTS)
+@each("fields", BAD_SEGMENTS)
 def test_a_segment_that_cannot_be_is_not_made(fields: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedShapeError, match="cannot be recorded: "):
         Segment(**{"number": 1, "at": 1.0, **fields})
@@ -156,7 +157,7 @@ BAD_PAYLOADS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("fields", BAD_PAYLOADS)
+@each("fields", BAD_PAYLOADS)
 def test_a_payload_that_cannot_be_is_named(fields: dict[str, Any]) -> None:
     with pytest.raises(LedgerDamagedError, match="here: this object of the ledger is damaged: "):
         decode_segment(seal(encode({"number": 1, "at": 1.0, **fields})), "here")
@@ -203,13 +204,13 @@ BAD_CONTROLS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("fields", BAD_CONTROLS)
+@each("fields", BAD_CONTROLS)
 def test_a_control_that_cannot_be_is_not_made(fields: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedShapeError, match="cannot be recorded: "):
         Control(**{"number": 1, "kind": "run", "at": 1.0, "token": "t", **fields})
 
 
-@pytest.mark.parametrize(
+@each(
     "control",
     [
         Control(HIGHEST, "run", 1.0, "t", info={"host": "here"}),
@@ -233,7 +234,7 @@ def test_every_kind_of_control_comes_back(control: Control) -> None:
 FIELDS: dict[str, Any] = {"format": LEDGER_FORMAT, "number": 1, "kind": "run", "at": 1.0, "token": "t"}
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         {"format": 0},
@@ -265,9 +266,7 @@ def test_objects_of_a_newer_format_are_refused_as_such() -> None:
             read(encode({**fields, "format": LEDGER_FORMAT + 1}), "here")
 
 
-@pytest.mark.parametrize(
-    "fields", [{"ledger": None}, {"pipeline": None}, {"parameters": None}, {"format": None}, {"format": 0}]
-)
+@each("fields", [{"ledger": None}, {"pipeline": None}, {"parameters": None}, {"format": None}, {"format": 0}])
 def test_a_ledger_that_does_not_say_its_job_is_named(fields: dict[str, Any]) -> None:
     known = decode(encode_ledger("token", JOB))
     assert decode_ledger(encode(known), "here") == ("token", JOB)

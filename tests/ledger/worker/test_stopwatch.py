@@ -24,6 +24,7 @@ from ledgerbeam.ledger.worker.stopwatch import (
     take_times,
     timed,
 )
+from tests.cases import each
 
 SHORT = 0.05
 
@@ -344,7 +345,7 @@ def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
     assert left_times(str(tmp_path)) == left_times(str(tmp_path / "nowhere")) == WorkTime()
 
 
-@pytest.mark.parametrize(
+@each(
     "row",
     [
         {"workers": 1, "seconds": {}},

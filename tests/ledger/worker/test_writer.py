@@ -27,6 +27,7 @@ from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.worker import writer as worker_writer
 from ledgerbeam.ledger.worker.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer
+from tests.cases import each
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 
 NEVER = 3600.0
@@ -526,7 +527,7 @@ def test_what_came_while_a_commit_failed_waits_behind_what_is_kept() -> None:
     writer.close()
 
 
-@pytest.mark.parametrize(
+@each(
     "error", [JobMismatchError("of another"), UsageError("read only"), LedgerError("x"), OSError(5, "x"), SystemExit(1)]
 )
 def test_whatever_else_ends_a_commit_what_it_was_to_record_is_kept(error: BaseException) -> None:

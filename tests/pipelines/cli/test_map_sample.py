@@ -21,6 +21,7 @@ from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.preview.sample import _some_of, sample_places, sampled_records
 from ledgerbeam.sources.forms import RecordForm
+from tests.cases import each
 from tests.io.warc.content import records
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_dry_run import tree
@@ -261,7 +262,7 @@ def test_the_records_before_a_damaged_one_are_shown_and_it_is_named(workspace: W
     assert f"record 4, which begins at byte {sum(map(len, parts[:4]))}: expected headers with" in rows[4]["error"]
 
 
-@pytest.mark.parametrize("sizes", [[], [0, 0], [5], [1, 0, 3], [10**12, 1, 10**12]])
+@each("sizes", [[], [0, 0], [5], [1, 0, 3], [10**12, 1, 10**12]])
 def test_places_are_even_and_within_their_sources(sizes: list[int]) -> None:
     places = list(sample_places(sizes, 7))
     assert sum(len(shares) for _, shares in places) == (7 if sum(sizes) else 0)

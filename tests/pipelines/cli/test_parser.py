@@ -14,6 +14,7 @@ from ledgerbeam.io.formats.registry import GROUP
 from ledgerbeam.pipelines.calls.values import FORMATS_GROUP
 from ledgerbeam.pipelines.cli.completion import SHELLS
 from ledgerbeam.pipelines.cli.parser import build_parser, synopsis
+from tests.cases import each
 from tests.pages import ROOT, blocks
 from tests.pipelines.conftest import JOBS, Workspace
 
@@ -51,7 +52,7 @@ def test_the_page_names_every_option_and_action() -> None:
     assert not [name for name in names if f"`{name}" not in text and f"index {name}`" not in text]
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "required"),
     [
         (["map"], "module:function, --output, --to"),

@@ -24,6 +24,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask
 from ledgerbeam.transforms.exchange import join
 from ledgerbeam.transforms.exchange.join import JoinRecords, RightFields
 from ledgerbeam.transforms.exchange.keys import RecordKeys
+from tests.cases import each
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.killing import run_with_kills
 from tests.pipelines.exchanges.stages import Stages, by_file, write_jsonl
@@ -152,7 +153,7 @@ def test_records_that_stay_as_they_are_keep_their_bytes(tmp_path: Path) -> None:
 ONE, OTHER = {"k": 1, "x": "left"}, {"k": 1, "x": "right", "y": [2]}
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "left", "right", "made"),
     [
         (RightFields(("k",), suffix="_r"), ONE, OTHER, {"k": 1, "x": "left", "x_r": "right", "y": [2]}),
@@ -178,7 +179,7 @@ def test_samples_take_members(tmp_path: Path) -> None:
     assert RightFields(under="of").without({"a": 1}) == {"a": 1, "of": None}
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "left", "right", "said"),
     [
         (RightFields(("k",)), ONE, OTHER, "both sides have a field 'x'; give --suffix TEXT"),

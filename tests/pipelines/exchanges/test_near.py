@@ -35,6 +35,7 @@ from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.dedup.near import FindClusters, HashEncoder, PairRecords, SignRecords
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunEncoder
+from tests.cases import each
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.killing import OnStore, run_with_kills
@@ -378,7 +379,7 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str
         ledgerbeam.dedup("x*.jsonl", **{"output": str(tmp_path / "out"), "to": "jsonl", "progress": False, **options})
 
 
-@pytest.mark.parametrize("threshold", [0.1, 0.5, 0.7, 0.8, 0.9, 0.99])
+@each("threshold", [0.1, 0.5, 0.7, 0.8, 0.9, 0.99])
 def test_a_threshold_chooses_bands_and_rows_that_tell_it_best(threshold: float) -> None:
     bands, rows = bands_for(threshold)
     assert bands * rows <= 128

@@ -25,6 +25,7 @@ from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns
 from ledgerbeam.results import Drop, Route
+from tests.cases import each
 from tests.conftest import S3Server
 from tests.pages import ROOT
 from tests.pipelines.exchanges.stages import write_jsonl
@@ -294,7 +295,7 @@ def test_a_task_of_a_bucket_has_a_size_in_bytes(folder: Path) -> None:
         pipeline.run()
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "said"),
     [
         ({"order": "place"}, "expected order key or hash"),

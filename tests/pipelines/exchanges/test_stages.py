@@ -24,6 +24,7 @@ from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.exchange.gather import KeepRecords
 from ledgerbeam.transforms.exchange.keys import RecordKeys, field_of
 from ledgerbeam.transforms.exchange.scatter import ScatterRecords
+from tests.cases import each
 from tests.pipelines.exchanges.stages import Stages, by_file
 
 VALUES = (
@@ -171,7 +172,7 @@ def test_samples_stay_samples_and_can_become_lines(tmp_path: Path) -> None:
     assert rows[0] == {"__key__": "s/6", "json": {"n": 1}, "wav": {"__base64__": "Bv8="}}
 
 
-@pytest.mark.parametrize(
+@each(
     ("record", "name", "value"),
     [
         ({"a": {"b": 1}}, "a.b", 1),

@@ -20,6 +20,7 @@ from ledgerbeam.pipelines.calls.exchange_values import (
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.pipelines.outputs.compression import OutputCompression
+from tests.cases import each
 
 NONE: dict[str, Any] = dict.fromkeys(("schema", "row_group_bytes", "page_bytes", "compress", "frame"))
 
@@ -86,7 +87,7 @@ def test_a_key_is_of_fields_or_of_a_function() -> None:
         key_choice(f"{__name__}:nothing", "hash")
 
 
-@pytest.mark.parametrize(
+@each(
     ("how", "suffix", "under", "said"),
     [
         ("semi", "_r", None, "--how semi writes records of the left side alone: leave --suffix and --as out"),
@@ -103,7 +104,7 @@ def test_names_of_joined_fields_that_mean_nothing_are_refused(
         joined_fields(how, suffix, under)
 
 
-@pytest.mark.parametrize(
+@each(
     ("how", "suffix", "under"),
     [("semi", None, None), ("anti", None, None), ("left", "_r", None), ("inner", None, "right"), ("left", None, None)],
 )
@@ -125,7 +126,7 @@ def test_duplicates_have_a_key_or_their_content_or_a_text_in_common(
     assert dedup_key(by, content=content, near=near) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("by", "content", "near", "said"),
     [
         (None, False, None, "one of the three"),

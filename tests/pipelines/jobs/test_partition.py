@@ -12,13 +12,14 @@ import pytest
 from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.io.exchange.partition import MOST_BUCKETS, Partition
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES
+from tests.cases import each
 
 
 def packed(value: Any) -> str:
     return base64.b85encode(zlib.compress(orjson.dumps(value))).decode()
 
 
-@pytest.mark.parametrize(
+@each(
     "found",
     [
         *({"buckets": buckets} for buckets in (0, -1, True, 2.0, "2", None, MOST_BUCKETS + 1)),
@@ -37,7 +38,7 @@ def test_what_is_left_out_is_as_it_was_before() -> None:
     assert Partition.recorded({"partition": {"buckets": MOST_BUCKETS}}) is not None
 
 
-@pytest.mark.parametrize(
+@each(
     "cuts",
     [
         "no base",

@@ -12,9 +12,10 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.jobs.reject_limit import SHARE_RECORDS, RejectLimit, parse_on_error
+from tests.cases import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "limit"),
     [
         ("fail", None),
@@ -44,7 +45,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("text", [*WRONG, "fail:3", "reject:1.2.3%", "reject:٣", "reject:٣%", "REJECT", "reject:1 %"])
+@each("text", [*WRONG, "fail:3", "reject:1.2.3%", "reject:٣", "reject:٣%", "REJECT", "reject:1 %"])
 def test_anything_else_is_refused_by_name(text: str) -> None:
     with pytest.raises(UsageError, match="expected fail, reject, reject:N"):
         parse_on_error(text)

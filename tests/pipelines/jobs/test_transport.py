@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
 from ledgerbeam.io.exchange.partition import Merges, Partition
 from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
 from ledgerbeam.pipelines.dedup.exact import DedupJob
@@ -26,6 +24,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
 from ledgerbeam.pipelines.jobs.transport import KINDS, dump_job, load_job
 from ledgerbeam.user_code.loading import PickledObject
+from tests.cases import each
 
 OPTIONS = {"key": "an id", "secret": "hunter2"}
 FILES = ListedFiles(patterns=("/in/*.jsonl", "s3://b/\udce9.jsonl"), base="/in/", pack_bytes=100)
@@ -112,7 +111,7 @@ SPECS: list[JobSpec] = [
 ]
 
 
-@pytest.mark.parametrize("job", SPECS, ids=lambda job: f"{job.command} {getattr(job, 'to', '')}")
+@each("job", SPECS, ids=lambda job: f"{job.command} {getattr(job, 'to', '')}")
 def test_a_job_survives_json(job: JobSpec) -> None:
     data = dump_job(job)
     assert b"hunter2" not in data
@@ -127,7 +126,7 @@ def test_every_kind_of_job_is_here() -> None:
     assert {name: (kind.__module__.rpartition(".")[2], kind.__name__) for name, kind in found.items()} == KINDS
 
 
-@pytest.mark.parametrize("job", SPECS, ids=lambda job: f"{job.command} {getattr(job, 'to', '')}")
+@each("job", SPECS, ids=lambda job: f"{job.command} {getattr(job, 'to', '')}")
 def test_no_module_of_ours_is_in_the_identity_of_a_job(job: JobSpec) -> None:
     assert "ledgerbeam" not in str(job.identity().as_dict())
 

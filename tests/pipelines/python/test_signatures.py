@@ -19,6 +19,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.option_types import choices, expected_type, option_types
 from ledgerbeam.pipelines.calls.result import JobInterrupt, ListedRows
 from ledgerbeam.pipelines.cli.parser import build_parser
+from tests.cases import each
 
 CALLS: dict[str, Callable[..., ledgerbeam.Result]] = {
     name: getattr(ledgerbeam, name)
@@ -81,18 +82,18 @@ def every_parameter() -> Iterator[tuple[str, str]]:
             yield command, name
 
 
-@pytest.mark.parametrize("command", CALLS)
+@each("command", CALLS)
 def test_every_option_is_a_parameter_and_the_other_way_round(command: str) -> None:
     assert set(actions(command)) - CONSOLE == set(parameters(command)) - OF_PYTHON
 
 
-@pytest.mark.parametrize("command", CALLS)
+@each("command", CALLS)
 def test_the_parser_holds_no_default_of_its_own(command: str) -> None:
     own = {name: one.default for name, one in actions(command).items() if name not in CONSOLE}
     assert own == dict.fromkeys(own, argparse.SUPPRESS)
 
 
-@pytest.mark.parametrize("command", CALLS)
+@each("command", CALLS)
 def test_what_help_says_of_defaults_is_what_the_signature_has(command: str) -> None:
     for name, action in actions(command).items():
         said = re.findall(r"\(default: ([^)]*)\)", (action.help or "").replace("%%", "%"))
@@ -103,7 +104,7 @@ def test_what_help_says_of_defaults_is_what_the_signature_has(command: str) -> N
         assert said[0] in EMPTY.get(default, {shown}), name
 
 
-@pytest.mark.parametrize("command", CALLS)
+@each("command", CALLS)
 def test_what_must_be_given_must_be_given_in_both(command: str) -> None:
     required = {name for name, one in actions(command).items() if one.required and one.nargs != "*"}
     empty = inspect.Parameter.empty
@@ -111,7 +112,7 @@ def test_what_must_be_given_must_be_given_in_both(command: str) -> None:
     assert required == {n for n, one in parameters(command).items() if one.default is empty and one.kind not in kinds}
 
 
-@pytest.mark.parametrize("command", CALLS)
+@each("command", CALLS)
 def test_what_the_command_line_reads_is_of_the_type_that_the_call_takes(command: str) -> None:
     types = option_types(CALLS[command])
     for name, action in actions(command).items():
@@ -125,7 +126,7 @@ def test_what_the_command_line_reads_is_of_the_type_that_the_call_takes(command:
                     assert expected_type(value, types[name]) is None, (name, value)
 
 
-@pytest.mark.parametrize("command", CALLS)
+@each("command", CALLS)
 def test_both_take_the_same_words(command: str) -> None:
     taken = choices(CALLS[command])
     for name, action in actions(command).items():
@@ -134,7 +135,7 @@ def test_both_take_the_same_words(command: str) -> None:
     assert set(taken) <= {name for name, one in actions(command).items() if one.choices is not None}
 
 
-@pytest.mark.parametrize("command", CALLS)
+@each("command", CALLS)
 def test_every_parameter_is_documented_in_order(command: str) -> None:
     assert list(documented(command)) == list(parameters(command))
 
@@ -172,7 +173,7 @@ def test_help_of_a_call_is_a_page_with_its_signature(command: str, capsys: pytes
         assert part in shown
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"group": "some"}, "group: expected one of 'auto', 'pairs', 'key', found 'some'"),

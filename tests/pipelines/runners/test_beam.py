@@ -14,6 +14,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.runs import WorkTime
 from ledgerbeam.pipelines.runners.beam import _counted_set_ups, _counted_time, _last_line, _patience, _remedy
+from tests.cases import each
 
 JAVA = """Pipeline failed in state FAILED: org.example.RestClientException: [Could not upload job files.
 	at org.example.Submit.upload(Submit.java:86)
@@ -32,7 +33,7 @@ java.base/java.lang.Thread.run(Thread.java:840)
 """
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "told"),
     [
         (JAVA, "RuntimeError: java.net.ConnectException: Connection refused"),

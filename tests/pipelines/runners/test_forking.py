@@ -21,6 +21,7 @@ from ledgerbeam.pipelines.runners.forking import NUMBER, ForkServer, ask, fork_t
 from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.supervise import run_wave
 from ledgerbeam.pipelines.runners.waves import Waves
+from tests.cases import each
 from tests.servers.process import name_of, wait_until
 
 
@@ -82,7 +83,7 @@ def is_gone(pid: int) -> bool:
     return wait_until(lambda: not Path(f"/proc/{pid}").exists(), seconds=5)
 
 
-@pytest.mark.parametrize(
+@each(
     ("request_", "status"),
     [("nothing", 0), ("leave", 3), ("die 9", -9), ("die 15", -15), ("raise it", 1), ("close", 0), ("drop", 0)],
 )

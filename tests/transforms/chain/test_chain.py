@@ -32,6 +32,7 @@ from ledgerbeam.transforms import (
 )
 from ledgerbeam.transforms.chain.base import ChainDoFn, ChainValues, give_values
 from ledgerbeam.transforms.chain.worker import LedgerHandle
+from tests.cases import each
 
 
 def keep(task: Task) -> Task:
@@ -106,7 +107,7 @@ def test_a_second_run_skips_what_is_complete_and_finished_tasks_of_the_rest(tmp_
     assert (found["sources_skipped"], found["sources_open"], found["tasks_committed"]) == (1, 1, 4)
 
 
-@pytest.mark.parametrize(
+@each(
     ("transform", "shown"),
     [
         (MatchSources("/data/*.jsonl"), "/data/*.jsonl"),

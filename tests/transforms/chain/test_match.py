@@ -20,6 +20,7 @@ from ledgerbeam.transforms import MatchSources, SkipCompleted
 from ledgerbeam.transforms.chain.base import ChainValues
 from ledgerbeam.transforms.chain.match import _SkipPacks, _SkipPages
 from ledgerbeam.transforms.chain.worker import LedgerHandle
+from tests.cases import each
 
 
 @pytest.fixture
@@ -189,7 +190,7 @@ def test_a_console_shows_what_the_sources_are() -> None:
         assert transform.display_data() == {"sources": shown}
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "said"),
     [
         ({"patterns": "/a", "sources_from": "/list"}, "not several of them"),

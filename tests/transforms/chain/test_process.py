@@ -29,6 +29,7 @@ from ledgerbeam.transforms.chain.base import ChainValues, give_values
 from ledgerbeam.transforms.chain.process import _Batch, _Process, check_result
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.user_code.instances import close_objects, take_set_ups
+from tests.cases import each
 
 SOURCE = Source("/data/a.jsonl", 10, "1")
 OTHER = Source("/data/b.jsonl", 10, "1")
@@ -148,7 +149,7 @@ def test_a_batch_that_raises_fails_each_of_its_tasks() -> None:
     run(ProcessBatch(broken, batch_size=2), tasks(3), check)
 
 
-@pytest.mark.parametrize(
+@each(
     "function",
     [
         lambda batch: batch[:-1],
@@ -196,8 +197,8 @@ def test_what_is_opened_after_a_function_has_closed_its_output_is_not_taken_for_
     assert int(done.stderr.rpartition("opened as ")[2].split()[0]) > 2
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit])
-@pytest.mark.parametrize("kind", [ProcessTask, ProcessBatch])
+@each("error", [asyncio.CancelledError, SystemExit, GeneratorExit])
+@each("kind", [ProcessTask, ProcessBatch])
 def test_what_is_no_exception_fails_the_task_too(kind: Any, error: type[BaseException]) -> None:
     def raising(_: Any) -> Any:
         raise error
@@ -285,7 +286,7 @@ class TestBatches:
             list(self.batch(lambda _: results, 1).process(tasks()[0]))
 
 
-@pytest.mark.parametrize(
+@each(
     "result",
     [
         NoneTask(tasks()[1]),

@@ -46,6 +46,7 @@ from ledgerbeam.transforms.chain.plan import _Plan
 from ledgerbeam.transforms.chain.read import _Read, _read_fetched
 from ledgerbeam.transforms.chain.schedule import StreamedTasks
 from ledgerbeam.transforms.chain.worker import LedgerHandle
+from tests.cases import each
 
 
 def listed(path: Path | str) -> Source:
@@ -131,7 +132,7 @@ def test_what_cannot_be_read_fails_task_by_task(tmp_path: Path) -> None:
         assert str(tmp_path / "a.jsonl") in failed.error
 
 
-@pytest.mark.parametrize("kind", [SourceError, RecordError, IndexNotFoundError, StorageError, FunctionError])
+@each("kind", [SourceError, RecordError, IndexNotFoundError, StorageError, FunctionError])
 def test_an_error_of_reading_names_itself(kind: type[Exception]) -> None:
     reading = _Read(FileSources(), None)
 

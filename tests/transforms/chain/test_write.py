@@ -47,6 +47,7 @@ from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.transforms.chain.write import WrittenTask, _Publishing, _Write, output_name
 from ledgerbeam.transforms.dedup.near import HashedRecords, HashEncoder
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatteredRecords
+from tests.cases import each
 
 SOURCE = Source("/data/in/a.jsonl", 10, "1")
 
@@ -223,7 +224,7 @@ class TestNames:
         assert self.name("/data/x.y/a.b.jsonl.gz") == "x.y/a.b.jsonl-gz-0000000000.jsonl"
         assert self.name("/data/a.gz") == "a-gz-0000000000.jsonl"
 
-    @pytest.mark.parametrize(
+    @each(
         ("one", "other"),
         [
             ("a.jsonl.gz", "a.jsonl-gz"),
@@ -238,7 +239,7 @@ class TestNames:
         names = {self.name(f"/data/{url}") for url in (one, other)}
         assert len(names) == 2
 
-    @pytest.mark.parametrize("plain", ["a-b.jsonl", "a.jsonl-x", "x-gz/a.jsonl", "a-b", "a-gz.jsonl", "gz"])
+    @each("plain", ["a-b.jsonl", "a.jsonl-x", "x-gz/a.jsonl", "a-b", "a-gz.jsonl", "gz"])
     def test_a_name_that_no_other_source_could_have_stays(self, plain: str) -> None:
         assert self.name(f"/data/{plain}") == f"{plain}-0000000000.jsonl"
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ledgerbeam.transforms.dedup import minhash, words
 from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.dedup.words import SPACELESS, hash_words
+from tests.cases import each
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60) | st.text(
     "aB1 _-'éＡﬁ中あกा\u0301٣²\n", max_size=40
@@ -110,7 +111,7 @@ def test_words_are_those_of_the_definition(texts: list[str], at_once: int) -> No
     assert hashes.tolist() == [one for some in expected for one in some]
 
 
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 63, 64, 65, 71, 100_000])
+@each("size", [1, 7, 8, 9, 63, 64, 65, 71, 100_000])
 def test_words_of_any_length_are_told_apart(size: int) -> None:
     word = "x" * size
     hashes, counts = hash_words([f"a {word} {word}x", word, f"{word[:-1]}y {word}"])
@@ -120,7 +121,7 @@ def test_words_of_any_length_are_told_apart(size: int) -> None:
     assert len(set(hashes.tolist())) == 4
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("It's 2 o'clock_now", ["it", "s", "2", "o", "clock", "now"]),

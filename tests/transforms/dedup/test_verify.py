@@ -21,6 +21,7 @@ from ledgerbeam.sources.buckets import BucketKind, BucketSources, GatheredRecord
 from ledgerbeam.transforms.dedup import verify
 from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.dedup.verify import RECORD_BYTES, VerifiedTrees, _groups, connected
+from tests.cases import each
 from tests.transforms.dedup.test_minhash import TEXTS, plain_words
 
 Sets = list[frozenset[int]]
@@ -76,8 +77,8 @@ def test_what_shares_a_band_and_enough_is_connected(
     check_connected(sets, MinHash(*bands, 5), share, few, gathered)
 
 
-@pytest.mark.parametrize("few", [0, 3])
-@pytest.mark.parametrize("gathered", [1, 7, 10**6])
+@each("few", [0, 3])
+@each("gathered", [1, 7, 10**6])
 def test_random_sets_are_connected_as_pairs_of_them_are(few: int, gathered: int) -> None:
     draw = random.Random(gathered)
     grams = [draw.getrandbits(64) for _ in range(14)]
@@ -114,7 +115,7 @@ def of_numbers(*numbers: int) -> frozenset[int]:
     return frozenset(number * 0x9E3779B97F4A7C15 % 2**64 for number in numbers)
 
 
-@pytest.mark.parametrize(
+@each(
     ("sets", "share"),
     [
         # Of the first one the 45 rarest are its own: the next one is in common. 0.55 * 100 is more than 55 for a float.

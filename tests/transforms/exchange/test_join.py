@@ -20,6 +20,7 @@ from ledgerbeam.transforms.chain.process import ProcessTask
 from ledgerbeam.transforms.exchange import join
 from ledgerbeam.transforms.exchange.join import JoinRecords, RightFields
 from ledgerbeam.transforms.exchange.keys import RecordKeys
+from tests.cases import each
 from tests.pipelines.exchanges.stages import Stages, by_file, spoil
 
 HOWS: tuple[Joining, ...] = get_args(Joining)
@@ -153,9 +154,7 @@ def test_a_name_with_the_suffix_must_be_free_on_both_sides(suffix: str, left: An
         fields.join(left, right)
 
 
-@pytest.mark.parametrize(
-    ("left", "found"), [([1], "a list"), (None, "null"), (5, "a int"), ("x", "a str"), (True, "a bool")]
-)
+@each(("left", "found"), [([1], "a list"), (None, "null"), (5, "a int"), ("x", "a str"), (True, "a bool")])
 def test_a_record_without_fields_is_named_by_what_it_is(left: Any, found: str) -> None:
     for fields in (RightFields(), RightFields(under="of")):
         with pytest.raises(RecordError, match=f"expected an object on the left side, found {found}$"):

@@ -16,6 +16,7 @@ from ledgerbeam.io.lines.held_lines import HeldLines
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.exchange.keys import RecordKeys, field_of
+from tests.cases import each
 
 CONTENT = RecordKeys("content")
 
@@ -59,7 +60,7 @@ def test_samples_of_the_same_members_are_equal_whatever_they_are_called() -> Non
 RECORD = {"a": 1, "b": {"c": {"d": 2}, "e": None}, "b.e": 3, "f": [4]}
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [("a", 1), ("b.c.d", 2), ("b.e", 3), ("b.c.x", None), ("a.b", None), ("x", None), ("x.y", None), ("f.0", None)],
 )

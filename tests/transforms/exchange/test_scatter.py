@@ -26,6 +26,7 @@ from ledgerbeam.transforms.chain.process import ProcessTask
 from ledgerbeam.transforms.chain.task_results import TaskResults
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, Scatter, ScatteredRecords, ScatterRecords, ScatterResults
+from tests.cases import each
 from tests.memory import peak_of
 from tests.pipelines.exchanges.stages import moved_of
 from tests.test_statistics import value_of
@@ -163,7 +164,7 @@ def test_lines_that_functions_have_made_stay_as_they_are() -> None:
     assert results_of(rejected) == rejected
 
 
-@pytest.mark.parametrize(
+@each(
     ("record", "by", "said"),
     [
         ({"k": [1]}, "k", "list"),
@@ -240,7 +241,7 @@ def test_a_task_of_lines_is_held_as_it_was_read_and_as_it_is_written_and_no_thir
     assert peak < 1.25 * size + 2**21  # the file grows by an eighth
 
 
-@pytest.mark.parametrize(
+@each(
     ("by", "values", "said"),
     [
         ("id", {"order": "digest"}, "expected order key or hash, nulls first or last, found 'digest', 'last'"),

@@ -20,6 +20,7 @@ from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.transforms import MapRecords
+from tests.cases import each
 
 pd: Any = pytest.importorskip("pandas")
 
@@ -101,7 +102,7 @@ def whole(batch: pa.RecordBatch) -> Any:
     return Whole(batch)
 
 
-@pytest.mark.parametrize(
+@each(
     ("function", "kept"),
     [
         ("filtered", 4),

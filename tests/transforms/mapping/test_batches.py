@@ -19,6 +19,7 @@ from ledgerbeam.transforms.mapping.batches import BatchAgainError
 from ledgerbeam.transforms.mapping.function import RESTARTS
 from ledgerbeam.transforms.mapping.list_batches import ListMapping
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules
+from tests.cases import each
 
 HERE = __name__
 sizes: list[int] = []
@@ -77,10 +78,8 @@ def by_name(records: list[Any]) -> Any:
     return {"results": records}
 
 
-@pytest.mark.parametrize(
-    ("function", "found"), [("one_less", "a list of 3"), ("lazily", "a generator"), ("by_name", "a dict")]
-)
-@pytest.mark.parametrize("on_error", ["fail", "reject"])
+@each(("function", "found"), [("one_less", "a list of 3"), ("lazily", "a generator"), ("by_name", "a dict")])
+@each("on_error", ["fail", "reject"])
 def test_a_batch_of_another_length_is_refused_by_name(function: str, found: str, on_error: Any) -> None:
     failed = mapped(function, ids(4), on_error=on_error)
     assert isinstance(failed, FailedTask)
@@ -297,7 +296,7 @@ def bad_numbers(records: list[Any]) -> list[Any]:
     return records
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3, 5, 8])
+@each("batch", [1, 2, 3, 5, 8])
 def test_all_records_to_blame_are_found(batch: int) -> None:
     found = mapped("bad_numbers", ids(8), batch, on_error="reject").records
     assert [row.rejection.position for row in found.rejects] == [0, 5, 6]

@@ -17,6 +17,7 @@ from ledgerbeam.io.columns.schema import JobSchema
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.transforms.mapping import collectors
 from ledgerbeam.transforms.mapping.collectors import Collector, UnplacedError, as_samples, collector, table_collector
+from tests.cases import each
 
 
 class Own:
@@ -55,8 +56,8 @@ def plain(found: Any) -> list[Any]:
     return [(row.key, dict(row)) if isinstance(row, Sample) else row for row in rows]
 
 
-@pytest.mark.parametrize("one_by_one", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@each("one_by_one", [False, True])
+@each("kind", KINDS)
 def test_what_is_held_and_taken_is_what_is_added(kind: str, one_by_one: bool) -> None:
     output, records = KINDS[kind]
     adding, taking = (made(output, one_by_one=one_by_one, placed=one_by_one) for _ in range(2))
@@ -67,7 +68,7 @@ def test_what_is_held_and_taken_is_what_is_added(kind: str, one_by_one: bool) ->
     assert plain(made(output, one_by_one=one_by_one).finish()) == []
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("samples", "values")])
+@each("kind", [kind for kind in KINDS if kind not in ("samples", "values")])
 def test_a_result_may_be_changed_once_it_is_given(kind: str) -> None:
     output, records = KINDS[kind]
     adding, taking = made(output), made(output)
@@ -79,7 +80,7 @@ def test_a_result_may_be_changed_once_it_is_given(kind: str) -> None:
     assert plain(adding.finish()) == plain(taking.finish()) == records
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_results_are_equal_if_they_are_written_alike(kind: str) -> None:
     output, (one, other, *_) = KINDS[kind]
     keeping = made(output)
@@ -239,7 +240,7 @@ def test_tables_of_different_columns_are_refused() -> None:
 TASK = Task(Source("/data/in.v1/books.v2.jsonl.gz", 10, "1"), 10, 20)
 
 
-@pytest.mark.parametrize(
+@each(
     ("results", "record", "keys"),
     [
         ([{"txt": b"x"}], {}, ["books-000000013"]),

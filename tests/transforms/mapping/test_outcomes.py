@@ -25,6 +25,7 @@ from ledgerbeam.transforms.mapping.outcomes import (
     route_name,
     routed,
 )
+from tests.cases import each
 
 
 def tally() -> Tally:
@@ -87,7 +88,7 @@ def test_results_are_records_with_their_routes() -> None:
         assert list(routed(result, "f")) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("result", "said"),
     [
         ([Drop("x")], "f returned a Drop inside of a list: expected records"),
@@ -140,7 +141,7 @@ async def promised() -> int:
     return 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "record", "output"),
     [
         ({"a": 1}, {"a": 1}, "jsonl"),
@@ -160,7 +161,7 @@ def test_what_may_be_meant_as_a_record_is_taken(value: Any, record: Any, output:
     check_value(value, record, "f", output)
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "record", "output", "said"),
     [
         ((1,), 1, "megatron", "f returned a tuple: expected a record"),

@@ -29,6 +29,7 @@ from ledgerbeam.transforms.chain.task_results import RejectedRecord, Rejection, 
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.transforms.chain.write import WrittenTask, _Write
 from ledgerbeam.transforms.mapping.rejects import MOST_RAW, encode_rejects, rejected_records
+from tests.cases import each
 from tests.sources.data import put
 
 BASE = "/data/in/"
@@ -99,8 +100,8 @@ def test_long_records_are_cut(more: int) -> None:
     assert row.get("raw_truncated", False) is (more > 0)
 
 
-@pytest.mark.parametrize("character", ["ä", "€", "😀"])
-@pytest.mark.parametrize("before", [0, 1, 2, 3])
+@each("character", ["ä", "€", "😀"])
+@each("before", [0, 1, 2, 3])
 def test_a_text_is_not_cut_in_a_character(character: str, before: int) -> None:
     """And one that only looks so, since it ends in half of one, is no text."""
     text = "a" * before + character * MOST_RAW

@@ -18,6 +18,7 @@ from ledgerbeam.ledger.model.accounts import NOTHING
 from ledgerbeam.stats import MOST_NAMES
 from ledgerbeam.transforms.mapping.outcomes import CategoryError
 from ledgerbeam.transforms.mapping.row_outcomes import RowsOutcome, require_few, rows_outcome
+from tests.cases import each
 
 
 def table(*ids: Any, kind: Any = None) -> pa.Table:
@@ -32,7 +33,7 @@ def kept(found: RowsOutcome) -> dict[str, list[Any]]:
     return {route: rows["id"].to_pylist() for route, rows in found.kept.items()}
 
 
-@pytest.mark.parametrize(
+@each(
     ("result", "expected", "dropped"),
     [
         (None, {}, {NOTHING: 4}),
@@ -150,7 +151,7 @@ def test_of_several_masks_the_first_that_is_true_counts() -> None:
     assert outcome(Rows(table(1, 2, 3, 4), drop={"b": every, "a": first})).dropped == {"b": 4}
 
 
-@pytest.mark.parametrize(
+@each(
     "names",
     [
         ["a", None, "b", "a"],
@@ -192,7 +193,7 @@ def test_a_batch_may_have_as_many_names_as_a_task() -> None:
         outcome(Rows(table(*range(200)), route=[str(number) for number in range(200)]), 200)
 
 
-@pytest.mark.parametrize(
+@each(
     ("of", "said"),
     [
         ([0, 1, 2], r"f: of: expected 4 integers, one for each row returned, found 3 of type int64$"),

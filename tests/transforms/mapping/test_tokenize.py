@@ -16,6 +16,7 @@ from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms import TokenizeRecords
 from ledgerbeam.transforms.mapping import tokenize as tokenize_module
 from ledgerbeam.user_code.loading import GivenObject
+from tests.cases import each
 
 HERE = __name__
 
@@ -86,7 +87,7 @@ def test_a_task_without_records_is_finished() -> None:
     assert tokenized() == NoneTask(task_of(), counts=RecordCounts(0, 0, {}, {}, {}))
 
 
-@pytest.mark.parametrize(
+@each(
     ("record", "said"),
     [
         ({"id": 1, "b": 2}, "has no 'text': found a record with 'id', 'b'; name the text with --key"),

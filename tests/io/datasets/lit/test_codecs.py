@@ -27,6 +27,7 @@ from ledgerbeam.io.datasets.audio import Audio, encode_audio
 from ledgerbeam.io.datasets.lit import CODECS, LitDataset, LitWriter, codecs, decode_rle, register_codec
 from ledgerbeam.io.datasets.lit.codecs import decoder_of, encoder_of
 from ledgerbeam.io.datasets.lit.rle import encode_rle
+from tests.cases import each
 
 INTEGERS = st.sampled_from(["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", ">u2", ">i8"])
 GOLDEN_RLE = bytes.fromhex(
@@ -146,7 +147,7 @@ def test_opus_keeps_the_checksums_of_its_pages() -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "message"),
     [
         ("TXT", b"bytes", "expected a text"),
@@ -242,7 +243,7 @@ class TestRegister:
         register_codec("POINTS", str.encode, bytes.decode)
         assert decoder_of("a.points", None, "set")(b"z") == "z"
 
-    @pytest.mark.parametrize(
+    @each(
         ("name", "extensions", "message"),
         [
             ("JSON", None, "the name is taken"),
@@ -294,7 +295,7 @@ def damaged(at: int, new: bytes) -> bytes:
     return GOLDEN_RLE[:at] + new + GOLDEN_RLE[at + len(new) :]
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "found"),
     [
         (b"", "at least 17 bytes, found 0"),
@@ -343,7 +344,7 @@ def test_the_bytes_of_a_label_are_red_green_blue_alpha() -> None:
     assert (four.mode, four.getpixel((0, 0))) == ("RGBA", (0, 1, 2, 3))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "labels"),
     [
         ("SEG8", np.zeros((2, 2), np.uint16)),

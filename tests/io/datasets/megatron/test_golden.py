@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ledgerbeam.io.datasets.megatron import MegatronReader, write_megatron
+from tests.cases import each
 from tests.io.datasets.megatron.content import documents, golden
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "megatron"
@@ -35,8 +36,8 @@ def test_we_write_the_bytes_that_megatron_writes(
         assert (tmp_path / f"ours{suffix}").read_bytes() == (GOLDEN / f"{name}{suffix}").read_bytes()
 
 
-@pytest.mark.parametrize(("name", "dtype", "shape", "multimodal"), CASES, ids=NAMES)
-@pytest.mark.parametrize("mmap", [True, False])
+@each(("name", "dtype", "shape", "multimodal"), CASES, ids=NAMES)
+@each("mmap", [True, False])
 def test_we_read_what_megatron_writes(mmap: bool, name: str, dtype: str, shape: str, multimodal: bool) -> None:
     wanted = documents(dtype, shape)
     with MegatronReader(str(GOLDEN / name), mmap=mmap, multimodal=multimodal) as reader:

@@ -11,6 +11,7 @@ import pytest
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.datasets.megatron import MegatronReader, optimal_dtype
 from ledgerbeam.io.datasets.megatron.layout import dtype_code
+from tests.cases import each
 
 MAGIC = b"MMIDIDX\0\0"
 
@@ -196,7 +197,7 @@ def test_the_dtype_of_a_vocabulary_is_the_one_megatron_takes() -> None:
     assert [optimal_dtype(size).name for size in sizes] == ["uint16", "uint16", *["int32"] * 4]
 
 
-@pytest.mark.parametrize("dtype", ["uint32", "float16", "bool", "complex64", "U3", "nonsense"])
+@each("dtype", ["uint32", "float16", "bool", "complex64", "U3", "nonsense"])
 def test_a_dtype_without_a_code_is_refused(dtype: str) -> None:
     with pytest.raises(UsageError, match=r"expected one of uint8, .* uint16"):
         dtype_code(dtype)

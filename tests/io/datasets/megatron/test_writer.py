@@ -18,6 +18,7 @@ import pytest
 from ledgerbeam.errors import IndexNotFoundError, RecordError, StorageError, UsageError
 from ledgerbeam.io.datasets.megatron import MegatronBuilder, MegatronReader, encode_part, write_megatron
 from ledgerbeam.io.storage.client import filesystem
+from tests.cases import each
 
 LIMITS = [("uint8", 0, 255), ("int8", -128, 127), ("int16", -(2**15), 2**15 - 1), ("uint16", 0, 65_535)]
 LIMITS += [("int32", -(2**31), 2**31 - 1), ("int64", -(2**63), 2**63 - 1)]
@@ -31,7 +32,7 @@ def part(build: Callable[[MegatronBuilder], object], dtype: str = "uint16", **op
     return data.getvalue(), index.getvalue()
 
 
-@pytest.mark.parametrize(
+@each(
     "tokens",
     [
         [1, 2, 3],
@@ -50,14 +51,14 @@ def test_tokens_come_in_any_form(tokens: Any) -> None:
     assert part(lambda builder: builder.add_document(tokens))[0] == b"\1\0\2\0\3\0"
 
 
-@pytest.mark.parametrize(("dtype", "least", "most"), LIMITS)
+@each(("dtype", "least", "most"), LIMITS)
 def test_the_ends_of_a_range_fit(dtype: str, least: int, most: int) -> None:
     expected = np.array([least, most], dtype).tobytes()
     assert part(lambda b: b.add_document([least, most]), dtype)[0] == expected
     assert part(lambda b: b.add_document(np.array([least, most])), dtype)[0] == expected
 
 
-@pytest.mark.parametrize(("dtype", "least", "most"), LIMITS)
+@each(("dtype", "least", "most"), LIMITS)
 def test_what_megatron_would_wrap_is_refused(dtype: str, least: int, most: int) -> None:
     wrong: list[Any] = [[0, most + 1], [0, least - 1]]
     if dtype == "int64":
@@ -72,7 +73,7 @@ def test_what_megatron_would_wrap_is_refused(dtype: str, least: int, most: int) 
             builder.add_document(tokens)
 
 
-@pytest.mark.parametrize("tokens", [[1.5], ["12"], np.array([1.0]), [[1, 2]], np.zeros((2, 2), "u2"), 7, [None]])
+@each("tokens", [[1.5], ["12"], np.array([1.0]), [[1, 2]], np.zeros((2, 2), "u2"), 7, [None]])
 def test_what_are_no_tokens_is_refused(tokens: Any) -> None:
     with pytest.raises(RecordError, match="document 0, sequence 0: expected tokens"):
         part(lambda builder: builder.add_document(tokens))
@@ -110,7 +111,7 @@ def test_all_ways_to_add_make_the_same_bytes() -> None:
     assert part(items) == part(documents) == part(at_once) == part(in_batches)
 
 
-@pytest.mark.parametrize(
+@each(
     ("add", "message"),
     [
         (lambda b: b.add_document([1, 2, 3], [2]), "lengths that make up 3 tokens, found"),

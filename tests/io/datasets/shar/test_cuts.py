@@ -12,6 +12,7 @@ from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.datasets.shar.cuts import field_kinds, parse_fields, sample_cut
 from ledgerbeam.io.datasets.shar.payloads import AudioHeader, array_shape, audio_header
+from tests.cases import each
 from tests.io.datasets.shar.content import RATE, npy, sample, wav
 
 FIELDS = {"recording": "wav", "embedding": "vector.npy", "label": "cls"}
@@ -46,7 +47,7 @@ def test_several_channels_make_a_multi_cut() -> None:
     assert (made["type"], made["channel"], made["duration"]) == ("MultiCut", [0, 1], 0.1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("members", "message"),
     [
         ({"mp3": b"ID3"}, "header of WAV or FLAC.*'recording.json'"),
@@ -85,7 +86,7 @@ def test_headers_tell_rate_channels_and_length() -> None:
     assert audio_header(noted, "wav").samples == 824
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [b"", b"RIFF", wav(1)[:60], wav(1)[:30], flac(0, 1, 10), flac(8000, 1, 0), flac(8000, 1, 1)[:30], b"OggS" * 20],
 )
@@ -94,7 +95,7 @@ def test_audio_that_does_not_tell_is_refused(data: bytes) -> None:
         audio_header(data, "wav")
 
 
-@pytest.mark.parametrize("data", [b"", npy(3)[:-1], npy(3) + b"\0", npy(3)[:40], b"\x93NUMPY\x09\0" + npy(3)[8:]])
+@each("data", [b"", npy(3)[:-1], npy(3) + b"\0", npy(3)[:40], b"\x93NUMPY\x09\0" + npy(3)[8:]])
 def test_arrays_that_are_not_whole_are_refused(data: Any) -> None:
     assert array_shape(npy(3), "npy") == [5]
     with pytest.raises(RecordError, match="'npy': expected"):

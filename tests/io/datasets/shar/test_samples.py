@@ -10,6 +10,7 @@ from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError
 from ledgerbeam.io import JsonlFormat, OffsetFormat, Sample, TarFormat
 from ledgerbeam.io.datasets.shar.cuts import sample_cut
 from ledgerbeam.io.datasets.shar.samples import HeldRecords, SharSamples, group_shards
+from tests.cases import each
 
 
 def test_files_of_one_number_or_name_make_a_shard() -> None:
@@ -66,7 +67,7 @@ def test_a_field_without_a_value_has_no_member() -> None:
     assert list(found) == ["json"]
 
 
-@pytest.mark.parametrize("cut", [3, None, [], {}, {"id": 3}, {"id": "b"}])
+@each("cut", [3, None, [], {}, {"id": 3}, {"id": "b"}])
 def test_records_of_another_cut_are_told(cut: object) -> None:
     with pytest.raises(RecordError, match="record 0: expected"):
         samples(cut, Sample("a", {"wav": b"", "json": b"{}"}))[0]

@@ -18,6 +18,7 @@ from ledgerbeam.io.datasets.webdataset import Shard, ShardWriter, open_energon, 
 from ledgerbeam.io.datasets.webdataset.shards import collapse_names
 from ledgerbeam.io.listing.patterns import expand_braces
 from ledgerbeam.io.storage.client import filesystem
+from tests.cases import each
 from tests.io.datasets.webdataset.content import plain, plain_samples, samples, write_shards
 
 
@@ -167,7 +168,7 @@ def test_a_folder_that_was_not_prepared_is_an_error(tmp_path: Path) -> None:
         read_energon(str(tmp_path))
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "written"),
     [
         ([], []),

@@ -13,6 +13,7 @@ from ledgerbeam.errors import IndexMismatchError, SourceError, SourceNotFoundErr
 from ledgerbeam.io.datasets.webdataset import Shard, open_shards, open_wids, read_wids_index, write_wids_index
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.tar.writer import encode_tar
+from tests.cases import each
 from tests.io.datasets.webdataset.content import plain, plain_samples, write_shards
 
 SHARDS = [
@@ -50,7 +51,7 @@ def rows(*urls: str) -> list[dict[str, Any]]:
     return [{"url": url, "nsamples": 1} for url in urls]
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "urls"),
     [
         (
