@@ -11,7 +11,7 @@ from ledgerbeam.io.datasets.megatron import MegatronReader, write_megatron
 from tests.cases import each
 from tests.io.datasets.megatron.content import documents, golden
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "megatron"
+GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "megatron"
 CASES = list(golden())
 NAMES = [name for name, *_ in CASES]
 
