@@ -1,10 +1,10 @@
-"""JSON values in and out, without loss: by orjson, and by the standard library where orjson is not exact.
+"""Lossless JSON: by orjson, and by the standard library where orjson is not exact.
 
-What JSON does not have and columns do is written in one form each: bytes as `{"__base64__": ...}`, decimals as strings,
-dates, times and periods as strings in ISO 8601.
+Types of columns that JSON lacks have one form each: bytes are `{"__base64__": ...}`, decimals are strings, and dates,
+times and periods are strings in ISO 8601.
 
-orjson reads integers beyond 64 bits as floats, and writes NaN and infinities as null. Both are looked for in a way that
-costs ordinary data next to nothing.
+orjson reads integers beyond 64 bits as floats, and writes NaN and infinities as null. The checks for both cost next to
+nothing for ordinary data.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io import native
 
 BASE64 = "__base64__"
-"""The one key of an object that stands for bytes."""
+"""The only key of an object that represents bytes."""
 
 NanRule = Literal["refuse", "null"]
-"""What becomes of NaN and infinities, which JSON does not have: an error, or null."""
+"""Treatment of NaN and infinities, which JSON lacks: an error, or null."""
 
 MOST_DEEP = 254
-"""So often objects and lists may be nested for orjson to write them."""
+"""Greatest depth of nested objects and lists that orjson writes."""
 
-NULL = b"null"  # what orjson writes for NaN and infinities
+NULL = b"null"  # orjson writes it for NaN and infinities
 
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 0 for byte in range(256))
 _RUN = b"0" * 19  # digits of the shortest integer beyond 64 bits, -9223372036854775809
-_OF_NUMBER = tuple(bytes([byte]) for byte in b".0123456789")  # before a run that is no integer, or was looked at
-_OF_FLOAT = (b".", b"e", b"E")  # after it
-_SHORT = 4096  # bytes that are looked through sooner than an array is made of them
-_CHUNK, _MOST_DIGITS = 1 << 17, 400  # a chunk stays in the cache; an integer of more digits cannot be read at all
+_OF_NUMBER = tuple(bytes([byte]) for byte in b".0123456789")  # before a run in a fraction, or checked already
+_OF_FLOAT = (b".", b"e", b"E")  # after the digits of a float
+_SHORT = 4096  # up to this size, a search is faster than an array
+_CHUNK, _MOST_DIGITS = 1 << 17, 400  # a chunk fits in the cache; longer integers cannot be read at all
 _SIGNED_LOW, _UNSIGNED_HIGH = -(2**63), 2**64 - 1
 _EXPONENT_OF_ONES = re.compile(rb"[\xf0-\xff][\x7f\xff]")  # the last two bytes of NaN and infinities
 _PATH_CHARACTERS = 200
 
 
 def holds_wide(data: bytes) -> bool:
-    """Return whether JSON text has what looks like an integer beyond 64 bits; perhaps it stands in a string."""
+    """Return whether JSON text seems to have an integer beyond 64 bits, perhaps only in a string."""
     if native.compiled is not None:
         return native.compiled.holds_wide(data)
     if len(data) < _SHORT:
@@ -65,7 +65,7 @@ def holds_wide(data: bytes) -> bool:
 
 
 def _has_run(part: bytes) -> bool:
-    """Return whether there are so many digits in a row: from each place 2, then 4, 8, 16 and 19."""
+    """Return whether there are 19 digits in a row, found by doubling: 2, 4, 8, 16, then 19."""
     runs = np.frombuffer(part, np.uint8) - np.uint8(ord("0")) < 10
     for further in (1, 2, 4, 8, len(_RUN) - 16):
         runs = runs[:-further] & runs[further:]
@@ -73,7 +73,7 @@ def _has_run(part: bytes) -> bool:
 
 
 def _has_wide(data: bytes, start: int, digits: bytes) -> bool:
-    """Look at the runs of digits from `start` on. A run that began before it was looked at before."""
+    """Return whether a run of digits from `start` on is an integer beyond 64 bits. Earlier chunks had earlier runs."""
     at = digits.find(_RUN)
     while at >= 0:
         end = digits.find(0, at)
@@ -91,18 +91,18 @@ def _holds_null(line: bytes) -> bool:
 
 
 holds_null: Callable[[bytes], bool] = _holds_null if native.compiled is None else native.compiled.holds_null
-"""Returns whether JSON text has the word `null` in it, which is asked for every record that is written."""
+"""Returns whether JSON text contains the word `null`. It is called for every written record."""
 
 
 def exact(line: bytes, value: Any) -> Any:
-    """Return the value of JSON text with its integers as they are written.
+    """Return the value of JSON text with exact integers.
 
     Args:
-        line: The text.
-        value: What orjson made of it; so it is valid.
+        line: The text, which orjson has decoded.
+        value: The value that orjson returned.
 
     Raises:
-        orjson.JSONDecodeError: It is nested too deeply for that.
+        orjson.JSONDecodeError: Integers beyond 64 bits are nested too deeply.
     """
     if not holds_wide(line):
         return value
@@ -116,16 +116,16 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
     """Decode JSON text.
 
     Raises:
-        orjson.JSONDecodeError: It is not JSON; a ValueError.
+        orjson.JSONDecodeError: The text is not JSON; a ValueError.
     """
     return exact(bytes(data), orjson.loads(data))
 
 
 def json_form(value: Any) -> Any:
-    """Return what stands in JSON for a value of a type that JSON does not have; the `default` of orjson.
+    """Return the JSON form of a value of a type that JSON lacks; the `default` of orjson.
 
     Raises:
-        TypeError: Nothing stands for it.
+        TypeError: The type has no JSON form.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return {BASE64: base64.b64encode(value).decode()}
@@ -133,7 +133,7 @@ def json_form(value: Any) -> Any:
         return str(value)
     if isinstance(value, dt.timedelta):
         return period_text((value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1000)
-    # orjson knows these, the standard library does not.
+    # orjson supports these types, the standard library does not.
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
     if isinstance(value, enum.Enum):
@@ -146,7 +146,7 @@ def json_form(value: Any) -> Any:
 
 
 def period_text(nanoseconds: int) -> str:
-    """Return a period as ISO 8601 writes it, in seconds: `PT1.5S`."""
+    """Return a period in ISO 8601, in seconds: `PT1.5S`."""
     whole, rest = divmod(abs(nanoseconds), 10**9)
     digits = f".{rest:09d}".rstrip("0") if rest else ""
     return f"{'-' if nanoseconds < 0 else ''}PT{whole}{digits}S"
@@ -156,13 +156,13 @@ def dumps(value: Any, option: int = 0, default: Callable[[Any], Any] | None = js
     """Encode a value of plain data.
 
     Args:
-        value: What orjson can encode, integers of any width that a float can approach included.
-        option: Of orjson.
-        default: Returns what stands for a value of another type; None refuses them.
+        value: A value that orjson can encode. Integers may also exceed 64 bits, up to the range of floats.
+        option: Option of orjson.
+        default: Returns the JSON form of a value of another type; None refuses other types.
 
     Raises:
-        RecordError: It holds NaN or an infinity; the message says where.
-        orjson.JSONEncodeError: It holds something else that JSON cannot; a TypeError.
+        RecordError: The value has NaN or an infinity. The message names the place.
+        orjson.JSONEncodeError: The value has another part without a JSON form; a TypeError.
     """
     try:
         data = orjson.dumps(value, default, option)
@@ -177,55 +177,55 @@ def dumps_wide(value: Any, option: int, error: TypeError, default: Callable[[Any
     """Encode a value that orjson refused.
 
     Raises:
-        TypeError: What orjson refused is something else than integers beyond 64 bits.
+        TypeError: The reason was not integers beyond 64 bits.
     """
     try:
         replaced = _with_wide(value)
         if replaced is not value:
             return orjson.dumps(replaced, default, option)
     except OverflowError:
-        raise orjson.JSONEncodeError("an integer is beyond what readers of JSON take") from error
+        raise orjson.JSONEncodeError("an integer exceeds the range of floats, which JSON readers accept") from error
     except RecursionError:
         pass
     except TypeError as again:
         error = again
-    if "Recursion limit" in str(error):  # orjson says no more
+    if "Recursion limit" in str(error):  # the only sign in the error of orjson
         raise orjson.JSONEncodeError(f"it is nested more than {MOST_DEEP} times") from error
     raise error
 
 
 def require_finite(value: Any, rule: NanRule = "refuse") -> int:
-    """Look for NaN and infinities in a value that orjson has encoded.
+    """Find NaN and infinities in a value that orjson has encoded.
 
     Returns:
-        How many there are.
+        Their number.
 
     Raises:
-        RecordError: There is one, and they are refused; the message says where.
+        RecordError: The value has one, and the rule is `refuse`. The message names the place.
     """
     try:
         flat = marshal.dumps(value, 2)
         if not (b"\x7f" in flat or b"\xff" in flat) or _EXPONENT_OF_ONES.search(flat) is None:
             return 0
     except ValueError:
-        pass  # not of plain types only
+        pass  # the value has other types
     found = 0
     for path, number in _non_finite(value, ""):
         if rule == "refuse":
             raise RecordError(
-                f"{path[:_PATH_CHARACTERS].lstrip('.') or 'the value'} is {number}, which JSON does not have; make "
-                "it None or leave it out (map writes null with --nan null)"
+                f"{path[:_PATH_CHARACTERS].lstrip('.') or 'the value'} is {number}, which JSON does not have; set it "
+                "to None or leave it out (map writes null with --nan null)"
             )
         found += 1
     return found
 
 
 def _with_wide(value: Any) -> Any:
-    """Return a value with integers beyond 64 bits as text; the very value if it has none."""
+    """Return a value with integers beyond 64 bits as fragments of JSON; the same object if it has none."""
     if isinstance(value, int):
         if _SIGNED_LOW <= value <= _UNSIGNED_HIGH:
             return value
-        float(value)  # beyond this no reader that knows floats takes it; OverflowError
+        float(value)  # raises OverflowError for an integer that readers cannot represent as a float
         return orjson.Fragment(b"%d" % value)
     if isinstance(value, dict):
         pairs = {name: _with_wide(part) for name, part in value.items()}
@@ -237,7 +237,7 @@ def _with_wide(value: Any) -> Any:
 
 
 def _non_finite(value: Any, path: str) -> Iterator[tuple[str, float]]:
-    """Return where the floats are that orjson writes as null."""
+    """Yield the path and the value of each float that orjson writes as null."""
     if isinstance(value, float):
         if not math.isfinite(value):
             yield path, value
@@ -254,12 +254,12 @@ def _non_finite(value: Any, path: str) -> Iterator[tuple[str, float]]:
 
 
 def is_of_dataclass(value: Any) -> bool:
-    """Return whether a value is an instance of a dataclass; a class is none."""
+    """Return whether a value is an instance of a dataclass, not the class itself."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return what orjson writes of an instance of a dataclass: also what no field declares, where it finds that."""
+    """Return the attributes of a dataclass instance that orjson writes: fields, and without slots all attributes."""
     if "__slots__" in vars(type(value)):
         found = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     else:

@@ -4,8 +4,11 @@
 the package is installed; without it, or with the environment variable `LEDGERBEAM_PURE_PYTHON` set to anything but the
 empty string, the same work is done in Python, with the same results and the same errors, only slower.
 
-The compiled functions do the common case and stop before anything else, a failed system call included, so that all that
-is unusual is met, and all errors are worded, in one place: the Python code.
+The compiled functions handle only the common case. Before any other case, such as a failed system call, they stop. The
+Python code handles these cases and raises all errors.
+
+LMDB reports most damage of a file as an error. But if it follows an invalid page, such as one of zeros, it aborts the
+process or reads invalid memory. No Python code runs then, so compiled code prints the message of the crash.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _Sample = TypeVar("_Sample", bound=dict[str, bytes])
 
 
 class Compiled(Protocol):
-    """What the compiled module offers. Arrays are contiguous, numbers 8 bytes; none is held beyond the call."""
+    """The functions of the compiled module. Arrays are contiguous with 8-byte numbers, and not kept after a call."""
 
     def scan_file_headers(self, descriptor: int, position: int, peek: int, headers: _Bytes, sizes: _Numbers, /) -> int:
         """Read tar headers of a file from `position` on, each payload's size leading to the next.
@@ -32,15 +35,15 @@ class Compiled(Protocol):
             position: Where the first header is.
             peek: Bytes of each read, 512 to 4096: more than 512 may hold the next header too.
             headers: Filled with 512 bytes for each header.
-            sizes: Filled with the size of each payload; the shorter of the two says how many there are at most.
+            sizes: Filled with the size of each payload. The shorter of the two arrays limits the number of headers.
 
         Returns:
-            How many plain headers with the right checksum came first. Fewer than there is room for: the next one is not
-            plain, or damaged, or cannot be read.
+            The number of plain headers with a correct checksum. If it is less than the limit, the next header is not
+            plain, is damaged, or cannot be read.
         """
 
     def scan_bytes_headers(self, data: bytes, offset: int, headers: _Bytes, sizes: _Numbers, /) -> int:
-        """Do the same in bytes, from an offset on; end where they do not hold the next header whole."""
+        """Do the same for bytes in memory, from an offset, up to the last complete header."""
 
     def group_names(self, names: list[str], regular: NDArray[np.bool_], starts: NDArray[np.int64], /) -> int | None:
         """Find where samples begin, as `grouping.group_key` does.
@@ -51,7 +54,7 @@ class Compiled(Protocol):
             starts: Filled with the number of each sample's first member; as long as `names`.
 
         Returns:
-            How many samples there are; None when a name is hidden, begins with `__`, is not UTF-8 or comes twice, or a
+            The number of samples; None if a name is hidden, starts with `__`, is not UTF-8 or occurs twice, or if a
             sample is large.
         """
 
@@ -62,15 +65,16 @@ class Compiled(Protocol):
 
         Args:
             descriptor: The open file.
-            bounds: Of each the first byte of the sample before it, its own, and its end, where the next header is.
-            most: Ends when the samples have so many bytes or more.
+            bounds: For each sample the first byte of the previous sample, its own first byte, and its end, where the
+                next header is.
+            most: Reading ends when the samples have this many bytes.
             by_stem: Whether the names of two members of one stem are split at their last dot, not at their first.
-            kind: What is made: a dict of extension to content, with a `key`.
+            kind: Class of a sample: a dict of extension to content, with a `key`.
 
         Returns:
-            The samples: fewer than there are, perhaps none, before one of more than 8 MiB or 32 members, and before one
-            of which any member, or of the one before, or the first one behind, is not a plain file whose name has a
-            key, or cannot be read, or does not belong there.
+            The samples, perhaps fewer than requested or none. They end before a sample of more than 8 MiB or 32
+            members. They also end before a sample if one of these members is not a plain file whose name has a key,
+            cannot be read or belongs elsewhere: its own, those of the previous sample, or the first one after it.
         """
 
     def find_newlines(
@@ -86,8 +90,8 @@ class Compiled(Protocol):
             ends: Filled with the offset just after each newline.
 
         Returns:
-            How many were found, and how far the range is done: less than `stop` when there was no more room in `ends`,
-            or when the file ends there or cannot be read.
+            The number of newlines, and the end of the searched part. It is less than `stop` if `ends` is full, the file
+            ends, or it cannot be read.
         """
 
     def read_lines(
@@ -99,33 +103,34 @@ class Compiled(Protocol):
             descriptor: The open file.
             starts: First byte of each.
             stops: End of each.
-            first: Number of the line to begin with.
-            most: Ends when the lines have so many bytes or more.
+            first: Number of the first line to read.
+            most: Reading ends when the lines have this many bytes.
 
         Returns:
-            The lines: fewer than there are, perhaps none, before one that does not begin after a newline or whose only
-            newline is not its last byte, and before one of more than 8 MiB: damaged offsets can claim any size.
+            The lines, perhaps fewer than requested or none. They end before a line that does not follow a newline, or
+            whose only newline is not its last byte. They also end before a line of more than 8 MiB, since damaged
+            offsets can have any value.
         """
 
     def stat_files(self, folder: str, names: list[str], /) -> tuple[list[int], list[str]]:
         """Describe files of a folder.
 
         Returns:
-            Their sizes in bytes and times of modification in nanoseconds as decimal text: fewer than asked, perhaps
-            none, before one that is no file or cannot be described.
+            Sizes in bytes, and modification times in nanoseconds as decimal text. They end before a name that is not a
+            file or cannot be described, so there may be fewer than requested.
         """
 
     def holds_wide(self, data: bytes, /) -> bool:
-        """Return whether JSON text has what looks like an integer beyond 64 bits; see `json_values.holds_wide`."""
+        """Return whether JSON text seems to have an integer beyond 64 bits; see `json_values.holds_wide`."""
 
     def holds_null(self, line: bytes, /) -> bool:
-        """Return whether bytes have the word `null` in them."""
+        """Return whether bytes contain the word `null`."""
 
     def say_before_end(self, words: bytes, /) -> None:
-        """Have the process write words to standard error and exit with 1 where SIGABRT, SIGBUS or SIGSEGV would end it.
+        """Set a message for SIGABRT, SIGBUS and SIGSEGV: the process writes it to standard error and exits with 1.
 
         Args:
-            words: At most 4,096 bytes of them are written. They replace those of an earlier call.
+            words: The message, of which at most 4,096 bytes are written. It replaces an earlier message.
 
         Raises:
             OSError: The system does not allow it.
@@ -142,29 +147,29 @@ def _load() -> Compiled | None:
 
 
 compiled: Compiled | None = _load()
-"""The compiled module, None where Python does its work."""
+"""The compiled module; None if Python does its work."""
 
 
 _is_enabled = False
 
 
 def enable_crash_message() -> None:
-    """Take the end of this process: it is a command, and no program of a user. Call it before a ledger is opened."""
-    global _is_enabled  # noqa: PLW0603 - so is the way in which a process ends
+    """Allow crash messages, because this process is a command. Call it before a ledger is opened."""
+    global _is_enabled  # noqa: PLW0603 - signal handlers are global too
     _is_enabled = True
 
 
 def set_crash_message(path: str, remedy: str) -> None:
-    """Leave what is to be said if the process ends while a ledger is open; its exit status is 1 then.
+    """Set the message for a crash while a ledger is open. The exit status is 1 then.
 
-    Without compiled code, and in a program of a user, the signal ends it as ever.
+    Without compiled code, and in a program of a user, the signal ends the process without a message.
 
     Args:
         path: The folder of LMDB's files.
-        remedy: What to do if they are damaged.
+        remedy: Remedy for damaged files.
     """
     if _is_enabled and compiled is not None:
         compiled.say_before_end(
-            f"ledgerbeam: error: ledger {os.path.abspath(path)}: a library ended this command while it was open. If "
-            f"that stays so, its data.mdb is damaged: {remedy}\n".encode(errors="surrogateescape")
+            f"ledgerbeam: error: ledger {os.path.abspath(path)}: a library crashed while the ledger was open. If this "
+            f"happens again, its data.mdb is damaged: {remedy}\n".encode(errors="surrogateescape")
         )

@@ -1,7 +1,16 @@
-"""How a URL reaches its file system: canonical names, fsspec instances, retries and errors.
+"""File systems of URLs, and calls to them with retries.
 
-Every remote call of the package goes through `call`, which decides what is retried, how often, and which error the
-caller sees.
+Every remote call of the package goes through `call`, which retries transient failures and translates errors.
+
+The file systems are those of fsspec, with three changes:
+
+- Keys are literal. s3fs and adlfs cut a key at `?versionId=`, even if no version was requested. adlfs parses a key as
+  a URL, which drops line breaks and reorders the parts after `?` and `#`. So the index of `a?versionId=1.jsonl` would
+  overwrite the object `a`.
+- Small bodies are sent to S3 at once. botocore first asks the server whether it accepts a body (`Expect: 100-continue`,
+  RFC 9110, section 10.1.1). This saves sending a large body that is refused, and costs a round trip for others.
+- Creating an object in memory (`memory://`) is exclusive between threads. fsspec checks for the object, copies the
+  content and stores it in separate steps.
 """
 
 from __future__ import annotations
@@ -36,13 +45,13 @@ PAUSE_SECONDS = 0.2
 
 
 LONGEST_WAIT_SECONDS = 300.0
-"""Longest wait before a retry when the server names a time (`Retry-After`)."""
+"""Longest wait before a retry if the server names a time (`Retry-After`), in seconds."""
 
 SILENT_SECONDS = 2.0
-"""How long a call is retried before the first warning."""
+"""Time of retries before the first warning, in seconds."""
 
 WARNING_SECONDS = 10.0
-"""Least time between two warnings of retries in one process."""
+"""Least time between two warnings of retries in one process, in seconds."""
 
 _LONG_PAUSE = 5.0  # a longer pause is named in the warning
 
@@ -59,15 +68,15 @@ _silent_until = 0.0
 def filesystem(url: str, options: Options | None = None) -> Any:
     """Return the fsspec file system of a URL, one for each process and set of options.
 
-    fsspec itself keeps one instance for each thread, each with connections of its own; sharing one across
-    threads is safe because its calls all run on fsspec's event loop.
+    fsspec itself keeps one instance for each thread, with separate connections. Sharing one across threads is safe
+    because all its calls run on fsspec's event loop.
 
     Args:
         url: Any URL of the file system.
         options: Storage options, passed untouched.
 
     Raises:
-        UsageError: No such scheme, or the extra that brings it is not installed.
+        UsageError: The scheme is unknown, or the package of its client is not installed.
     """
     import fsspec.utils  # noqa: PLC0415 - a job on local files needs neither this nor tenacity
 
@@ -112,13 +121,13 @@ def _client(scheme: str) -> Any:
 
 
 def import_client(scheme: str) -> None:
-    """Import the client of a store for processes that will be forked from this one; nothing is made that uses it.
+    """Import the client of a store before processes are forked. No instance is created.
 
     Args:
-        scheme: The canonical scheme of its URLs. Of stores whose clients begin threads, nothing is imported.
+        scheme: The canonical scheme of its URLs. A client that starts threads at import is not imported.
     """
     if store_named(scheme).imports_quietly:
-        with contextlib.suppress(ImportError):  # an error of who uses the store, if anybody does
+        with contextlib.suppress(ImportError):  # reported when the store is used
             _client(scheme)
 
 
@@ -136,7 +145,7 @@ def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwa
         **kwargs: Its keyword arguments.
 
     Returns:
-        What the call returns.
+        The result of the call.
 
     Raises:
         StorageError: The call failed; the cause is kept. See `storage_error` for its subclasses.
@@ -191,23 +200,23 @@ def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None
 
 
 ASKED_FOR = 1 << 20
-"""Bytes of a body from which on a server of S3 is asked before it is sent."""
+"""Size of a body from which S3 is asked before it is sent, in bytes."""
 
 _turn = threading.Lock()
 
 _VERSIONS = {"s3": "?versionId=", "azure": "?versionid="}
-"""What begins the version of an object, by the API of its store."""
+"""Marker before the version of an object in its name, by the API of the store."""
 
 _IN_URLS = re.compile(r"[\t\r\n?#]")
-"""What means something else in a URL than in a key."""
+"""Characters that have a special meaning in a URL but not in a key."""
 
 
 def with_literal_keys(client: Any, api: str | None) -> Any:
-    """Return a class of file systems that takes keys as they are; the class itself where it does so already.
+    """Return a class of file systems with literal keys; the same class if it has them already.
 
     Args:
         client: Class of s3fs, adlfs or another package.
-        api: That of its store.
+        api: The API of its store.
     """
     if api not in _VERSIONS:
         return client
@@ -233,7 +242,7 @@ def with_literal_keys(client: Any, api: str | None) -> Any:
 
 
 def sending_at_once(client: Any) -> Any:
-    """Return a class of file systems that sends bodies of less than `ASKED_FOR` bytes to S3 without a question.
+    """Return a class of file systems that sends bodies of less than `ASKED_FOR` bytes to S3 without asking first.
 
     Args:
         client: Class of s3fs.
@@ -249,7 +258,7 @@ def sending_at_once(client: Any) -> Any:
 
 
 def _ask_for_large_only(params: dict[str, Any], **_: Any) -> None:
-    """Take the question from a request that is about to be made."""
+    """Remove the header `Expect` from a request with a small body."""
     from botocore.utils import determine_content_length  # noqa: PLC0415 - an optional package
 
     length = determine_content_length(params.get("body"))
@@ -258,10 +267,10 @@ def _ask_for_large_only(params: dict[str, Any], **_: Any) -> None:
 
 
 def creating_in_turn(client: Any) -> Any:
-    """Return a class of file systems of whose threads one at a time writes a whole object.
+    """Return a class of file systems in which one thread at a time writes a whole object.
 
     Args:
-        client: Class of fsspec for what lies in the memory of this process.
+        client: Class of fsspec for files in the memory of this process.
     """
 
     class InTurn(client):

@@ -34,14 +34,14 @@ def concatenated(sources: Sequence[FileInfo], target: str, options: Options | No
     Everything else streams through memory in blocks.
 
     Args:
-        sources: What to join. An object must still have its listed version, a local file its listed size; use a
-            `SourceWatch` to detect what is written to it.
-        target: Where the result goes.
-        options: Storage options of all of them.
+        sources: The sources. An object must still have its listed version, a local file its listed size; use a
+            `SourceWatch` to detect other writes to it.
+        target: URL of the result.
+        options: Storage options of all URLs.
 
     Raises:
         ChangedSourceError: A source changed since it was listed.
-        SourceNotFoundError: There is no such source; also the errors of `publish`.
+        SourceNotFoundError: A source does not exist; also the errors of `publish`.
     """
     if can_copy(sources, target):
         with copied(sources, target, options):

@@ -19,17 +19,17 @@ _R = TypeVar("_R")
 def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int, waiting: int = 0) -> Iterator[_R]:
     """Apply a function to items in threads and yield the results in the order of the items.
 
-    At most `threads + waiting + 1` results exist at a time, so memory stays bounded however many items there are.
-    Closing the iterator cancels the calls that have not started.
+    At most `threads + waiting + 1` results exist at a time, so memory is bounded. Closing the iterator cancels the
+    calls that have not started.
 
     Args:
         function: Called with one item; runs in a thread.
         items: The items, read lazily.
         threads: Number of concurrent calls, at least 1.
-        waiting: Number of further results that may wait while the first one is slow.
+        waiting: Number of further results that may wait for a slow first one.
 
     Raises:
-        Exception: What `function` raised, when the result of that item is due.
+        Exception: The exception of `function` for an item, when its result is due.
     """
     pool = ThreadPoolExecutor(threads, "ledgerbeam-ahead")
     running: deque[Future[_R]] = deque()
@@ -45,17 +45,17 @@ def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int, w
 
 
 def ask_each(ask: Callable[[str], _T], urls: Sequence[str]) -> list[_T]:
-    """Ask for something of each URL: of local ones one after the other, else up to `CONCURRENCY` at once.
+    """Call a function for each URL: for local ones in turn, else up to `CONCURRENCY` calls at once.
 
     Args:
-        ask: The question: one system call or one request.
+        ask: Makes one system call or one request.
         urls: Canonical URLs.
 
     Returns:
-        The answers, in the order of `urls`.
+        The results, in the order of `urls`.
 
     Raises:
-        Exception: What `ask` raised.
+        Exception: An exception of `ask`.
     """
     if len(urls) < 2 or all(map(is_local, urls)):
         return [ask(url) for url in urls]

@@ -33,7 +33,7 @@ _MAGICS = (
     (b"\x93NUMPY", "a NumPy array", ""),
     (b"Obj\x01", "an Avro file", ""),
 )
-"""First bytes, what they are the beginning of, and the suffix that names it; none if it is not read."""
+"""First bytes, kind of content, and the suffix of its names; empty if this kind is not read."""
 
 _LEAST = 8  # bytes that show whether content is text
 _BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", re.DOTALL)
@@ -51,9 +51,10 @@ _ONE_LINE_EACH = "write one value in each line, for example with `jq -c '.[]' FI
 
 
 def kind_of(head: bytes) -> tuple[str, str] | None:
-    """Return the kind of content that begins with some bytes, and the suffix of its names, if it is read.
+    """Return the kind of content with these first bytes, and the suffix of its names; empty if it is not read.
 
-    None for text and for what is not known.
+    Returns:
+        None for text and for unknown content.
     """
     for magic, kind, suffix in _MAGICS:
         if head.startswith(magic):
@@ -68,15 +69,15 @@ def kind_of(head: bytes) -> tuple[str, str] | None:
 
 
 def require_kind(head: bytes, url: str, name: str) -> None:
-    """Check that content can be of the format that the name of its file says.
+    """Check that content can have the format that the name of its file shows.
 
     Args:
-        head: Its first bytes, decompressed; `HEAD` of them or all.
+        head: The first `HEAD` bytes, decompressed, or all bytes.
         url: The file, for messages.
-        name: The name of the format; others than those with lines, samples or pages are accepted.
+        name: Name of the format. Formats other than JSONL, text, tar and WARC are not checked.
 
     Raises:
-        SourceError: It is of another kind.
+        SourceError: The content is of another kind.
     """
     expected = _NAMES.get(name)
     if expected is None or (name == "text" and _is_text(head)):
@@ -96,11 +97,11 @@ def require_kind(head: bytes, url: str, name: str) -> None:
 
 
 def _json_fault(head: bytes) -> str | None:
-    """Return what text is that cannot be JSON lines, and the remedy; None if it can be."""
+    """Return the kind of a text that cannot be JSON lines, and the remedy; None if it can be."""
     if _PAGE.match(head):
         return "a page of HTML or XML, as a server may send in place of a file; download it again, or leave it out"
     if _PRETTY.match(head):
-        return f"JSON that goes over several lines; {_ONE_LINE_EACH}"
+        return f"JSON values over several lines; {_ONE_LINE_EACH}"
     first, *others = head.split(b"\n")[:4]
     for mark in (b",", b"\t", b";"):
         count = first.count(mark)
@@ -123,14 +124,14 @@ def _is_text(head: bytes) -> bool:
 
 
 def line_fault(line: bytes) -> str | None:
-    """Return what a first line that is no JSON may be, and the remedy; None if that is unknown."""
+    """Return the probable kind of a first line that is not JSON, and the remedy; None if it is unknown."""
     if fault := _json_fault(line + b"\n-"):
         return fault
     if found := kind_of(line):
         kind, suffix = found
         return f"{kind}; " + (f"give it a name that ends with {suffix}" if suffix else "convert it to JSON lines")
     if line.lstrip()[:1] in (b"{", b"["):
-        return f"a part of a value, if its JSON goes over several lines; correct it, or {_ONE_LINE_EACH}"
+        return f"a part of a value, perhaps of JSON over several lines; correct it, or {_ONE_LINE_EACH}"
     if _COLUMNS.fullmatch(line.strip()):
         return _TABLE
     return None
@@ -139,14 +140,14 @@ def line_fault(line: bytes) -> str | None:
 def require_lines(head: bytes, url: str) -> None:
     """Check that the only line of a file `x.json` is a record, not an array of records.
 
-    In JSON lines an array of objects is a record; a whole file of JSON, which `.json` says as well, holds several.
+    In JSON lines, an array of objects is one record. In a `.json` file that is one JSON value, it is a list of records.
 
     Args:
-        head: Its first bytes.
+        head: The first bytes of the file.
         url: The file, for messages.
 
     Raises:
-        SourceError: It is an array of objects.
+        SourceError: The line is an array of objects.
     """
     if _ONE_ARRAY.match(head) and _JSON_NAME.search(url.rpartition("/")[2]):
         raise SourceError(
@@ -162,15 +163,15 @@ def require_head(url: str, options: Options | None, listed: FileInfo | None, nam
 
 
 def require_compressed(head: bytes, url: str, name: str) -> None:
-    """Check that content is of the compression that the name of its file says.
+    """Check that content has the compression that the name of its file shows.
 
     Args:
-        head: Its first bytes.
+        head: The first bytes of the file.
         url: The file, for messages.
-        name: The name of the compression.
+        name: Name of the compression.
 
     Raises:
-        SourceError: It is of another kind, or empty.
+        SourceError: The content is of another kind, or empty.
     """
     if not head:
         raise SourceError(f"{url}: expected {name} data, as its name says, found an empty file; write it again")
@@ -180,7 +181,7 @@ def require_compressed(head: bytes, url: str, name: str) -> None:
     if kind:
         remedy = f"give it a name that ends with {suffix}" if suffix else "extract or convert it"
     elif len(head) < _LEAST or not _is_text(head):
-        return  # it is cut off, or damaged
+        return  # truncated or damaged data, which the decompression reports
     else:
         page = _json_fault(head)
         kind = "text that is not compressed" if page is None else page.partition(";")[0]
@@ -189,15 +190,15 @@ def require_compressed(head: bytes, url: str, name: str) -> None:
 
 
 def require_columns(head: bytes, url: str, magic: bytes) -> None:
-    """Check that content which ends unlike a file of columns begins as one: it is cut off, not of another kind.
+    """Check that a file without the end of a file of columns has its start: it is truncated, not of another kind.
 
     Args:
-        head: Its first bytes.
+        head: The first bytes of the file.
         url: The file, for messages.
         magic: The first bytes of the format.
 
     Raises:
-        SourceError: It is of another kind.
+        SourceError: The content is of another kind.
     """
     kind, suffix = kind_of(head) or ("", "")
     if head and not kind and not head.startswith(magic) and b"\0" not in head:

@@ -1,4 +1,9 @@
-"""Concurrent ranged requests: which of them are retried, and which error a failed one raises."""
+"""Concurrent ranged requests of listed versions, with retries of the failed ones.
+
+S3 and Azure accept `If-Match` with the ETag, GCS a generation. The version in the response is compared too, since some
+servers ignore the condition. For web servers and the Hub only the response is compared. For other stores a second
+request after the read checks the version.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +99,7 @@ def _final(error: BaseException, url: str, listed: FileInfo | None) -> StorageEr
 
 
 _PIECE = 1 << 20
-"""Bytes of the body of a response that are taken together."""
+"""Bytes of a response body in one read."""
 
 
 class OtherVersionError(Exception):
@@ -102,7 +107,7 @@ class OtherVersionError(Exception):
 
 
 def takes_conditions(url: str) -> bool:
-    """Return whether a given version can be read without an extra request: a local file is compared as it is opened."""
+    """Return whether a version can be read without an extra request. A local file is checked when it is opened."""
     return is_local(url) or store_of(url).api is not None
 
 
@@ -120,10 +125,10 @@ def cat_listed(
         urls: Canonical URLs.
         starts: First byte of each range; None for the whole object.
         stops: End of each range, exclusive; None for the whole object.
-        versions: The version of each, as in `FileInfo.version`; of web servers None for any.
+        versions: The version of each, as in `FileInfo.version`; for a web server, None stands for any version.
 
     Returns:
-        For each its bytes or its error; for another version one of status 412, or `OtherVersionError`.
+        The bytes or the error of each. If the version differs, the error has status 412 or is `OtherVersionError`.
     """
     api = store_of(urls[0]).api
     asked: list[tuple[str, int | None, int | None, Any]] = list(zip(urls, starts, stops, versions, strict=True))
@@ -136,7 +141,7 @@ def cat_listed(
 
     found: list[bytes | BaseException] = asyn.sync(
         store.loop,
-        asyn._run_coros_in_chunks,  # noqa: SLF001 - what `cat_ranges` of all these stores is made of
+        asyn._run_coros_in_chunks,  # noqa: SLF001 - `cat_ranges` of all these stores is based on it
         [_CONDITIONAL[api](store, *one) for one in asked],
         batch_size=CONCURRENCY,
         nofiles=True,
@@ -158,7 +163,7 @@ async def _read_s3(store: Any, url: str, start: int | None, stop: int | None, ve
         try:
             _require(version, answer.get("ETag"))
             body, data = answer["Body"], _room_for(answer.get("ContentLength", 0))
-            while some := await body.read(_PIECE):  # the client would hold all pieces, and join them
+            while some := await body.read(_PIECE):  # `read()` of the client would hold all pieces and join them
                 data.write(some)
         finally:
             answer["Body"].close()
@@ -170,9 +175,9 @@ async def _read_s3(store: Any, url: str, start: int | None, stop: int | None, ve
 
 
 def _room_for(size: int) -> io.BytesIO:
-    """Return a file in memory that has this size from the first, and is written from its beginning.
+    """Return a file in memory that has its final size already, positioned at its start.
 
-    Of several that grow side by side each is copied again and again: that took half of the processors of such reads.
+    Growing buffers are copied repeatedly. With concurrent reads, this took half of the processor time.
     """
     data = io.BytesIO()
     if size:

@@ -14,11 +14,11 @@ from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 
 
 def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None = None) -> bytes:
-    """Read a whole source: one request when it is remote.
+    """Read a whole source: one request if it is remote.
 
     Raises:
-        ChangedSourceError: It changed since it was listed.
-        SourceNotFoundError: There is no such source; also UsageError and StorageError as in `stat`.
+        ChangedSourceError: The source changed since it was listed.
+        SourceNotFoundError: The source does not exist; also UsageError and StorageError as in `stat`.
     """
     return read_many_files([url], options, None if listed is None else [listed])[0]
 
@@ -29,7 +29,7 @@ def read_many_files(
     """Read whole small sources, remote ones up to `CONCURRENCY` at a time.
 
     Args:
-        urls: Local paths or URLs; all remote ones of one store. All contents are held in memory.
+        urls: Local paths, or URLs of one store. All contents are kept in memory.
         options: Storage options.
         listed: The listed properties of each; only that version is read.
 

@@ -20,11 +20,11 @@ from ledgerbeam.io.storage.concurrency import CONCURRENCY
 from ledgerbeam.io.storage.responses import byte_range, require_range
 
 READ_SECONDS = 60.0
-"""How long a read waits for the next bytes."""
+"""Longest wait for the next bytes of a read, in seconds."""
 
 
 class HubFileSystem(HfFileSystem):
-    """The file system of `huggingface_hub` with fewer requests, and with the version of what is read."""
+    """The file system of `huggingface_hub` with fewer requests, and with the version of each read."""
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Describe a file or a folder: one request."""
@@ -95,7 +95,7 @@ class HubFileSystem(HfFileSystem):
             end: End, exclusive; None for the whole file.
 
         Returns:
-            The version of what was read, and its bytes.
+            The version of the file, and the bytes.
 
         Raises:
             StorageError: The response names no version or is not the range; also the errors of the client.

@@ -1,4 +1,4 @@
-"""Write to a dataset of the Hub: read what it holds, upload contents in advance, then make one commit of them."""
+"""Datasets of the Hub: read the files of a commit, upload contents in advance, and commit them together."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class HubDataset:
 
     Args:
         url: `hf://datasets/OWNER/NAME[@BRANCH][/FOLDER]`.
-        options: `endpoint` and `token`. Default: those of the environment.
+        options: `endpoint` and `token`. Default: the values in the environment.
 
     Raises:
         UsageError: The URL does not name a dataset.
@@ -151,21 +151,22 @@ class HubDataset:
             additions,
             repo_type="dataset",
             revision=self._branch,
-            num_threads=1,  # for LFS: a kill loses what is in flight; Xet uploads chunks concurrently anyway
+            num_threads=1,  # for LFS: a kill loses the files in transfer; Xet uploads chunks concurrently anyway
         )
         return {name: Upload(_sent(one), one.upload_info.size, one) for name, one in operations.items()}
 
     def commit(self, uploads: Sequence[Upload], removed: Sequence[str], parent: str, message: str) -> str | None:
-        """Make one commit.
+        """Create one commit.
 
         Args:
-            uploads: What it adds or replaces.
+            uploads: Files that the commit adds or replaces.
             removed: Names of the files that it removes.
-            parent: Hash of the commit that it follows.
-            message: Its title.
+            parent: Hash of its parent commit.
+            message: Title of the commit.
 
         Returns:
-            Its hash; None if another commit follows the parent, perhaps this one, if its response was lost.
+            The hash of the commit; None if the parent already has a child commit. The child may be this commit, if its
+            response was lost.
         """
         deletions = [CommitOperationDelete(self._path(name), is_folder=False) for name in removed]
         try:
@@ -190,7 +191,7 @@ class HubDataset:
 
 
 def _sent(operation: CommitOperationAdd) -> str | None:
-    """Return the SHA-256 of an uploaded content, which the client then no longer holds; else None."""
+    """Return the SHA-256 of content that was uploaded, and so dropped by the client; else None."""
     is_sent = operation.path_or_fileobj == b"" and operation.upload_info.size > 0
     return str(operation.upload_info.sha256.hex()) if is_sent else None
 

@@ -1,4 +1,4 @@
-"""A folder of objects on any fsspec store: nearly all are created once and never changed."""
+"""Folders of whole objects on any store. Nearly all objects are created once and never changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BAD_REQUEST = 400
 _REFUSALS = {"AccessDenied": 403, "InternalError": 500, "ServiceUnavailable": 503, "SlowDown": 503}
 _READ_AT_ONCE = 64
 _ONE_PUT = 32 * 1024 * 1024
-_NO_MARKUP = re.compile("[\0-\x1f\x7f-\x9f\ufffe\uffff]")  # XML does not hold them, or not as they are
+_NO_MARKUP = re.compile("[\0-\x1f\x7f-\x9f\ufffe\uffff]")  # characters that XML cannot represent, or changes
 
 
 class ObjectFolder:
@@ -83,7 +83,7 @@ class ObjectFolder:
         return [os.path.relpath(path, self._url or "/") for path in found]
 
     def _find(self, root: str) -> list[str]:
-        if self._kind.api == "s3":  # fsspec asks twice more where nothing is
+        if self._kind.api == "s3":  # fsspec makes two more requests for an empty folder
             return self._listed(root)
         store = self._store
         store.invalidate_cache()
@@ -148,10 +148,10 @@ class ObjectFolder:
         return self.create_new(name, data) or self.read([name]) == [data]
 
     def create_new(self, name: str, data: bytes) -> bool:
-        """Create an object as `create` does, unless there is one, whatever it holds: it stays.
+        """Create an object unless it exists already, with any content.
 
         Returns:
-            Whether it was created. False also if it was, and the store's response was lost.
+            Whether it was created. False also if it was created and the response of the store was lost.
 
         Raises:
             DiskFullError: There is no space.
@@ -161,10 +161,10 @@ class ObjectFolder:
         return self._link(url, data) if self._local else call(url, "write", self._put, url, data)
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write an object whole, in the place of what has the name; on a local disk it may be lost with the power.
+        """Create or replace an object atomically. On a local disk it may be lost in a power failure.
 
         Raises:
-            DiskFullError: There is no room.
+            DiskFullError: There is no space.
             StorageError: The store refused.
         """
         url = f"{self._url}/{name}"
@@ -233,7 +233,7 @@ class ObjectFolder:
         return created
 
     def exists(self, name: str) -> bool:
-        """Return whether an object exists: one request for one byte, which no cache of the client answers.
+        """Return whether an object exists: one request for one byte, which bypasses the caches of the client.
 
         Raises:
             StorageError: The store did not answer.
@@ -264,7 +264,7 @@ class ObjectFolder:
         if not urls:
             return
         store, at_once = self._store, self._kind.deletes_many
-        if at_once > 1:  # of one bucket, as S3 describes them
+        if at_once > 1:  # S3 takes the keys of one bucket as XML
             urls, others = _by_markup(urls)
             for start in range(0, len(urls), at_once):
                 some = urls[start : start + at_once]
@@ -312,7 +312,7 @@ def s3_pages(
 
 
 def _by_markup(urls: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the URLs that XML can name, and the others."""
+    """Return the URLs whose keys XML can represent, and the others."""
     found: tuple[list[str], list[str]] = [], []
     for url in urls:
         found[_NO_MARKUP.search(url) is not None].append(url)
@@ -320,9 +320,9 @@ def _by_markup(urls: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def _delete_keys(store: Any, urls: Sequence[str]) -> None:
-    """Delete objects of a bucket of S3 with one request; each key is a name, also one with ``*``, ``?`` or ``[``.
+    """Delete objects of an S3 bucket with one request. Keys are literal, also with ``*``, ``?`` or ``[``.
 
-    `rm` of s3fs takes names for patterns, and is silent about what the store refused to delete.
+    `rm` of s3fs interprets names as patterns, and ignores the objects that the store refused to delete.
 
     Raises:
         OSError: An object was not deleted.
@@ -335,7 +335,7 @@ def _delete_keys(store: Any, urls: Sequence[str]) -> None:
 
 
 class _RefusedError(OSError):
-    """What S3 says of an object that it did not delete, in the form in which botocore says what became of a request."""
+    """Error of S3 for an object that it did not delete, in the form of an error response of botocore."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(f"{error.get('Key')}: {error.get('Code')}: {error.get('Message')}")

@@ -1,4 +1,8 @@
-"""TODO."""
+"""Checks before files are written or removed: links, and foreign files of the same name.
+
+The owner of a folder identifies its files by their paths. A link to another folder would redirect these paths to
+foreign files. The folder itself, and its parents, may be links.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from ledgerbeam.io.storage.urls import canonical_url, is_local
 
 
 def first_link(root: str, folder: str) -> str | None:
-    """Return the first link on the way from a folder to one below it; None if there is none.
+    """Return the first link on the path from a folder to a subfolder; None if no part is a link.
 
     Args:
         root: Canonical path of a local folder; it may be a link itself.
-        folder: The folder below it, or `root`.
+        folder: A folder below `root`, or `root` itself.
     """
     path = root.rstrip("/")
     for part in filter(None, folder[len(path) :].split("/")):
@@ -29,14 +33,14 @@ def first_link(root: str, folder: str) -> str | None:
 
 
 def refuse_links(root: str, folders: Iterable[str]) -> None:
-    """Check that no link lies on the way from a folder to those below it; there are none on an object store.
+    """Check that no part of the paths from a folder to its subfolders is a link. Object stores have no links.
 
     Args:
         root: Canonical URL of a folder.
-        folders: Canonical URLs of folders below it, or itself.
+        folders: Canonical URLs of folders below it, or of the folder itself.
 
     Raises:
-        UsageError: If there is one.
+        UsageError: A part is a link.
     """
     if is_local(root):
         for folder in folders:
@@ -45,14 +49,14 @@ def refuse_links(root: str, folders: Iterable[str]) -> None:
 
 
 def refuse_folder_links(root: str, *, owned_by: str) -> None:
-    """Check that no folder below a folder is a link, however deep, but in folders with owners of their own.
+    """Check that no folder below a folder is a link, at any depth. Subfolders with other owners are skipped.
 
     Args:
-        root: A folder, or URL; it need not exist.
-        owned_by: Name of the folder that an owned folder has.
+        root: A folder or URL, which need not exist.
+        owned_by: Name of the subfolder that marks an owned folder.
 
     Raises:
-        UsageError: If there is one.
+        UsageError: A folder is a link.
     """
     if is_local(root):
         link = next(_folder_links(canonical_url(root), owned_by), None)
@@ -70,8 +74,8 @@ def _folder_links(root: str, owned_by: str) -> Iterator[str]:
 
 def _is_link(link: str, root: str) -> UsageError:
     return UsageError(
-        f"{link}: expected a folder, found a link: what is written below {root} could replace files of others; put a "
-        "folder in its place, or give another folder"
+        f"{link}: expected a folder, found a link: outputs below {root} could replace foreign files; put a folder in "
+        "its place, or give another folder"
     )
 
 
@@ -80,13 +84,13 @@ _WORD = 8
 
 
 class Looks(Protocol):
-    """How a file of a kind looks; a compiled regular expression is one."""
+    """Test for the content of a kind of file, such as a compiled regular expression."""
 
     def match(self, content: bytes, /) -> object:
-        """Return something true if a file may be of the kind.
+        """Return a true value if a file may be of the kind.
 
         Args:
-            content: The whole file, or of a large one the beginning and the end, from a multiple of 8 bytes.
+            content: The whole file. For a large file, its first bytes and its last bytes from a multiple of 8.
         """
 
 
@@ -97,19 +101,19 @@ def refuse_foreign(
     kind: str,
     remedy: str = "or give another name",
 ) -> list[str]:
-    """Check that files that are to be written are not there, or that such ones are, which are replaced.
+    """Check that the files at some URLs do not exist, or are earlier files of the same kind, which may be replaced.
 
     Args:
-        files: How each one looks, by its URL.
+        files: Test for the content of each file, by its URL.
         options: Storage options.
-        kind: What they are, for the message.
-        remedy: What to do once a file of others is moved away, or instead.
+        kind: Kind of the files, for the message.
+        remedy: Alternative to moving the foreign file away, for the message.
 
     Returns:
-        The URLs of those that are there.
+        The URLs of the files that exist.
 
     Raises:
-        UsageError: One is there that looks otherwise; also StorageError.
+        UsageError: A file of another kind exists; also StorageError.
     """
     there = []
     for url, looks in files.items():

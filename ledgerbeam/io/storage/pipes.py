@@ -1,6 +1,6 @@
 """`pipe:` sources: the output of a shell command.
 
-Such a name can run any program, so it is refused unless the environment variable `LEDGERBEAM_ALLOW_PIPES` is `1`.
+Such a name can run any program. It is refused unless the environment variable `LEDGERBEAM_ALLOW_PIPES` is `1`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENDED_EARLY = 128 + signal.SIGPIPE  # with pipefail: the next command stopped r
 
 
 def is_pipe(url: str) -> bool:
-    """Return whether a name is that of a pipe."""
+    """Return whether a name is a `pipe:` command."""
     return url.startswith(_SCHEME)
 
 
@@ -38,7 +38,7 @@ def read_pipe(url: str) -> Iterator[bytes]:
 
     Raises:
         SourceError: The command fails; the output up to the failure was already returned.
-        UsageError: Pipes are not allowed, or there is no command.
+        UsageError: Pipes are not allowed, or the command is empty.
     """
     command = url.removeprefix(_SCHEME).strip()
     if os.environ.get(ALLOW_PIPES) != "1":

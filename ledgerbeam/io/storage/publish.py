@@ -38,39 +38,39 @@ TEMPORARY_SUFFIX = ".lbtmp"
 _TEMPORARY = re.compile(r"\..+(\.\d+-\d+\.lbtmp)", re.DOTALL)
 _BUFFER = 1024 * 1024
 _ONE_WRITE = 256 * 1024
-"""Bytes that one system call writes, at most. For larger ones Linux takes larger pages, and on a virtual machine, where
-these were given back to the host, a file of 16 MB took eight times as long."""
+"""Greatest number of bytes in one write. For longer writes Linux allocates larger pages. On a virtual machine that had
+returned them to the host, a file of 16 MB took eight times as long."""
 
 _ONE_PUT = 32 * 1024 * 1024  # held in memory up to this size, on disk beyond it
-_COPIED = 4 * 1024 * 1024  # what a client may copy on its way, if it can be given in another form
+_COPIED = 4 * 1024 * 1024  # largest content that the client may copy if an upload without copies exists
 _NAME_MAX = 255
 _SYNCS = 16
-"""Files of a process that are synced in threads at once, besides one of each task."""
+"""Number of threads that sync files of a process, besides the threads of tasks, which sync one file each."""
 
 _counter = itertools.count()
 
 
 class _Together(threading.local):
-    """What a thread publishes at the end of `publishing_together`: path, content and earliest time; else None."""
+    """Pending outputs of a thread inside `publishing_together`: path, content, earliest time. Outside it is None."""
 
     outputs: list[tuple[str, bytes, int]] | None = None
 
 
 _held = _Together()
-_syncing: dict[int, ThreadPoolExecutor] = {}  # by process: those of a parent are never touched by a forked one
+_syncing: dict[int, ThreadPoolExecutor] = {}  # by process ID: a forked process never uses its parent's threads
 
 
 @contextlib.contextmanager
 def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0) -> Iterator[BinaryIO]:
     """Open an output that appears, complete and durable, when the body ends, and never if the body raises.
 
-    Local: the folders are created (and stay, even if the body raises), the file is written under a temporary name in
-    the folder of the target, fsynced, renamed to the target, and the folder is fsynced. Object stores: one put, or one
-    completion of a multipart upload for outputs over 100 MB (GCS and Azure: over 32 MiB). This replaces a former output
-    of the same name.
+    Local: missing folders are created, and stay even if the body raises. The file is written under a temporary name in
+    the folder of the target and fsynced. Then it is renamed to the target, and the folder is fsynced. Object stores:
+    one put, or one completion of a multipart upload for outputs over 100 MB (GCS and Azure: over 32 MiB). An earlier
+    output of the same name is replaced.
 
     Args:
-        url: Where the output goes: a local path or a URL of an object store.
+        url: The output: a local path, or a URL of an object store.
         options: Storage options.
         not_before_ns: The earliest modification time that a local output may have, in nanoseconds since 1970.
 
@@ -78,9 +78,9 @@ def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0)
         A binary file to write to. It must not be closed or used after the body.
 
     Raises:
-        DiskFullError: No space is left; nothing was published and a former output is intact.
-        StorageError: No permission, or the disk or the store refused. The file itself raises these where it is written
-            to; other errors of the body are the caller's and pass as they are.
+        DiskFullError: No space is left. Nothing was published, and an earlier output is intact.
+        StorageError: No permission, or the disk or the store refused. Writes to the file raise these too. Other
+            exceptions of the body are not changed.
         UsageError: The URL names a folder, or a store that cannot publish atomically.
     """
     url = _named(url)
@@ -97,7 +97,7 @@ def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_
     """Publish a whole output at once; see `publish` for the guarantees and errors.
 
     Args:
-        url: Where the output goes.
+        url: The output.
         data: Its content.
         options: Storage options.
         not_before_ns: As in `publish`.
@@ -107,7 +107,7 @@ def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_
             upload_bytes(target, data, options)
             return
         if len(data) <= _ONE_PUT:
-            _put(target, data, options)  # without the copies that a file takes
+            _put(target, data, options)  # avoids the copies of a file object
             return
     elif _held.outputs is not None:
         _held.outputs.append((target, data, not_before_ns))
@@ -119,16 +119,15 @@ def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_
 def publish_all(
     outputs: Sequence[tuple[str, bytes]], options: Options | None = None, *, below: str | None = None
 ) -> None:
-    """Publish whole outputs of one store: each appears after those before it, and all are durable at the end.
+    """Publish whole outputs of one store. They appear in order, and all are durable at the end.
 
-    The contents of local ones are on the disk before the first appears. They are written and synced together, which
-    takes half the time of one after the other.
+    The contents of local outputs are on the disk before the first one appears. They are written and synced together,
+    which takes half the time of separate syncs.
 
     Args:
         outputs: URL and content of each.
         options: Storage options.
-        below: Canonical URL of the folder that they all lie below, in which no folder may be a link; None if there is
-            none.
+        below: Canonical URL of a folder that contains all outputs. No folder below it may be a link. None for no check.
 
     Raises:
         DiskFullError: No space is left; also the other errors of `publish`. Outputs before the one in error may have
@@ -146,9 +145,9 @@ def publish_all(
 
 @contextlib.contextmanager
 def publishing_together() -> Iterator[None]:
-    """Let what this thread gives to `publish_bytes` appear when the body ends: local outputs, as `publish_all` does it.
+    """Publish the local outputs of `publish_bytes` in this thread when the body ends, as `publish_all` does.
 
-    Objects appear at once. If the body raises, no local output does. The body does not read what it publishes.
+    Objects appear at once. If the body raises, no local output appears. The body cannot read its own outputs.
 
     Raises:
         DiskFullError: No space is left; also the other errors of `publish_all`.
@@ -168,7 +167,7 @@ def _named(url: str) -> str:
         UsageError: It names a folder, or a store that cannot publish atomically.
     """
     if url.endswith("/"):
-        raise UsageError(f"{url}: an output needs a file name, this names a folder")
+        raise UsageError(f"{url}: expected the name of a file, found a folder; add a name for the output")
     url = canonical_url(url)
     if not is_local(url):
         require_atomic(url)
@@ -179,15 +178,15 @@ def require_atomic(url: str) -> None:
     """Check that a store publishes in one step.
 
     Args:
-        url: Where an output goes, as `canonical_url` returns it.
+        url: Canonical URL of an output.
 
     Raises:
-        UsageError: It does not.
+        UsageError: The store cannot publish in one step.
     """
     if store_of(url).api == "hub":
         raise UsageError(
-            f"{url}: every file that is written to the Hub is a commit; write to a local path or an object store, and "
-            "send all of it in one: ledgerbeam publish LEDGER --to hf://datasets/OWNER/NAME"
+            f"{url}: every file written to the Hub would be a commit; write to a local path or an object store, then "
+            "send all files in one commit: ledgerbeam publish LEDGER --to hf://datasets/OWNER/NAME"
         )
     if not store_of(url).publishes_whole:
         raise UsageError(
@@ -251,21 +250,21 @@ def _publish_all_local(outputs: Sequence[tuple[str, bytes, int]]) -> None:
 
 
 def _sync_together(outputs: Sequence[_LocalOutput]) -> None:
-    """Sync outputs at the same time: a file system does the work of all at once, which is a wait for the disk."""
+    """Sync outputs at the same time, so that they wait for the disk together."""
     others = [_sync_threads().submit(output.sync) for output in outputs[1:]]
     try:
         for output in outputs[:1]:
             output.sync()
     finally:
-        wait(others)  # none is in use when this returns
+        wait(others)  # no thread uses an output afterwards
     for other in others:
         other.result()
 
 
 def _sync_threads() -> ThreadPoolExecutor:
-    """Return the threads of this process that sync; those of a parent are left behind."""
+    """Return the threads of this process that sync, not the parent's."""
     found = _syncing.get(os.getpid())
-    # If two threads make them, those of the later one are not used, and have not begun.
+    # If two threads create a pool, the later pool is unused and has started no thread.
     return _syncing.setdefault(os.getpid(), ThreadPoolExecutor(_SYNCS, "ledgerbeam-sync")) if found is None else found
 
 
@@ -273,7 +272,7 @@ class _LocalOutput:
     """A file under its temporary name, locked while it is written.
 
     Args:
-        path: What it will be called.
+        path: Its final path.
         not_before_ns: Its earliest modification time, in nanoseconds since 1970.
     """
 
@@ -288,7 +287,7 @@ class _LocalOutput:
         self.file: BinaryIO = io.BufferedWriter(_Raw(path, descriptor), _BUFFER)
 
     def sync(self) -> None:
-        """Bring the content to the disk."""
+        """Flush the content to the disk."""
         with _write_errors(self.path, self.folder):
             self.file.flush()
             descriptor = self.file.fileno()
@@ -297,12 +296,12 @@ class _LocalOutput:
             os.fsync(descriptor)
 
     def rename(self) -> None:
-        """Give it its name, which the folder holds for good once that is synced."""
+        """Rename the file to its final path. This is durable once the folder is synced."""
         with _write_errors(self.path, self.folder):
             os.replace(self._temporary, self.path)
 
     def discard(self) -> None:
-        """Remove it, unless it has its name."""
+        """Remove the temporary file, if it was not renamed."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._temporary)
         # Closing writes the rest of the buffer, which may not fit on the disk either; the file is discarded anyway.
@@ -311,19 +310,19 @@ class _LocalOutput:
 
 
 def _require_plain(path: str) -> None:
-    """Refuse to replace a device, a pipe or a socket by a file: /dev/null is one for every program."""
+    """Raise UsageError for a device, a pipe or a socket: replacing /dev/null would harm every program."""
     with contextlib.suppress(OSError):  # it does not exist, or no permission: the next step reports it
         mode = os.stat(path).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise UsageError(f"{path}: an output replaces what has its name, and this is not a file; give another name")
+            raise UsageError(f"{path}: an output would replace it, and it is not a regular file; give another name")
 
 
 class _Raw(io.FileIO):
-    """What is below the buffer of an output: it alone knows that a write to this file failed, and to no other.
+    """The unbuffered file of an output. It translates only the errors of writes to this file.
 
     Args:
-        path: What the file will be called.
-        descriptor: Of the file; closed with it.
+        path: Final path of the output.
+        descriptor: Descriptor of the file, closed with it.
     """
 
     def __init__(self, path: str, descriptor: int) -> None:
@@ -336,10 +335,10 @@ class _Raw(io.FileIO):
 
 
 class _Spool(tempfile.SpooledTemporaryFile[bytes]):
-    """A remote output until it is sent: in memory, and once it is large in a file without a name.
+    """A remote output before its upload: in memory, or in a file without a name if it is large.
 
     Args:
-        url: Where it goes.
+        url: The output.
     """
 
     def __init__(self, url: str) -> None:
@@ -347,7 +346,7 @@ class _Spool(tempfile.SpooledTemporaryFile[bytes]):
         self._url = url
 
     def __exit__(self, *_: object) -> None:
-        # Closing writes the rest of the buffer, which may not fit either; what was written is sent, or of no use.
+        # Closing writes the rest of the buffer, which may not fit. By now the content is sent or discarded.
         with contextlib.suppress(OSError):
             self.close()
 
@@ -360,7 +359,7 @@ class _Spool(tempfile.SpooledTemporaryFile[bytes]):
             super().flush()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        with self._errors():  # it writes what is in the buffer
+        with self._errors():  # writes the buffer
             return super().seek(offset, whence)
 
     @contextlib.contextmanager
@@ -376,10 +375,10 @@ class _Spool(tempfile.SpooledTemporaryFile[bytes]):
 
 @contextlib.contextmanager
 def _write_errors(url: str, place: str) -> Iterator[None]:
-    """Translate the errors of what is done to an output."""
+    """Translate the errors of operations on an output."""
     try:
         yield
-    except LedgerbeamError:  # of the file itself, where its buffer is written
+    except LedgerbeamError:  # raised by `_Raw` when the buffer is written
         raise
     except OSError as error:
         if is_full(error):
@@ -462,7 +461,7 @@ def remove_stale_temporaries_of(url: str) -> list[str]:
         return []
     folder, output = os.path.split(canonical_url(url))
     paths = []
-    with contextlib.suppress(OSError):  # the folder is not there yet, or cannot be read, which its writer reports
+    with contextlib.suppress(OSError):  # the folder does not exist yet, or the next write reports the error
         for name in os.listdir(folder):
             found = _TEMPORARY.fullmatch(name)
             if found and name == _temporary_name(output, found[1]):
@@ -471,7 +470,7 @@ def remove_stale_temporaries_of(url: str) -> list[str]:
 
 
 def _temporary_name(output: str, tail: str) -> str:
-    """Return the name of a temporary file: that of its output as far as there is room for it, and a tail of its own."""
+    """Return the name of a temporary file: as much of the name of its output as fits, and a unique tail."""
     return os.fsdecode(b"." + os.fsencode(output)[: _NAME_MAX - 1 - len(tail)] + os.fsencode(tail))
 
 

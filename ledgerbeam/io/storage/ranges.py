@@ -1,6 +1,6 @@
-"""Positional reads of one source: exact, merged where ranges are close together, retried where it is remote.
+"""Exact positional reads of one source. Ranges that are close together are merged; remote reads are retried.
 
-Local files are read with `os.pread`, everything else through fsspec with a bounded number of concurrent requests.
+Local files are read with `os.pread`, other sources through fsspec with a bounded number of concurrent requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Integer = TypeVar("_Integer", "np.int64", "np.uint64")
 _REMOTE_GAP = 64 * 1024
 _LOCAL_GAP = 4 * 1024  # copying a longer gap costs more than another pread
 _MAX_REQUEST = 8 * 1024 * 1024
-_LINES_AT_ONCE = 128 * 1024  # they are decoded while they are in the cache of the processor
+_LINES_AT_ONCE = 128 * 1024  # so that lines are decoded while they are in the cache of the processor
 _MANY_NEIGHBOURS = 0.25
 
 
@@ -42,7 +42,7 @@ class RangeReader:
     Args:
         url: A local path or a URL.
         options: Storage options.
-        size: Length in bytes if it is known; saves the request of `size`.
+        size: Length in bytes, if the caller has it; saves the request of `size`.
         listed: The listed properties of the source. Every read of an object returns this version or fails. A local file
             is checked when it is opened; use a `SourceWatch` to detect later changes.
     """
@@ -94,7 +94,7 @@ class RangeReader:
         """Return the descriptor of a local file, which stays open until `close`.
 
         Returns:
-            None for a remote source, and if the file cannot be opened, which the read that follows reports.
+            None for a remote source, and if the file cannot be opened; the next read reports the error.
 
         Raises:
             ChangedSourceError: The file changed since it was listed.
@@ -123,7 +123,7 @@ class RangeReader:
         """
         try:
             size = stop - start
-            if size <= _MAX_REQUEST:  # memory is allocated before the data is known to exist
+            if size <= _MAX_REQUEST:  # a larger size may be wrong, and `pread` allocates the memory first
                 data = os.pread(self._handle["fd"], size, start)
                 if len(data) == size:
                     return data

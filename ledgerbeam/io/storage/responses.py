@@ -140,7 +140,7 @@ def http_status(error: BaseException) -> int | None:
     """Return the HTTP status of an error of any object store client, None if it has none."""
     for cause in _chain(error):
         if any(kind.__name__ == "PayloadEncodingError" for kind in type(cause).__mro__):
-            continue  # aiohttp: the body broke off; its code is no status of a response
+            continue  # aiohttp: a truncated body; its code is not an HTTP status
         response = getattr(cause, "response", None)  # botocore
         if isinstance(response, Mapping):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -159,7 +159,7 @@ def http_status(error: BaseException) -> int | None:
 
 
 def error_code(error: BaseException) -> str | None:
-    """Return the error code that S3 or Azure sent, such as `SlowDown`; None if there is none."""
+    """Return the error code that S3 or Azure sent, such as `SlowDown`; None without one."""
     for cause in _chain(error):
         code = getattr(cause, "error_code", None)  # adlfs
         if isinstance(code, str):
@@ -213,13 +213,13 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     """Translate an error of a client or of the operating system.
 
     Args:
-        error: What the operating system or the client library raised.
+        error: Exception of the operating system or of the client library.
         url: URL of the object.
         doing: A verb: `read`, `write`, `list`.
 
     Returns:
-        `SourceNotFoundError` if there is no such object, `DiskFullError` if there is no space, else
-        `StorageError`, with a remedy where one is known.
+        `SourceNotFoundError` if the object does not exist, `DiskFullError` if there is no space, else `StorageError`.
+        The message has a remedy if there is one.
     """
     detail = _first_line(error)
     code, status = error_code(error), http_status(error)
@@ -319,24 +319,24 @@ def byte_range(start: int | None, stop: int | None) -> str | None:
 
 
 def require_range(url: str, wanted: str | None, status: int, headers: Mapping[str, str], remedy: str) -> None:
-    """Check that a response is the range that was requested.
+    """Check that a response has the requested range.
 
     Args:
         url: The file, for the message.
         wanted: The `Range` of the request; None if it was for the whole file.
         status: HTTP status of the response.
         headers: Headers of the response.
-        remedy: What to do about it, for the message.
+        remedy: Remedy for the message.
 
     Raises:
-        StorageError: It is not.
+        StorageError: The response has another range.
     """
     if wanted and not (status == _PARTIAL and _is_range(wanted, headers.get("Content-Range", ""))):
         raise StorageError(no_ranges_message(url, wanted, status, remedy))
 
 
 def _is_range(wanted: str, found: str) -> bool:
-    """Return whether a range is the wanted one, up to the end of the file at most."""
+    """Return whether a range equals the requested one, cut at the end of the file."""
     if (match := _RANGE.match(found)) is None:
         return False
     first, last = map(int, wanted.removeprefix("bytes=").split("-"))

@@ -1,4 +1,4 @@
-"""The properties of a source as its store reports them: size, version and modification time."""
+"""Properties of sources as their store reports them: size, version, modification time. Checks for changes."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def stat(url: str, options: Options | None = None) -> FileInfo:
         Its canonical URL, size, version and time of modification.
 
     Raises:
-        SourceNotFoundError: There is no such file or object.
-        UsageError: The name is a folder, a pipe or a device, or fsspec knows no store for it.
+        SourceNotFoundError: The file or object does not exist.
+        UsageError: The name is a folder, a pipe or a device, or fsspec has no store for it.
         StorageError: No permission, or the store did not respond.
     """
     url = canonical_url(url)
@@ -90,9 +90,9 @@ def stat(url: str, options: Options | None = None) -> FileInfo:
 
 
 def stat_object(url: str, options: Options | None = None) -> FileInfo:
-    """Return the properties of an object that is often not there, such as an index: one request in any case.
+    """Return the properties of an object that often does not exist, such as an index: always one request.
 
-    What is not there may be the name of a folder, which `stat` asks a store of S3 for in another request.
+    On S3, `stat` makes a second request for a missing object, since the name may be that of a folder.
 
     Args:
         url: A local path or a URL.
@@ -153,7 +153,7 @@ def require_regular(found: os.stat_result, url: str) -> None:
         raise folder_error(url)
     if not stat_modes.S_ISREG(found.st_mode):
         kind = next((name for test, name in _KINDS if test(found.st_mode)), "no file")
-        raise UsageError(f"{url} is {kind}; expected a file, which has byte offsets: write its content to a file first")
+        raise UsageError(f"{url}: expected a file with byte offsets, found {kind}; write its content to a file first")
 
 
 def changed_error(listed: FileInfo, found: str) -> ChangedSourceError:
@@ -161,7 +161,7 @@ def changed_error(listed: FileInfo, found: str) -> ChangedSourceError:
 
     Args:
         listed: The listed properties of the source.
-        found: What was found instead, for the message.
+        found: The properties now, for the message.
     """
     return ChangedSourceError(
         f"{listed.url}: changed since it was listed: expected {listed.size} bytes of version {listed.version}, found "
@@ -202,8 +202,8 @@ class FolderGivenError(UsageError):
 
 
 def folder_error(url: str) -> FolderGivenError:
-    """Return the error for a folder where a file is meant: a source, or what a command writes."""
-    error = FolderGivenError(f"{url} is a folder; expected a file: name one of its files")
+    """Return the error for a folder in place of a file, as a source or as an output."""
+    error = FolderGivenError(f"{url}: expected a file, found a folder; name one of its files")
     error.folder = url
     return error
 
@@ -216,8 +216,8 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
         info: The entry of `info`, `ls` or `find` for it.
 
     Raises:
-        UsageError: It is a folder.
-        StorageError: It reports no size, or neither a version nor a time, so a change could not be detected.
+        UsageError: The object is a folder.
+        StorageError: The store reports no size, or neither a version nor a time, so a change could not be detected.
     """
     if info.get("type") == "directory":
         raise folder_error(url)
@@ -336,7 +336,7 @@ class SourceWatch:
     """Checks that local sources do not change: when it is made, at `check`, and at the end of its `with` block.
 
     Args:
-        listed: The listed properties of the sources, with `changed_ns` where an earlier check has found it; remote
+        listed: The listed properties of the sources, with `changed_ns` if an earlier check has recorded it. Remote
             sources are ignored.
 
     Raises:
@@ -361,8 +361,8 @@ class SourceWatch:
             if before != now:
                 raise changed_error(
                     source,
-                    f"them written, replaced or renamed while they were read (device, inode and time of change were "
-                    f"{before}, are {now})",
+                    f"that it was written, replaced or renamed while it was read (device, inode and time of change "
+                    f"were {before}, are {now})",
                 )
 
     def __enter__(self) -> Self:
@@ -374,7 +374,7 @@ class SourceWatch:
         if error is None:
             self.check()
         elif isinstance(error, LedgerbeamError) and not isinstance(error, (DiskFullError, LedgerError)):
-            try:  # a file that is only half written looks damaged, and its index does not fit
+            try:  # a half-written file looks damaged and does not fit its index, so report the change instead
                 self.check()
             except StorageError as changed:
                 raise changed from error

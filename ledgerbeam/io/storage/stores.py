@@ -1,4 +1,4 @@
-"""The capabilities of each kind of store, by the scheme of the URL. All code takes them from this table."""
+"""Capabilities of each kind of store, by the scheme of the URL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Store:
         joins_objects: Whether the server can create an object from parts of others.
         deletes_many: Number of objects that one request can delete; missing ones are no error.
         explains_refusals: Whether the response to a refused HEAD request gives the reason.
-        imports_quietly: Whether its client can be imported without a thread of it, so that the process may still fork.
+        imports_quietly: Whether its client starts no thread at import, so that the process may still fork.
         whole_read: Arguments of the client for reading a whole object without a request for its size.
     """
 
@@ -80,7 +80,7 @@ def canonical_scheme(scheme: str) -> str:
 
 
 def is_remote_scheme(scheme: str) -> bool:
-    """Return whether a scheme is that of a store in the table, and not of local files."""
+    """Return whether a scheme belongs to a remote store in the table."""
     name = canonical_scheme(scheme)
     return name != "file" and name in _STORES
 

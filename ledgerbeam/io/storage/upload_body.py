@@ -1,8 +1,8 @@
-"""The body of an upload as the clients of S3 take it: a file of bytes that lie in memory.
+"""The body of an upload for the clients of S3: a file object over bytes in memory.
 
-botocore hashes a file by pieces of 1 MB, each of which is copied, and aiohttp would have each 64 kB of it read by
-another thread. Where a thread is at work that does not wait, each piece hands the interpreter over twice: the upload of
-16 MB takes twice as long. So botocore is given all that is left as one piece, and aiohttp is told how to send it.
+botocore hashes a file in pieces of 1 MB and copies each one. aiohttp reads each 64 kB of a file in another thread. If a
+thread computes meanwhile, each piece switches threads twice, and an upload of 16 MB takes twice as long. So `read`
+returns all remaining bytes as one piece, and a payload class for aiohttp sends them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _PIECE = 1 << 20
 
 
 class UploadBody:
-    """Bytes in memory, with what botocore asks of a file. It is none of `io`, of which aiobotocore makes streams.
+    """Bytes in memory with the methods of a file that botocore needs.
+
+    It is not a class of `io`, because aiobotocore wraps those in streams.
 
     Args:
         data: The bytes.
@@ -30,24 +32,24 @@ class UploadBody:
         self.data = data
         self._place = 0
 
-    def read(self, size: int | None = -1) -> memoryview:  # noqa: ARG002 - of a file, which comes by pieces
-        """Return all bytes that are left, however many are asked for: they are copied nowhere."""
+    def read(self, size: int | None = -1) -> memoryview:  # noqa: ARG002 - interface of a file
+        """Return all remaining bytes, regardless of `size`, without a copy."""
         left = self.data[self._place :]
         self._place = len(self.data)
         return left
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place, as in a file."""
+        """Set the position, as in a file."""
         self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: len(self.data)}[whence]
         return self._place
 
     def tell(self) -> int:
-        """Return the place at which the next bytes are read."""
+        """Return the position of the next read."""
         return self._place
 
 
 class _Sent(Payload):
-    """An `UploadBody` on its way: always all of it, whatever was read, so that it may be sent again."""
+    """Payload of aiohttp for an `UploadBody`. It sends all bytes, also if some were read, so that it can be resent."""
 
     _value: UploadBody
 

@@ -1,4 +1,12 @@
-"""TODO."""
+"""Uploads of large blobs to Azure, and of bytes in memory to S3.
+
+Azure: blocks are staged, then one request commits all of them. adlfs and the SDK name a block only by its position. Two
+concurrent writers of one blob, such as two attempts of a task, would replace each other's blocks, and the blob could
+become a mixture of both. Here each upload has its own block names.
+
+S3: the client copies bytes twice, and s3fs reads a file of up to 100 MB in one piece first. A body that is read piece
+by piece is not copied, except for the current piece.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +26,7 @@ _EXISTS = frozenset({409, 412})  # HTTP status when the blob must be new and is 
 
 
 def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, exclusive: bool = False) -> None:
-    """Upload a file; the whole blob appears with the last request. Up to four blocks of 16 MiB are held in memory.
+    """Upload a file; the whole blob appears with the last request. Up to four blocks of 16 MiB are in memory.
 
     Args:
         url: URL of the blob.
@@ -28,7 +36,7 @@ def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, e
 
     Raises:
         FileExistsError: A blob has that name, and `exclusive` is true.
-        StorageError: There is no such container, or the store refused.
+        StorageError: The container does not exist, or the store refused.
     """
     from fsspec import asyn  # noqa: PLC0415 - a job on local files needs no event loop
 
@@ -76,15 +84,15 @@ async def _upload_blob(store: Any, url: str, file: BinaryIO, exclusive: bool) ->
 
 
 def upload_bytes(url: str, data: bytes, options: Options | None = None) -> None:
-    """Upload an object, which appears with the last request: one up to 96 MiB, else a multipart upload.
+    """Upload an object with one request up to 96 MiB, else as a multipart upload. It appears with the last request.
 
     Args:
-        url: Of the object.
+        url: URL of the object.
         data: Its content.
         options: Storage options.
 
     Raises:
-        StorageError: There is no such bucket, or the store refused.
+        StorageError: The bucket does not exist, or the store refused.
     """
     from fsspec import asyn  # noqa: PLC0415 - a job on local files needs no event loop
 
@@ -125,16 +133,16 @@ async def _send(store: Any, method: str, data: memoryview, **asked: Any) -> tupl
     """Send a body; return the number of the part and its ETag."""
     from s3fs.core import _error_wrapper, logger  # noqa: PLC0415 - an optional package
 
-    from ledgerbeam.io.storage.upload_body import UploadBody  # noqa: PLC0415 - likewise
+    from ledgerbeam.io.storage.upload_body import UploadBody  # noqa: PLC0415 - imports aiohttp, an optional package
 
     await store.set_session()
     client = await store.get_s3(asked["Bucket"])
     send = getattr(client, method)
 
-    logger.debug("CALL: %s - () - %s", method, asked)  # as s3fs says of every request
+    logger.debug("CALL: %s - () - %s", method, asked)  # as s3fs logs every request
 
     async def attempt() -> Any:
-        # Of the body an attempt before has read, nothing is left to be read.
+        # A new body for each attempt: an earlier attempt has read the last one to its end.
         return await send(**store._get_s3_method_kwargs(send, **asked, Body=UploadBody(data)))  # noqa: SLF001
 
     answer = await _error_wrapper(attempt, retries=store.retries)

@@ -11,7 +11,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage.stores import Store, canonical_scheme, is_remote_scheme, store_named
 
 _UNUSUAL = re.compile(r"//|/\.|/\Z")
-"""What an absolute path has in it if it may not be canonical."""
+"""Parts that show that an absolute path may not be canonical."""
 
 
 def split_scheme(url: str) -> tuple[str, str]:
@@ -24,13 +24,13 @@ def split_scheme(url: str) -> tuple[str, str]:
         `("file", path)` for local names, with the path as given, else `(scheme, rest)` where `rest` follows `://`.
 
     Raises:
-        UsageError: The name is empty, a `pipe:` command or a chained URL (`a::b`): none of them has byte offsets. Or it
-            is the URL of a store without its slashes, or begins with a `~` that no shell has expanded.
+        UsageError: The name is empty, a `pipe:` command or a chained URL (`a::b`), which have no byte offsets. Or it is
+            the URL of a store with a missing slash, or starts with a `~` that no shell has expanded.
     """
     if url.startswith("/") and "://" not in url:  # the common case
         return "file", url
     if not url:
-        raise UsageError("An empty name is not a source; give a path or a URL such as s3://bucket/key")
+        raise UsageError("expected the name of a source, found an empty text; give a path or a URL: s3://bucket/key")
     if url.startswith("pipe:"):
         raise UsageError(
             f"{url}: a pipe has no byte offsets, so it cannot be read in ranges; write its output to a file"
@@ -40,14 +40,14 @@ def split_scheme(url: str) -> tuple[str, str]:
         lost, colon, _ = url.partition(":")
         if colon and is_remote_scheme(lost):
             raise UsageError(
-                f"{url}: expected {lost}://, found fewer slashes; pathlib takes one away: give a URL as text. A local "
-                f"file of that name is ./{url}"
+                f"{url}: expected {lost}://, found fewer slashes; give the URL as text, since pathlib removes a slash. "
+                f"A local file of that name is ./{url}"
             )
         path = url.removeprefix("file:")
         if path == "~" or path.startswith("~/"):
             raise UsageError(
-                f"{url}: expected the home folder by its path, found ~, which a shell expands where it is not quoted; "
-                f"a folder of that name is ./{path}"
+                f"{url}: expected a path, found ~, which a shell expands unless it is quoted; give the path of the "
+                f"home folder. A folder of that name is ./{path}"
             )
         return "file", path
     if "::" in scheme:
@@ -118,5 +118,5 @@ def join_url(base: str, name: str) -> str:
 
 
 def index_again(source: str) -> str:
-    """Return the command that makes the index and the seek points of a source anew, as a shell takes it."""
+    """Return the shell command that rebuilds the index and the seek points of a source."""
     return f"ledgerbeam index --force {shlex.quote(source)}"

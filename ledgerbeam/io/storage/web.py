@@ -1,11 +1,11 @@
-"""Reads from web servers: only of the listed version, which every response must name.
+"""Reads from web servers, only of the listed version, which every response must name.
 
-A version is the ETag or, if the server sends none, the time of the last change with the size. No condition is sent,
-since servers ignore `If-Match` with weak ETags and `If-Unmodified-Since` with ranges. Instead the version in the
-response headers is compared.
+A version is the ETag or, without one, the time of the last change with the size. No condition is sent, since servers
+ignore `If-Match` with weak ETags and `If-Unmodified-Since` with ranges. Instead the version in the response headers is
+compared.
 
 Some servers ignore the header `Range` and send the whole file, as `python -m http.server` does. Such a file can be read
-from its beginning, in one response, and not by position.
+from its start, in one response, but not by position.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def read_web(store: Any, url: str, start: int | None, stop: int | None) ->
         stop: End, exclusive; None for the whole file.
 
     Returns:
-        The version of what was read, and its bytes.
+        The version of the file, and the bytes.
 
     Raises:
         NotIndexableError: The server supports no ranges, and the range does not begin at the first byte.
@@ -54,7 +54,7 @@ async def read_web(store: Any, url: str, start: int | None, stop: int | None) ->
 
 
 def takes_ranges(url: str, options: Options | None = None) -> bool:
-    """Return whether a file can be read by position: of a web server by one request, of any other store always.
+    """Return whether a file can be read by position. Only web servers may not support it; they get one request.
 
     Raises:
         StorageError: The server did not respond, or refused.
@@ -83,7 +83,7 @@ def require_ranges(url: str, options: Options | None = None) -> None:
 def read_from_beginning(
     url: str, options: Options | None, bounds: tuple[int, int], size: int, listed: FileInfo | None
 ) -> Iterator[bytes]:
-    """Read a part of a file of a web server without ranges: one response, of which the bytes before it are discarded.
+    """Read a part of a file of a web server without ranges, in one response. The bytes before the part are discarded.
 
     After a broken connection the file is requested again.
 
@@ -98,7 +98,7 @@ def read_from_beginning(
         The bytes, in blocks.
 
     Raises:
-        ChangedSourceError: The file is not what was listed, or changed while it was read; also StorageError.
+        ChangedSourceError: The file changed since it was listed, or while it was read; also StorageError.
     """
     from fsspec import asyn  # noqa: PLC0415
 

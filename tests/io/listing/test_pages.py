@@ -111,7 +111,7 @@ def test_what_matches_nothing_is_named(tree: Place, pattern: str) -> None:
 
 
 def test_a_folder_is_refused_with_the_remedy(tree: Place) -> None:
-    with pytest.raises(UsageError, match="sub is a folder; expected a file"):
+    with pytest.raises(UsageError, match="sub: expected a file, found a folder"):
         names(tree, "sub")
     assert names(tree, "s*b/**")
     with pytest.raises(SourceNotFoundError):

@@ -216,7 +216,7 @@ def test_a_name_that_is_none_of_the_hub_is_said_with_the_right_form(hub: HubServ
 
 def test_a_folder_is_no_source(hub: HubServer) -> None:
     for url in (ROOT, f"{ROOT}/data", "hf://buckets/some/pail/data"):
-        with pytest.raises(UsageError, match="is a folder; expected a file"):
+        with pytest.raises(UsageError, match="expected a file, found a folder"):
             stat(url, hub.options)
 
 

@@ -209,7 +209,7 @@ def test_a_folder_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError, match="a folder of that name"):
         publish_bytes(str(tmp_path / "folder"), b"x")
-    with pytest.raises(UsageError, match="names a folder"):
+    with pytest.raises(UsageError, match="found a folder"):
         publish_bytes(f"{tmp_path}/folder/", b"x")
     assert os.listdir(tmp_path) == ["folder"]
     (tmp_path / "file").write_bytes(b"")
@@ -609,7 +609,7 @@ def test_a_disk_that_is_full_at_a_step_of_ours_is_told_so(tmp_path: Path, monkey
 @pytest.mark.parametrize("url", ["memory://bucket/folder/", "s3://bucket/folder/"])
 def test_a_remote_folder_is_no_output(url: str) -> None:
     for write in (publish_bytes, write_at_once):
-        with pytest.raises(UsageError, match="names a folder"):
+        with pytest.raises(UsageError, match="found a folder"):
             write(url, b"x")
 
 
@@ -622,7 +622,7 @@ def test_a_store_without_atomic_writes_is_refused_before_anything_is_made() -> N
 
 def test_an_output_on_the_hub_is_refused_with_the_way_to_publish_it() -> None:
     for write in (publish_bytes, write_at_once):
-        with pytest.raises(UsageError, match=r"every file that is written to the Hub is a commit.*--to hf://datasets"):
+        with pytest.raises(UsageError, match=r"one commit.*--to hf://datasets"):
             write("hf://datasets/owner/name/a.jsonl", b"x")
 
 

@@ -70,7 +70,7 @@ def test_what_is_missing_is_named(place: Place) -> None:
 
 def test_a_folder_is_no_source(place: Place) -> None:
     publish_bytes(place / "folder/x.jsonl", b"", place.options)
-    with pytest.raises(UsageError, match="folder is a folder; expected a file"):
+    with pytest.raises(UsageError, match="folder: expected a file, found a folder"):
         stat.stat(place / "folder", place.options)
 
 

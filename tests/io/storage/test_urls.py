@@ -61,7 +61,7 @@ def test_a_url_that_lost_a_slash_is_no_local_path(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["~", "~/out", "file:~/out"])
 def test_a_home_that_no_shell_has_expanded_is_no_folder_of_that_name(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name}: expected the home folder by its path, found ~"):
+    with pytest.raises(UsageError, match=f"{name}: expected a path, found ~"):
         urls.canonical_url(name)
 
 

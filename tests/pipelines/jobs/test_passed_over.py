@@ -43,7 +43,7 @@ def test_what_is_no_file_is_passed_over_where_its_name_is_not_that_of_a_source(t
     found, left_out = listed(tmp_path, "**/*")
     assert (found, left_out.passed_over) == (["a.jsonl"], 2)
     os.mkfifo(tmp_path / "b.jsonl")
-    with pytest.raises(UsageError, match=r"b\.jsonl is a pipe; expected a file"):
+    with pytest.raises(UsageError, match=r"b\.jsonl: expected a file .*, found a pipe"):
         listed(tmp_path, "**/*")
 
 
@@ -60,7 +60,7 @@ def test_a_run_says_that_a_source_is_no_longer_listed(workspace: Workspace) -> N
     os.mkfifo(second)
     ran = workspace.run(*command)
     assert (ran.status, first.is_file()) == (2, True), ran.err
-    assert f"{second} is a pipe; expected a file" in ran.err
+    assert f"{second}: expected a file with byte offsets, found a pipe" in ran.err
 
 
 def test_several_patterns_count_what_each_matches(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_a_list_that_is_a_pipe_is_refused_and_nothing_waits(workspace: Workspace
     for words in (("--sources-from", "list"), ("b.jsonl",)):
         ran = workspace.run("map", "functions:keep", *words, "--output", "out", "--to", "jsonl")
         assert ran.status == 2, ran.err
-        assert "is a pipe; expected a file" in ran.err
+        assert "expected a file with byte offsets, found a pipe" in ran.err
 
 
 @pytest.mark.s3

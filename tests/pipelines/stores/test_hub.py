@@ -85,7 +85,7 @@ def test_a_job_at_a_commit_reads_that_commit(workspace: Workspace, hub: HubServe
 
 def test_without_a_place_for_indexes_the_remedy_is_said(workspace: Workspace, hub: HubServer) -> None:
     ran = run(workspace, hub, "index", f"{TO}/data/*.jsonl", "--ledger", "L", status=3)
-    assert "every file that is written to the Hub is a commit" in ran.out + ran.err
+    assert "send all files in one commit" in ran.out + ran.err
     assert "--index-root" in ran.out + ran.err
 
 

@@ -183,7 +183,7 @@ def test_an_export_appears_whole_or_not_at_all(job: Workspace, tmp_path: Path) -
     assert "Traceback" not in ran.err
     ran = job.run("ledger", "export", "L", "--output", f"{tmp_path}/", "--table", "sources")
     assert ran.status == 2
-    assert "names a folder" in ran.err
+    assert "found a folder" in ran.err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
