@@ -35,7 +35,7 @@ def open_content(
         url: The source.
         index: URL of its index; the seek points of a gzip file are beside it.
         options: Storage options of both.
-        size: Stored size of the source, if it is known.
+        size: Stored size of the source, if the caller has it.
         listed: The listed properties of the source; see `RangeReader`.
     """
     compression = split_compression(url).compression
@@ -53,7 +53,7 @@ def is_older(made: FileInfo, source: FileInfo) -> bool:
 
 
 def age_fault(made: FileInfo, source: FileInfo) -> str | None:
-    """Return what is wrong with the age of a file made from a source, for messages; None unless it `is_older`."""
+    """Return the message for a file that is older than the source it was made from; None unless it `is_older`."""
     if not is_older(made, source):
         return None
     seconds = (source.modified_ns - made.modified_ns) / 1e9
@@ -71,7 +71,7 @@ class ContentReader(RangeReader):
         url: The file.
         index: URL of its index.
         options: Storage options.
-        stored: Size of the file in bytes, if it is known.
+        stored: Size of the file in bytes, if the caller has it.
         listed: The listed properties of the file; see `RangeReader`.
     """
 

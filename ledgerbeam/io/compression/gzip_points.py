@@ -51,11 +51,11 @@ _MOST_WINDOWS = 2048  # limits memory and file size to 64 MiB, up to 256 GiB of 
 _MOST_SPACING = 128 << 20  # from 1 GiB on the library overflows and the process dies
 
 LOOKS_OF_POINTS = re.compile(rb"GZIDX|\Z")
-"""How a file of seek points looks; see `Looks`."""
+"""Test for files of seek points; see `Looks`."""
 
 _HEADER = struct.Struct("<5sBBQQIII")
 _POINT = [("place", "<u8"), ("start", "<u8"), ("bits", "u1"), ("has_window", "u1")]
-_ANY_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"  # RFC 1952, section 2.3: deflate, and nothing else is said
+_ANY_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"  # RFC 1952, section 2.3: deflate, without optional fields
 _TRAILER = 8  # checksum and size, after the deflate data of a gzip member
 
 
@@ -130,7 +130,7 @@ class _MemberRest(DeflateFrame):
 
 
 class _WholeMember(DeflateFrame):
-    """All of a gzip member but its header. What is decompressed last is held back until zlib has compared the sums."""
+    """A whole gzip member without its header. Its last bytes are held back until zlib has compared the checksums."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -338,10 +338,10 @@ class Stream:
 
 
 _MEASURED = 3
-"""Sources of each compression that are looked at."""
+"""Number of sources of each compression that are measured."""
 
 _BYTES = 1 << 18
-"""Bytes at the beginning of a source that are read."""
+"""Bytes at the start of a source that are measured."""
 
 
 class Expansion:

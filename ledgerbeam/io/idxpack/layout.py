@@ -1,4 +1,4 @@
-"""The layout of `.idxpack`, as `lhotse.index_pack` 2.0.0a7 has it, versions 2 and 3.
+"""The layout of `.idxpack` files, versions 2 and 3, as in `lhotse.index_pack` 2.0.0a7.
 
 All integers are little-endian. A header of 256 bytes is followed by rows of collections, sequences and segments,
 strings, and the payload: the bytes of each `.idx`. A collection is a sequence of segments; a segment is a source and
@@ -16,28 +16,28 @@ from typing import Any, TypeAlias
 from ledgerbeam._base.lazy import np
 
 MAGIC = b"IDXPACK2"
-"""Of both versions."""
+"""Magic number of both versions."""
 
 HEADER = struct.Struct("<8sII10Q32s")
-"""Magic, version, size of the header, place and length of each section, hash of the layout."""
+"""Magic, version, size of the header, offset and length of each section, hash of the layout."""
 
 HEADER_BYTES = 256
 ENTRY = 8
-"""Bytes of an offset."""
+"""Size of an offset in bytes."""
 
 ITEM = "<u4"
-"""A number of a vector."""
+"""NumPy type of a number in a vector."""
 
 ITEM_BYTES = 4
 
 PATHS_ONLY = 1
-"""Flag of a collection, or segment, that only names sources."""
+"""Flag of a collection or segment that only names sources, without offsets."""
 
 ARRAY = 2
-"""Flag of a collection, or segment, of numbers."""
+"""Flag of a collection or segment of numbers."""
 
 Row: TypeAlias = list[tuple[str, str]]
-"""The fields of a row and their types, as NumPy takes them for a dtype."""
+"""Names and types of the fields of a row, in the form of a NumPy dtype."""
 
 COLLECTION: Row = [
     ("key", "V32"),
@@ -63,17 +63,17 @@ SEGMENT: Row = [
 
 
 def row_bytes(row: Row) -> int:
-    """Return the size of a row."""
+    """Return the size of a row in bytes."""
     return np.dtype(row).itemsize
 
 
 def collection_key(role: str, kind: str, source_spec: Any) -> bytes:
-    """Compute the key of a collection from what its writer declared.
+    """Compute the key of a collection from the declaration of its writer.
 
     Args:
         role: Purpose, such as `"manifest"`.
         kind: Storage, such as `"json-lines"`.
-        source_spec: The declared sources: what JSON can hold.
+        source_spec: Declaration of the sources, a JSON value.
 
     Returns:
         32 bytes: SHA-256 of compact JSON with sorted keys.

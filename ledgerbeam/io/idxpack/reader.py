@@ -98,14 +98,14 @@ class IndexPack:
         return [] if row["flags"] & ARRAY else list(map(self.source, self._rows_of(row)["segment"].tolist()))
 
     def array(self, key: bytes | str | None = None) -> list[NDArray[np.uint32]]:
-        """Read the shards of a collection of numbers, of version 3.
+        """Read the shards of a collection of numbers (version 3).
 
         Returns:
             A vector for each shard, u32.
 
         Raises:
             IndexNotFoundError: There is no such collection.
-            UsageError: No key is given and there are several; or it is none of numbers.
+            UsageError: No key is given and there are several, or the collection has no numbers.
         """
         row = self._row(key)
         if not row["flags"] & ARRAY:
@@ -288,7 +288,7 @@ class PackedRecords:
         return sources, numbers - np.where(sources > 0, self.ends[sources - 1], 0)
 
     def close(self) -> None:
-        """Close what is open; a later read opens it again."""
+        """Close the open files; a later read opens them again."""
         for reader in self._open.values():
             reader.close()
         self._open.clear()

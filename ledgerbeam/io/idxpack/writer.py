@@ -60,12 +60,12 @@ class PackSources:
 
 @dataclass(frozen=True)
 class PackArray:
-    """A collection of numbers, such as the place of each record in another source; makes the pack one of version 3.
+    """A collection of numbers, such as the position of each record in another source. It needs version 3 of the format.
 
     Attributes:
         role: Its purpose, for the key.
-        kind: What the numbers are, for the key.
-        source_spec: What they belong to, for the key: what JSON can hold.
+        kind: Kind of the numbers, for the key.
+        source_spec: Declaration of their source, for the key: a JSON value.
         shards: Vectors of whole numbers from 0 to 2^32 - 1.
     """
 
@@ -93,7 +93,7 @@ class _Segment:
 
 
 def layout_hash(collections: Sequence[Collection]) -> bytes:
-    """Compute the hash of a layout, which the header of a pack has: of the keys and sources, not of their content.
+    """Compute the hash of a layout for the header of a pack: over keys and sources, not over their content.
 
     Returns:
         32 bytes, SHA-256.
@@ -119,16 +119,16 @@ def write_index_pack(
     *,
     location: IndexLocation | None = None,
 ) -> bytes:
-    """Publish a pack, in place of one that is there.
+    """Publish a pack, and replace an earlier one.
 
-    A source that several collections have is packed once. The last offset of each is the size of its source, as lhotse
-    demands it, also where the index ends before the padding of an archive. Without arrays the pack is of version 2.
+    A source in several collections is packed once. The last offset of a source is its size, as lhotse requires, also if
+    the index ends before the padding of an archive. Without arrays the pack has version 2.
 
     Args:
-        url: Where it goes; `.idxpack` last.
-        collections: At least one, of different keys.
+        url: URL of the pack, usually with the suffix `.idxpack`.
+        collections: At least one, with different keys.
         options: Storage options of the pack, the sources and their indexes.
-        location: Where the indexes lie. Default: beside their sources.
+        location: Location of the indexes. Default: beside their sources.
 
     Returns:
         The hash of the layout.
@@ -139,7 +139,7 @@ def write_index_pack(
         IndexNotFoundError: A source has no index.
         IndexMismatchError: An index does not fit its source.
         NotIndexableError: A source is compressed.
-        SourceNotFoundError: There is no such source; also StorageError. Whatever is raised, no pack is written.
+        SourceNotFoundError: A source does not exist; also StorageError. After any error, no pack is written.
     """
     url = canonical_url(url)
     keys = _keys(url, collections)
@@ -150,7 +150,7 @@ def write_index_pack(
     with publish(url, options) as file:
         file.write(layout.header(digest))
         file.write(layout.collections(keys).tobytes() + layout.sequences().tobytes())
-        file.write(bytes(layout.segments.stop - layout.segments.start))  # written when the checksums are known
+        file.write(bytes(layout.segments.stop - layout.segments.start))  # overwritten once the checksums are computed
         file.write(bytes(layout.texts.data).ljust(layout.strings.stop - layout.strings.start, b"\0"))
         table = np.zeros(layout.segments.rows, SEGMENT)
         position = layout.payload.start
@@ -252,7 +252,7 @@ class _Section(NamedTuple):
 
 
 class _Layout:
-    """Where the parts of a pack lie, and their rows."""
+    """Offsets of the parts of a pack, and their rows."""
 
     def __init__(self, collections: Sequence[Collection], packer: _Packer) -> None:
         self._collections = collections

@@ -36,10 +36,10 @@ def index_bytes(offsets: Offsets) -> bytes:
 
 
 class _LooksOfIndex:
-    """How an index looks, also one that was cut short: offsets that increase, as far as they are looked at."""
+    """Test for index files, also truncated ones: the offsets in the content increase."""
 
     def match(self, content: bytes, /) -> bool:
-        """Return whether a file may be one; see `Looks`."""
+        """Return whether a file may be an index; see `Looks`."""
         offsets = np.frombuffer(content[: len(content) // _ENTRY * _ENTRY], "<u8")
         if not len(offsets):
             return not content
@@ -94,10 +94,10 @@ class IndexFile:
         return _restore, (self.url, self.options, self.source, self._reader.listed)
 
     def as_listed(self, listed: FileInfo) -> IndexFile:
-        """Return it as it was listed; only indexes that are a part of the content of their source are.
+        """Return the index bound to its listed version. Only indexes that are a part of their source are listed.
 
         Args:
-            listed: Its listed properties: it is read so, or not at all.
+            listed: The listed properties of the index. Reads of any other version fail.
         """
         found = IndexFile(self.url, self.options, source=self.source)
         found._reader = RangeReader(self.url, self.options, listed=listed)
@@ -105,10 +105,10 @@ class IndexFile:
 
     @property
     def info(self) -> FileInfo:
-        """Its properties, from one request.
+        """Properties of the index, from one request.
 
         Raises:
-            IndexNotFoundError: There is no such file.
+            IndexNotFoundError: The file does not exist.
         """
         if self._info is None:
             try:
@@ -122,7 +122,7 @@ class IndexFile:
         """Number of records.
 
         Raises:
-            IndexNotFoundError: There is no such file.
+            IndexNotFoundError: The file does not exist.
             IndexMismatchError: It is empty or not a whole number of entries.
         """
         size = self.info.size
@@ -188,9 +188,9 @@ class IndexFile:
         return three_columns(found)
 
     def first_and_last(self) -> tuple[int, int, int]:
-        """Return the first offset, that of the last record and the sentinel; without records all are equal.
+        """Return the first offset, the offset of the last record, and the sentinel; all are equal without records.
 
-        They are read, unless all offsets were loaded.
+        They are read from the file unless all offsets are loaded.
         """
         if self._ends is not None:
             return self._ends
@@ -288,15 +288,15 @@ class RecordLayout:
 
 
 def is_outdated(index: IndexFile, offsets: Offsets, source: FileInfo) -> bool:
-    """Return whether an index is older than its source, and so of former content. A file that is no index is not.
+    """Return whether a valid index is older than its source, so that it fits an earlier content.
 
     Args:
         index: The index.
-        offsets: All that it holds.
+        offsets: All of its offsets.
         source: Properties of the source.
 
     Raises:
-        IndexNotFoundError: There is no index.
+        IndexNotFoundError: The index does not exist.
     """
     if not is_older(index.info, source):
         return False
@@ -308,8 +308,8 @@ def check_index(
 ) -> None:
     """Check that an index fits its source.
 
-    Without `deep`: size, first offset, sentinel and age, with two requests and those of the layout. With `deep`, all
-    offsets are read and checked too.
+    Without `deep`, size, first offset, sentinel and age are checked, with two requests and the requests of the layout.
+    With `deep`, all offsets are read and checked too.
 
     Args:
         index: The index.

@@ -16,7 +16,7 @@ from ledgerbeam.io.storage.publish import publish_bytes, require_atomic
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
 Rule = Literal["scheme", "lhotse"]
-"""How a root mirrors the paths of sources."""
+"""Rule for the mirrored paths below a root."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,9 @@ class IndexLocation:
 
     def __post_init__(self) -> None:
         if self.root is not None and self.explicit is not None:
-            raise UsageError(
-                f"An index is either at {self.explicit} or under {self.root}; give one of the two, not both"
-            )
+            raise UsageError(f"index: expected one location, found {self.explicit} and {self.root}; give only one")
         if self.rule not in get_args(Rule):
-            raise UsageError(f"{self.rule!r} is no rule for index roots; choose one of {get_args(Rule)}")
+            raise UsageError(f"index: expected a rule of {get_args(Rule)}, found {self.rule!r}; choose one of these")
 
     def url_for(self, source_url: str) -> str:
         """Return the canonical URL of the index of a source.
@@ -65,7 +63,7 @@ class IndexLocation:
         if self.rule == "lhotse":
             path = rest.lstrip("/")
             if ".." in path.split("/"):
-                raise UsageError(f"{source}: its index would lie outside {self.root}; use the rule 'scheme'")
+                raise UsageError(f"{source}: its index would be outside {self.root}; use the rule 'scheme'")
             return beside(f"{root}/{path}", INDEX_ENDING)
         name = relative_name(f"{scheme}/{rest.removeprefix('/')}", len(INDEX_ENDING), below=root or "/")
         return f"{root}/{name}{INDEX_ENDING}"
@@ -73,19 +71,19 @@ class IndexLocation:
     def publish(
         self, url: str, data: bytes, options: Options | None = None, *, not_before_ns: int = 0, force: bool = False
     ) -> None:
-        """Publish an index, or seek points, in place of an earlier one: an object, if there is none, by one request.
+        """Publish an index or seek points, and replace an earlier version. A new object takes one request.
 
         Args:
-            url: Its URL, from `url_for`.
+            url: URL of the file, from `url_for`.
             data: Its content.
             options: Storage options.
             not_before_ns: As in `publish_bytes`.
-            force: Whether any file that lies there is replaced.
+            force: Whether to replace a file of any kind.
 
         Raises:
             DiskFullError: No space is left; nothing was published.
             StorageError: No permission, or the store refused.
-            UsageError: The store cannot publish it, or another file lies there.
+            UsageError: The store cannot publish it, or a file of another kind has the name.
         """
         url = canonical_url(url)
         try:
@@ -102,15 +100,15 @@ class IndexLocation:
             raise
         except (StorageError, UsageError) as error:
             where = "beside their sources" if self.root is None else f"below {self.root}"
-            # Of the same class, so that errors of a store stay errors of a store.
+            # Keep the class, so that a StorageError remains one.
             raise type(error)(
-                f"{error}; indexes are kept {where}: give a writable folder as --index-root, also to the commands that "
-                "read them"
+                f"{error}; indexes are stored {where}: give a writable folder as --index-root, also to the commands "
+                "that read them"
             ) from error
 
 
 def _is_created(url: str, data: bytes, options: Options | None) -> bool:
-    """Create an object where none is, on a store that can say so; return whether it was."""
+    """Create a new object, if the store supports exclusive creation; return whether it was created."""
     if is_local(url):
         return False
     require_atomic(url)

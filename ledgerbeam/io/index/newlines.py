@@ -1,6 +1,6 @@
-"""Find the lines of JSONL and other text, as arrays of offsets.
+"""Offsets of the lines of JSONL and other text.
 
-Blank lines are records and the last line needs no newline, so the result is byte-equal to the index that lhotse writes.
+Blank lines are records, and the last line needs no newline. So the result has the same bytes as the index of lhotse.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local
 
 _BLOCK = 2 * 1024 * 1024  # fewer, longer calls are faster than a smaller cache footprint
-_SEGMENT = 16 * 1024 * 1024  # what one thread scans before it returns its offsets
+_SEGMENT = 16 * 1024 * 1024  # bytes that one thread scans before it returns its offsets
 _REQUEST = 8 * 1024 * 1024
 _REQUESTS_AHEAD = 4
-_COUNTED = 256 * 1024  # what is compared at once stays in the cache
+_COUNTED = 256 * 1024  # a block that fits in the cache
 
 _NEWLINE = 10
 
@@ -34,7 +34,7 @@ def line_ends(block: bytes | memoryview, base: int) -> Offsets:
 
 
 def count_lines(data: bytes) -> int:
-    """Return how many lines bytes are, the last of which needs no newline; at four times the speed of `bytes.count`."""
+    """Return the number of lines, including a last line without newline. Four times as fast as `bytes.count`."""
     view = np.frombuffer(data, np.uint8)
     ends = sum(
         int(np.count_nonzero(view[begin : begin + _COUNTED] == _NEWLINE)) for begin in range(0, len(view), _COUNTED)
@@ -46,7 +46,7 @@ class _Scanner:
     """The buffers of one thread, which are reused.
 
     Args:
-        size: Bytes that are scanned at once, at most.
+        size: Greatest number of bytes in one scan.
     """
 
     def __init__(self, size: int = _BLOCK) -> None:
@@ -201,16 +201,16 @@ def build_jsonl_index(
         options: Storage options.
         threads: Number of threads that scan a local file.
         listed: The listed properties of the source; see `RangeReader`.
-        name: The name of the format, if the first bytes are compared with it; see `require_kind`.
+        name: Name of the format to check the first bytes against; see `require_kind`. Default: no check.
 
     Returns:
         `N + 1` offsets, u64.
 
     Raises:
-        SourceNotFoundError: There is no such source.
+        SourceNotFoundError: The source does not exist.
         ChangedSourceError: It was truncated meanwhile, or changed since it was listed.
         StorageError: It cannot be read.
-        SourceError: It is of another kind than its format.
+        SourceError: Its content is of another kind.
     """
     with RangeReader(url, options, listed=listed) as reader:
         size = reader.size

@@ -1,4 +1,4 @@
-"""The base classes of the readers of indexed formats, which find records by their offsets."""
+"""Base classes of readers that find records by number, and the raw bytes of records."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _T = TypeVar("_T")
 
 
 def number_of(index: int, count: int, url: str, kind: str = "record") -> int:
-    """Return the number of a record, counted from the beginning.
+    """Return the number of a record, counted from the start.
 
     Args:
-        index: Its number; a negative one counts from the end.
+        index: Number of the record; a negative one counts from the end.
         count: Number of records.
         url: The source, for messages.
         kind: Word for a record, for messages.
 
     Raises:
-        IndexError: There is no such record.
+        IndexError: The record does not exist.
     """
     number = operator.index(index)
     if not -count <= number < count:
@@ -76,7 +76,7 @@ class NumberedRecords(ABC, Generic[_T]):
     """Random access to records that are numbered across several files."""
 
     url: str
-    """The name that it was opened by."""
+    """The name that the reader was opened with."""
 
     _together: ClassVar[int] = 64  # number of records that iteration reads at once
 
@@ -89,7 +89,7 @@ class NumberedRecords(ABC, Generic[_T]):
 
     @abstractmethod
     def close(self) -> None:
-        """Close what is open; a later read opens it again."""
+        """Close the open files; a later read opens them again."""
 
     def __enter__(self) -> Self:
         return self
@@ -141,37 +141,37 @@ class NumberedRecords(ABC, Generic[_T]):
         return self._read(list(range(start, stop)))
 
     def _number(self, index: int) -> int:
-        """Return the number of a record, counted from the beginning."""
+        """Return the number of a record, counted from the start."""
         return number_of(index, len(self), self.url)
 
 
 _ITERATE = 4 * 1024 * 1024
-_RARE = 256  # as long as less than one of this many records was requested, they are looked up one by one
-_FEW = 32  # this few records of a local source are read one by one, which is faster than as arrays
+_RARE = 256  # the index is loaded once more than one in this many records was requested
+_FEW = 32  # fewer records of a local source are read one by one, which is faster than with arrays
 
 
 class IndexedRecords(ABC, Generic[_T]):
     """Random access to the records of a source with an index.
 
-    Deterministic, picklable, safe to share between threads and to use after a fork. `[i]`, slices and iteration load
-    the index once (8 bytes for each record). So does `read_many`, except for a few records of a large source.
-    `read_span` reads only its part of the index.
+    Deterministic, picklable, safe to share between threads and to use after a fork. `[i]`, slices, iteration and
+    `read_many` load the index once (8 bytes for each record). `read_many` of a few records of a large source does not
+    load it. `read_span` reads only its part of the index.
 
     Args:
-        url: The source; for gzip or seekable Zstandard the records are those of the decompressed bytes.
-        index: Its index, or the URL of that. Default: `<url>.idx`.
+        url: The source. The records of gzip and seekable Zstandard are in the decompressed bytes.
+        index: Its index, or the URL of the index. Default: `<url>.idx`.
         options: Storage options of both.
         check: Whether to check now that the index fits the source (`check_index`): one request for the source, two for
             the index. Unpickling does not repeat the check.
-        listed: The listed properties of the source; see `RangeReader`. Default: what `check` finds, if reads can be
-            bound to it without an extra request: of local files, and of stores that take conditions.
+        listed: The listed properties of the source; see `RangeReader`. Default: the properties that `check` finds, for
+            local files and for stores with conditional reads, where this needs no extra request.
 
     Attributes:
-        found: The properties of the source that `check` found; None without it.
-        listed: The properties of the source that reads are bound to; None if they are bound to none.
+        found: The properties of the source that `check` found; None without `check`.
+        listed: The version of the source that reads must return; None for any version.
 
     Raises:
-        SourceNotFoundError: There is no such source.
+        SourceNotFoundError: The source does not exist.
         IndexNotFoundError: It has no index.
         IndexMismatchError: The index does not fit this source.
     """
@@ -212,7 +212,7 @@ class IndexedRecords(ABC, Generic[_T]):
 
     @property
     def is_local(self) -> bool:
-        """Whether the bytes of records are those of a local file."""
+        """Whether the records are read from a local file."""
         return self._reader.local_path is not None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -332,7 +332,7 @@ class IndexedRecords(ABC, Generic[_T]):
         return self._read_raw(start, stop) if start < stop else []
 
     def close(self) -> None:
-        """Close what is open; a later read opens it again."""
+        """Close the open files; a later read opens them again."""
         self._reader.close()
         self.index.close()
 
@@ -409,7 +409,7 @@ class IndexedRecords(ABC, Generic[_T]):
 
 
 NO_BYTES = -1
-"""The position of a record that has no bytes of its own."""
+"""The position of a record without a byte range in its source."""
 
 
 class RawRecord(NamedTuple):
@@ -419,7 +419,7 @@ class RawRecord(NamedTuple):
         url: The source.
         record: Number of the record in it, from 0; blank JSONL lines count.
         start: Its first byte; for a compressed source in the decompressed data. `NO_BYTES` for a row of columns, which
-            has no bytes of its own.
+            has no byte range.
         stop: One past its last byte, or `NO_BYTES`. The newline at the end of a line of JSONL is not included.
         data: Its bytes; for a row of columns its JSON.
     """

@@ -1,4 +1,4 @@
-"""List every file below a folder with its size, in pages without an order, and without a request for each file."""
+"""Listings of all files below a folder with their sizes, in unordered pages, without a request for each file."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class FilePage(NamedTuple):
 def list_files(
     folder: str, options: Options | None = None, *, beginning: str = "", recursive: bool = True
 ) -> Iterator[FilePage]:
-    """List every file below a folder, hidden ones too; none if the folder does not exist.
+    """List every file below a folder, including hidden files. A missing folder has no files.
 
-    Links to folders are not followed. Files that are removed during the listing may be included or not.
+    Links to folders are not followed. A file that is removed during the listing may be listed or not.
 
     Args:
         folder: A local path or a URL.
         options: Storage options.
         beginning: Prefix of the names; on an object store other names may be skipped.
-        recursive: Whether to include subfolders; on a local disk they always are.
+        recursive: Whether to include subfolders; local subfolders are always included.
 
     Raises:
         StorageError: A folder or bucket cannot be listed.

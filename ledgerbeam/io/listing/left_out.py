@@ -1,4 +1,4 @@
-"""The files that a job writes below the folders that it reads, which are not sources of the same job."""
+"""Files that match a pattern but are not sources: outputs of the job itself, and names without a known format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ledgerbeam.io.listing.patterns import Pattern, expand_braces, fixed_part, p
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 
 MARKS_FOLDER = "_ledgerbeam"
-"""Folder in an output folder with the marks of the ledgers that write there. Nothing in it is ever a source."""
+"""Subfolder of an output folder with the marks of the ledgers that write there. Its files are never sources."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class OwnFiles:
     Attributes:
         output: Canonical URL of its output folder; None if it has none.
         form: Regular expression for the endings of the names of its outputs.
-        ledger: Canonical URL of the folder of its ledger; None if it is not known.
+        ledger: Canonical URL of the folder of its ledger; None if it is unknown.
     """
 
     output: str | None = None
@@ -34,7 +34,7 @@ class OwnFiles:
 
 
 class Sieve:
-    """Removes the own files of a job from the pages of a listing, and counts them in `left_out`.
+    """Removes the files that a job writes from the pages of a listing, and counts them in `left_out`.
 
     An output folder below the fixed folder of a pattern is left out completely. If the sources are in or below the
     output folder, only files with the form of the job's outputs are left out.
@@ -66,10 +66,10 @@ class Sieve:
         self.refuse([pattern for pattern in patterns if _is_plain(pattern)])
 
     def refuse(self, urls: Sequence[str]) -> None:
-        """Raise if one of the names is that of a file that the job writes.
+        """Check that no name belongs to a file that the job writes.
 
         Raises:
-            UsageError: One of them is.
+            UsageError: The job writes one of the files.
         """
         if not self._named:
             return
@@ -81,7 +81,7 @@ class Sieve:
                 )
 
     def keep(self, page: Page) -> Page:
-        """Return a page without the job's own files."""
+        """Return a page without the files that the job writes."""
         whole, mixed, ends_as_ours = self._whole, self._mixed, self._form.search
         marks, rejects = f"/{MARKS_FOLDER}/", f"/{REJECTS}/"
         if not whole and not mixed:
@@ -100,11 +100,16 @@ class Sieve:
 
 
 def named_below(folder: str, patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return what says whether a pattern whose fixed part is a folder, or lies in it, matches a name in that folder.
+    """Return a function that tests whether a pattern matches a name below a folder.
+
+    Only patterns whose fixed part is the folder, or inside it, count.
 
     Args:
         folder: A local folder or URL.
-        patterns: Patterns, braces allowed; plain names match nothing.
+        patterns: Patterns, braces allowed. Plain names match nothing.
+
+    Returns:
+        A function of a path relative to the folder.
     """
     found: list[tuple[str, re.Pattern[str]]] = []
     for pattern in (parse(plain) for text in patterns for plain in expand_braces(text)):
@@ -119,7 +124,7 @@ def named_below(folder: str, patterns: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _below(folder: str, base: str) -> str | None:
-    """Return the path of a folder relative to another: empty for the same one, None if it is not inside."""
+    """Return the path of a folder relative to another: empty for the same folder, None if it is not inside."""
     if is_local(folder) != is_local(base):
         return None
     if is_local(folder):
@@ -143,8 +148,8 @@ def _is_plain(pattern: str) -> bool:
 
 
 RequireSource: TypeAlias = Callable[[str], object]
-"""Raises a `LedgerbeamError` if a name is not that of a source. The result depends only on the part of the base name
-after its first dot."""
+"""Raises a `LedgerbeamError` if a name does not belong to a source. The result depends only on the part of the base
+name after its first dot."""
 
 _UP_TO_WILDCARD = re.compile(r".*[*?\]]", re.DOTALL)
 
@@ -155,7 +160,7 @@ class LeftOut:
 
     Attributes:
         own: Number of files that the job writes itself.
-        passed_over: Number of names that a wildcard matches but that are not those of sources.
+        passed_over: Number of files that a wildcard matches but whose names do not belong to sources.
         example: One of these names.
     """
 
@@ -173,14 +178,14 @@ class LeftOut:
 
 
 class NameSieve:
-    """Removes names that a wildcard matches but that are not those of sources.
+    """Removes files that a wildcard matches but whose names do not belong to sources.
 
     Args:
         require: Checks the name of a source.
         left_out: Counts the removed names.
 
     Attributes:
-        reason: Why the first of them is not a source; None if there is none.
+        reason: The error for the first removed name; None if no name was removed.
     """
 
     def __init__(self, require: RequireSource, left_out: LeftOut) -> None:
@@ -190,7 +195,7 @@ class NameSieve:
         self.reason: LedgerbeamError | None = None
 
     def keep(self, page: Page, pattern: Pattern) -> Page:
-        """Return a page of the matches of a pattern with wildcards, without the names that are not those of sources."""
+        """Return a page of matches of a pattern with wildcards, with the names of sources only."""
         if self._all_are(pattern):
             return page
         endings = [url.rpartition("/")[2].partition(".")[2] for url in page.urls]

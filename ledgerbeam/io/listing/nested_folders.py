@@ -1,8 +1,9 @@
-"""Output folders below an output folder that have owners of their own: notes beside the marks of the outer one say so.
+"""Nested output folders with separate owners: notes beside the marks of the outer folder record them.
 
-Whoever claims a folder notes it in every folder around it that has an owner, and the folders below that have one in its
-own. So one request for the notes shows all, however many outputs lie there. There are no notes of the folders of
-stages, whose names begin with `_`: outputs of other jobs do not lie in them, and they are removed in the end.
+A job that claims a folder writes a note into every enclosing folder that has an owner. It also writes notes into its
+own folder, for each folder below that has an owner. So one request for the notes finds all nested folders, independent
+of the number of outputs. Folders of stages, whose names start with `_`, have no notes: they contain no outputs of other
+jobs and are removed at the end.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ _MARK, _NOTE = ".json", ".nested"
 
 
 def note_nested(output: str, ledger: str, options: Options | None = None) -> list[str]:
-    """Note an output folder that a ledger has claimed in those around it, and those below it in itself.
+    """Write the notes for an output folder that a ledger has claimed, in the folders around it and in itself.
 
     Args:
         output: Canonical URL of the folder.
-        ledger: Id of the ledger; what it has marked itself needs no note.
+        ledger: ID of the ledger. Folders that it has marked itself need no note.
         options: Storage options.
 
     Returns:
-        The folders around it that others own, the nearest first.
+        The enclosing folders with other owners, the nearest first.
 
     Raises:
         StorageError: The folder cannot be listed, or a note cannot be written.
     """
 
     def is_of_another(folder: str) -> bool:
-        with suppress(StorageError):  # who may not look there does not write there either
+        with suppress(StorageError):  # without permission to read the marks, the job does not write there either
             return any(not mark.endswith(f"/{ledger}{_MARK}") for mark in _marks(folder, options))
         return False
 
@@ -60,11 +61,14 @@ def note_nested(output: str, ledger: str, options: Options | None = None) -> lis
 
 
 def nested_owners(output: str, options: Options | None = None) -> dict[str, str]:
-    """Return the folders below an output folder that others own: of each the path, with the mark that says so.
+    """Return the folders below an output folder that have other owners.
 
     Args:
         output: Canonical URL of the output folder.
         options: Storage options.
+
+    Returns:
+        The mark of the owner, by the relative path of the folder.
 
     Raises:
         StorageError: The notes cannot be read.
@@ -77,12 +81,12 @@ def nested_owners(output: str, options: Options | None = None) -> dict[str, str]
 
 
 def is_note(name: str) -> bool:
-    """Return whether a name in the folder of marks is that of a note."""
+    """Return whether a file in the folder of marks is a note, by its name."""
     return name.endswith(_NOTE)
 
 
 def marked_below(folder: str, options: Options | None = None) -> set[str]:
-    """Return the paths of the folders below a folder that hold marks, from a listing of all that lies there.
+    """Return the relative paths of the folders with marks below a folder, from a listing of all its files.
 
     Args:
         folder: A local folder or URL.

@@ -1,6 +1,7 @@
-"""List the sources of a job: one pass over patterns or a list, in pages, with size and version.
+"""Listings of sources: one pass over patterns or a list, in pages, with size and version.
 
-Nothing is listed twice, and only a page is held in memory (with several patterns also the names seen so far).
+Nothing is listed twice, and only one page is in memory. With several patterns, the names listed so far are in memory
+too.
 """
 
 from __future__ import annotations
@@ -91,15 +92,15 @@ def list_pages(
         patterns: Paths or URLs with braces and wildcards (`ledgerbeam.io.listing.patterns`), in any mix.
         options: Storage options of the remote ones.
         page_size: Sources in each page but the last.
-        keep: Returns the sources to keep of a page that a pattern matches; may return an empty page.
+        keep: Returns the sources to keep from a page of matches of a pattern; may return an empty page.
 
     Yields:
         Pages. A source that several patterns match is listed once, with the first of them.
 
     Raises:
         SourceNotFoundError: A pattern, or an alternative of one, matches nothing.
-        UsageError: A name is a folder or not valid, what matches is a pipe, a socket or a device, or a pattern is also
-            the name of one file.
+        UsageError: A name is a folder or not valid; a match is a pipe, a socket or a device; or a pattern is also the
+            name of one file.
         StorageError: A folder or bucket cannot be listed.
     """
     expanded = [parsed for pattern in patterns for parsed in alternatives(pattern)]
@@ -111,17 +112,17 @@ def list_pages(
 
 
 def list_folder(folder: str, options: Options | None = None, page_size: int = 10_000) -> Iterator[Page]:
-    """List the files of one folder, whose name is no pattern; see `list_pages`.
+    """List the files of one folder, whose name is taken literally; see `list_pages`.
 
     Raises:
-        SourceNotFoundError: It has no files.
-        StorageError: It cannot be listed.
+        SourceNotFoundError: The folder has no files.
+        StorageError: The folder cannot be listed.
     """
     yield from _repage(_chunks([files_of(folder)], options, page_size, lambda page, _: page), page_size)
 
 
 def _require_one_meaning(name: str) -> None:
-    """Refuse the name of a file that is also a pattern of others: either may be meant, and a file can appear later."""
+    """Raise UsageError if the name of a file is also a pattern that matches other files, since either may be meant."""
     for pattern in (parse(alternative, plain_if_file=False) for alternative in expand_braces(name)):
         if pattern.is_plain:
             matches = [pattern.text] if os.path.lexists(pattern.text) else []
@@ -130,8 +131,8 @@ def _require_one_meaning(name: str) -> None:
         other = next((url for url in matches if url != name), None)
         if other is not None:
             raise UsageError(
-                f"{name}: expected a pattern, or the name of one file, found a file of this name and others that match "
-                f"it as a pattern, such as {other}: rename that file, or name the files one by one in a list: "
+                f"{name}: expected a pattern or the name of one file, found a file of this name and other files that "
+                f"match it as a pattern, such as {other}; rename that file, or name the files in a list: "
                 "--sources-from FILE"
             )
 
@@ -196,7 +197,7 @@ def _repage(chunks: Iterable[Page], page_size: int) -> Iterator[Page]:
 
 
 def _list_local(pattern: Pattern, size: int, is_wanted: Callable[[str], bool]) -> Iterator[Page]:
-    """Walk folders; see `levels` for the states. What is no file is an error only if it is wanted by its name."""
+    """Walk folders; see `below` for the states. An entry that is not a file is an error only if its name is wanted."""
     waiting: list[tuple[str, frozenset[int]]] = [(pattern.base, START)]
     last = len(pattern.parts) - 1
     while waiting:
@@ -215,7 +216,7 @@ def _list_local(pattern: Pattern, size: int, is_wanted: Callable[[str], bool]) -
 
 
 def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
-    """Return the names in a folder that are not those of subfolders, and (name, is a link) of its subfolders."""
+    """Return the names of the files in a folder, and (name, is a link) of its subfolders."""
     names = []
     folders = []
     try:
@@ -226,18 +227,18 @@ def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
                 else:
                     names.append(entry.name)
     except (FileNotFoundError, NotADirectoryError):
-        pass  # a base that does not exist matches nothing; a subfolder was removed meanwhile
+        pass  # a missing base matches nothing; a subfolder may have been removed meanwhile
     except OSError as error:
         raise storage_error(error, folder, "list") from error
     return names, folders
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether a name is one of a folder; a link that cannot be followed is none, `stat` reports it."""
+    """Return whether an entry is a folder. A broken link is not; `stat` reports it later."""
     try:
         return entry.is_dir()
     except OSError:
-        if entry.is_symlink():  # in a circle, or into a folder of others
+        if entry.is_symlink():  # a circle of links, or no permission at its target
             return False
         raise
 
@@ -247,12 +248,12 @@ def _stat_local(folder: str, names: list[str], is_wanted: Callable[[str], bool])
     while names:
         run = _stat_run(folder, names, is_wanted)
         page.extend(run)
-        names = names[len(run) + 1 :]  # what follows the run was removed meanwhile, or is not wanted
+        names = names[len(run) + 1 :]  # the name after the run was removed meanwhile, or is not wanted
     return page
 
 
 def _stat_run(folder: str, names: list[str], is_wanted: Callable[[str], bool]) -> Page:
-    """Describe files up to the first name that is to be left out."""
+    """Describe files up to the first name that must be left out."""
     prefix = folder.rstrip("/") + "/"
     urls = [prefix + name for name in names]
     sizes: list[int] = []
@@ -269,7 +270,7 @@ def _stat_run(folder: str, names: list[str], is_wanted: Callable[[str], bool]) -
 
 
 def _stat_file(url: str, is_wanted: Callable[[str], bool]) -> os.stat_result | None:
-    """Return what a file is; None for what was removed meanwhile, or is no file and is not wanted."""
+    """Return the status of a file; None if it was removed meanwhile, or if it is not a file and not wanted."""
     try:
         found = os.stat(url)
     except OSError as error:
@@ -330,7 +331,7 @@ def _find(store: Any, pattern: Pattern) -> dict[str, Mapping[str, Any]]:
     except SourceNotFoundError as error:
         if lacks_repository(error):
             raise
-        return {}  # a base that is not there matches nothing
+        return {}  # a missing base matches nothing
     scheme = split_scheme(pattern.base)[0]
     # Stores omit parts that are not folders, such as the account of `abfs://container@account/folder`.
     inside = store._strip_protocol(pattern.base).rstrip("/")  # noqa: SLF001 - fsspec offers no public name for it
@@ -348,7 +349,7 @@ def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page
     Args:
         blocks: Lists of paths or URLs without wildcards, such as `read_source_list` yields.
         options: Storage options of the remote ones.
-        page_size: Sources in each page but the last, however long the blocks are.
+        page_size: Sources in each page but the last, independent of the length of the blocks.
 
     Yields:
         Pages in the order of the names. A name given twice is listed twice.
@@ -378,7 +379,7 @@ def read_source_list(url: str, options: Options | None = None) -> Iterator[list[
         The names of each block, in order.
 
     Raises:
-        SourceNotFoundError: There is no such list; also UsageError and StorageError as in `stat`.
+        SourceNotFoundError: The list does not exist; also UsageError and StorageError as in `stat`.
     """
     with RangeReader(url, options) as reader:
         rest = b""

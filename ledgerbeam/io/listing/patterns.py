@@ -83,11 +83,11 @@ def canonical_pattern(pattern: str, folder: str | None = None) -> str:
 
     Args:
         pattern: A path or URL.
-        folder: That relative paths are below: a path or URL; None for the working folder.
+        folder: Path or URL of the folder that relative paths start from; None for the working folder.
 
     Raises:
-        UsageError: It is relative, and the name of the folder would be a part of the pattern: it could match files of
-            another folder. Also the errors of `canonical_url`.
+        UsageError: The pattern is relative, and the name of the folder has wildcards or braces, so that it could match
+            files of another folder. Also the errors of `canonical_url`.
     """
     if "://" in pattern or not is_local(pattern) or os.path.isabs(pattern.removeprefix("file:")):
         return canonical_url(pattern)
@@ -187,8 +187,7 @@ def parse(pattern: str, *, plain_if_file: bool = True) -> Pattern:
 
     Args:
         pattern: A path or URL; relative paths are below the working folder.
-        plain_if_file: If a local file of exactly this name exists, the pattern is plain, whatever characters it
-            contains. Else wildcards are wildcards.
+        plain_if_file: Whether wildcards are literal if a local file of exactly this name exists.
 
     Raises:
         UsageError: The scheme or the bucket of a URL varies, or `canonical_pattern` refuses the name.
@@ -262,7 +261,7 @@ def common_base(patterns: Sequence[str]) -> str | None:
         patterns: As in `fixed_part`; here braces may also vary the bucket.
 
     Returns:
-        A canonical URL without trailing slash; None if the patterns share no scheme or bucket, or if there are none.
+        A canonical URL without trailing slash; None if the patterns share no scheme or bucket, or without patterns.
         Local patterns always share `/`.
 
     Raises:
@@ -376,7 +375,11 @@ START = frozenset({0})
 
 
 def with_skipped(parts: Sequence[Part], states: frozenset[int]) -> frozenset[int]:
-    """Add the states in which a `**` matches no folder."""
+    """Add the states in which `**` matches no folder.
+
+    A state of a walk is the number of levels of the pattern that a folder has matched. A folder may have several. One
+    without a state is skipped.
+    """
     grown = set(states)
     for level, part in enumerate(parts[:-1]):
         if level in grown and part.any_depth:

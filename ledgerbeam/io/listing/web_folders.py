@@ -20,7 +20,7 @@ _DEEPEST = 64  # a server may generate folders without end
 
 
 def list_web(pattern: Pattern, options: Options | None) -> Iterator[list[str]]:
-    """List the files of a web server that a pattern matches, those of each folder sorted by name.
+    """List the files of a web server that a pattern matches, sorted by name in each folder.
 
     Args:
         pattern: A pattern with wildcards. It is compared with the unescaped name, and if it contains `%` also with the
@@ -55,7 +55,7 @@ def _links(folder: str, options: Options | None) -> list[str]:
     store.invalidate_cache()
     try:
         found = call(folder, "list", store.ls, folder, detail=False)
-    except SourceNotFoundError:  # a base that is not there matches nothing; a folder was removed meanwhile
+    except SourceNotFoundError:  # a missing base matches nothing; a folder may have been removed meanwhile
         return []
     links = {url.removeprefix(folder) for url in map(unescape, found) if url.startswith(folder)}
     # Skip links with a scheme such as `mailto:a`; a name with a colon is written `./a:b`.
