@@ -1,1 +1,1 @@
-"""What each format can do, behind one registry."""
+"""Formats of files, their registry, and their base classes."""

@@ -1,7 +1,7 @@
-"""Base classes of formats: what those with an index of offsets share, and all of one whose records stand alone.
+"""Base classes of formats with an index of offsets.
 
-A format of one's own derives from `RecordFormat` and brings a name, its suffixes and three methods; docs/own-format.md
-shows one.
+A new format derives from `RecordFormat` and defines a name, suffixes and three methods; docs/own-format.md has an
+example.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
 
 MOST_RECORD = 1 << 30
-"""Bytes of a record of a compressed source, at most: more is taken for damage, or for a bomb."""
+"""Greatest size of a record of a compressed source, in bytes. A larger one is damage or a decompression bomb."""
 
 _NEAR = 1 << 20
-"""A record of at most so many bytes before those asked for is read with them, to check where they begin."""
+"""Greatest size of the previous record, in bytes, that is read too, to check the start of the requested records."""
 
 
 class IndexedFormat:
-    """A format of which a shard is one file and a `.idx` of offsets that can be built from it."""
+    """A format whose shards are a data file and a `.idx` of offsets, which can be built from the data."""
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
@@ -41,7 +41,7 @@ class IndexedFormat:
     is_streamable: ClassVar[bool] = True
     ends_at_newlines: ClassVar[bool] = False
     layout: ClassVar[RecordLayout] = RecordLayout()
-    """Where records may lie in a source."""
+    """Possible positions of records in a source."""
 
     def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
         """Return the index of a source, unopened."""
@@ -52,57 +52,57 @@ class IndexedFormat:
         check_index(index, source, self.layout, deep=deep)
 
     def shard(self, data: bytes, offsets: Offsets, *, nulled: int = 0) -> list[ShardFile]:
-        """Return the two files of a shard: its data, and the index of it."""
+        """Return the two files of a shard: data and index."""
         suffix = self.suffixes[0]
         index = ShardFile(f"{suffix}.idx", index_bytes(offsets), 0)
         return [ShardFile(suffix, data, len(offsets) - 1, nulled), index]
 
 
 class RecordFormat(IndexedFormat, ABC):
-    """A format whose records lie one after the other, from the first byte to the last, and stand alone.
+    """A format of independent records that follow each other from the first byte to the last.
 
-    A format derives from this and brings `name`, `suffixes`, `find_ends`, `decode` and `encode_record`. Options are
-    arguments of its constructor. It must be picklable, which a dataclass is.
+    A subclass defines `name`, `suffixes`, `find_ends`, `decode` and `encode_record`. Options are arguments of its
+    constructor. It must be picklable, as a dataclass is.
     """
 
     ends_with_source: ClassVar[bool] = False
-    """Whether the end of the source also ends a record, as of a text whose last line has no newline."""
+    """Whether the end of the source also ends a record, as in a text whose last line has no newline."""
 
     @abstractmethod
     def find_ends(self, blocks: Iterable[bytes]) -> Iterator[Sequence[int] | NDArray[Any]]:
-        """Find where records end.
+        """Find the ends of records.
 
         Args:
-            blocks: Consecutive bytes, from the beginning of a record; a record may reach over several blocks.
+            blocks: Consecutive bytes, from the start of a record. A record may extend over several blocks.
 
         Yields:
-            The ends of records, counted in bytes from the first one, in order, whenever some are known. What follows
-            the last end is an incomplete record.
+            Ends of records in ascending order, in bytes from the first byte. Bytes after the last end are an incomplete
+            record.
 
         Raises:
-            ValueError: The bytes cannot be records; the message says what was expected and found.
+            ValueError: The bytes cannot be records. The message names the expected and the found value.
         """
 
     @abstractmethod
     def decode(self, data: bytes) -> Any:
-        """Return the record that some bytes hold: a JSON value, or an object with a method `as_json()`.
+        """Decode a record: a JSON value, or an object with a method `as_json()`.
 
         Args:
             data: The bytes between two ends.
 
         Raises:
-            ValueError: They cannot be decoded; the message says what was expected and found.
+            ValueError: They cannot be decoded. The message names the expected and the found value.
         """
 
     @abstractmethod
     def encode_record(self, record: Any) -> bytes:
-        """Return the bytes of a record, its end included: `decode` returns an equal one.
+        """Encode a record, including its end. `decode` returns an equal record.
 
         Args:
-            record: As `decode` returns it, or a JSON value.
+            record: A result of `decode`, or a JSON value.
 
         Raises:
-            ValueError: It cannot be encoded; the message says what was expected and found.
+            ValueError: It cannot be encoded. The message names the expected and the found value.
         """
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
@@ -131,12 +131,12 @@ class RecordFormat(IndexedFormat, ABC):
         return StreamedRecords(self._offsets(stream.blocks(), stream.url, most=MOST_RECORD), self)
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
-        """Decode consecutive whole records that are in memory; see `OffsetFormat`."""
+        """Decode consecutive whole records in memory; see `OffsetFormat`."""
         record, start = (0, 0) if span is None else (span.record, span.start)
         return self.decode_all(data, self._bounds_of(data, url, span), url, record, start)
 
     def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
-        """Return consecutive whole records that are in memory, undecoded; see `OffsetFormat`."""
+        """Return the raw bytes of consecutive whole records in memory; see `OffsetFormat`."""
         record, start = (0, 0) if span is None else (span.record, span.start)
         return raw_records(url, data, [start + bound for bound in self._bounds_of(data, url, span)], record)
 
@@ -160,9 +160,10 @@ class RecordFormat(IndexedFormat, ABC):
         return self.shard(b"".join(parts), offsets)
 
     def bounds(self, data: bytes) -> list[int]:
-        """Return where the records in some bytes begin, and where the last one ends; none where there cannot be any.
+        """Return the start of each record in some bytes, and the end of the last one.
 
-        What follows the last end is taken for a record if the format allows it.
+        Bytes after the last end are a record if the format allows it. If the bytes cannot be records, the result is
+        `[0]`.
         """
         try:
             found = [0, *(int(end) for ends in self.find_ends([data]) for end in ends)]
@@ -175,20 +176,20 @@ class RecordFormat(IndexedFormat, ABC):
 
         Args:
             data: Some bytes of the source.
-            bounds: Where the records begin in them, and where the last one ends.
+            bounds: Start of each record in the bytes, and end of the last one.
             url: The source, for messages.
-            record: The number of the first one.
-            start: Where `data` begins in the source.
+            record: Number of the first record.
+            start: Offset of `data` in the source.
 
         Raises:
-            RecordError: One cannot be decoded; the message has its number and its bytes.
+            RecordError: A record cannot be decoded. The message has its number and its byte range.
         """
         records = []
         for number, (begin, end) in enumerate(pairwise(bounds), record):
             try:
                 records.append(self.decode(data[begin:end]))
             except UsageError:
-                raise  # a package that is not installed: no record is to blame
+                raise  # a missing package, not a fault of the record
             except ValueError as error:
                 raise RecordError(
                     f"{url}: record {number}, bytes [{start + begin}, {start + end}): {error}; correct it and index "
@@ -197,7 +198,7 @@ class RecordFormat(IndexedFormat, ABC):
         return records
 
     def _bounds_of(self, data: bytes, url: str, span: StreamSpan | None) -> list[int]:
-        """Return where the records that `split` is given begin, and where the last one ends."""
+        """Return the starts of the records for `split`, and the end of the last one."""
         if span is None:
             return list(map(int, self._offsets([data], url)))
         bounds = self.bounds(data)
@@ -210,13 +211,13 @@ class RecordFormat(IndexedFormat, ABC):
 
 
 class LineFormat(RecordFormat):
-    """A format whose records are lines: it brings `decode` and `encode_record`. The newline is a part of the bytes."""
+    """A format whose records are lines. A subclass defines `decode` and `encode_record`, for bytes with the newline."""
 
     ends_with_source = True
     ends_at_newlines = True
 
     def find_ends(self, blocks: Iterable[bytes]) -> Iterator[Sequence[int] | NDArray[Any]]:
-        """Find where lines end."""
+        """Find the ends of lines."""
         return find_line_ends(blocks)
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
@@ -227,13 +228,13 @@ class LineFormat(RecordFormat):
 class _RecordReader(IndexedRecords[Any]):
     """Random access to the records of a `RecordFormat`.
 
-    Where the records that are read begin and end is compared with what `find_ends` finds from the record before them
-    on, so an index of other data can raise but not give a wrong record.
+    The ends in the index are compared with the ends that `find_ends` finds from the previous record on. So the index of
+    other data raises an error and never returns a wrong record.
     """
 
     def __init__(
         self,
-        format: RecordFormat,  # noqa: A002 - what it is
+        format: RecordFormat,  # noqa: A002 - the usual word
         url: str,
         index: IndexFile | str | None,
         options: Options | None,
@@ -267,10 +268,10 @@ class _RecordReader(IndexedRecords[Any]):
         return raw_records(self.url, data[bounds[0] - base :], bounds, start)
 
     def read_data(self, start: int, stop: int) -> tuple[StreamSpan, bytes]:
-        """Return the bytes of the records `[start, stop)`, checked to be these, and where they lie.
+        """Return the checked bytes of the records `[start, stop)`, and their span.
 
         Raises:
-            IndexMismatchError: The source has other records there than the index says.
+            IndexMismatchError: The records of the source have other boundaries than in the index.
         """
         if start == stop:
             return StreamSpan(start, 0, 0, 0), b""
@@ -279,19 +280,19 @@ class _RecordReader(IndexedRecords[Any]):
         return StreamSpan(start, stop - start, bounds[0], bounds[-1]), data[bounds[0] - base :]
 
     def _span_bounds(self, start: int, stop: int) -> tuple[int, list[int]]:
-        """Return where the record before a span begins, and where those of the span do, and where the last one ends."""
+        """Return the start of the record before a span; and the starts in the span, with the end of the last one."""
         lead = 1 if start else 0
         bounds: list[int] = self._span_offsets(start - lead, stop).tolist()
         before = bounds.pop(0) if lead else 0
         return before, bounds
 
     def _records(self, data: bytes | None, before: int, bounds: list[int], record: int) -> list[Any]:
-        """Decode consecutive records, with a look at the one before them, which begins at `before`."""
+        """Decode consecutive records, after a check from the previous record on, which starts at `before`."""
         data, base = self._checked(data, before, bounds, record)
         return self.format.decode_all(data, [place - base for place in bounds], self.url, record, base)
 
     def _checked(self, data: bytes | None, before: int, bounds: list[int], record: int) -> tuple[bytes, int]:
-        """Return the bytes of consecutive records, checked to be that, and where the bytes begin."""
+        """Return the checked bytes of consecutive records, and their offset."""
         start, stop = bounds[0], bounds[-1]
         base = before if start - before <= _NEAR else start
         if data is None:
@@ -305,7 +306,7 @@ class _RecordReader(IndexedRecords[Any]):
         return data, base
 
     def _is_open_ended(self, data: bytes) -> bool:
-        """Return whether the last record in some bytes needs the end of the source to end there."""
+        """Return whether only the end of the source can end the last record in some bytes."""
         if not self.format.ends_with_source:
             return False
         last = 0
@@ -315,8 +316,8 @@ class _RecordReader(IndexedRecords[Any]):
 
 
 def changed_span(url: str, span: StreamSpan) -> ArchiveError:
-    """Return the error of a stream whose records are not those that were found in the pass before."""
+    """Return the error for a stream whose records differ from an earlier pass."""
     return ArchiveError(
         f"{url}: expected records [{span.record}, {span.record + span.records}) in bytes [{span.start}, {span.stop}) "
-        "of the decompressed data, found others; it has changed, run the job again"
+        "of the decompressed data, found others; the source has changed, run the job again"
     )

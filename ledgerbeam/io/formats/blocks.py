@@ -1,7 +1,7 @@
-"""The records of a span while their bytes are in memory: decoded a block at a time, so that never all are held.
+"""Records of a span that are decoded block by block from bytes in memory.
 
-Decoded lines of JSON take up to ten times the memory of their bytes, and what is decoded long before it is used has
-left the processor's cache. So a reader that can gives a `Blocks` in place of a list.
+Decoded lines of JSON take up to ten times the memory of their bytes. Records decoded long before their use have
+left the processor's cache. So a reader that supports it returns a `Blocks` in place of a list.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from ledgerbeam.io.formats.streamed import decode_each
 from ledgerbeam.io.index.newlines import count_lines
 
 BLOCK_BYTES = 128 * 1024
-"""Bytes of lines that are decoded in one go: with what they become they fit in the cache of a core."""
+"""Size of a decoded block of lines in bytes. The block and its records fit in the cache of a core."""
 
 _NEWLINE = b"\n"
 
 
 class Blocks(Protocol):
-    """Consecutive records whose bytes are in memory. Every pass decodes them anew. Picklable."""
+    """Consecutive records whose bytes are in memory. Each pass decodes them again. Picklable."""
 
     def decoded(self, *, each: bool = False) -> Iterator[list[Any]]:
-        """Yield the records in order, some at a time.
+        """Yield the records in order, in lists.
 
         Args:
-            each: Whether a `RecordError` stands in the place of each record that cannot be decoded; else it is raised.
+            each: Whether a `RecordError` replaces each record that cannot be decoded. Default: it is raised.
 
         Raises:
-            SourceError: They cannot be decoded; the message names the record.
-            IndexMismatchError: They are not the records that the index says.
+            SourceError: A record cannot be decoded. The message names the record.
+            IndexMismatchError: The records have other boundaries than in the index.
         """
 
 
 @runtime_checkable
 class BlockedReader(Protocol):
-    """A reader that can give its records in blocks."""
+    """A reader that can return its records in blocks."""
 
     def read_blocks(self, start: int, stop: int) -> Blocks:
-        """Return the records `[start, stop)`: one ranged read of the index, one of the source, both done now."""
+        """Read the records `[start, stop)` with one ranged read of the index and one of the source."""
 
 
 @runtime_checkable
 class DataReader(Protocol):
-    """A reader that can give the bytes of its records."""
+    """A reader that can return the bytes of its records."""
 
     def read_data(self, start: int, stop: int) -> tuple[StreamSpan, bytes]:
-        """Return the bytes of the records `[start, stop)`, checked to be these, and where they lie."""
+        """Return the checked bytes of the records `[start, stop)`, and their span."""
 
 
 def gives_blocks(reader: object) -> TypeGuard[BlockedReader]:
@@ -60,7 +60,7 @@ def gives_blocks(reader: object) -> TypeGuard[BlockedReader]:
 
 @dataclass(frozen=True)
 class HeldBlock:
-    """Records that are decoded, as one block."""
+    """Decoded records as one block."""
 
     records: list[Any]
 
@@ -72,13 +72,13 @@ class HeldBlock:
 
 @dataclass(frozen=True)
 class LineBlocks:
-    """Consecutive whole records of a format that `ends_at_newlines`.
+    """Consecutive whole records of a format with `ends_at_newlines`.
 
     Attributes:
         format: The format.
-        data: Their bytes.
+        data: The bytes of the records.
         url: The source, for messages.
-        span: Which of its records they are. Default: all.
+        span: Their span in the source. Default: all records.
     """
 
     format: OffsetFormat

@@ -1,4 +1,4 @@
-"""Shards that are compressed and can still be read by position."""
+"""Compressed shards that can be read by position."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ledgerbeam.io.compression.zstd_frames import FRAME, LEVEL, LIBRARY, check_f
 from ledgerbeam.io.formats.format import ShardEncoder, ShardFile
 
 ZSTD_ENDING = ".zst"
-"""What the names of compressed files end with."""
+"""Suffix of the names of compressed files."""
 
 
 @dataclass(frozen=True)
 class SeekableZstd:
     """Writes the shards of an encoder as Zstandard files in the seekable format.
 
-    Every file but the indexes is compressed, in frames of whole records where it has an index, which stays that of the
-    plain bytes: `a.jsonl` with `a.jsonl.idx` becomes `a.jsonl.zst` with `a.jsonl.zst.idx`.
+    Every file except indexes is compressed. The frames of a file with an index have whole records. The index still has
+    the offsets of the plain bytes: `a.jsonl` with `a.jsonl.idx` becomes `a.jsonl.zst` with `a.jsonl.zst.idx`.
 
     Attributes:
         encoder: Encodes the plain shards, such as `JsonlFormat()`.
-        level: How hard to compress, 1 to 22.
+        level: Compression level, 1 to 22.
         frame: Plain bytes of a frame, unless one record has more.
-        library: The version of the Zstandard library, which shapes the bytes.
+        library: Version of the Zstandard library, since other versions may write other bytes.
 
     Raises:
-        UsageError: There is no such level or size.
+        UsageError: The level or the frame size is not valid.
     """
 
     encoder: ShardEncoder
@@ -45,7 +45,7 @@ class SeekableZstd:
         """Encode records as the files of a shard; see `ShardEncoder`.
 
         Raises:
-            UsageError: The library is another here than where this was made.
+            UsageError: The version of the library differs from the version that created this object.
         """
         if self.library != LIBRARY:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Ends of records: found block by block, with the place of the record where the bytes cannot be records."""
+"""Ends of records, found block by block, with the position of a damaged record in errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FindEnds: TypeAlias = "Callable[[Iterable[bytes]], Iterator[Sequence[int] | NDAr
 """Finds the ends of records in consecutive blocks; see `RecordFormat.find_ends`."""
 
 _MOST_KEPT = 1 << 26
-"""Bytes that are kept to find a damaged record, beside the last block."""
+"""Greatest number of bytes that are kept to find a damaged record, besides the last block."""
 
 
 def find_line_ends(blocks: Iterable[bytes]) -> Iterator[NDArray[Any]]:
-    """Find where lines end, block by block; see `RecordFormat.find_ends`."""
+    """Find the ends of lines, block by block; see `RecordFormat.find_ends`."""
     size = 0
     for block in blocks:
         yield line_ends(block, size)
@@ -29,7 +29,7 @@ def find_line_ends(blocks: Iterable[bytes]) -> Iterator[NDArray[Any]]:
 def offsets_of_ends(
     find_ends: FindEnds, blocks: Iterable[bytes], url: str, *, ends_with_source: bool, most: int | None = None
 ) -> Offsets:
-    """Return the offsets of the records of a source: 0, and what `record_ends` yields."""
+    """Return the offsets of the records of a source: 0 and the results of `record_ends`."""
     ends = record_ends(find_ends, blocks, url, ends_with_source=ends_with_source, most=most)
     return np.concatenate([np.zeros(1, np.uint64), *ends])
 
@@ -40,14 +40,14 @@ def record_ends(
     """Find the ends of the records of a source, block by block.
 
     Args:
-        find_ends: As of `RecordFormat`.
-        blocks: All of the source.
+        find_ends: As in `RecordFormat`.
+        blocks: The whole source.
         url: The source, for messages.
-        ends_with_source: As of `RecordFormat`.
-        most: Bytes of a record of a compressed source, at most; None if it is not compressed.
+        ends_with_source: As in `RecordFormat`.
+        most: Greatest size of a record of a compressed source, in bytes; None if it is not compressed.
 
     Yields:
-        The ends, in order; before an error those of all records before the damaged one.
+        The ends, in order. Before an error, the ends of all records before the damaged one.
 
     Raises:
         ArchiveError: The source is cut off in a record.
@@ -70,26 +70,26 @@ def record_ends(
     if found.size > found.last:
         if not ends_with_source:
             raise ArchiveError(
-                f"{url}: {found.place()}, is cut off: expected its end, found that of the source at byte {found.size}; "
-                "write the file again"
+                f"{url}: {found.place()}, is cut off: expected its end, found the end of the source at byte "
+                f"{found.size}; write the file again"
             )
         yield np.array([found.size], np.uint64)
 
 
 class _Progress:
-    """Number and place of the record that is being found, and the bytes from its beginning on.
+    """Number and position of the current record, and the bytes from its start on.
 
     Attributes:
         records: Number of ends found.
-        last: The last one.
-        size: Bytes read.
+        last: The last end.
+        size: Number of bytes read.
     """
 
     def __init__(self, blocks: Iterable[bytes], url: str, most: int | None) -> None:
         self.records = self.last = self.size = 0
         self._blocks, self._url, self._most = blocks, url, most
         self._kept: deque[bytes] = deque()
-        self._begin = 0  # of the kept bytes
+        self._begin = 0  # offset of the kept bytes
 
     def blocks(self) -> Iterator[bytes]:
         for block in self._blocks:
@@ -110,28 +110,28 @@ class _Progress:
         return ends
 
     def require_size(self) -> None:
-        """Raise RecordError if what follows the last end has too many bytes for a record."""
+        """Raise RecordError if there are too many bytes after the last end for a record."""
         if self._most is not None and self.size - self.last > self._most:
             raise _too_long(self._url, self.records, self.last, self.size - self.last, self._most)
 
     def kept(self) -> bytes | None:
-        """Return all bytes from the last end on; None if they were too many to keep."""
+        """Return all bytes after the last end; None if there were too many to keep."""
         return b"".join(self._kept)[self.last - self._begin :] if self._begin <= self.last else None
 
     def place(self) -> str:
         content = "" if self._most is None else " of the decompressed data"
-        return f"record {self.records}, which begins at byte {self.last}{content}"
+        return f"record {self.records}, which starts at byte {self.last}{content}"
 
 
 def _ends_before_damage(find_ends: FindEnds, data: bytes) -> list[int]:
     """Return the ends of the records before the damaged one.
 
-    When `find_ends` raises, the ends that it had found in the last block are lost. So it runs again over beginnings of
+    When `find_ends` raises, the ends that it had found in the last block are lost. So it runs again over prefixes of
     the bytes, up to the longest one for which it does not raise.
 
     Args:
-        find_ends: As of `RecordFormat`; it raises ValueError for all of the bytes.
-        data: The bytes, from the beginning of a record.
+        find_ends: As in `RecordFormat`; it raises ValueError for the whole of the bytes.
+        data: The bytes, from the start of a record.
     """
     found: list[int] = []
     start, good, bad = 0, 0, len(data)
@@ -152,10 +152,10 @@ def require_size(offsets: Offsets, url: str, record: int, most: int) -> None:
     """Raise RecordError if a record of a compressed source has more bytes than `most`.
 
     Args:
-        offsets: Where records begin, and where the last one ends.
+        offsets: Start of each record, and end of the last one.
         url: The source.
-        record: The number of the first one.
-        most: The limit.
+        record: Number of the first record.
+        most: Greatest size of a record, in bytes.
     """
     lengths = np.diff(offsets)
     if len(lengths) and int(lengths.max()) > most:
@@ -165,6 +165,6 @@ def require_size(offsets: Offsets, url: str, record: int, most: int) -> None:
 
 def _too_long(url: str, record: int, start: int, length: int, most: int) -> RecordError:
     return RecordError(
-        f"{url}: record {record}, which begins at byte {start:,} of the decompressed data, has at least {length:,} "
-        f"bytes; expected at most {most:,}. If it is no damage, decompress the file"
+        f"{url}: record {record}, which starts at byte {start:,} of the decompressed data, has at least {length:,} "
+        f"bytes; expected at most {most:,}. If it is not damaged, decompress the file"
     )

@@ -1,8 +1,8 @@
-"""What a format is: the narrow protocols by which the rest of the library reads and writes all of them alike.
+"""Protocols of formats and their readers.
 
-Format          has a name, and encodes records
-├── OffsetFormat   its records lie one after the other: an index of byte offsets finds them
-└── ColumnFormat   its records are rows of columns: its footer finds them
+Format             has a name, and encodes records
+├── OffsetFormat   consecutive records, which an index of byte offsets finds
+└── ColumnFormat   rows of columns, which the footer of the file finds
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Reader(Protocol):
 
     @property
     def is_indexed(self) -> Literal[True]:
-        """True: any record can be read alone."""
+        """True: each record can be read separately."""
 
     def __len__(self) -> int: ...
 
@@ -46,31 +46,31 @@ class Reader(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """Return records by number, in the order asked; neighbours share a request."""
+        """Return records by number, in the requested order; neighbours share a request."""
 
     def raw(self, index: int) -> bytes:
-        """Return the bytes of one record as they lie in the source."""
+        """Return the bytes of one record in the source."""
 
     def read_span(self, start: int, stop: int) -> list[Any]:
         """Return the records `[start, stop)`: one ranged read of the index, one of the source.
 
-        Blank JSONL lines are left out: `stop - start - len(result)` of them were skipped.
+        Blank JSONL lines are skipped; their number is `stop - start - len(result)`.
         """
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        """Return what `read_span` decodes, in its order and number, as it lies in the source."""
+        """Return the raw bytes of the records that `read_span` returns, in the same order."""
 
     def close(self) -> None:
-        """Close what is open; a later read opens it again."""
+        """Close the open files; a later read opens them again."""
 
 
 class RowGroup(NamedTuple):
-    """Consecutive rows that lie together in a file.
+    """A group of consecutive rows in a file.
 
     Attributes:
-        rows: How many.
-        size: Bytes of the chosen columns, as they lie in the file.
-        plain_size: Their decoded bytes, as far as the file says; 0 if unknown.
+        rows: Number of rows.
+        size: Bytes of the chosen columns in the file.
+        plain_size: Their decoded bytes according to the file; 0 if unknown.
     """
 
     rows: int
@@ -79,10 +79,10 @@ class RowGroup(NamedTuple):
 
 
 class ColumnReader(Reader, Protocol):
-    """Random access to the rows of one source, of which only the chosen columns are read. Spans count rows.
+    """Random access to the rows of one source. Only the chosen columns are read. Spans count rows.
 
     Attributes:
-        held: Its decoded row groups; readers of several sources may share one object.
+        held: Cache of decoded row groups; readers of several sources may share it.
     """
 
     held: HeldGroups
@@ -99,26 +99,26 @@ class ColumnReader(Reader, Protocol):
         """Return the rows `[start, stop)` as columns."""
 
     def read_each(self, start: int, stop: int) -> list[Any]:
-        """Return what `read_span` does, with a `RecordError` in the place of each record that cannot be decoded."""
+        """Return the records of `read_span`, with a `RecordError` in place of each record that cannot be decoded."""
 
     def first_rows(self, group: int, rows: int) -> pa.Table:
-        """Return the first rows of a row group as columns, at most so many, without reading all of a large one."""
+        """Return at most `rows` first rows of a row group as columns, without reading all of a large group."""
 
     def decode_each(self, table: pa.Table, first: int) -> list[Any]:
-        """Return rows as records, as `read_each` does; `first` is the number of the first."""
+        """Return rows as records, as `read_each` does; `first` is the number of the first row."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what `show` prints of the source besides its name, size and number of records."""
+        """Return the properties that `show` prints besides name, size and number of records."""
 
 
 class ShardFile(NamedTuple):
     """One file of a shard.
 
     Attributes:
-        ending: What its name ends with, after the name of the task.
+        ending: End of its name, after the name of the task.
         data: Its content.
-        records: How many it holds; 0 for an index.
-        nulled: How many numbers that JSON does not have were written in it as null.
+        records: Number of records; 0 for an index.
+        nulled: Number of NaN and infinities that were written as null.
     """
 
     ending: str
@@ -128,13 +128,13 @@ class ShardFile(NamedTuple):
 
 
 class ShardEncoder(Protocol):
-    """Encodes the records of a task. Picklable; a pure function of the records."""
+    """Encoder of the records of a task. Picklable. The result depends only on the records."""
 
     def encode(self, records: Any) -> list[ShardFile]:
-        """Return the files of a shard, in the order in which they are published: each index after its data.
+        """Return the files of a shard in the order of their publication: each index after its data.
 
         Raises:
-            RecordError: A record that cannot be encoded.
+            RecordError: A record cannot be encoded.
         """
 
 
@@ -143,10 +143,10 @@ class StreamSpan:
     """Consecutive records of a source.
 
     Attributes:
-        record: Number of the first one.
-        records: How many there are.
-        start: Where they begin in the decompressed bytes.
-        stop: Where they end.
+        record: Number of the first record.
+        records: Number of records.
+        start: Their first byte in the decompressed bytes.
+        stop: Their end, exclusive.
     """
 
     record: int
@@ -157,11 +157,11 @@ class StreamSpan:
 
 @dataclass(frozen=True, slots=True)
 class StreamedRecords:
-    """What one pass over a compressed source found.
+    """Result of one pass over a compressed source.
 
     Attributes:
-        offsets: Where each record begins in the decompressed bytes, and where the last one ends: `N + 1`, u64.
-        format: Decodes the spans. It may know more than the one that looked, for example how a tar is grouped.
+        offsets: Start of each record in the decompressed bytes, and end of the last one: `N + 1`, u64.
+        format: Decodes the spans. The pass may have set more of its options, such as the grouping of a tar.
     """
 
     offsets: Offsets
@@ -169,48 +169,48 @@ class StreamedRecords:
 
 
 class Format(ShardEncoder, Protocol):
-    """How the records of a kind of file are written and, by one of the two protocols below, found and read.
+    """A kind of file: encodes records and, by one of the two protocols below, finds and reads them.
 
-    What can be chosen (how a tar is grouped, which columns are read) is an argument of the constructor. A format is
-    picklable and holds nothing open.
+    Options, such as the grouping of a tar or the columns to read, are arguments of the constructor. A format is
+    picklable and has no open files.
     """
 
     @property
     def name(self) -> str:
-        """The word of `--to`, and what `show` prints."""
+        """The value of `--to`, and the name in the output of `show`."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """What the names of its files have in them, dot included, in lower case; outputs end with the first."""
+        """Suffixes of its files, in lower case with the dot. Outputs have the first one."""
 
 
 class OffsetFormat(Format, Protocol):
-    """A format whose records lie one after the other, so that an index of byte offsets finds them.
+    """A format of consecutive records, which an index of byte offsets finds.
 
-    `ledgerbeam.io.formats.base` has base classes that bring most of it.
+    `ledgerbeam.io.formats.base` has base classes that implement most of it.
     """
 
     @property
     def is_indexable(self) -> bool:
-        """Whether an index can be built from its source; if not, the files bring one."""
+        """Whether an index can be built from a source. If not, the index is a part of the dataset."""
 
     @property
     def is_streamable(self) -> bool:
-        """Whether a compressed source can be cut into records in one pass: `scan` and `split` with a span."""
+        """Whether one pass can divide a compressed source into records: `scan`, and `split` with a span."""
 
     @property
     def ends_at_newlines(self) -> bool:
-        """Whether every newline ends a record and nothing else does: a large source is then indexed in byte ranges."""
+        """Whether exactly the newlines end records. A large source is then indexed in byte ranges."""
 
     def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
-        """Return the index of a source, unopened; a format that brings its own has it beside the source."""
+        """Return the index of a source, unopened. The index of a format that is not indexable is beside the source."""
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
         """Find the offsets of all records of an uncompressed source: `N + 1` of them, u64, the last a sentinel.
 
         Raises:
-            ChangedSourceError: The source is not what was `listed`.
-            NotIndexableError: The format is not `is_indexable`.
+            ChangedSourceError: The source changed since it was `listed`.
+            NotIndexableError: `is_indexable` is false.
         """
 
     def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
@@ -236,80 +236,81 @@ class OffsetFormat(Format, Protocol):
         """
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
-        """Decode consecutive whole records that are in memory.
+        """Decode consecutive whole records in memory.
 
         Args:
-            data: Their bytes.
+            data: The bytes of the records.
             url: The source, for messages.
-            span: Which records of the source they are, as `scan` found them. Default: all of it.
+            span: Their span in the source, as `scan` found it. Default: the whole source.
 
         Raises:
-            ArchiveError: They are not the records that `scan` found.
+            ArchiveError: The records differ from the records that `scan` found.
             SourceError: A record cannot be decoded.
         """
 
     def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
-        """Return what `split` decodes, in its order and number, as it lies in memory.
+        """Return the raw bytes of the records that `split` returns, in the same order.
 
-        A record of it alone is decoded by `split` with a span of that record.
+        `split` with a span of one record decodes one of them.
 
         Raises:
-            ArchiveError: They are not the records that `scan` found; also SourceError, if they cannot be separated.
+            ArchiveError: The records differ from the records that `scan` found.
+            SourceError: They cannot be separated.
         """
 
 
 class TableMaking(Protocol):
-    """Makes tables of records, by one schema."""
+    """Builder of tables from records, by one schema."""
 
     def copied(self, record: Any) -> Any:
-        """Return a copy of a record that is to be a row, which what made it may change then."""
+        """Return a copy of a record, so that its creator may change the record before it becomes a row."""
 
     def require(self, record: Any) -> None:
-        """Raise RecordError unless a record fits."""
+        """Raise RecordError unless a record fits the schema."""
 
     def table(self, records: Any, *, url: str = "", first: int = 0) -> pa.Table:
         """Return records as a table.
 
         Args:
-            records: The records; or columns.
-            url: What they are of, for messages.
-            first: The number of the first one in it.
+            records: The records, or columns.
+            url: Their source, for messages.
+            first: Number of the first record in the source.
 
         Raises:
-            RecordError: One does not fit; the message names it, and the field.
+            RecordError: A record does not fit. The message names the record and the field.
         """
 
     def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """Return such tables as one."""
+        """Return tables of this schema as one table."""
 
     def encoded(self, record: Any) -> bytes:
-        """Return what the columns of a record are, to compare it with others; it must fit."""
+        """Return the columns of a record as bytes for comparisons. The record must fit the schema."""
 
 
 @runtime_checkable
 class ColumnFormat(Format, Protocol):
-    """A format whose records are rows of columns, in groups that a footer of the file lists: it has no other index."""
+    """A format of rows of columns. The footer of the file lists the row groups and is its only index."""
 
     def select(self, columns: Sequence[str]) -> Self:
-        """Return this format reading only these columns; all for none."""
+        """Return this format with a choice of columns to read. An empty choice means all columns."""
 
     def open_columns(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> ColumnReader:
         """Open a source for random access; `listed` is as in `RangeReader`.
 
         Raises:
-            SourceError: It is damaged, encrypted, or no such file; also `ChangedSourceError` and StorageError.
+            SourceError: It is damaged, encrypted, or of another kind; also `ChangedSourceError` and StorageError.
             UsageError: It lacks one of the columns.
         """
 
     def written(self, route: str = "") -> TableMaking | None:
-        """Return what makes tables of what is written of a route; None if each file has a schema of its own.
+        """Return the builder of tables for the outputs of a route; None if each file has a separate schema.
 
         Raises:
-            RecordError: There are schemas, and none for this route.
+            RecordError: There are schemas for other routes only.
         """
 
     def open_bytes(self, data: bytes, url: str) -> ColumnReader:
-        """Open a whole source that is in memory; raises as `open_columns`.
+        """Open a whole source in memory, with the errors of `open_columns`.
 
         Args:
             data: Its content.
@@ -319,26 +320,26 @@ class ColumnFormat(Format, Protocol):
 
 @runtime_checkable
 class TableFormat(Protocol):
-    """A format of offsets whose records are also read as rows of a table, without Python objects.
+    """A format of offsets whose records can also be read as rows of a table, without Python objects.
 
-    Its readers have a method `read_data(start, stop)`, which returns the bytes of the records `[start, stop)`, checked
-    to be these, and their `StreamSpan`.
+    Its readers have a method `read_data(start, stop)`. It returns the `StreamSpan` and the checked bytes of the records
+    `[start, stop)`.
     """
 
     def split_table(self, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
-        """Return consecutive whole records that are in memory as rows: those that `OffsetFormat.split` decodes."""
+        """Return consecutive whole records in memory as rows, equal to the records of `OffsetFormat.split`."""
 
     def split_table_each(
         self, data: bytes, url: str, span: StreamSpan | None = None
     ) -> tuple[pa.Table, dict[int, str]]:
-        """Return the records that can be decoded as rows; and why others cannot, by position among all of them."""
+        """Return the decodable records as rows, and the errors of the others by their position among all records."""
 
 
 _fits: dict[tuple[type, Any], bool] = {}
 
 
 def fits(value: object, protocol: Any) -> bool:
-    """Return what `isinstance` says of a runtime protocol, which looks at all attributes: once for each class."""
+    """Return `isinstance` of a runtime protocol, cached by class because the check reads all attributes."""
     key = type(value), protocol
     known = _fits.get(key)
     if known is None:
@@ -352,6 +353,6 @@ def is_columnar(kind: object) -> TypeIs[ColumnFormat]:
 
 
 def json_value(record: Any) -> Any:
-    """Return a record as a JSON value, as its `as_json` makes it, if it has one; else it is one."""
+    """Return the JSON value of a record: the result of its method `as_json`, or the record itself without one."""
     as_json = getattr(type(record), "as_json", None)
     return record if as_json is None else as_json(record)

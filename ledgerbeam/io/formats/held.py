@@ -1,4 +1,4 @@
-"""Decoded row groups that are held in memory, up to a limit; those that were used last."""
+"""Cache of decoded row groups: the most recently used ones, up to a limit."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ if TYPE_CHECKING:  # only jobs that read columns import it
 
 
 CACHE_BYTES = 64 * 2**20
-"""Of decoded row groups, so many bytes are held by default."""
+"""Default size of a cache in bytes."""
 
 GroupKey = tuple[str, int]
 """The URL of a file, and the number of a row group in it."""
 
 
 class HeldGroups:
-    """Decoded row groups of one file or of several, whose readers share them.
+    """Cache of decoded row groups of one file, or of several files whose readers share it.
 
-    It has no lock, which a fork could carry over locked: each step is atomic, and what is lost is read again. Pickled,
-    it is empty.
+    It has no lock, since a fork could copy it locked. Each step is atomic, and a lost row group is read again. A
+    pickled cache is empty.
 
     Args:
-        most_bytes: How many bytes are held.
-        least: So many row groups are held in any case, of whatever size: those that were used last. With 0 it is the
-            very last one, and one that is too large for that is read in parts.
+        most_bytes: Greatest size of the cache in bytes.
+        least: Number of most recently used row groups that are kept at any size. With 0, only the last one is kept,
+            and a row group that is too large for the cache is read in parts.
     """
 
     def __init__(self, most_bytes: int = CACHE_BYTES, least: int = 0) -> None:
         self.most_bytes = most_bytes
         self.least = least
-        # With its bytes: a table counts them anew, column by column, whenever it is asked.
+        # Each table with its size in bytes, which a table would recompute column by column at each access.
         self._tables: OrderedDict[GroupKey, tuple[pa.Table, int]] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -43,16 +43,16 @@ class HeldGroups:
 
     @property
     def size(self) -> int:
-        """How many bytes are held."""
+        """Size of the cache in bytes."""
         return sum(size for _, size in list(self._tables.values()))
 
     def get(self, key: GroupKey) -> pa.Table | None:
-        """Return a row group, if it is held."""
+        """Return a row group; None if it is not in the cache."""
         found = self._tables.get(key)
         return None if found is None else found[0]
 
     def put(self, key: GroupKey, table: pa.Table) -> None:
-        """Hold a row group as the one that was used last; others go, those that were used first."""
+        """Add a row group as the most recently used one, and remove the least recently used ones over the limit."""
         before = self._tables.pop(key, None)
         if before is not None and before[0] is table:
             self._tables[key] = before
@@ -66,12 +66,12 @@ class HeldGroups:
                 break
 
     def use(self, keys: Iterable[GroupKey]) -> None:
-        """Make row groups those that were used last, in this order, as far as they are held."""
+        """Mark row groups in the cache as the most recently used ones, in this order."""
         for key in keys:
             found = self._tables.pop(key, None)
             if found is not None:
                 self._tables[key] = found
 
     def clear(self) -> None:
-        """Hold nothing any more."""
+        """Remove all row groups."""
         self._tables.clear()

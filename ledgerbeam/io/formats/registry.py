@@ -1,4 +1,4 @@
-"""Which formats there are, and the one look-up from the name of a source to its format and compression.
+"""Registry of formats: the format and the compression of a source, by its name.
 
 A format of another package is found through the entry-point group `ledgerbeam.formats`, or named with `register`.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 GROUP = "ledgerbeam.formats"
-"""The entry-point group. The name of an entry point is that of its format, its object makes it without arguments."""
+"""The entry-point group. An entry point has the name of its format; its object creates the format without arguments."""
 
 _BUILT_IN = {
     "jsonl": "ledgerbeam.io.lines.jsonl_format:JsonlFormat",
@@ -38,7 +38,7 @@ _BUILT_IN = {
     "text": "ledgerbeam.io.lines.text_format:TextFormat",
     "warc": "ledgerbeam.io.warc.format:WarcFormat",
 }
-"""As entry points name them; loaded late, since the packages of formats use this module."""
+"""References to the built-in formats, in the form of entry points. Their packages import this module."""
 
 _SUFFIXES = {
     ".jsonl": "jsonl",
@@ -53,10 +53,10 @@ _SUFFIXES = {
     ".txt": "text",
     ".warc": "warc",
 }
-"""Those of the built-in formats, which no other format may have: so one is known without a look at all packages."""
+"""Suffixes of the built-in formats, reserved for them, so that they need no search of entry points."""
 
 _RESERVED = {"shar", "webdataset", "energon", "lit"}
-"""Words of `--to` that are not formats of files."""
+"""Values of `--to` that are not formats of files."""
 
 _lock = threading.RLock()
 _known: dict[str, Format] | None = None
@@ -65,12 +65,12 @@ _loading: dict[str, Format] | None = None
 
 @dataclass(frozen=True, slots=True)
 class FileType:
-    """What the name of a source says.
+    """Format and compression of a source, according to its name.
 
     Attributes:
         url: The source.
         format: Its format.
-        compression: How it is compressed; None if it is not.
+        compression: Its compression; None if it is not compressed.
     """
 
     url: str
@@ -78,10 +78,10 @@ class FileType:
     compression: Compression | None = None
 
     def columns(self) -> ColumnFormat | None:
-        """Return the format of a source of columns; None if its records lie one after the other.
+        """Return the format of a source of columns; None for a format of offsets.
 
         Raises:
-            NotIndexableError: It is of columns, and compressed as a whole.
+            NotIndexableError: It is a file of columns that is compressed as a whole.
         """
         if not is_columnar(self.format):
             return None
@@ -90,10 +90,10 @@ class FileType:
         return self.format
 
     def plain(self) -> OffsetFormat:
-        """Return the format of a source that is read as it lies there, by offsets.
+        """Return the format of an uncompressed source that is read by offsets.
 
         Raises:
-            NotIndexableError: It is compressed, or of columns.
+            NotIndexableError: It is compressed, or a file of columns.
         """
         if self.compression is not None:
             raise self._not_indexable()
@@ -103,7 +103,7 @@ class FileType:
         """Return the format of a source that can be read by offsets: not compressed, or in gzip or Zstandard.
 
         Raises:
-            NotIndexableError: It is compressed in another way, or of columns.
+            NotIndexableError: It has another compression, or is a file of columns.
         """
         kind = self.by_offsets()
         if self.compression is not None and not (self.compression.seekable and kind.is_streamable):
@@ -111,10 +111,10 @@ class FileType:
         return kind
 
     def in_one_pass(self) -> OffsetFormat:
-        """Return the format of a source that can be read from its beginning to its end, compressed or not.
+        """Return the format of a source that can be read in one pass, compressed or not.
 
         Raises:
-            NotIndexableError: Its format is not read so.
+            NotIndexableError: Its format is not streamable.
         """
         kind = self.by_offsets()
         if not kind.is_streamable:
@@ -122,10 +122,10 @@ class FileType:
         return kind
 
     def readable(self) -> Format:
-        """Return the format of a source that can be read, even if only from its beginning.
+        """Return the format of a source that can be read, by position or in one pass.
 
         Raises:
-            NotIndexableError: It is compressed, and the format is not read so.
+            NotIndexableError: It is compressed, and the format is not streamable.
         """
         if self.compression is not None and not self._is_streamable:
             raise self._not_indexable()
@@ -136,17 +136,17 @@ class FileType:
         return not is_columnar(self.format) and self.by_offsets().is_streamable
 
     def by_offsets(self) -> OffsetFormat:
-        """Return the format of a source whose records lie one after the other, compressed or not.
+        """Return the format of a source that is not a file of columns, compressed or not.
 
         Raises:
-            NotIndexableError: It is of columns.
+            NotIndexableError: It is a file of columns.
         """
         if is_columnar(self.format):
             if self.compression is not None:
                 raise self._not_indexable()
             raise NotIndexableError(
-                f"{self.url}: the footer of a file of {self.format.name} is its index, so it needs no other; leave it "
-                "out here: map, convert, tokenize, show and verify read it as it is"
+                f"{self.url}: the footer of a {self.format.name} file is its index; leave it out here: map, convert, "
+                "tokenize, show and verify read it without another index"
             )
         return cast(OffsetFormat, self.format)
 
@@ -154,20 +154,19 @@ class FileType:
         how = self.compression
         command = "" if how is None else f"decompress it, e.g. {how.command} {self.url.rpartition('/')[2]}"
         if self._is_streamable:
-            command = f"map, convert and tokenize read it from its beginning; for the rest {command}"
+            command = f"map, convert and tokenize read it from its beginning; for other commands {command}"
         return NotIndexableError(f"{self.url}: it is compressed and has no byte offsets to index: {command}")
 
 
 def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
     """Find the format and the compression of a source by its name.
 
-    Of several suffixes the last one that a format has decides: `cuts.jsonl.000001` is JSONL, `x.tar.0` a tar. One of
-    the last two may be that of a compression.
+    The last suffix of a known format decides: `cuts.jsonl.000001` is JSONL, `x.tar.0` is a tar. One of the last two
+    suffixes may belong to a compression.
 
     Args:
         url: The source.
-        configured: Formats with options, which take the place of those of their names, and others that are not
-            registered.
+        configured: Formats with options, which replace the registered formats of the same names, and further formats.
 
     Raises:
         NotIndexableError: It is a pipe.
@@ -192,16 +191,16 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
             return FileType(url, kind, compression)
     *suffixes, last = by_suffix
     raise UsageError(
-        f"{url}: the name has no known format; expected a suffix {', '.join(suffixes)} or {last} (docs/own-format.md "
-        "says how to add one)"
+        f"{url}: the name has no known format; expected a suffix {', '.join(suffixes)} or {last} (to add a format, see "
+        "docs/own-format.md)"
     )
 
 
 def recognize_indexable(url: str) -> FileType:
-    """Find the format and the compression of a source whose records an index finds; compressed or not.
+    """Find the format and the compression of a source with an index of offsets, compressed or not.
 
     Raises:
-        NotIndexableError: It is of columns, whose footer is their index, or a pipe.
+        NotIndexableError: It is a file of columns, whose footer is its index, or a pipe.
         UsageError: The name has no suffix of a known format.
     """
     found = recognize(url)
@@ -216,19 +215,19 @@ def require_formats(
     *,
     by_position: bool = False,
 ) -> None:
-    """Check that sources can be read, each ending of names once.
+    """Check that sources can be read. Each ending of names is checked once.
 
     Args:
         urls: The sources.
-        configured: As of `recognize`.
-        columns: Which columns are read.
-        by_position: Whether they must be readable by position.
+        configured: As in `recognize`.
+        columns: The chosen columns.
+        by_position: Whether the sources must be readable by position.
 
     Raises:
-        NotIndexableError: One is compressed in a way in which it cannot be read, or a pipe.
-        UsageError: The name of one has no suffix of a known format, or shows no columns though some are named.
+        NotIndexableError: A source is compressed and cannot be read, or is a pipe.
+        UsageError: A name has no suffix of a known format, or columns are chosen for a format without columns.
     """
-    by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # of millions: little for each
+    by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # cheap for millions of sources
     for url in by_ending.values():
         found = recognize(url, configured)
         _ = found.by_position() if by_position else found.readable()
@@ -237,10 +236,10 @@ def require_formats(
 
 
 def require_no_columns(url: str, columns: Collection[str]) -> None:
-    """Check that no columns are chosen of a source whose records lie one after the other.
+    """Check that no columns are chosen for a source without columns.
 
     Raises:
-        UsageError: Some are.
+        UsageError: Columns are chosen.
     """
     if columns:
         raise UsageError(
@@ -260,15 +259,15 @@ def open_source(
 
     Args:
         url: The source.
-        index: Its index, or where that lies. Default: as `location` says.
+        index: Its index, or the URL of the index. Default: from `location`.
         options: Storage options of both.
-        configured: As of `recognize`.
-        location: Location of indexes, for formats that have any. Default: beside the sources.
+        configured: As in `recognize`.
+        location: Location of indexes. Default: beside the sources.
 
     Raises:
-        IndexNotFoundError: It has no index; also the other errors of `recognize` and of the reader.
-        NotIndexableError: It is on a web server without byte ranges.
-        UsageError: An index is given, and its format has none.
+        IndexNotFoundError: The source has no index; also the other errors of `recognize` and of the reader.
+        NotIndexableError: The source is on a web server without byte ranges.
+        UsageError: An index is given for a format without indexes.
     """
     found = recognize(url, configured)
     columns = found.columns()
@@ -280,15 +279,15 @@ def open_source(
         require_ranges(reader.url, options)
         return reader
     if index is not None:
-        raise UsageError(f"{url}: the footer of a file of {columns.name} is its index; leave the index {index} out")
+        raise UsageError(f"{url}: the footer of a {columns.name} file is its index; leave the index {index} out")
     return columns.open_columns(url, options)
 
 
 def formats() -> Mapping[str, Format]:
-    """Return all formats by name: the built-in ones, those of entry points, and those that were registered.
+    """Return all formats by name: built-in formats, formats of entry points, and registered formats.
 
     Raises:
-        UsageError: An entry point cannot be loaded, or its format takes the name or a suffix of another.
+        UsageError: An entry point cannot be loaded, or its format has the name or a suffix of another format.
     """
     global _known, _loading  # noqa: PLW0603 - loaded once in a process
     if _known is not None:
@@ -297,22 +296,22 @@ def formats() -> Mapping[str, Format]:
         if _known is None and _loading is None:
             try:
                 _loading = {name: _built_in(reference) for name, reference in _BUILT_IN.items()}
-                from importlib.metadata import entry_points  # noqa: PLC0415 - longer than most jobs need it
+                from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import, and most jobs need none
 
                 for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
                     _add(_loading, _load(point), f"entry point {point.name} = {point.value}{_package(point)}")
                 _known = _loading
             finally:
                 _loading = None
-        # A module of an entry point that asks while it is imported sees what is there so far.
+        # A module of an entry point that calls this during its import gets the formats loaded so far.
         return _known or _loading or {}
 
 
 def format_named(name: str) -> Format:
-    """Return the format of a name.
+    """Return the format with a name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No format has the name.
     """
     if name in _BUILT_IN:
         return _built_in(_BUILT_IN[name])
@@ -323,7 +322,7 @@ def format_named(name: str) -> Format:
 
 
 def register(kind: Format) -> None:
-    """Add a format to those of this process. The processes of workers need it too: an entry point reaches them all.
+    """Register a format in this process. Processes of workers need it too; an entry point registers it in all.
 
     Raises:
         UsageError: Another format has its name or one of its suffixes.
@@ -339,10 +338,10 @@ def register(kind: Format) -> None:
 
 
 def require_unused(kind: Format) -> None:
-    """Check that a format can be registered: its name, and suffixes that mean nothing else.
+    """Check that a format can be registered: its name and its suffixes are unused.
 
     Raises:
-        UsageError: It cannot be.
+        UsageError: Another format has its name or one of its suffixes.
     """
     _add(dict(formats()), kind, _origin(kind))
 
@@ -382,20 +381,20 @@ def _package(point: EntryPoint) -> str:
 
 
 def _add(known: dict[str, Format], kind: Format, origin: str) -> None:
-    # The same class again: its module was loaded twice, or it has an entry point and is registered too.
+    # The same class may be added again: its module was loaded twice, or it has an entry point and is registered too.
     others = [other for other in known.values() if other.name != kind.name or not _is_same(other, kind)]
     if kind.name in _RESERVED or any(other.name == kind.name for other in others):
-        raise UsageError(f"{origin}: the name {kind.name!r} is taken; give the format another")
+        raise UsageError(f"{origin}: the name {kind.name!r} is taken; give the format another name")
     if not kind.suffixes:
         raise UsageError(f"{origin}: expected at least one suffix, found none")
     taken = {suffix: other.name for other in others for suffix in other.suffixes}
     for suffix in kind.suffixes:
         if suffix in taken:
-            raise UsageError(f"{origin}: the suffix {suffix} is that of {taken[suffix]!r}; use another")
+            raise UsageError(f"{origin}: the suffix {suffix} belongs to {taken[suffix]!r}; use another suffix")
         if not suffix.startswith(".") or suffix != suffix.lower() or "." in suffix[1:] or len(suffix) < 2:
             raise UsageError(f"{origin}: expected suffixes such as '.txt', in lower case, found {suffix!r}")
         if split_compression(f"a{suffix}").compression is not None or suffix == ".idx":
-            raise UsageError(f"{origin}: the suffix {suffix} has another meaning; use another")
+            raise UsageError(f"{origin}: the suffix {suffix} belongs to a compression or an index; use another suffix")
     known[kind.name] = kind
 
 

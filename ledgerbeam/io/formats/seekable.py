@@ -1,4 +1,4 @@
-"""Building the index of any source, compressed ones included: gzip by seek points, Zstandard by its own seek table."""
+"""Indexes of any source, also in gzip, with seek points, and in Zstandard, with its seek table."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def build_index(
     configured: Iterable[Format] = (),
     listed: FileInfo | None = None,
 ) -> Offsets:
-    """Find the offsets of all records of a source, of a compressed one in its decompressed bytes.
+    """Find the offsets of all records of a source; for a compressed source, in the decompressed bytes.
 
     Args:
         url: The source.
         options: Storage options.
-        configured: As of `recognize`.
-        listed: What was listed; see `RangeReader`.
+        configured: As in `recognize`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
         `N + 1` offsets, u64, the last a sentinel.
 
     Raises:
-        ChangedSourceError: The source is not what was listed.
-        NotIndexableError: It cannot be read by position, or its format brings its index.
+        ChangedSourceError: The source changed since it was listed.
+        NotIndexableError: It cannot be read by position, or its index is a part of the dataset.
         UsageError: The name has no suffix of a known format.
     """
     found = recognize(url, configured)
@@ -44,24 +44,24 @@ def build_index(
         return kind.build_index(url, options, listed=listed)
     if found.compression.name == "zstd":
         with open_content(url, url, options, listed=listed) as content:
-            _ = content.size  # raises without a seek table, before all of it is read
-    return scan_stream(url, options, kind, listed).offsets  # from its beginning, so that every checksum is compared
+            _ = content.size  # raises without a seek table, before the whole file is read
+    return scan_stream(url, options, kind, listed).offsets  # the whole file, so that every checksum is compared
 
 
 def seek_points_of(
     url: str, index: str, offsets: Offsets, options: Options | None = None, listed: FileInfo | None = None
 ) -> tuple[str, bytes] | None:
-    """Find what an indexed source needs besides its index, to be published before it.
+    """Find the seek points of an indexed source, which must be published before its index.
 
     Args:
         url: The source.
-        index: Where its index goes.
-        offsets: What `build_index` returned.
+        index: URL of its index.
+        offsets: The result of `build_index`.
         options: Storage options.
-        listed: What was listed; see `RangeReader`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
-        URL and content of the seek points of a gzip file; None for what needs none.
+        URL and content of the seek points of a gzip file; None for any other file.
 
     Raises:
         UsageError: The package that finds them in long members is not installed; also the errors of `gzip_points`.

@@ -1,7 +1,7 @@
-"""Compressed sources: their records are found in one pass from the beginning, and read by spans in another.
+"""Compressed sources as streams: one pass finds the records, a later pass reads them by spans.
 
-A compressed source has no byte offsets to read by. What a pass finds are places in the decompressed bytes, which a
-later pass meets in the same order.
+A compressed source cannot be read by byte offsets. The first pass finds offsets in the decompressed bytes. The later
+pass reads these in the same order.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ def scan_stream(
     kind: OffsetFormat | None = None,
     listed: FileInfo | None = None,
 ) -> StreamedRecords:
-    """Read a compressed source once and find its records; memory is a block and what the result takes.
+    """Read a compressed source once and find its records. Memory: a block, and the result.
 
     Args:
         url: The source.
         options: Storage options.
-        kind: Its format. Default: that of its name.
-        listed: What was listed; see `RangeReader`.
+        kind: Its format. Default: by its name.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Raises:
-        ChangedSourceError: It is not what was listed.
-        SourceError: The data is cut off or damaged, or of another kind than its name says.
+        ChangedSourceError: The source changed since it was listed.
+        SourceError: The data is truncated or damaged, or of another kind than its name shows.
         RecordError: A record has more than `base.MOST_RECORD` bytes.
-        NotIndexableError: Its format is not read compressed.
-        SourceNotFoundError: There is no such source; also StorageError.
+        NotIndexableError: Its format cannot be read compressed.
+        SourceNotFoundError: The source does not exist; also StorageError.
     """
     if kind is None:
         kind = recognize(url).in_one_pass()
@@ -58,16 +58,16 @@ def scan_stream(
 
 
 class SpanReader:
-    """Reads spans of a compressed source in one pass; memory is a span and a block.
+    """Reader of the spans of a compressed source in one pass. Memory: a span and a block.
 
-    A context manager. After a span that cannot be decoded the next can be read; after damage of the compressed data
-    none can.
+    A context manager. After a span that cannot be decoded, the next span can be read. After damage of the compressed
+    data, no span can.
 
     Args:
         url: The source.
         options: Storage options.
-        kind: The format that `scan_stream` returned. Default: that of the name.
-        listed: What was listed; see `RangeReader`.
+        kind: The format that `scan_stream` returned. Default: by the name.
+        listed: The listed properties of the source; see `RangeReader`.
     """
 
     def __init__(
@@ -90,19 +90,19 @@ class SpanReader:
         self._stream.close()
 
     def read(self, span: StreamSpan) -> list[Any]:
-        """Read a span, one that begins where the last one ended or after it.
+        """Read a span at or after the end of the previous one.
 
         Returns:
-            The records; blank lines are left out.
+            The records, without blank lines.
 
         Raises:
-            ArchiveError: The source is not what it was when it was scanned; also the errors of `scan_stream`.
-            RecordError: A record that cannot be decoded; its byte range is that of the decompressed data.
+            ArchiveError: The source changed since it was scanned; also the errors of `scan_stream`.
+            RecordError: A record cannot be decoded. Its byte range is in the decompressed data.
         """
         return self._format.split(self.read_data(span), self.url, span)
 
     def read_raw(self, span: StreamSpan) -> list[RawRecord]:
-        """Read the bytes of the records of a span, the one that was read last or one behind it.
+        """Read the raw bytes of the records of a span: the last span again, or a span after it.
 
         Raises:
             ArchiveError: As `read`; also the errors of `scan_stream`.
@@ -110,7 +110,7 @@ class SpanReader:
         return self._format.split_raw(self.read_data(span), self.url, span)
 
     def read_data(self, span: StreamSpan) -> bytes:
-        """Return the bytes of a span; those of the last one are held, for a stream does not go back.
+        """Return the bytes of a span. The last span is kept, since a stream cannot seek back.
 
         Raises:
             ArchiveError: As `read`; also the errors of `scan_stream`.
@@ -121,24 +121,24 @@ class SpanReader:
         data = self._stream.read(span.start, span.stop)
         if len(data) < span.stop - span.start:
             raise ArchiveError(
-                f"{self.url}: expected {span.stop} bytes when decompressed, found {self._stream.reached}; it has "
-                "changed, run the job again"
+                f"{self.url}: expected {span.stop} bytes when decompressed, found {self._stream.reached}; the source "
+                "has changed, run the job again"
             )
         self._held = span, data
         return data
 
 
 def stream_each(url: str, options: Options | None, kind: OffsetFormat, listed: FileInfo | None = None) -> Iterator[Any]:
-    """Yield the records of a source in order. The source is read twice: to find its records, and to decode them.
+    """Yield the records of a source in order. It is read twice: to find the records, and to decode them.
 
     Args:
         url: The source, compressed or not; or a pipe, whose command runs twice.
         options: Storage options.
         kind: Its format.
-        listed: What was listed; see `RangeReader`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Raises:
-        ChangedSourceError: It is not what was listed.
+        ChangedSourceError: The source changed since it was listed.
         SourceError: A record cannot be decoded, or the data is damaged.
     """
     found = scan_stream(url, options, kind, listed)
@@ -153,18 +153,18 @@ def stream_each(url: str, options: Options | None, kind: OffsetFormat, listed: F
 
 
 def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> list[Any]:
-    """Decode a whole source that is in memory, compressed or not.
+    """Decode a whole source in memory, compressed or not.
 
     Args:
         data: The content as it is stored.
         url: The source; its name shows format and compression.
-        configured: As of `recognize`.
+        configured: As in `recognize`.
 
     Raises:
-        RecordError: A record that cannot be decoded; also ArchiveError.
-        SourceError: The compressed data is damaged, or more than `base.MOST_RECORD` bytes when decompressed; or the
+        RecordError: A record cannot be decoded; also ArchiveError.
+        SourceError: The compressed data is damaged, or has more than `base.MOST_RECORD` bytes when decompressed; or the
             format needs an index to separate records.
-        UsageError: The name has no known format, or the compression takes a package that is not installed.
+        UsageError: The name has no known format, or the compression needs a package that is not installed.
     """
     kind, data = decompressed_source(data, url, configured)
     if is_columnar(kind):
@@ -174,7 +174,7 @@ def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> li
 
 
 def split_source_raw(data: bytes, url: str, configured: Iterable[Format] = ()) -> list[RawRecord]:
-    """Return the records of a whole source that is in memory, undecoded.
+    """Return the raw bytes of the records of a whole source in memory.
 
     Args and errors are those of `split_source`.
     """
@@ -186,7 +186,7 @@ def split_source_raw(data: bytes, url: str, configured: Iterable[Format] = ()) -
 
 
 def decode_each(kind: OffsetFormat, records: Iterable[RawRecord]) -> list[Any]:
-    """Decode records one by one, with a `RecordError` in the place of each that cannot be."""
+    """Decode records one by one, with a `RecordError` in place of each record that cannot be decoded."""
     decoded: list[Any] = []
     for raw in records:
         try:
@@ -197,7 +197,7 @@ def decode_each(kind: OffsetFormat, records: Iterable[RawRecord]) -> list[Any]:
 
 
 def decode_raw(kind: OffsetFormat, raw: RawRecord) -> Any:
-    """Decode a record by itself.
+    """Decode a single record.
 
     Raises:
         RecordError: It cannot be decoded.
@@ -209,7 +209,7 @@ def decode_raw(kind: OffsetFormat, raw: RawRecord) -> Any:
 def decompressed_source(
     data: bytes, url: str, configured: Iterable[Format]
 ) -> tuple[OffsetFormat | ColumnFormat, bytes]:
-    """Return the format of a whole source that is in memory, and its content without its compression.
+    """Return the format of a whole source in memory, and its decompressed content.
 
     Args and errors are those of `split_source`.
     """

@@ -1,4 +1,4 @@
-"""The contract of formats as tests: derive a class, give it a format and records, and let pytest or unittest run it.
+"""Tests for formats of your own: derive a class, define its format and records, and run it with pytest or unittest.
 
 class TestTextLines(FormatContract):
     def format(self):
@@ -10,7 +10,7 @@ class TestTextLines(FormatContract):
 `ColumnContract` is the same for formats of columns.
 """
 
-# ruff: noqa: D102, S311 - the names of the tests say what they hold; chance is for tests
+# ruff: noqa: D102, S311 - the names of the tests describe them; random numbers only choose test cases
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ _TRIALS = 60
 
 
 class FormatContract(ABC):
-    """What every format must do.
+    """Tests for every format of offsets.
 
     Attributes:
-        takes_json: Whether `encode` also takes the JSON values of its records, as `convert` returns it.
+        takes_json: Whether `encode` also accepts the JSON values of its records, as `convert` passes them.
     """
 
     takes_json: bool = True
 
     @abstractmethod
     def format(self) -> OffsetFormat:
-        """Make the format."""
+        """Create the format."""
 
     @abstractmethod
     def records(self, count: int) -> list[Any]:
         """Return distinct records, of different lengths."""
 
     def key(self, record: Any) -> Any:
-        """Return what equal records share, and no others. Default: `repr`."""
+        """Return a value that is equal for equal records only. Default: `repr`."""
         return repr(record)
 
     def test_its_name_and_suffixes_can_be_registered(self) -> None:
@@ -134,7 +134,7 @@ class FormatContract(ABC):
             found = scan_stream(packed, None, self.format())
             offsets = found.offsets.tolist()
             _equal(offsets[:-1], IndexFile(f"{url}.idx").load().tolist()[:-1], "the offsets of a compressed source")
-            kind = pickle.loads(pickle.dumps(found.format))  # noqa: S301 - as workers get it
+            kind = pickle.loads(pickle.dumps(found.format))  # noqa: S301 - as for workers
             for step in (1, 7, _COUNT):
                 with SpanReader(packed, None, kind) as reader:
                     for start in range(0, _COUNT, step):
@@ -226,13 +226,13 @@ class FormatContract(ABC):
             return []
         stream = Stream(url)
         stream.close()
-        stream._blocks = iter(blocks)  # noqa: SLF001 - blocks of a file are larger than what a test writes
+        stream._blocks = iter(blocks)  # noqa: SLF001 - blocks of a real file are larger than the files of tests
         found: list[int] = self.format().scan(stream).offsets.tolist()
         return found
 
     @contextmanager
     def _source(self, count: int) -> Iterator[tuple[str, list[Any]]]:
-        """Write a shard of so many records; yield its URL and the records."""
+        """Write a shard of `count` records; yield its URL and the records."""
         records = self.records(count)
         with tempfile.TemporaryDirectory() as folder:
             for file in self.format().encode(records):
@@ -252,11 +252,11 @@ class FormatContract(ABC):
 
 
 class ColumnContract(ABC):
-    """What every format of columns must do: read what was written, by rows and by columns."""
+    """Tests for every format of columns: reads by rows and by columns return the written values."""
 
     @abstractmethod
     def format(self) -> ColumnFormat:
-        """Make the format."""
+        """Create the format."""
 
     @abstractmethod
     def records(self, count: int) -> list[dict[str, Any]]:
@@ -264,7 +264,7 @@ class ColumnContract(ABC):
 
     @abstractmethod
     def content(self, records: list[dict[str, Any]]) -> bytes:
-        """Return a file of records, in several row groups if they are many."""
+        """Return a file of records, with several row groups if there are many records."""
 
     def test_its_name_and_suffixes_can_be_registered(self) -> None:
         require_unused(self.format())
@@ -366,7 +366,7 @@ class ColumnContract(ABC):
 
     @contextmanager
     def _opened(self, count: int, columns: Sequence[str] = ()) -> Iterator[tuple[ColumnReader, list[dict[str, Any]]]]:
-        """Write a file of so many records; yield its reader and the records."""
+        """Write a file of `count` records; yield its reader and the records."""
         records = self.records(max(count, 1))[:count]
         with tempfile.TemporaryDirectory() as folder:
             url = f"{folder}/a{self._suffix}"
@@ -397,7 +397,7 @@ def _refused(act: Callable[[], Any], error: type[Exception], what: str) -> None:
 
 
 def _damaged(whole: bytes, chance: random.Random) -> bytes:
-    """Return some bytes with a few of them changed, sometimes cut off."""
+    """Return the bytes with one to four random changes, and truncated in 30 % of the calls."""
     data = bytearray(whole[: chance.randrange(1, len(whole) + 1)] if chance.random() < 0.3 else whole)
     for _ in range(chance.randrange(1, 5)):
         data[chance.randrange(len(data))] = chance.randrange(256)

@@ -141,7 +141,7 @@ def test_a_bomb_gets_little_memory_and_an_error(tmp_path: Path, suffix: str) -> 
     assert path.stat().st_size < 1 << 21
     done = subprocess.run([sys.executable, "-c", BOMB, str(path)], capture_output=True, text=True, check=True)
     message, grown = done.stdout.splitlines()
-    assert "record 0, which begins at byte 0 of the decompressed data, has at least" in message
+    assert "record 0, which starts at byte 0 of the decompressed data, has at least" in message
     assert int(grown) < 120 * 1024  # KiB
 
 
@@ -213,7 +213,7 @@ def test_records_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(base, "MOST_RECORD", 5000)
     path = tmp_path / "x.tar.gz"
     path.write_bytes(gzip.compress(encode_tar([Sample("a", {"b": b""}), Sample("c", {"b": bytes(9000)})])[0]))
-    with pytest.raises(RecordError, match="record 1, which begins at byte 512"):
+    with pytest.raises(RecordError, match="record 1, which starts at byte 512"):
         scan_stream(str(path))
     with pytest.raises(NotIndexableError, match="megatron is not read compressed"):
         scan_stream(str(tmp_path / "x.bin.gz"))

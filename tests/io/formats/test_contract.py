@@ -150,7 +150,7 @@ def test_errors_name_the_record_and_its_bytes() -> None:
         TextLines().split(b"ab\n\xff\n", "a.txt")
     with pytest.raises(RecordError, match=r"record 1: expected a string without line ends, found \{"):
         TextLines().encode(["a", {"text": "b"}])
-    with pytest.raises(ArchiveError, match=r"a\.lpr: record 1, which begins at byte 5, is cut off"):
+    with pytest.raises(ArchiveError, match=r"a\.lpr: record 1, which starts at byte 5, is cut off"):
         Prefixed().split(b"\0\0\0\1a\0\0\0\2b", "a.lpr")
     with pytest.raises(RecordError, match=r"a\.lpr: record 0, .* expected at most 1 MiB"):
         Prefixed().split(b"\1\0\0\1a", "a.lpr")

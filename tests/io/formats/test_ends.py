@@ -37,7 +37,7 @@ def test_the_damaged_record_is_named_and_those_before_it_are_found(size: int, da
     place = places[-1] if places else 0
     found: list[int] = []
     ends = chain.from_iterable(record_ends(Prefixed().find_ends, _blocks(data, size), "a.lpr", ends_with_source=False))
-    with pytest.raises(RecordError, match=f"a.lpr: record {damaged}, which begins at byte {place}: expected at most"):
+    with pytest.raises(RecordError, match=f"a.lpr: record {damaged}, which starts at byte {place}: expected at most"):
         found.extend(map(int, ends))
     assert found == places
 
@@ -46,7 +46,7 @@ def test_the_records_before_damage_are_found_after_one_that_fills_many_blocks() 
     long = Prefixed().encode_record("ab" * 50_000)
     parts = [*_records(5), long, *_records(7)]
     data = b"".join(parts) + _DAMAGE
-    with pytest.raises(RecordError, match=f"record 13, which begins at byte {len(data) - 4}:"):
+    with pytest.raises(RecordError, match=f"record 13, which starts at byte {len(data) - 4}:"):
         offsets_of_ends(Prefixed().find_ends, _blocks(data, 4096), "a.lpr", ends_with_source=False)
 
 
@@ -57,7 +57,7 @@ def test_damage_after_a_record_of_more_bytes_than_are_kept_is_placed_after_its_b
     parts = [*_records(5), Prefixed().encode_record("ab" * 50_000), *_records(7)]
     place = sum(map(len, parts[:5]))
     data = b"".join(parts) + _DAMAGE
-    with pytest.raises(RecordError, match=f"record 5, which begins at byte {place}, or one after it:"):
+    with pytest.raises(RecordError, match=f"record 5, which starts at byte {place}, or one after it:"):
         offsets_of_ends(Prefixed().find_ends, _blocks(data, 4096), "a.lpr", ends_with_source=False)
 
 
@@ -65,5 +65,5 @@ def test_a_record_that_is_cut_off_is_named() -> None:
     parts = _records(300)
     place = sum(map(len, parts[:-1]))
     data = b"".join(parts)[:-1]
-    with pytest.raises(ArchiveError, match=f"record 299, which begins at byte {place}, is cut off"):
+    with pytest.raises(ArchiveError, match=f"record 299, which starts at byte {place}, is cut off"):
         offsets_of_ends(Prefixed().find_ends, _blocks(data, 4096), "a.lpr", ends_with_source=False)

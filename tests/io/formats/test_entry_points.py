@@ -77,8 +77,8 @@ class Lines(TextLines):
 @pytest.mark.parametrize(
     ("kind", "found"),
     [
-        (Tarred(), r"the suffix \.tar is that of 'tar'"),
-        (Zipped(), r"the suffix \.gz has another meaning"),
+        (Tarred(), r"the suffix \.tar belongs to 'tar'"),
+        (Zipped(), r"the suffix \.gz belongs to a compression"),
         (Dotless(), r"found 'txt'"),
         (Lines(), r"the name 'jsonl' is taken"),
     ],
@@ -90,7 +90,7 @@ def test_what_would_be_mistaken_is_refused(kind: TextLines, found: str) -> None:
 
 def test_two_formats_of_one_suffix_are_refused() -> None:
     register(TextLines())
-    with pytest.raises(UsageError, match=r"Other: the suffix \.lines is that of 'lines'"):
+    with pytest.raises(UsageError, match=r"Other: the suffix \.lines belongs to 'lines'"):
         register(Other())
 
 

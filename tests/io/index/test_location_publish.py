@@ -43,7 +43,10 @@ def test_a_read_only_folder_of_sources_says_where_else(nobody: AbstractContextMa
 def test_a_root_that_cannot_be_written_is_named(tmp_path: Path, nobody: AbstractContextManager[None]) -> None:
     tmp_path.chmod(0o555)
     location = IndexLocation(root=str(tmp_path / "root"))
-    with nobody, pytest.raises(StorageError, match=rf"indexes are kept below {tmp_path}/root: give a writable folder"):
+    with (
+        nobody,
+        pytest.raises(StorageError, match=rf"indexes are stored below {tmp_path}/root: give a writable folder"),
+    ):
         location.publish(location.url_for("/b/x.jsonl"), b"")
     tmp_path.chmod(0o755)
 

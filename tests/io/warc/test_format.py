@@ -157,7 +157,7 @@ def test_what_says_that_it_is_http_and_is_not_is_a_payload() -> None:
 @pytest.mark.parametrize(
     ("data", "found"),
     [
-        (b"no archive of the web", "record 0, which begins at byte 0: expected 'WARC/', found b'no archive of the"),
+        (b"no archive of the web", "record 0, which starts at byte 0: expected 'WARC/', found b'no archive of the"),
         (record_bytes(text(4)).replace(b"Content-Length", b"Content-Lingth"), "one Content-Length, found none"),
         (record_bytes(text(4)).replace(b"Content-Length: ", b"Content-Length: x"), "one Content-Length, found x"),
         (record_bytes(text(4)).replace(b"Content-Length", b"Content-Length: 5\r\ncontent-length"), "found 5, "),
@@ -166,7 +166,7 @@ def test_what_says_that_it_is_http_and_is_not_is_a_payload() -> None:
         (record_bytes(text(4)).replace(b"\r\nContent-L", b"\nContent-L"), "found LF alone after b'Content-Type: text"),
         (record_bytes(text(4)).replace(b"Content-Length: ", b"Content-Length: 1"), "is cut off"),
         (record_bytes(text(4))[:-4] + b"abcd", "expected an empty line after its"),
-        (record_bytes(text(4)) + record_bytes(text(5))[:-3], "record 1, which begins at byte"),
+        (record_bytes(text(4)) + record_bytes(text(5))[:-3], "record 1, which starts at byte"),
         (b"WARC/1.0\r\n" + b"a: b\r\n" * 200_000, "headers of at most 1,048,576 bytes"),
     ],
 )
@@ -186,7 +186,7 @@ def test_the_damaged_record_is_named_wherever_it_is(tmp_path: Path, suffix: str)
     path = tmp_path / f"a{suffix}"
     path.write_bytes(b"".join(parts) if suffix == ".warc" else gzip.compress(b"".join(parts), 1, mtime=0))
     content = "" if suffix == ".warc" else " of the decompressed data"
-    with pytest.raises(RecordError, match=f"record 15000, which begins at byte {place}{content}: expected headers"):
+    with pytest.raises(RecordError, match=f"record 15000, which starts at byte {place}{content}: expected headers"):
         build_index(str(path))
 
 

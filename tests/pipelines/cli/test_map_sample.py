@@ -259,7 +259,7 @@ def test_the_records_before_a_damaged_one_are_shown_and_it_is_named(workspace: W
         *((number, "kept") for number in range(4)),
         (4, "unreadable"),
     ]
-    assert f"record 4, which begins at byte {sum(map(len, parts[:4]))}: expected headers with" in rows[4]["error"]
+    assert f"record 4, which starts at byte {sum(map(len, parts[:4]))}: expected headers with" in rows[4]["error"]
 
 
 @each("sizes", [[], [0, 0], [5], [1, 0, 3], [10**12, 1, 10**12]])
