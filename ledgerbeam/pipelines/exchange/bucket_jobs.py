@@ -12,7 +12,6 @@ from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.left_out import OwnFiles
-from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.exchange.buckets import Reading
@@ -47,8 +46,6 @@ class BucketsOf:
     within_keys: bool
     beside: int = 0
 
-    are_apart: ClassVar[bool] = True
-
     @property
     def task_bytes(self) -> int:
         """Size of a task in bytes."""
@@ -59,26 +56,17 @@ class BucketsOf:
         """What the URLs of all buckets begin with."""
         return self.opened({}).base
 
+    @property
+    def as_files(self) -> None:
+        """None: buckets are no files."""
+
     def listing(self, own: OwnFiles, options: Options) -> BucketListing:  # noqa: ARG002 - buckets are no files
         """Return what lists the buckets."""
         return BucketListing(self.url, dict(options or {}))
 
-    def check(self, page: Page) -> None:
-        """Accept every page: buckets are made here."""
-
-    def check_columns(self, page: Page, options: Options) -> None:
-        """Accept every page: run files have no columns."""
-
-    def packer(self) -> None:
-        """Return None: each bucket is a source."""
-
     def expected_tasks(self, source: Source) -> int:
         """Estimate how many parts a bucket has."""
         return max(1, round(source.size / self.part_bytes))
-
-    def indexed_bytes(self, source: Source) -> int:  # noqa: ARG002 - the tables of an exchange have all that is needed
-        """Return 0."""
-        return 0
 
     def opened(self, options: Options) -> BucketSources:  # noqa: ARG002 - the tables have them
         """Return how workers open the buckets."""
@@ -95,10 +83,6 @@ class BucketsOf:
     def places(self) -> dict[str, list[str]]:
         """Return no URLs but those of the run files, which lie in the output folder."""
         return {}
-
-    def index_folders(self) -> set[str]:
-        """Return no folder: buckets have no indexes."""
-        return set()
 
     def forget_patterns(self) -> list[str]:
         """Return the pattern of a ledger that matches every bucket."""

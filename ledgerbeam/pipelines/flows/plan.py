@@ -18,10 +18,10 @@ from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, as_flow, said_of
-from ledgerbeam.pipelines.jobs.listing import listed_pages
+from ledgerbeam.pipelines.jobs.listing import listed_pages, listed_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.recorded import lost_sources
-from ledgerbeam.pipelines.preview.dry_run import KnownSources, listed_sources
+from ledgerbeam.pipelines.preview.dry_run import KnownSources
 from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 from ledgerbeam.sources.recorded import RecordedOutputs, is_output, outputs_pages

@@ -54,7 +54,7 @@ class JobListing:
         Raises what the pages raise.
         """
         pages = self._pages
-        pack = self._spec.sources().packer()
+        pack = self._spec.packer()
         if pack:
             for sources, ids in open_packs(pack(_files(pages)), self._store):
                 self._count(sources, ids)
@@ -114,7 +114,7 @@ def _packs(packs: Iterable[Source]) -> Iterator[list[Source]]:
 
 def listed_sources(job: JobSpec, pages: Iterable[Page]) -> Iterator[list[Source]]:
     """Yield the sources of a job, complete or not, in pages."""
-    packer = job.sources().packer()
+    packer = job.packer()
     yield from _packs(_files(pages) if packer is None else packer(_files(pages)))
 
 
@@ -124,7 +124,7 @@ def listed_ids(job: JobSpec, pages: Iterable[Page]) -> list[bytes]:
 
 
 def _ids_by_page(job: JobSpec, pages: Iterable[Page]) -> Iterator[list[bytes]]:
-    packer = job.sources().packer()
+    packer = job.packer()
     if packer is None:
         yield from (source_ids(page.urls, page.sizes, page.versions) for page in pages)
     else:
@@ -150,8 +150,10 @@ def listed_pages(job: JobSpec, say: Callable[[str], None], left_out: LeftOut | N
     """
     pages = _checked(job, say, LeftOut() if left_out is None else left_out)
     first = list(islice(pages, 1))
-    for page in first:
-        job.sources().check_columns(page, job.storage_options)
+    files = job.sources().as_files
+    if files is not None:
+        for page in first:
+            files.check_columns(page, job.storage_options)
     product = job.product()
     if product is not None:
         for page in first:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from glob import escape
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import UsageError
@@ -54,6 +54,29 @@ OutputPlace = tuple[str, str, bool]
 """A folder, how the names of outputs begin there, and whether they may lie in folders below it."""
 
 
+class SourceFiles(Protocol):
+    """What a job asks of sources that are files."""
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether the names of shards come from those of all listed files, not only from the first of each pack."""
+
+    def check(self, page: Page) -> None:
+        """Refuse a page of the listing with a source that cannot be read."""
+
+    def check_columns(self, page: Page, options: Options) -> None:
+        """Refuse a page of the listing if the columns that are read are in none of its files."""
+
+    def packer(self) -> Packer | None:
+        """Return what makes sources of several listed files each; None if each file is one."""
+
+    def indexed_bytes(self, source: Source) -> int:
+        """Return how many bytes of a source are read before its first task begins, if it has no index; at most."""
+
+    def index_folders(self) -> set[str]:
+        """Return the folders below which their indexes are written."""
+
+
 class JobSources(Protocol):
     """What a job asks of its sources.
 
@@ -74,28 +97,16 @@ class JobSources(Protocol):
         """What names the sources: patterns, the URL of a list, or a graph."""
 
     @property
-    def are_apart(self) -> bool:
-        """Whether the names of shards come from those of all listed files, not only from the first of each pack."""
+    def as_files(self) -> SourceFiles | None:
+        """The sources as files; None if they are no files."""
 
     def listing(
         self, own: OwnFiles, options: Options
     ) -> SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles:
         """Return what lists them, without the job's own files."""
 
-    def check(self, page: Page) -> None:
-        """Refuse a page of the listing with a source that cannot be read."""
-
-    def check_columns(self, page: Page, options: Options) -> None:
-        """Refuse a page of the listing if the columns that are read are in none of its files."""
-
-    def packer(self) -> Packer | None:
-        """Return what makes sources of several listed files each; None if each file is one."""
-
     def expected_tasks(self, source: Source) -> int:
         """Estimate from its size alone how many tasks a source makes."""
-
-    def indexed_bytes(self, source: Source) -> int:
-        """Return how many bytes of a source are read before its first task begins, if it has no index; at most."""
 
     def opened(self, options: Options) -> Sources:
         """Return how workers open them."""
@@ -108,9 +119,6 @@ class JobSources(Protocol):
 
     def places(self) -> dict[str, list[str]]:
         """Return the URLs that workers must reach, by how a message names them."""
-
-    def index_folders(self) -> set[str]:
-        """Return the folders below which their indexes are written."""
 
     def forget_patterns(self) -> list[str]:
         """Return patterns as of `LedgerStore.forget` that match every source."""
@@ -162,6 +170,11 @@ class ListedFiles:
     def names(self) -> tuple[str, ...]:
         """What names the sources: patterns, the URL of a list, or the folders of outputs."""
         return self.patterns or tuple(one.folder for one in self.recorded) or tuple(filter(None, [self.sources_from]))
+
+    @property
+    def as_files(self) -> Self:
+        """The files."""
+        return self
 
     @property
     def are_apart(self) -> bool:
@@ -403,31 +416,16 @@ class GraphPasses:
         return (str(self.reference),)
 
     @property
-    def are_apart(self) -> bool:
-        """True: each pass has shards of its own."""
-        return True
+    def as_files(self) -> None:
+        """None: passes are no files."""
 
     def listing(self, own: OwnFiles, options: Options) -> GraphSource:  # noqa: ARG002 - passes are no files
         """Return what lists the passes."""
         return self.graph
 
-    def check(self, page: Page) -> None:
-        """Accept every page: a graph is checked when it is built."""
-
-    def check_columns(self, page: Page, options: Options) -> None:
-        """Accept every page: a graph chooses its columns itself."""
-
-    def packer(self) -> Packer | None:
-        """Return None: each pass is a source."""
-        return None
-
     def expected_tasks(self, source: Source) -> int:
         """Estimate how many tasks a pass makes; its size is its number of places."""
         return max(1, -(-source.size // (self.task_records or _GRAPH_TASK_RECORDS)))
-
-    def indexed_bytes(self, source: Source) -> int:  # noqa: ARG002 - a graph reads indexes that are there
-        """Return 0."""
-        return 0
 
     def opened(self, options: Options) -> GraphSource:  # noqa: ARG002 - the code that builds a graph has its own
         """Return how workers open the graph."""
@@ -445,10 +443,6 @@ class GraphPasses:
     def places(self) -> dict[str, list[str]]:
         """Return the URLs that workers must reach: those of the data that the graph reads."""
         return {"the sources": self.graph.urls()}
-
-    def index_folders(self) -> set[str]:
-        """Return no folder: a graph reads indexes that are there."""
-        return set()
 
     def forget_patterns(self) -> list[str]:
         """Return the pattern of a ledger that matches every source."""

@@ -25,7 +25,7 @@ from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.pipelines.jobs.audit_share import AuditShare, parse_audit
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
-from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
+from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace, Packer
 from ledgerbeam.sources.source_listing import SourceListing
 from ledgerbeam.user_code.modules import name_in_sources
 
@@ -309,7 +309,14 @@ class JobSpec(ABC):
 
     def check(self, page: Page) -> None:
         """Refuse a page of the listing with a source that the job cannot do."""
-        self.sources().check(page)
+        files = self.sources().as_files
+        if files is not None:
+            files.check(page)
+
+    def packer(self) -> Packer | None:
+        """Return what makes sources of several listed files each; None if each listed source is one."""
+        files = self.sources().as_files
+        return None if files is None else files.packer()
 
     def listing(self) -> SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles:
         """Return what lists the sources inside of a pipeline, without what the job writes itself."""
@@ -340,7 +347,9 @@ class JobSpec(ABC):
 
     def folders(self) -> set[str]:
         """Return the folders below which the job writes."""
-        return self.sources().index_folders() | ({canonical_url(self.output)} if self.output is not None else set())
+        files = self.sources().as_files
+        indexes = set() if files is None else files.index_folders()
+        return indexes | ({canonical_url(self.output)} if self.output is not None else set())
 
     def resolve_ledger(self, url: str | None) -> Self:
         """Return the job with its ledger: `url`, or a folder below the working folder.

@@ -78,7 +78,8 @@ class PublishedMetadata:
 
     def check(self, page: Page, job: JobSpec) -> None:
         """Refuse sources with shards that differ only in their folders, if the format cannot distinguish these."""
-        if self.form == "lit" and job.sources().are_apart:
+        files = job.sources().as_files
+        if self.form == "lit" and (files is None or files.are_apart):
             _require_base_names(page)
 
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.ledger.selection import PACKS_A_PAGE
+from ledgerbeam.pipelines.jobs.listing import listed_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Stage
 from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.preview.costs import Cost, CostShape, CostTally, pace_of
@@ -221,22 +220,6 @@ def look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | 
         return
     for name in owner.shards() if owner.replaces else ():
         preview.removes(name)
-
-
-def listed_sources(job: JobSpec, pages: Iterator[Page]) -> Iterator[list[Source]]:
-    """Yield what is listed as the sources of the job, packed if it packs them."""
-    members = ([Source(*row) for row in zip(page.urls, page.sizes, page.versions, strict=True)] for page in pages)
-    pack = job.sources().packer()
-    if pack is None:
-        yield from members
-        return
-    page: list[Source] = []
-    for source in pack(chain.from_iterable(members)):
-        page.append(source)
-        if len(page) == PACKS_A_PAGE:
-            yield page
-            page = []
-    yield page
 
 
 class KnownSources:

@@ -150,7 +150,8 @@ class _Subject:
             urls = [url for group in sources.places().values() for url in group]
         else:
             base = parameters.get("base")
-            urls = [base] if isinstance(base, str) and base else sorted(sources.index_folders()) or list(sources.names)
+            folders = [] if sources.as_files is None else sorted(sources.as_files.index_folders())
+            urls = [base] if isinstance(base, str) and base else folders or list(sources.names)
         found = (dataset(url, self.spec.storage_options) for url in urls if not url.startswith(GRAPH_SCHEME))
         return list(dict.fromkeys(found))
 

@@ -24,6 +24,7 @@ from ledgerbeam.pipelines.runners.wave_files import (
     load_job_file,
     load_sources,
 )
+from ledgerbeam.pipelines.runners.wave_sources import indexed_bytes
 from ledgerbeam.pipelines.runners.waves import Waves
 
 LEAST_BYTES = 8 << 20
@@ -63,7 +64,7 @@ class IndexesAhead:
         self.end()
         self._of = sources
         of = self._spec.sources()
-        large = [one for one in sources if of.indexed_bytes(one) >= LEAST_BYTES]
+        large = [one for one in sources if indexed_bytes(of, one) >= LEAST_BYTES]
         if large:
             self._start(large)
 

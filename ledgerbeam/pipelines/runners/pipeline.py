@@ -101,7 +101,7 @@ def job_pipeline(spec: JobSpec, options: PipelineOptions) -> beam.Pipeline:
     values = ChainValues(
         ledger=_ledger_handle(spec),
         listing=spec.listing(),
-        packer=sources.packer(),
+        packer=spec.packer(),
         sources=sources.opened(spec.storage_options),
         base=sources.base,
         storage_options=spec.storage_options,

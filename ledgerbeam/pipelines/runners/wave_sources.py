@@ -67,6 +67,11 @@ class WaveSources:
         return self._next
 
 
+def indexed_bytes(of: JobSources, source: Source) -> int:
+    """Return how many bytes of a source are read before its first task begins, if it has no index; at most."""
+    return 0 if of.as_files is None else of.as_files.indexed_bytes(source)
+
+
 def _gathered(
     pages: Iterable[list[Source]], of: JobSources, workers: int, most_tasks: Callable[[], int | None]
 ) -> Iterator[list[Source]]:
@@ -75,7 +80,7 @@ def _gathered(
     tasks = members = indexed = before = 0
     for page in pages:
         for source in page:
-            more, within, read = of.expected_tasks(source), len(source.members), of.indexed_bytes(source)
+            more, within, read = of.expected_tasks(source), len(source.members), indexed_bytes(of, source)
             wanted = most_tasks()
             most = WAVE_TASKS if wanted is None else min(WAVE_TASKS, wanted)
             is_full = len(wave) == WAVE_SOURCES or tasks + more > most or members + within > WAVE_MEMBERS

@@ -22,6 +22,7 @@ from ledgerbeam.pipelines.jobs.transport import dump_job
 from ledgerbeam.pipelines.runners import index_ahead
 from ledgerbeam.pipelines.runners.index_ahead import IndexesAhead, make_indexes
 from ledgerbeam.pipelines.runners.wave_files import STORAGE_OPTIONS, dump_sources
+from ledgerbeam.pipelines.runners.wave_sources import indexed_bytes
 from ledgerbeam.pipelines.runners.waves import Waves
 from tests.servers.process import wait_until
 
@@ -155,9 +156,9 @@ def test_a_job_that_makes_no_indexes_has_none_made_ahead(
 def test_what_is_read_before_the_first_task(tmp_path: Path, sources: list[Source]) -> None:
     plain, without = job_of(tmp_path), job_of(tmp_path, build_index=False)
     index = IndexJob(files=plain.files, storage_options={})
-    assert [job.sources().indexed_bytes(sources[0]) for job in (plain, index)] == [len(LINES), 0]
+    assert [indexed_bytes(job.sources(), sources[0]) for job in (plain, index)] == [len(LINES), 0]
     packed = Source(f"{tmp_path}/in/a.jsonl.gz", 99, "1")  # found in one pass, with indexes or without
-    assert [job.sources().indexed_bytes(packed) for job in (plain, without)] == [99, 99]
+    assert [indexed_bytes(job.sources(), packed) for job in (plain, without)] == [99, 99]
 
 
 def test_a_list_that_is_gone_before_it_is_read_ends_the_process_without_a_word(

@@ -75,7 +75,7 @@ def test_what_is_cut_without_being_read_makes_no_wave_larger(monkeypatch: pytest
     assert wave == [pack, large, pack]
     graph = GraphPasses(reference="m:f", made_of={"module": {}})
     shards = ListedFiles(read_as="shar")
-    assert [of.indexed_bytes(pack) for of in (ListedFiles(), graph, shards)] == [0, 0, 2000]
+    assert [wave_sources.indexed_bytes(of, pack) for of in (ListedFiles(), graph, shards)] == [0, 0, 2000]
 
 
 def test_a_file_with_its_list_is_no_pack() -> None:
