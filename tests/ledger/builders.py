@@ -57,7 +57,7 @@ def dropping_leaf(source: Source, lineage: Lineage = (), dropped: int = 2) -> Le
 
 
 def sum_of(leaves: Iterable[Leaf]) -> RecordCounts:
-    """Return what became of the records of leaves."""
+    """Return the sum of the record counts of leaves."""
     total = RecordCounts()
     for leaf in leaves:
         total = total.plus(RecordCounts.plain(leaf.records) if leaf.counts is None else leaf.counts)

@@ -1,4 +1,4 @@
-"""What every ledger store must do. A store's test class inherits this and gives the fixture ``store``."""
+"""Conformance tests of ledger stores. A store's test class inherits them and provides the fixture ``store``."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class LedgerStoreConformance:
     @settings(
         max_examples=40,
         deadline=None,
-        # One class tests several stores: each run has a store of its own.
+        # One class tests several stores: each run has its own store.
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
     )
     @given(tree=TREES, data=st.data())
@@ -1059,7 +1059,7 @@ class LedgerStoreConformance:
         assert store.status()["complete"] is False
 
     def test_a_job_whose_listing_finds_nothing_is_complete_with_nothing(self, store: LedgerStore) -> None:
-        """It reads what another job has kept, and that has kept nothing; what it had done before is gone."""
+        """It reads a folder that another job has kept, and keeps nothing: its earlier outputs are gone."""
         store.open_job(JOB)
         finish(store, source := plain())
         store.note_listing(store.begin_run({}), listed=1, finished=True)
@@ -1092,7 +1092,7 @@ class LedgerStoreConformance:
         store.end_run(run, "done")
         last = store.status()["last_run"]
         assert (last["id"], last["outcome"], last["info"]) == (run, "done", {"host": "here"})
-        assert last["tidied"] is False  # nobody said so
+        assert last["tidied"] is False  # nothing was recorded
         assert last["ended"] >= last["began"]
         assert store.begin_run({}) > run
         assert not store.status()["complete"]

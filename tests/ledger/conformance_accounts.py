@@ -1,4 +1,4 @@
-"""What every ledger store must do with what became of records, and with statistics: exact, whatever happens.
+"""Conformance tests of ledger stores: record counts and statistics are exact in all cases.
 
 A store's test class inherits this beside `conformance.LedgerStoreConformance`, with the same fixture ``store``.
 """
@@ -30,7 +30,7 @@ NOTHING = RecordCounts()
 
 
 def expect(store: LedgerStore, *leaves: Leaf) -> None:
-    """Check that a ledger holds exactly what became of the records of some leaves, in all and by source."""
+    """Check that a ledger has exactly the record counts of some leaves, in total and by source."""
     assert store.status()["records"] == sum_of(leaves).as_dict()
     assert store.totals().records == sum_of(leaves).records
     rows = {row.source_id: row.counts for row in store.sources()}
@@ -209,7 +209,7 @@ class AccountsConformance:
         )
         assert len(rows) == 5
 
-    # What goes again
+    # Removed counts
 
     @pytest.mark.parametrize("done", [2, 4])
     def test_a_forgotten_source_takes_its_share_away(self, store: LedgerStore, done: int) -> None:

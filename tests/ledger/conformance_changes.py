@@ -1,4 +1,4 @@
-"""What every ledger store must do when plans, sources, jobs and listings change under it.
+"""Conformance tests of ledger stores: changes of plans, sources, jobs and listings.
 
 A store's test class inherits this beside `conformance.LedgerStoreConformance`, with the same fixture ``store``.
 """
@@ -188,7 +188,7 @@ class ChangesConformance:
         store.commit([Leaf(pack.id, (), "published", (Output("pack", 1, "x", 2),))])
         a, b = plain("a", "2"), plain("b", "2")
         store.register([a])
-        assert store.stale_outputs() == []  # b is nobody's now
+        assert store.stale_outputs() == []  # no source has b now
         store.register([b])
         for source, stale in ((a, []), (b, ["pack"])):
             store.commit([filtered_leaf(source)])
@@ -199,7 +199,7 @@ class ChangesConformance:
         store.register([old])
         store.commit([leaf_of(old)])
         store.register([Source.pack([plain("a"), plain("b")])])
-        store.register([b])  # the pack goes, and what it had taken over stays as it was published
+        store.register([b])  # the pack is replaced; its outputs stay superseded
         store.commit([filtered_leaf(b)])
         assert store.stale_outputs() == []
 

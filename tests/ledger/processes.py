@@ -28,7 +28,7 @@ def start(program: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    """Wait for a program that must succeed; gives what it printed."""
+    """Wait for a program that must succeed; return its output."""
     output, errors = process.communicate(timeout=120)
     if process.returncode:
         raise AssertionError(f"exit status {process.returncode}: {errors}")
@@ -36,5 +36,5 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def run(program: str, *arguments: str) -> str:
-    """Run a program that must succeed; gives what it printed."""
+    """Run a program that must succeed; return its output."""
     return finish(start(program, *arguments))

@@ -13,7 +13,7 @@ from ledgerbeam.ledger.lmdb.tables import KEY_ID, META, TABLES, StoredTable, Tra
 
 @contextmanager
 def rows_of(folder: Path, *, write: bool = False) -> Iterator[Transaction]:
-    """Open the tables of a ledger that nobody else has open."""
+    """Open the tables of a ledger that no other process has open."""
     with lmdb.open(str(folder), max_dbs=len(TABLES), lib_version=0, readonly=not write) as environment:
         handles = {name: environment.open_db(name.encode(), create=False) for name in TABLES}
         with environment.begin(write=write) as txn:

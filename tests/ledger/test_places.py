@@ -1,4 +1,4 @@
-"""Which ledger a URL names, and what it is opened for."""
+"""Paths and URLs of ledgers, and modes of opening them."""
 
 from __future__ import annotations
 

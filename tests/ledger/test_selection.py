@@ -1,4 +1,4 @@
-"""Which sources of a listing still owe work."""
+"""Sources of a listing that have work left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics of a ledger: equal to one computation over what counts, whatever was committed twice, late or replaced."""
+"""Statistics of a ledger equal one computation over all counted records, after repeated, late or replaced commits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def leaf(source: Source, ordinal: int) -> Leaf:
 
 
 def check(store: LedgerStore, sources: list[Source]) -> None:
-    """Compare what a ledger says with one computation over all records."""
+    """Compare the statistics of a ledger with one computation over all records."""
     found = merged_statistics(store)
     every = [number for source in sources for ordinal in range(TASKS) for number in numbers(source, ordinal)]
     tasks = TASKS * len(sources)

@@ -1,4 +1,4 @@
-"""Records in blocks: every pass gives those of a list, and what cannot be decoded is found in its block."""
+"""Records in blocks: every pass yields the records of a list, and finds undecodable records in their blocks."""
 
 from __future__ import annotations
 

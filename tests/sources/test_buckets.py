@@ -1,4 +1,4 @@
-"""The buckets of an exchange as sources: what they are called, how they are cut, and what a part knows of its runs."""
+"""The buckets of an exchange as sources: names, parts, and the runs of a part."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_an_object_that_is_opened_for_its_schema_and_for_its_rows_is_of_one_vers
 
     def replacing(kind: ParquetFormat, *asked: Any, **named: Any) -> Any:
         found = real(kind, *asked, **named)
-        if not kind.columns:  # what is read of all columns is the schema
+        if not kind.columns:  # all columns are read, as in the schema
             assert found.schema.names == ["x"]
             folder.delete(["a.parquet"])
             folder.create("a.parquet", (tmp_path / "b.parquet").read_bytes())

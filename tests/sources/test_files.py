@@ -1,4 +1,4 @@
-"""How files are opened: which index is believed, built or passed over."""
+"""Opening files: indexes that are used, built or ignored."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_index_is_never_older_than_its_source(tmp_path: Path) -> None:
 
 
 def test_an_index_that_cannot_be_built_is_missed(tmp_path: Path) -> None:
-    """That of a Megatron dataset tells where its documents end; nothing else does."""
+    """Only the index of a Megatron dataset has the ends of its documents."""
     with pytest.raises(IndexNotFoundError):
         FileSources().load_index(put(tmp_path / "a.bin", b"12345678"))
 
@@ -186,7 +186,7 @@ def test_an_object_is_read_in_the_version_that_was_listed(tmp_path: Path) -> Non
 
 
 def test_an_index_that_came_with_its_source_is_believed_though_the_source_has_changed(tmp_path: Path) -> None:
-    """Nobody else can make it."""
+    """No other program can build it."""
     data, index = format_named("megatron").encode([Document([1, 2, 3], [3])])
     (tmp_path / "a.idx").write_bytes(index.data)
     source = put(tmp_path / "a.bin", data.data)
@@ -307,7 +307,7 @@ def test_samples_are_grouped_as_asked(tmp_path: Path) -> None:
 
 
 class TestStreams:
-    """Of compressed sources."""
+    """For compressed sources."""
 
     def cut(self, source: Source, *, changed: bool = False) -> Cut:
         kind = FileSources().kind_of(source)
@@ -351,7 +351,7 @@ class TestStreams:
         assert cut.stream is not None
 
     def test_what_changed_since_it_was_listed_is_an_error(self, tmp_path: Path) -> None:
-        """Of an object, which is not looked at before."""
+        """For an object, which is not checked before."""
         folder = ObjectFolder(f"memory://{tmp_path.name}")
         folder.create("a.jsonl.gz", gzip.compress(lines(3)))
         source = listed(f"{folder.url}/a.jsonl.gz")
@@ -400,7 +400,7 @@ def test_blank_lines_are_counted_of_files_of_lines_and_what_waits_for_a_store_is
 
 
 def test_rows_and_packs_are_decoded_in_their_turn(tmp_path: Path) -> None:
-    """Another thread only fetches bytes: decoding there would hold what is decoded of two tasks."""
+    """Another thread only fetches bytes: if it decoded them, the decoded records of two tasks would be in memory."""
     (data,) = format_named("parquet").encode([{"id": 0}])
     table = put(tmp_path / "a.parquet", data.data)
     for source in (table, Source.pack([table])):
@@ -504,7 +504,7 @@ def test_an_output_is_read_by_the_index_that_was_written_with_it_though_its_cont
         assert FileSources().load_index(source, changed=True).tolist() == [0, 26, 39]
     assert not caplog.records
     assert (tmp_path / "a.jsonl.idx").read_bytes() == before
-    roots = FileSources(index=IndexLocation(str(tmp_path / "roots")))  # written by somebody else
+    roots = FileSources(index=IndexLocation(str(tmp_path / "roots")))  # written by another program
     roots.load_index(source)
     with caplog.at_level(logging.WARNING):
         assert roots.load_index(source, changed=True).tolist() == [0, 13, 26, 39]

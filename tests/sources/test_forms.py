@@ -1,4 +1,4 @@
-"""The forms in which records are read: objects, tables or with their places, whatever the reader of a format can do."""
+"""The forms of records: objects, tables or records with places, for readers of all kinds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONTENTS = {
 
 
 class _OwnReader:
-    """Has what a `Reader` must have, and nothing else: neither blocks of records nor their bytes."""
+    """Has only the required members of a `Reader`: neither blocks of records nor their bytes."""
 
     is_indexed: Literal[True] = True
 

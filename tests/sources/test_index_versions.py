@@ -72,7 +72,7 @@ def test_another_index_is_another_version_of_its_source(folder: ObjectFolder) ->
 
 
 def test_a_source_whose_index_can_be_built_has_a_version_alone(folder: ObjectFolder) -> None:
-    """Also one that no format reads: whoever reads it reports that."""
+    """Also a name that no format reads: the reader of the file reports it."""
     urls = [f"{folder.url}/{name}" for name in ("b.jsonl", "c.bin.gz", "d.of-no-format")]
     for url in urls:
         ObjectFolder(folder.url).create(url.rpartition("/")[2], b'{"id": 1}\n')

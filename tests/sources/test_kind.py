@@ -1,4 +1,4 @@
-"""What goes to all kinds of sources: what was listed of their files."""
+"""Listed properties of files, for all kinds of sources."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_is_read_by_position_has_no_stream() -> None:
 
 
 def with_content(source: Source, data: bytes) -> Source:
-    """Return a source that is known by its content."""
+    """Return a source that is identified by its content."""
     return dataclasses.replace(source, version=content_version(content_checksum([data])))
 
 

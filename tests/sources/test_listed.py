@@ -1,4 +1,4 @@
-"""Files of which the records that are listed are left out, or read alone."""
+"""Files whose listed records are left out, or read alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BUCKETS = 4
 
 
 class Dropped:
-    """What is dropped of files, as an exchange has written it."""
+    """The dropped records of files, as an exchange writes them."""
 
     def __init__(self, folder: Path, *runs: dict[str, list[int]]) -> None:
         self.tables = SliceTables(str(folder), "state")
@@ -171,7 +171,7 @@ def test_the_times_of_files_are_those_of_the_files(tmp_path: Path) -> None:
 
 
 def chosen(sources: ChosenSources, source: Source, task_bytes: int = 10**6) -> list[tuple[int, Any, bytes]]:
-    """Return number, record and note of what is listed of a source."""
+    """Return number, record and note of the listed records of a source."""
     kind = sources.kind_of(source)
     cut = kind.cut(source, TaskLimits(task_bytes))
     found = []
@@ -249,7 +249,7 @@ def test_each_file_of_a_pack_is_read_by_its_own_list(tmp_path: Path) -> None:
 
 
 def test_files_whose_lists_lie_together_are_listed_once(tmp_path: Path) -> None:
-    """Of more files than buckets two lie in one, and it is read for both."""
+    """With more files than buckets, two files share a bucket, and it is read for both."""
     files = [put(tmp_path / "in" / f"{name}.jsonl", lines(3, name)) for name in "abcdefgh"]
     lists = Dropped(tmp_path, {file.url: [2, 1] for file in files})
     found = FileLists(lists.chosen(), Source.pack(files)).by_url
@@ -292,7 +292,7 @@ def test_files_of_earlier_jobs_are_listed_behind_the_others(tmp_path: Path, file
     own = put(tmp_path / "in" / "a.jsonl", lines(1))
     listing = earlier(tmp_path)
     assert listing.title == listing.files.title
-    assert listing.earlier() is None  # nobody has looked yet
+    assert listing.earlier() is None  # not written yet
     first = Page([own.url], [own.size], [own.version])
     assert list(listing.pages()) == [first]
     listing.write(files)

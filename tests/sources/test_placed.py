@@ -1,4 +1,4 @@
-"""Records with their places: the numbers are those of the records in their files, however these are read."""
+"""Records with their places: their numbers in the files are the same with every way of reading."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_a_record_that_cannot_be_moved_is_named() -> None:
 
 @pytest.mark.parametrize("line", [b'\x01{"a": 1}', b"\0" * 9, b"\0"])
 def test_a_line_that_is_no_json_is_not_moved_as_a_record_of_another_format(line: bytes) -> None:
-    """What is shuffled is not decoded, and run files tell JSON from other records by its first byte."""
+    """A shuffle does not decode lines, and run files recognize JSON by its first byte."""
     placed = PlacedForm().split(JSONL, b"1\n\n" + line + b"\n2\n", "/a.jsonl")
     with pytest.raises(RecordError, match=r"^/a\.jsonl: record 2, bytes \[3, \d+\): expected JSON"):
         placed.parts[0].payloads()

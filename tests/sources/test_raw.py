@@ -1,4 +1,4 @@
-"""What the records of every kind of source were decoded from, with their places, and those that cannot be decoded."""
+"""Raw bytes and places of the records of every kind of source, also of undecodable records."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read(sources: Sources, source: Source, on_error: OnError = "reject", *, task
 
 
 class RawContract(ABC):
-    """What every kind of source does."""
+    """Checks for every kind of source."""
 
     is_one_task = False
     """Whether a source is one task, however small tasks are to be."""
@@ -81,7 +81,7 @@ class RawContract(ABC):
 
     @abstractmethod
     def make(self, folder: Path, *, broken: bool) -> tuple[Source, list[RawRecord]]:
-        """Write a source of five records, of which two may not be decodable; return what lies in it."""
+        """Write a source of five records, two of which may be undecodable; return its records."""
 
     def decoded(self, raw: RawRecord) -> Any:
         kind = FileSources().type_of(raw.url).in_one_pass()
@@ -154,7 +154,7 @@ class TestPack(RawContract):
     is_one_task = True
 
     def make(self, folder: Path, *, broken: bool) -> tuple[Source, list[RawRecord]]:
-        """Write lines, a compressed file of lines, an archive; the archive is not touched by what the others hold."""
+        """Write lines, a compressed file of lines, and an archive, which does not depend on the others."""
         lines = [BROKEN.get(number, line) if broken else line for number, line in enumerate(GOOD)]
         parts = with_blanks(lines[:2]), with_blanks(lines[2:])
         first = put(folder / "a.jsonl", parts[0])

@@ -1,4 +1,4 @@
-"""Outputs of a job as sources: which are listed, in which order, and how their content is compared."""
+"""Outputs of a job as sources: the listed ones, their order, and the comparison of their contents."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_content_is_the_same_source_whenever_it_was_written(tmp_path: Path) ->
 def test_a_file_that_is_replaced_while_its_content_is_compared_is_told_as_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is asked to delete it, as what was edited: the next run reads what is there by then."""
+    """Unlike an edited file, it need not be deleted: the next run reads the new content."""
     source, path, other = put(tmp_path / "a.jsonl"), tmp_path / "a.jsonl", tmp_path / "other"
 
     def compared(blocks: Iterable[bytes], **like: Any) -> str:

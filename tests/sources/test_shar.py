@@ -55,7 +55,7 @@ def test_indexes_of_its_files_may_be_made_before(tmp_path: Path, compressed: boo
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_its_samples_are_of_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressed: bool) -> None:
-    """Read without another look at the indexes; only what is compressed is read whole."""
+    """Read without checking the indexes again; only compressed files are read whole."""
     shard = make(tmp_path, lines(3), compressed=compressed)
     cut(shard)
     for index in tmp_path.glob("*.idx"):

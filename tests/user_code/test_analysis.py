@@ -1,4 +1,4 @@
-"""What code does, as a hash, and the names that it takes from elsewhere."""
+"""Hashes of compiled code, and the names that it uses."""
 
 from __future__ import annotations
 

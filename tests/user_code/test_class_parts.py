@@ -1,4 +1,4 @@
-"""Everything in a class, its bases and its metaclass belongs to a job, in whatever form it stands there."""
+"""Everything in a class, its bases and its metaclass belongs to a job, in any form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where user code raised, in words that are the same on every host."""
+"""Places where user code raised, in the same words on every host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function is made of: its code, what it captures, and the user's modules, alike in every process."""
+"""Parts of a function: its code, captured values, and the user's modules, equal in every process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEAD = "import functools, json, random, re, threading\nimport numpy as np\n"
 
 
 def parts(source: str, name: str = "clean") -> dict[str, dict[str, str]]:
-    """Return the parts of what a script defines, as it stands in `__main__`."""
+    """Return the parts of a function defined by a script, in `__main__`."""
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(HEAD + source, "<a cell>", "exec"), names)
     return function_parts(names[name]).as_parameters()
@@ -356,7 +356,7 @@ class Colour(enum.Enum):
     RED = 1
 
 
-# The identity of pipelines of one's own
+# Identity of user-defined pipelines
 
 
 def test_an_edit_of_a_module_changes_the_identity_of_its_functions(tmp_path: Path) -> None:
@@ -517,7 +517,7 @@ NAMED = [
     ("def clean(r): return r\nclean.k = 1\n", ["code clean", "captured value 'k' of clean"]),
     (
         "def norm(x): return x\n@functools.wraps(norm)\ndef clean(r): return r\n",
-        ["code norm"],  # it has the name of what it wraps, which it does not use
+        ["code norm"],  # it has the name of the wrapped function, which it does not use
     ),
     (
         "class C:\n    __slots__ = ('k', 'n')\n    def __call__(self, r): return r\nclean = C()\nclean.k = 1\n",

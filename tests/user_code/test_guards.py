@@ -58,7 +58,7 @@ def test_who_has_kept_the_name_ends_the_process_once_all_have_left(monkeypatch: 
     with no_exit():
         named = os._exit
     monkeypatch.setattr(no_exit_module, "_real", ended.append)
-    with pytest.raises(SystemExit):  # the process of this test goes on
+    with pytest.raises(SystemExit):  # the process of this test continues
         named(7)
     assert ended == [7]
 
@@ -101,7 +101,7 @@ def test_a_child_that_does_its_own_work_is_left_alone(tmp_path: Path) -> None:
         pid = os.fork()
         if pid == 0:
             try:
-                with user_code(), no_exit():  # of its own
+                with user_code(), no_exit():  # of this process
                     (tmp_path / "done").write_text(str(children[0]), encoding="utf-8")
             finally:
                 os._exit(0)

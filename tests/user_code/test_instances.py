@@ -241,7 +241,7 @@ def test_watched_files_are_read_with_the_options_that_the_function_is_given() ->
     assert written(mapper.with_storage_options(options), [{}]) == [{"name": ""}]
     with fsspec.open("locked://watched/words", "wb", **options) as file:
         file.write(b"two")
-    close_objects()  # what was built, and found unchanged, is forgotten
+    close_objects()  # forget the object that was built and found unchanged
     with pytest.raises(ChangedSourceError, match="this watched file has changed"):
         mapper.with_storage_options(options).set_up()
 

@@ -36,7 +36,7 @@ TASK = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),))
 
 
 class LiarError(ValueError):
-    """Says that it is what it is not."""
+    """Pretends to be of another class."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -133,7 +133,7 @@ def test_the_place_of_an_error_is_where_it_was_raised() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working folder; what is imported of it is forgotten after the test."""
+    """The working folder. Modules imported from it are forgotten after the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if finder is not user_code._finder])
     before = set(sys.modules)

@@ -1,4 +1,4 @@
-"""What a user's object is, what it takes, and how values are written on a command line."""
+"""User objects: their kinds, their parameters, and values on the command line."""
 
 from __future__ import annotations
 

@@ -314,7 +314,7 @@ def test_all_rows_that_a_commit_writes_once_are_looked_at(store: LmdbStore, tabl
 
 @pytest.mark.parametrize("table", [COUNTS, COUNTED])
 def test_the_sums_of_what_became_of_records_are_those_of_the_tasks(store: LmdbStore, table: str) -> None:
-    """A row with a damaged key stays when its source is replaced, and so does its share in the sums."""
+    """A row with a damaged key stays when its source is replaced, and its share stays in the sums."""
     sources = [plain(name) for name in "ab"]
     store.register(sources)
     store.commit([counted_leaf(source) for source in sources])

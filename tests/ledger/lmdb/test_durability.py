@@ -1,4 +1,4 @@
-"""What a ledger records is on the disk, with its name and the folders above it, before anybody is told."""
+"""Commits are durable, with the name of the file and the folders above it, before they are acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may lie where a ledger is expected, and what may be wrong with the place."""
+"""Opening a ledger: other content in its place, and problems of the place."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def descriptors_of(folder: Path) -> list[int]:
     def place(name: str) -> str:
         try:
             return os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # that of the listing itself
+        except OSError:  # the descriptor of the listing itself
             return ""
 
     return [int(name) for name in os.listdir("/proc/self/fd") if place(name).startswith(f"{folder}/")]
@@ -258,7 +258,7 @@ def descriptors_of(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("how", ["closed", "taken by another file"])
 def test_a_ledger_does_not_write_where_its_descriptors_lead_no_longer(tmp_path: Path, how: str) -> None:
-    """What closes all that a process has open, and then opens a file, had pages of the ledger written into it."""
+    """A function that closed all descriptors, and then opened a file, had pages of the ledger written into the file."""
     store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.register([plain()])
     other = tmp_path / "other"

@@ -1,4 +1,4 @@
-"""Failures and deaths of tasks: in whatever order they come in, and in memory that their messages do not fill."""
+"""Failures and deaths of tasks: in any order, and in memory that their messages do not fill."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEAVES = LINEAGES[2:]
 
 @st.composite
 def segments(draw: st.DrawFn) -> list[Segment]:
-    """Segments of a few runs, each with a time of its own."""
+    """Segments of a few runs, each with a different time."""
     made = []
     for place in range(draw(st.integers(1, 7))):
         number, at = draw(st.integers(1, 3)), float(100 * draw(st.integers(1, 3)) + place)

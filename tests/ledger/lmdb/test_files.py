@@ -1,4 +1,4 @@
-"""Making and opening the files of a ledger: where it may be made, what it leaves, what its processes share."""
+"""Files of a ledger: their creation, opening, remains, and sharing between processes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_ledger_is_made_where_nothing_of_others_lies(
     if is_ours:
         store.open(create=True)
         store.close()
-        (path / "other").touch()  # there is a ledger now: whatever else lies there is none of its business
+        (path / "other").touch()  # a ledger exists now, so other files do not matter
         store.open(create=True)
         store.close()
     else:
@@ -169,7 +169,7 @@ def test_two_that_make_a_ledger_at_once_make_one(tmp_path: Path, monkeypatch: py
 
 
 def opened_below(path: str) -> list[str]:
-    """Return what this process has open below a folder."""
+    """Return the files below a folder that this process has open."""
     places = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
     return [os.path.basename(place) for place in places if place.startswith(path)]
 
@@ -363,7 +363,7 @@ def test_a_data_file_whose_size_is_never_agreed_on_is_told_and_not_left_open(
     real, opened = lmdb.open, list[lmdb.Environment]()
 
     class Growing(Grown):
-        """The environment of a file that says another size each time that it is looked at."""
+        """The environment of a file whose size is different at each check."""
 
         def begin(self, **settings: Any) -> Any:
             raise lmdb.MapResizedError("larger by now")
@@ -625,7 +625,7 @@ def test_memory_of_pages_is_given_back_when_there_is_much(store: LmdbStore, monk
     monkeypatch.setattr(lmdb_environment, "_resident_file_bytes", lambda: resident + (32 << 20) + 1)
     with environment.hold() as held:
         held.trim()
-        environment.trim()  # would wait for ever
+        environment.trim()  # would wait forever
     assert environment._env is first
     environment.trim()
     assert environment._env is not first

@@ -1,4 +1,4 @@
-"""What a group commit keeps when it fails, and what it and a worker's sink do in a forked process."""
+"""Group commit: entries after a failure, and writers and sinks in a forked process."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_writer_is_refused_in_a_forked_process_which_gets_a_shared_one_of_its_
         close_shared_writers()
 
     assert in_fork(child) == 0
-    assert store.totals().tasks == 1  # what the parent holds is the parent's
+    assert store.totals().tasks == 1  # the entries of the parent stay with the parent
     close_shared_writers()
     assert store.completed_count() == 1
 
@@ -287,7 +287,7 @@ def test_a_sink_records_for_its_run_or_else_for_the_newest(hosts: Hosts, named: 
     launcher = hosts.store()
     launcher.begin_run({})
     launcher.register([plain()])
-    launcher.forget("*")  # what was begun before does not count
+    launcher.forget("*")  # earlier tasks do not count
     launcher.begin_run({})
     RemoteSink(hosts.objects, run="1" if named else "").commit([leaf_of(plain())])
     launcher.refresh()

@@ -1,4 +1,4 @@
-"""What a store holds in its process: memory that it gives back, and locks that no forked process waits for."""
+"""Resources of a store: memory that it releases, and locks that no forked process waits for."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_a_job_is_taken_once_and_a_ledger_of_no_job_is_taken_by_any(store: LmdbS
     one, two = Job("map", {"a": 1}), Job("map", {"a": 2})
     store.register([plain()])
     store.commit([leaf_of(plain())])
-    store.open_job(one, "restart")  # it was nobody's
+    store.open_job(one, "restart")  # it had no job
     assert store.completed_count() == 1
     store.open_job(one, "restart")
     assert store.completed_count() == 1

@@ -1,4 +1,4 @@
-"""SIGKILL at random times and at named points: what was acknowledged stays, and nothing is complete too early."""
+"""SIGKILL at random times and at named points: acknowledged entries stay, and no source is complete too early."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.worker.writer import LedgerWriter
 from tests.ledger.builders import leaf_of, plain
 
-# Python 3.12 and later warn of every fork beside threads; here forks are what is tested.
+# Python 3.12 and later warn of every fork beside threads; forks are tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 LEAVES = 5
@@ -87,7 +87,7 @@ def read_log(*logs: str) -> Log:
 
 
 def check(store: LmdbStore, round_: int, log: Log) -> int:
-    """Compare the ledger with what was sent; gives the number of complete sources."""
+    """Compare the ledger with the committed leaves; return the number of complete sources."""
     sources = [source_of(round_, number) for number in range(SOURCES)]
     complete = store.completed_mask([source.id for source in sources])
     recorded = {row.output.name for row in store.outputs()}

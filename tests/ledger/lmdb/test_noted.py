@@ -1,4 +1,4 @@
-"""What is noted of runs, sources and tasks, and found again."""
+"""Records of runs, sources and tasks are read as they were written."""
 
 from __future__ import annotations
 

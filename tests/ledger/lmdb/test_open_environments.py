@@ -1,4 +1,4 @@
-"""What an environment holds of its process and of its files: it is adopted, opened again, closed and forked."""
+"""Open environments: adopted, reopened, closed and forked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ledgerbeam.ledger.lmdb.tables import META
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.lmdb.test_processes import SMALL_MAP, in_child
 
-# Python 3.12 and later warn of every fork beside threads; here forks are what is tested.
+# Python 3.12 and later warn of every fork beside threads; forks are tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 
@@ -157,7 +157,7 @@ def test_data_that_was_opened_beside_an_environment_is_closed(small: LmdbStore) 
 
 
 def test_data_that_was_opened_beside_an_environment_is_not_closed_while_that_is_opened(small: LmdbStore) -> None:
-    """The number of its descriptor would be that of one of the environment's own, which is known by it."""
+    """Its descriptor would have the number of one of the environment's own, which is recorded."""
     beside = ExitStack()
     beside.enter_context(data_opened(small.url, os.O_RDONLY))
     closing = threading.Thread(target=beside.close)

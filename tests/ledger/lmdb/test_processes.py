@@ -14,7 +14,7 @@ from ledgerbeam.ledger.worker.writer import shared_writer
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.processes import finish, start
 
-# Python 3.12 and later warn of every fork beside threads; here forks are what is tested.
+# Python 3.12 and later warn of every fork beside threads; forks are tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 SMALL_MAP = 1 << 18
@@ -62,7 +62,7 @@ def test_the_map_grows_in_two_processes_at_once(tmp_path: Path) -> None:
     store.register(sources)
     writers = [start(WRITE_SHARE, store.url, str(mine), "300") for mine in (0, 1)]
     while any(writer.poll() is None for writer in writers):
-        store.totals()  # this process adopts what the others have grown
+        store.totals()  # this process adopts the size of the map that the others have grown
     for writer in writers:
         finish(writer)
     assert os.path.getsize(tmp_path / "ledger" / "data.mdb") > SMALL_MAP

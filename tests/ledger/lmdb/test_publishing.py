@@ -82,7 +82,7 @@ def test_who_has_waited_says_nothing_behind_that(store: LmdbStore) -> None:
     store.register([OLD])
     with Replacing(store.url) as replacing:
         replacing.hold([OLD.id])
-        replacing.wait()  # for nobody
+        replacing.wait()  # nothing is locked
     timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
     assert all(timer.finished.is_set() for timer in timers)
 
@@ -151,7 +151,7 @@ def test_who_has_waited_holds_what_it_waited_for(store: LmdbStore) -> None:
 
 
 def ids(*places: int) -> list[bytes]:
-    """Return ids of sources, each of which has a place of its own."""
+    """Return ids of sources with different lock bytes."""
     return [place.to_bytes(16) for place in places]
 
 
@@ -192,7 +192,7 @@ def test_who_waits_for_a_source_keeps_no_later_one_from_being_published(store: L
             waiting = threading.Thread(target=replacing.wait)
             waiting.start()
             waiting.join(SOON)
-            with publishing(store.url, ids(9)):  # what is published with 5 may be waiting for it
+            with publishing(store.url, ids(9)):  # publishing with source 5 may be waiting for it
                 pass
         waiting.join()
 

@@ -1,4 +1,4 @@
-"""Which sources stay registered when others name their files, and what is said of those that are not registered."""
+"""Registered sources when others name their files, and records of sources that are not registered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN = plain("unknown")
 
 
 def registered(store: LmdbStore, sources: Sequence[Source], number: int = 0) -> set[bytes]:
-    """Register sources, with a number those of a remote ledger, and return the ids of all that are registered then."""
+    """Register sources, with a number as in a remote ledger, and return the ids of all registered sources."""
     store._write(lambda txn: enter(txn, sources, number) if number else register(txn, sources))
     return {source for page in store.source_ids() for source in page}
 

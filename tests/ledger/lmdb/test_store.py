@@ -131,7 +131,7 @@ def test_what_a_removed_ledger_had_complete_is_not_complete_in_the_one_made_in_i
         store.register(sources)
         assert not any(store.completed_mask(ids))
         store.commit([leaf_of(source) for source in sources])
-        for _ in range(3):  # so often that they are held in memory
+        for _ in range(3):  # often enough to hold the ids in memory
             assert all(store.completed_mask(ids))
         store.close()
         shutil.rmtree(store.url)
@@ -232,12 +232,12 @@ def test_a_job_that_restarts_in_another_folder_touches_nothing_of_the_former(sto
 
 
 def test_a_job_that_restarts_knows_which_sources_have_changed_since(store: LmdbStore) -> None:
-    """So their indexes are built again: what lies beside them is of the former content."""
+    """So their indexes are built again: the indexes beside them belong to the former content."""
     same, done, begun, unread, waiting = (plain(name) for name in ("same", "done", "begun", "unread", "waiting"))
     pack = Source.pack([plain("p"), plain("q")])
     store.open_job(Job("map", {"a": 1}))
     store.register([same, done, begun, unread, waiting, pack])
-    for number in range(2, 4):  # the second restart knows what the first one knew
+    for number in range(2, 4):  # the second restart has the state of the first
         store.register([plain("unread", str(number))])
     store.register([plain("done", "2"), plain("begun", "2")])
     store.commit([leaf_of(same), leaf_of(plain("done", "2")), leaf_of(plain("begun", "2"), ((0, 2),))])

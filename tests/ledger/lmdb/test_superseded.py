@@ -1,4 +1,4 @@
-"""Which superseded outputs a ledger forgets once their objects were deleted, and which it must not."""
+"""Superseded outputs: those forgotten after their objects were deleted, and those that must stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that lie in ledgers for ever, and the errors of what they lie in."""
+"""Stored rows never change their format, and damaged tables raise errors."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_page_ends_with_the_row_that_makes_it_so_large(
 
 
 def test_results_are_known_again_for_ever() -> None:
-    # They lie in every ledger of a job that is half done.
+    # Every ledger of an unfinished job has them.
     outputs = (Output("b", 1, "x", 1), Output("a", 2, "y", 1))
     for order in (outputs, outputs[::-1]):
         leaf = PreparedLeaf(Leaf(plain().id, ((0, 2),), "published", order))
@@ -263,7 +263,7 @@ def test_what_is_recorded_before_the_first_run_is_of_none(store: LmdbStore) -> N
 def test_history_adds_up_what_each_run_has_recorded(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch, rows: dict[tuple[int, int], int]
 ) -> None:
-    """Whatever the clocks were: steps of the future are the one of now."""
+    """With any clocks: steps of the future count as the current step."""
     now = 12
     monkeypatch.setattr(time, "time", lambda: now * HISTORY_SECONDS + 1.0)
     while len(store.runs()) < 3:

@@ -1,4 +1,4 @@
-"""Checksums say how they were computed, so that a ledger may hold those of two versions."""
+"""Checksums name their algorithm, so that a ledger can have checksums of two versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims: what is read of them is checked, and orders of runs differ."""
+"""Claims are checked when they are read, and runs have different orders."""
 
 from __future__ import annotations
 

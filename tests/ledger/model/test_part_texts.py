@@ -1,4 +1,4 @@
-"""A job that has changed shows what has changed, from texts that its ledger keeps without credentials."""
+"""A changed job shows its changes, from texts that its ledger keeps without credentials."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def kept(text: str, *, is_code: bool = True) -> str:
 
 
 def refused(url: str, was: Job, now: Job) -> str:
-    """Return what a ledger says that was taken for one job in another process, and is asked for by another."""
+    """Return the error of a ledger that one process opened for one job, and another process opens for another."""
     for job in (was, now):
         store = open_local_store(url, create=True)
         try:

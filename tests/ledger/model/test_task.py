@@ -71,7 +71,7 @@ def test_a_pack_travels_with_all_that_is_known_of_its_members() -> None:
     again = pickle.loads(data)
     assert (again, again.id) == (pack, pack.id)
     assert [member.changed_ns for member in again.members] == list(range(1_000))
-    assert len(data) < 16 * len(pack.members)  # what an engine holds of ten million of them is a matter of this
+    assert len(data) < 16 * len(pack.members)  # an engine may hold ten million of them
     named = Source("/data/a", 5, "v", (plain(),), 3)
     again = pickle.loads(pickle.dumps(named))
     assert (again, again.changed_ns) == (named, 3)

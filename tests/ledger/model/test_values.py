@@ -1,4 +1,4 @@
-"""Whatever a ledger takes it gives back: to this host, and to every other that reads what was written."""
+"""Values are read as they were written, on this host and on every other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LINEAGES: st.SearchStrategy[Any] = st.lists(st.tuples(NUMBERS, NUMBERS), max_siz
 
 
 def accepted(make: Any, *args: Any) -> Any:
-    """Return what is made of values; None if they are refused, by an error of ours."""
+    """Return the result for values; None if a ledgerbeam error refuses them."""
     try:
         return make(*args)
     except LedgerbeamError:

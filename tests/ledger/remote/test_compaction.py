@@ -1,4 +1,4 @@
-"""What a compaction must not lose, whatever happens while it works, and what a snapshot must not take back."""
+"""Compaction: it loses nothing with concurrent changes, and a snapshot does not undo later changes."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_what_another_process_of_the_host_takes_in_meanwhile_is_in_no_part_of_a_
     launcher.begin_run({})
     launcher.register([plain(), plain("b")])
     launcher.begin_run({})
-    launcher.register([plain("b", "2")])  # so that there is a part of what was replaced before that of the sources
+    launcher.register([plain("b", "2")])  # so that a replaced part comes before the part of the sources
     launcher.commit(leaves_of_split(plain(), 2)[:1])
     watched.refresh()
     Watched.made = 0
@@ -195,7 +195,7 @@ def test_leaves_of_open_sources_are_kept_in_pages(hosts: Hosts, monkeypatch: pyt
 
 
 def parts_of(hosts: Hosts) -> list[Segment]:
-    """Return the parts of the snapshots that lie there."""
+    """Return the parts of the existing snapshots."""
     names = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
     return [decode_segment(data or b"", name) for name, data in zip(names, hosts.objects.read(names), strict=True)]
 
@@ -325,7 +325,7 @@ def test_who_has_folded_all_that_a_snapshot_covers_reads_no_part_of_it(hosts: Ho
 
 
 def add_snapshot(hosts: Hosts, number: int, covers: list[str], *parts: Segment) -> None:
-    """Create a snapshot as a host makes it that had folded `number`; it stands for one object that nobody folded."""
+    """Create a snapshot of a host that had folded `number`. It replaces one object that no host has folded."""
     base = f"snapshots/{number:06d}-{100 + len(hosts.objects.names('snapshots')):06d}-{'0' * 16}"
     names = [f"{base}/{place:06d}.seg" for place, _ in enumerate(parts)]
     encoded = dict(zip(names, map(encode_segment, parts), strict=True))

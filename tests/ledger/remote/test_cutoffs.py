@@ -1,4 +1,4 @@
-"""What comes late in a remote ledger: it counts, or it does not, on every host and in whatever order it is read."""
+"""Late objects of a remote ledger: they count, or not, on every host and in any order."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_only_a_restart_for_another_job_drops_what_was_recorded(hosts: Hosts) ->
     run = one.begin_run({})
     source, other = plain(), plain("b")
     one.register([source, other])
-    two.open_job(TWO, "accept")  # and nobody takes it back
+    two.open_job(TWO, "accept")  # and no later job changes it back
     for sink in (RemoteSink(hosts.objects, run=run), RemoteSink(hosts.objects)):
         sink.commit([leaf_of(source)])
     two.refresh()
@@ -350,7 +350,7 @@ def test_a_pack_that_comes_back_when_its_replacement_is_cut_anew_too_counts_from
     store = hosts.store()
     for _ in range(5):
         store.begin_run({})
-    # nobody has the URL of `a` when the pack is back
+    # `a` has no URL when the pack is back
     for at, source in ((1, pack), (2, Source.pack([a, c])), (3, Source.pack([c, d])), (5, pack), (4, pack)):
         put(hosts, Segment(at, 1.0, sources=[source]), f"w{at}")
         store.refresh()
@@ -364,7 +364,7 @@ def test_what_was_published_for_a_source_that_nobody_registered_is_left_alone(ho
     store.begin_run({})
     store.register([plain()])
     store.begin_run({})
-    store.register([plain(version="2")])  # from now on it is looked what of a source counts
+    store.register([plain(version="2")])  # from now on cutoffs are checked
     put(hosts, leaf(plain("unknown"), 2))
     for host in (store, hosts.store()):
         host.refresh()
@@ -560,7 +560,7 @@ def ledger_with_a_lost_registration(hosts: Hosts, content: str, parts: int = 1) 
 def test_a_source_is_open_whose_outputs_another_wrote_over_that_nobody_registers(
     hosts: Hosts, parts: int, is_compacted: bool
 ) -> None:
-    """Its file got its former content back; of what came between, the ledger had lost that it was registered."""
+    """Its file got its former content back; the ledger had lost the registration of the content in between."""
     store = ledger_with_a_lost_registration(hosts, "other", parts)
     if is_compacted:
         compact(store)
@@ -612,7 +612,7 @@ def test_what_was_written_over_with_the_same_content_counts(hosts: Hosts) -> Non
 
 
 class Passing(ObjectFolder):
-    """Lists everything, but not at first what has this in its name; counts the listings."""
+    """Lists everything, except, at first, names that contain a text; counts the listings."""
 
     passed = "nothing"
     listings = 0

@@ -40,7 +40,7 @@ class Ledger:
         read = self.read
 
         class Noted(ObjectFolder):
-            """Notes what is read."""
+            """Records the names of read objects."""
 
             def read(self, names: Sequence[str]) -> list[bytes | None]:
                 read.extend(names)
@@ -58,7 +58,7 @@ class Ledger:
         return self
 
     def deletion(self, name: str, *outputs: str) -> Ledger:
-        """Put a segment there that tells of deletions."""
+        """Create a segment that lists deletions."""
         assert self.hosts.objects.create(deletion_name(name), encode_segment(naming(dropped=outputs)))
         return self
 
@@ -68,7 +68,7 @@ class Ledger:
         return self
 
     def snapshot(self, name: str, covers: Sequence[str], *parts: Segment) -> Ledger:
-        """Put a snapshot there that stands for segments, or for what has a whole name."""
+        """Create a snapshot that replaces segments, given by number or by name."""
         base = f"snapshots/000001-000001-{name * 8}"
         covered = [one if "/" in one else f"segments/000001/t-{one}.seg" for one in covers]
         names = [f"{base}/{place:06d}.seg" for place, _ in enumerate(parts)]
@@ -323,7 +323,7 @@ OTHER = plain("other")
 
 
 def doubts_of(store: RemoteStore, *seen: Segment) -> list[str]:
-    """Return what stays of outputs that are superseded once some objects were seen."""
+    """Return the superseded outputs that stay after some objects were observed."""
     environment = store.parts()[1]
     rows = [[ID, "x", 3], [ID, "y", 3], [OTHER.id.hex(), "x", 3]]
     environment.write(lambda txn: sidecar.fold_segment(txn, "known", Segment(1, 1.0, state={"superseded": rows})))

@@ -33,7 +33,7 @@ def by_run(store: LedgerStore) -> dict[str | None, tuple[int, int]]:
 
 
 def worked(hosts: Hosts) -> None:
-    """Let workers of two runs, and one of no run, record in turn; a control that is no run comes between."""
+    """Let workers of two runs, and one without a run, record in turn; a control object without a run comes between."""
     one, two = hosts.store(), hosts.store()
     one.open_job(JOB)
     one.register(SOURCES)
@@ -45,11 +45,11 @@ def worked(hosts: Hosts) -> None:
     for number, source in enumerate(SOURCES[1:10]):
         sinks[number % 3 == 0].commit([leaf_of(source)])
     sinks[0].commit([leaf_of(SOURCES[2])], [failure_of(SOURCES[11], ())])
-    RemoteSink(hosts.objects).commit([leaf_of(SOURCES[10])])  # for the newest number, that of what was forgotten
+    RemoteSink(hosts.objects).commit([leaf_of(SOURCES[10])])  # for the newest number, of the forget event
 
 
 EXPECTED = {"000001": (7, 1), "000002": (4, 0)}
-"""What is recorded twice counts once; what is of no run counts for the newest."""
+"""Repeated commits count once; commits without a run count for the newest run."""
 
 
 def test_all_hosts_know_which_run_has_recorded_what(hosts: Hosts) -> None:
@@ -80,7 +80,7 @@ def test_what_open_sources_have_recorded_is_in_the_history_of_a_new_host_when_it
 
 
 def runs_about_a_million(store: Any) -> list[str]:
-    """Begin two runs of a ledger that is told to have had 999,999; return the last of these and the two."""
+    """Start two runs of a ledger that had 999,999 runs; return the last of these and the two."""
 
     def jump(txn: Transaction) -> None:
         lmdb_jobs.add_run(txn, "999999", {}, 1.0)

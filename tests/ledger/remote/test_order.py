@@ -1,4 +1,4 @@
-"""What the simulation has found: hosts that see the same objects in another order must come to the same picture."""
+"""Cases found by the simulation: hosts that fold the same objects in different orders reach the same state."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def test_an_object_that_is_folded_twice_counts_once(hosts: Hosts) -> None:
 def test_a_fan_out_has_not_failed_after_all_if_a_later_task_got_below_it(
     hosts: Hosts, at: float, of_snapshot: bool, is_over: bool, leaf_first: bool
 ) -> None:
-    """When the leaves of a snapshot were recorded is told by its other parts."""
+    """Other parts of a snapshot have the times at which its leaves were recorded."""
     store = hosts.store()
     environment = store.parts()[1]
     failed = Segment(1, 5.0, failures=[failure_of(plain(), ((0, 2),))])

@@ -1,4 +1,4 @@
-"""Registrations that come in late: every host comes to the state that the numbers say, whatever it sees first."""
+"""Late registrations: every host reaches the state that the numbers define, in any order."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def found(store: LmdbStore) -> dict[bytes, set[Lineage]]:
 
 
 def fold(store: LmdbStore, made: Sequence[Segment], *controls: Control) -> None:
-    """Have an emptied sidecar take controls in, then segments in this order, and then what of them is due again."""
+    """Let an emptied sidecar fold controls, then segments in this order, and then those that are due again."""
 
     def change(txn: Transaction) -> None:
         for table in set(TABLES) - {META}:
@@ -98,7 +98,7 @@ def fold(store: LmdbStore, made: Sequence[Segment], *controls: Control) -> None:
 def has_sources_first(order: Sequence[Segment]) -> bool:
     """Return whether no leaf of a source comes before all its registrations, and no failure before one of them.
 
-    The leaf would wait. What has failed of a source that is replaced by what is known is told when it fails again.
+    Such a leaf would wait. A failure of a source that a known source replaced is recorded when it fails again.
     """
     known: set[bytes] = set()
     for place, segment in enumerate(order):
@@ -330,7 +330,7 @@ def test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it(
 
 
 def test_what_a_launcher_replaces_late_is_not_complete_by_a_snapshot_that_had_not_seen_it(hosts: Hosts) -> None:
-    """The launcher has seen neither what was done nor that the source was registered again."""
+    """The launcher has seen neither the commits nor the new registration of the source."""
     store, late = hosts.store(), hosts.store()
     for _ in range(3):
         store.begin_run({})

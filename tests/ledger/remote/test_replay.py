@@ -1,4 +1,4 @@
-"""Bringing a host up to date: what is folded, in which order, and what is read for it."""
+"""Refreshing a host: the folded objects, their order, and the requests for them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.ledger.views import picture
 
 
 class Noted(ObjectFolder):
-    """A folder of objects that notes what is read of it, and fails from the nth reading of parts of snapshots on."""
+    """A folder of objects that records the names of read objects, and fails from the nth read of a snapshot's part."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -187,7 +187,7 @@ def test_objects_of_any_size_are_read_to_the_last(
     assert objects.at_once == at_once
 
 
-# What is read
+# Requests
 
 
 def test_a_job_that_the_listing_has_passed_is_taken_in_with_the_first_control(hosts: Hosts, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_job_that_the_listing_has_passed_is_taken_in_with_the_first_control(ho
 def test_what_another_job_has_recorded_is_not_taken_for_that_of_a_job_that_makes_a_ledger_there(
     hosts: Hosts, tmp_path: Path
 ) -> None:
-    """Its `job.json` is lost, so nobody knows any more for which job the rest was written."""
+    """Its `job.json` is lost, so the job of the other objects is unknown."""
     store = hosts.store()
     store.open_job(ONE)
     store.begin_run({})
@@ -322,7 +322,7 @@ def test_objects_that_are_listed_and_never_read_are_an_error_in_the_end(hosts: H
     tries: list[str] = []
 
     class Hollow(ObjectFolder):
-        """Lists what it does not have."""
+        """Lists objects that it does not have."""
 
         def read(self, names: Sequence[str]) -> list[bytes | None]:
             tries.extend(name for name in names if name.startswith("segments"))
@@ -361,7 +361,7 @@ def test_a_part_of_a_snapshot_that_is_lost_is_named_with_its_manifest(hosts: Hos
             hosts.store()
     with pytest.raises(LedgerDamagedError, match=said):
         compact(store)
-    store.refresh()  # who has folded what it stands for does not need it
+    store.refresh()  # a host that has folded the replaced objects does not need it
     hosts.objects.create(part, data or b"")  # as it says
     assert picture(hosts.store()) == picture(store) != before
     hosts.objects.delete([part, manifest])  # or so
@@ -444,7 +444,7 @@ def test_a_job_that_came_meanwhile_is_not_taken_back(hosts: Hosts, tmp_path: Pat
         store.close()
 
 
-# What is refused
+# Refused objects
 
 
 def test_a_control_that_says_another_number_than_its_name_is_refused(hosts: Hosts) -> None:
@@ -523,7 +523,7 @@ def test_a_snapshot_may_stand_for_segments_and_for_snapshots() -> None:
 
 
 def test_a_manifest_under_the_name_of_another_is_refused_until_its_own_is_restored(hosts: Hosts) -> None:
-    """An old one in the place of the newest, with its parts: what it does not know would be taken for never done."""
+    """An old snapshot under the newest one's name, with its parts: work that it does not know would look not done."""
     store = hosts.store()
     store.open_job(ONE)
     kept: dict[str, bytes | None] = {}
@@ -548,7 +548,7 @@ def test_a_manifest_under_the_name_of_another_is_refused_until_its_own_is_restor
 
 
 def test_an_older_part_under_the_name_of_another_is_refused_until_its_own_is_restored(hosts: Hosts) -> None:
-    """It said that nothing was done of what the newest snapshot knows, or that a source was complete that changed."""
+    """It denied work that the newest snapshot knows, or claimed that a changed source was complete."""
     store = hosts.store()
     store.open_job(ONE)
     kept: list[dict[str, bytes]] = []

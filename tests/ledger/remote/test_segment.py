@@ -1,4 +1,4 @@
-"""Segments and control objects: what is written is read, and nothing else is."""
+"""Segments and control objects are read as they were written, and other content is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the sidecar of a remote ledger lies: never where another user could have put something."""
+"""The place of the sidecar of a remote ledger: never a folder that another user could have prepared."""
 
 from __future__ import annotations
 

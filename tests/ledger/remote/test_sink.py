@@ -1,4 +1,4 @@
-"""A worker's sink: when it looks whose the ledger is, at what, and what it records then."""
+"""A worker's sink: its checks of the ledger's job, and its segments."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_what_is_no_control_is_passed_over(hosts: Hosts) -> None:
 
 def test_a_control_that_is_gone_when_it_is_read_is_named(hosts: Hosts) -> None:
     class Gone(ObjectFolder):
-        """Deletes what it has listed."""
+        """Deletes the objects that it has listed."""
 
         def names(self, folder: str) -> list[str]:
             found = super().names(folder)

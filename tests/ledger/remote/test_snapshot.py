@@ -1,4 +1,4 @@
-"""The rows of a snapshot, one by one: what they add to a ledger, and which cannot be."""
+"""The rows of a snapshot, one by one: their effect on a ledger, and invalid rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A snapshot of any moment, taken in by a host of any moment: it says what the objects say that it stands for."""
+"""A snapshot of any moment, folded by a host of any moment, gives the state of the objects that it replaces."""
 
 # mypy: disable-error-code="func-returns-value"
-# A step is what it does, in order: a tuple of calls that give nothing.
+# A step is its effect: a tuple of calls without results, in order.
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class History:
         RemoteSink(self.objects, run=run or self.run).commit(leaves, failures)
 
     def sweep(self) -> None:
-        """Record that what is out of date was deleted, and something was."""
+        """Record that stale outputs were deleted, if there were any."""
         self.store.refresh()
         stale = self.store.stale_outputs()
         assert stale
@@ -99,9 +99,9 @@ def compacted(folder: Path, objects: Objects) -> Objects:
 
 
 def said(store: RemoteStore) -> dict[str, Any]:
-    """Return what a host says.
+    """Return the state of a host.
 
-    Of two leaves that contradict each other it holds the output of either, the first to come.
+    For two leaves that contradict each other, it has the output of the first that arrived.
     """
     contradicted = {row.source_id for row in store.failures() if row.reason == NonDeterministicTaskError.__name__}
     outputs = [

@@ -238,7 +238,7 @@ def test_a_ledger_that_was_deleted_and_made_anew_is_not_mixed_with_what_was_read
 
 
 class MadeMeanwhile(ObjectFolder):
-    """The folder of a ledger that another launcher of this host makes just after it was looked for the first time."""
+    """The folder of a ledger that another launcher of this host creates just after the first check for it."""
 
     def __init__(self, url: str, make: Callable[[], object]) -> None:
         super().__init__(url)
@@ -323,7 +323,7 @@ def test_who_opens_a_sidecar_keeps_others_out_until_it_is_open_whoever_was_forke
 
 
 def test_of_a_sidecar_that_is_made_anew_both_files_are_new(hosts: Hosts) -> None:
-    """A process that has the former one open shares the locks of its file with nobody who opens the new one."""
+    """A process with the former file open shares no locks with processes that open the new file."""
     store = hosts.store()
     store.open_job(JOB)
     store.parts()[1].write(lambda txn: txn.put(META, KEY_LEDGER, b"another"))
@@ -390,7 +390,7 @@ def test_who_finds_a_ledger_that_was_just_made_takes_it_as_it_is_by_now(hosts: H
 
 def test_who_cannot_tell_whether_another_made_the_ledger_first_reads_whose_it_is(hosts: Hosts, tmp_path: Path) -> None:
     class Late(ObjectFolder):
-        """Does not decide who comes first, and another writes later."""
+        """Does not decide which creator is first, and another one writes later."""
 
         exclusive = False
 
@@ -474,7 +474,7 @@ def test_a_store_that_was_opened_twice_and_closed_leaves_nothing_open(hosts: Hos
 
 def test_a_store_that_does_not_open_leaves_the_sidecar_of_another_ledger_closed(hosts: Hosts, tmp_path: Path) -> None:
     class Silent(ObjectFolder):
-        """Does not answer when it is asked again."""
+        """Does not answer the second request."""
 
         asked = 0
 

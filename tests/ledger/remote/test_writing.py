@@ -1,4 +1,4 @@
-"""What a store of a remote ledger writes: nothing for nothing, under which number, and not when it must not."""
+"""Writing to a remote ledger: no empty segments, the right numbers, and no writes in read-only stores."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_store_commits_for_the_job_that_it_was_made_for_wherever_it_travels(ho
 
 def test_a_ledger_that_is_deleted_as_it_is_made_is_told(hosts: Hosts, tmp_path: Path) -> None:
     class Gone(ObjectFolder):
-        """Loses what it was given."""
+        """Loses created objects."""
 
         def create(self, name: str, data: bytes) -> bool:
             return True
@@ -225,7 +225,7 @@ def test_a_ledger_that_is_deleted_as_it_is_made_is_told(hosts: Hosts, tmp_path: 
         exclusive = True
 
     class Late(Gone):
-        """Does not decide who comes first, either."""
+        """Does not decide which creator is first either."""
 
         exclusive = False
 
@@ -243,7 +243,7 @@ def test_a_new_ledger_is_made_and_its_first_run_begun_with_five_requests(hosts: 
     asked: list[str] = []
 
     class Counted(ObjectFolder):
-        """Notes what it is asked."""
+        """Records the requests."""
 
         def names(self, folder: str) -> list[str]:
             asked.append("list")
@@ -274,7 +274,7 @@ def test_a_new_ledger_is_made_and_its_first_run_begun_with_five_requests(hosts: 
 
 def test_where_creation_is_not_exclusive_two_may_have_one_number(hosts: Hosts, tmp_path: Path) -> None:
     class Shared(ObjectFolder):
-        """A store that cannot tell which of two came first."""
+        """A store that cannot decide which of two creators was first."""
 
         @property
         def exclusive(self) -> bool:
@@ -290,7 +290,7 @@ def test_where_creation_is_not_exclusive_two_may_have_one_number(hosts: Hosts, t
     stores = [RemoteStore(objects, str(tmp_path / f"{n}")) for n, objects in enumerate((one, two))]
     for store in stores:
         store.open(create=True)
-    one.seen = two.seen = False  # neither sees what the other does
+    one.seen = two.seen = False  # neither sees the other's objects
     runs = [store.begin_run({}) for store in stores]
     one.seen = two.seen = True
     names = hosts.objects.names("controls")

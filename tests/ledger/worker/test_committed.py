@@ -1,4 +1,4 @@
-"""What comes behind the chain is told of the tasks that are recorded: of each of them, and of no other."""
+"""Steps after the chain get a note of every recorded task, and of no other task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process does when its work ends: all of it, once, and what it has begun itself."""
+"""Exit callbacks run once each, and only in the process that registered them."""
 
 from __future__ import annotations
 

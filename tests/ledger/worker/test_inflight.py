@@ -30,7 +30,7 @@ from tests.disk import no_larger_than
 from tests.ledger.builders import plain
 from tests.ledger.processes import start
 
-# Python 3.12 and later warn of every fork beside threads; here forks are what is tested.
+# Python 3.12 and later warn of every fork beside threads; forks are tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 TASK = Task(plain("a"), 0, 10, ((0, 2),))
@@ -269,7 +269,7 @@ def test_marks_come_and_go_with_what_is_in_work(folder: str) -> None:
 
 
 def marks_of_a_dead_copy(folder: str) -> list[Mark]:
-    """Return what the only worker has in work, as a worker that died now would leave it."""
+    """Return the marks of the only worker, as its death at this moment would leave them."""
     (name,) = os.listdir(folder)
     copy = Path(folder, "1-00.inflight")
     shutil.copyfile(Path(folder, name), copy)

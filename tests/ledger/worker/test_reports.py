@@ -1,4 +1,4 @@
-"""What worker processes leave in the folder of a run: whole or not at all, each in a file of its own."""
+"""Reports of worker processes in the folder of a run: whole or missing, in separate files."""
 
 from __future__ import annotations
 

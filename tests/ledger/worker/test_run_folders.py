@@ -1,4 +1,4 @@
-"""The folders of runs: only what the ledger made and marked is removed, and locks tell which runs live."""
+"""The folders of runs: only folders that the ledger created and marked are removed, and locks show live runs."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_an_empty_folder_that_a_killed_launcher_left_is_taken(folders: RunFolder
 
 
 def test_a_launcher_is_alone_once_all_others_have_ended(folders: RunFolders, tmp_path: Path) -> None:
-    other = start(tmp_path, "000001", OTHERS)  # a marker that is not seen, as that of another user would be
+    other = start(tmp_path, "000001", OTHERS)  # an invisible marker, like a marker of another user
     with folders.enter("000002") as folder, folder.alone() as alone:
         assert not alone
     kill(other)

@@ -1,4 +1,4 @@
-"""What a launcher claims and leaves to others, on a clock of the test."""
+"""Claims of a launcher, and tasks left to others, with a clock of the test."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Place:
         return [self.others.get(name) for name in names]
 
     def has_died(self, claims: Claims) -> bool:
-        """Return what the test says."""
+        """Return the answer that the test has set."""
         return self.dead
 
     def remove(self) -> None:
@@ -240,7 +240,7 @@ def test_what_cannot_be_said_is_not_drawn(party: Party) -> None:
         pass
     party.place.is_away = True
     party.pass_time(10)
-    assert party.board.may_begin()  # what was said before holds still
+    assert party.board.may_begin()  # the earlier instructions are still valid
     assert party.draw() is None
 
 
@@ -255,7 +255,7 @@ def test_what_cannot_be_said_is_tried_again_after_a_while(party: Party) -> None:
 def test_others_are_heard_just_before_something_is_claimed(party: Party) -> None:
     party.pass_time(3)
     party.other((39, 40))
-    party.pass_time(1)  # heard, so they are not due again before the next claim
+    party.pass_time(1)  # read, so the next read is due with the next claim
     for n in range(12):
         assert party.draw() == n
     party.other((16, COUNT))
@@ -475,7 +475,7 @@ def test_who_gives_way_keeps_what_its_rank_is_before_up_to_its_share(party: Part
     party.other((0, 16), name=many)
     party.other((38, 40), name="third")
     party.pass_time(7.5)
-    wanted = 7  # half of a third of what is left
+    wanted = 7  # half of a third of the remaining tasks
     assert party.claimed() == kept(many)[:wanted]
     del party.place.others[many]
     party.other((0, 16), name=few)
@@ -491,7 +491,7 @@ def test_what_others_have_and_what_is_free_is_counted(party: Party) -> None:
     party.other((39, 40), name="fourth")
     party.store.commit([leaf_of(SOURCE, ((n, COUNT),)) for n in (0, 10)])
     party.pass_time(1)
-    assert party.board.left() == COUNT - 2  # what is done was taken off
+    assert party.board.left() == COUNT - 2  # finished tasks were removed
     tasks = [BoardTask(b"%04d" % n, Span(SOURCE.id, n, n + 1), (((n, COUNT),),)) for n in range(20)]
     left, held = party.sharing.open_tasks(tasks)
     assert [task.span.start for task in left] == [n for n in range(20) if n not in (0, 10)]

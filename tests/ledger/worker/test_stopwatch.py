@@ -1,4 +1,4 @@
-"""Where the time of a process goes: parts within parts, shared parts, and what a worker leaves for its launcher."""
+"""Working time of a process: nested parts, shared parts, and the report of a worker to its launcher."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_a_thread_beside_takes_of_processors_is_counted_for_its_part(tmp_pa
 
 
 class Clock:
-    """A clock that goes on only when it is told; the processor is at work half of the time."""
+    """A clock that advances only on request; the processor is busy half of the time."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -245,7 +245,7 @@ def test_a_worker_leaves_its_times_when_it_ends(tmp_path: Path, clock: Clock) ->
     end_work()
     assert left_times(str(tmp_path)).seconds["wait"] == 1.25
     begin_times()
-    end_work()  # it is no worker of a local run
+    end_work()  # not a worker of a local run
     assert left_times(str(tmp_path)).workers == 1
 
 

@@ -1,4 +1,4 @@
-"""The board of a wave: what is drawn when, by whom, and what survives a kill."""
+"""The board of a wave: the order of draws, and the state after a kill."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_forked_process_never_touches_the_board_of_its_parent(board: Board, tm
     if child == 0:
         try:
             os._exit(1 if task_board(str(tmp_path)) is board else 0)
-        except LedgerbeamError:  # what the parent holds open cannot be opened here
+        except LedgerbeamError:  # an environment of the parent cannot be opened here
             os._exit(0)
         finally:
             os._exit(2)
@@ -177,7 +177,7 @@ def test_while_others_share_only_what_is_offered_is_drawn(board: Board) -> None:
     board.drop([b"0000"])
     board.offer_all()
     assert drawn(board) == [b"task 1", b"task 3"]
-    board.post([element(0)])  # what was taken off may come again
+    board.post([element(0)])  # a removed task may come again
     assert board.left() == 1
 
 

@@ -208,7 +208,7 @@ def test_who_waits_for_its_time_takes_none_of_the_processor_and_does_not_commit_
     time.sleep(0.5)
     assert time.process_time() - used < 0.1
     writer.flush()
-    writer.add(two)  # of which the background is told, that waits since the first one
+    writer.add(two)  # wakes the background thread, which has waited since the first one
     time.sleep(0.1)
     assert store.totals().tasks == 1
     writer.close()
@@ -341,7 +341,7 @@ def test_closing_raises_what_could_not_be_committed(fragile: FragileStore) -> No
     fragile.full = True
     with pytest.raises(DiskFullError):
         writer.close()
-    writer.close()  # it was told
+    writer.close()  # the error was raised before
 
 
 def test_flush_waits_for_a_commit_that_another_thread_has_begun(store: LmdbStore) -> None:
@@ -388,7 +388,7 @@ def test_many_threads_share_a_writer(store: LmdbStore) -> None:
 
 
 class CountingSink:
-    """What a writer commits to, when only the number of leaves matters: its commits are quicker than any disk."""
+    """A sink for counting leaves only: its commits are faster than any disk."""
 
     def __init__(self) -> None:
         self.leaves = 0
@@ -435,7 +435,7 @@ def test_a_closed_writer_refuses_and_its_thread_is_gone(store: LmdbStore) -> Non
 
 
 class KeepingSink(CountingSink):
-    """Keeps what it is given, and raises what it is told to, after `before` was called."""
+    """Keeps committed leaves, and raises the set error after calling `before`."""
 
     def __init__(self) -> None:
         super().__init__()
