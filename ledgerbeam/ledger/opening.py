@@ -107,7 +107,7 @@ def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:
     return ObjectClaims(remote, run, os.uname().nodename, folders.lives)
 
 
-def said_claims(store: LedgerStore) -> list[Claims]:
+def read_claims(store: LedgerStore) -> list[Claims]:
     """Return the current claims of launchers, sorted by run. They are hints: a launcher may have died since.
 
     For a remote ledger, the objects found by the last `refresh` are read. Unreadable claims are left out.
@@ -121,11 +121,11 @@ def said_claims(store: LedgerStore) -> list[Claims]:
         found = [read_folder_claims(folders, launcher.run) for launcher in folders.launchers() if launcher.lives]
     else:
         found = remote.parts()[0].read(remote.claimed)
-    said: list[Claims] = []
+    claims: list[Claims] = []
     for data in found:
         with suppress(ValueError, LedgerbeamError):
-            said += [] if data is None else [decode_claims(data)]
-    return sorted(said, key=lambda claims: run_order(claims.run))
+            claims += [] if data is None else [decode_claims(data)]
+    return sorted(claims, key=lambda each: run_order(each.run))
 
 
 def _as_remote(store: LedgerStore) -> RemoteStore | None:

@@ -43,15 +43,15 @@ from ledgerbeam.sources.kind import (
     StreamCut,
     StreamReader,
     TaskLimits,
-    found_file,
+    current_file,
     is_content,
+    lacks_store_version,
     listed_file,
     listed_files,
-    looked_at,
-    needs_look,
     plan_rows,
     plan_spans,
     require_content,
+    with_file_marks,
 )
 
 _log = library_logger(__name__)
@@ -224,8 +224,8 @@ class FileSources:
             return scan_stream(url, self.storage_options, self.type_of(url).in_one_pass(), listed)
 
     def found(self, source: Source) -> FileInfo:
-        """Return the properties of a file with which it is read; see `found_file`."""
-        return found_file(source, self.storage_options)
+        """Return the properties of a file with which it is read; see `current_file`."""
+        return current_file(source, self.storage_options)
 
     def open_file(self, source: Source) -> Reader:
         """Open a file for reading by position; its index was checked before."""
@@ -338,7 +338,7 @@ class IndexedFile(_OffsetFile):
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a file by its index, which is built if necessary."""
-        source = looked_at(source, self.sources.storage_options)
+        source = with_file_marks(source, self.sources.storage_options)
         if self.type.by_offsets().is_streamable and not self._takes_ranges(source):
             return self._cut_stream(source, self.sources.scan(source), limits)
         offsets = self.sources.load_index(source, changed=changed)
@@ -346,7 +346,7 @@ class IndexedFile(_OffsetFile):
 
     def make_index(self, source: Source) -> None:
         """Build the index if the file has none."""
-        source = looked_at(source, self.sources.storage_options)
+        source = with_file_marks(source, self.sources.storage_options)
         if self._takes_ranges(source):
             self.sources.make_index(source)
 
@@ -357,7 +357,7 @@ class CompressedFile(_OffsetFile):
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a file by its index, or by the records found in one pass over it."""
-        source = looked_at(source, self.sources.storage_options)
+        source = with_file_marks(source, self.sources.storage_options)
         offsets = None if changed and not is_content(source) else self._load_index(source)
         if offsets is not None:
             return Cut(source, plan_spans(offsets, **limits._asdict()))
@@ -407,7 +407,7 @@ class ColumnFile(SourceKind):
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a file between row groups, and divide row groups that are larger than a task."""
         del changed  # the footer is a part of the file
-        source = looked_at(source, self.sources.storage_options)
+        source = with_file_marks(source, self.sources.storage_options)
         with SourceWatch([listed_file(source)]), closing(self.sources.open_columns(source, self.format)) as reader:
             return Cut(source, plan_rows(reader.groups, **limits._asdict()))
 
@@ -511,7 +511,7 @@ class _Pack:
     def _read(self, start: int, stop: int) -> Iterator[tuple[str, bytes]]:
         """Yield the URL and the content of each file of a span."""
         files = self._files[start:stop]
-        listed = None if any(map(needs_look, files)) else list(map(listed_file, files))
+        listed = None if any(map(lacks_store_version, files)) else list(map(listed_file, files))
         contents = read_many_files([file.url for file in files], self._sources.storage_options, listed)
         for file, data in zip(files, contents, strict=True):
             if len(data) != file.size:

@@ -295,7 +295,7 @@ def listed_file(file: Source) -> FileInfo:
 
 def listed_files(source: Source) -> list[FileInfo]:
     """Return the listed properties of those input objects of a source that the store identifies by them."""
-    return [listed_file(file) for file in source.members or (source,) if not needs_look(file)]
+    return [listed_file(file) for file in source.members or (source,) if not lacks_store_version(file)]
 
 
 def is_content(file: Source) -> bool:
@@ -303,19 +303,19 @@ def is_content(file: Source) -> bool:
     return checksum_of(file.version) is not None
 
 
-def needs_look(file: Source) -> bool:
+def lacks_store_version(file: Source) -> bool:
     """Return whether an input object is known only by its content, because its store was not asked for it yet."""
     return not file.stored and is_content(file)
 
 
-def found_file(file: Source, options: Options) -> FileInfo:
+def current_file(file: Source, options: Options) -> FileInfo:
     """Return the listed properties of an input object, or its current ones if it is known only by its content.
 
     Raises:
         ChangedSourceError: It is identified by its content, and its size has changed; also StorageError.
     """
     listed = listed_file(file)
-    if not needs_look(file):
+    if not lacks_store_version(file):
         return listed
     try:
         found = stat(file.url, options)
@@ -326,7 +326,7 @@ def found_file(file: Source, options: Options) -> FileInfo:
     return found
 
 
-def looked_at(source: Source, options: Options) -> Source:
+def with_file_marks(source: Source, options: Options) -> Source:
     """Return a source with the marks that identify its files in their store, so that all its tasks read the same files.
 
     A local file that replaces another one may have the same size and modification time: it gets `changed_ns`. An
@@ -336,8 +336,8 @@ def looked_at(source: Source, options: Options) -> Source:
         ChangedSourceError: The source changed since it was listed, or its content does not match its identity.
     """
     if source.members:
-        return dataclasses.replace(source, members=tuple(looked_at(member, options) for member in source.members))
-    if needs_look(source):
+        return dataclasses.replace(source, members=tuple(with_file_marks(member, options) for member in source.members))
+    if lacks_store_version(source):
         return _with_content(source, options)
     marks = SourceWatch([listed_file(source)]).marks
     return dataclasses.replace(source, changed_ns=marks[0][2]) if marks else source
@@ -348,7 +348,7 @@ _BLOCK = 4 * 2**20
 
 def _with_content(source: Source, options: Options) -> Source:
     """Read a source that is identified by its content, compare it, and return it with its store's version."""
-    found = found_file(source, options)
+    found = current_file(source, options)
     with SourceWatch([found]) as watch, RangeReader(source.url, options, listed=found) as reader:
         require_content(source, reader.blocks(_BLOCK))
     changed_ns = watch.marks[0][2] if watch.marks else 0

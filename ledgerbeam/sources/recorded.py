@@ -102,7 +102,7 @@ def _require_complete(outputs: RecordedOutputs, store: LedgerStore) -> None:
         )
 
 
-def warn_of_nothing(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> str | None:
+def missing_outputs_warning(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> str | None:
     """Return a warning if a complete job has no outputs of a route: the name of the route may be wrong.
 
     Args:

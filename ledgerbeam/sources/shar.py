@@ -15,7 +15,16 @@ from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.files import FileSources
-from ledgerbeam.sources.kind import Cut, Opened, SourceKind, TaskLimits, Unreadable, listed_file, looked_at, plan_spans
+from ledgerbeam.sources.kind import (
+    Cut,
+    Opened,
+    SourceKind,
+    TaskLimits,
+    Unreadable,
+    listed_file,
+    plan_spans,
+    with_file_marks,
+)
 from ledgerbeam.user_code.errors import message_of
 
 
@@ -72,7 +81,7 @@ class SharShard(SourceKind):
             NotIndexableError: Its payloads are compressed.
             SourceError: Its files have different numbers of records; also the errors of `FileSources.load_index`.
         """
-        source = looked_at(source, self.files_of.storage_options)
+        source = with_file_marks(source, self.files_of.storage_options)
         total: NDArray[np.uint64] | None = None
         for file in source.members:
             offsets = self._offsets(file, changed=changed)
@@ -88,7 +97,7 @@ class SharShard(SourceKind):
 
     def make_index(self, source: Source) -> None:
         """Build the indexes of the files that have none."""
-        for file in looked_at(source, self.files_of.storage_options).members:
+        for file in with_file_marks(source, self.files_of.storage_options).members:
             if self.files_of.type_of(file.url).compression is None:
                 self.files_of.make_index(file)
 

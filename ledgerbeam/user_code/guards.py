@@ -31,7 +31,7 @@ def no_exit() -> Iterator[None]:
         _inside += 1
         os._exit = _ends_only_children(os.getpid())
     try:
-        with user_code():
+        with running_user_code():
             yield
     finally:
         with _lock:
@@ -63,7 +63,7 @@ _calls = _Calls()
 
 
 @contextmanager
-def user_code() -> Iterator[None]:
+def running_user_code() -> Iterator[None]:
     """Guard calls of a user's function in the body. A process forked by the function ends where the body ends."""
     process = os.getpid()
     _calls.depth += 1

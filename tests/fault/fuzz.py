@@ -40,7 +40,7 @@ from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import decode
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.controls import Control, decode_control, decode_ledger, encode_control, encode_ledger
-from ledgerbeam.ledger.remote.replay import UNFIT, SnapshotManifest, decode_manifest, encode_manifest
+from ledgerbeam.ledger.remote.replay import INVALID_ROWS, SnapshotManifest, decode_manifest, encode_manifest
 from ledgerbeam.ledger.remote.segment import MAGIC, Segment, decode_segment, encode_segment, seal
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.ledger_model import tree_of
@@ -201,7 +201,7 @@ class Sidecar:
                     sidecar.fold_segment(txn, f"segments/{self._count}", found)
                 else:
                     sidecar.fold_control(txn, f"controls/{self._count}", found, "hostile")
-            except UNFIT as error:
+            except INVALID_ROWS as error:
                 raise LedgerDamagedError(f"{error}") from None
 
         environment.write(change)

@@ -36,7 +36,7 @@ from ledgerbeam.ledger.remote import apply as sidecars
 from ledgerbeam.ledger.remote import compaction
 from ledgerbeam.ledger.remote import replay as folding
 from ledgerbeam.ledger.remote import segment as segments
-from ledgerbeam.ledger.remote.folding import Doubts
+from ledgerbeam.ledger.remote.folding import UnnamedOutputs
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.fuzz import fuzz
@@ -404,7 +404,7 @@ MUTANTS: dict[str, tuple[str, Callable[[], Any]]] = {
     "open leaves are left out of a snapshot": ("broken compaction", _no_open_leaves),
     "what a snapshot does not name stays": (
         "deletions",
-        lambda: mock.patch.object(Doubts, "settle", return_value=None),
+        lambda: mock.patch.object(UnnamedOutputs, "drop_unnamed", return_value=None),
     ),
     "a snapshot does not repeat deletions": (
         "deletions",

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
-from ledgerbeam.ledger.model.claims import Span, place_in_order
+from ledgerbeam.ledger.model.claims import Span, order_key
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.model.task import Source
@@ -274,7 +274,7 @@ class Host:
     def _task(self, source: Source, ordinal: int, count: int) -> BoardTask:
         lineage = ((ordinal, count),)
         span = Span(source.id, ordinal, ordinal + 1)
-        return BoardTask(place_in_order(self.run, source.id, lineage), span, (lineage,))
+        return BoardTask(order_key(self.run, source.id, lineage), span, (lineage,))
 
     def _wave(self, tasks: Sequence[BoardTask]) -> None:
         self._waves += 1
@@ -320,7 +320,7 @@ class Host:
         elif held.free:
             self._later(WAVE_SECONDS, lambda: self._wave(left), link=True)
         else:
-            self.sharing.rest()
+            self.sharing.publish_idle()
             self._later(TICK_SECONDS, lambda: self._wait(left), link=True)
 
     def _draw(self) -> None:

@@ -31,7 +31,7 @@ from unittest import mock
 from ledgerbeam.errors import JobMismatchError, LedgerError, StorageError
 from ledgerbeam.ledger.lmdb import store as lmdb_store
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, Span, encode_claims, place_in_order
+from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, Span, encode_claims, order_key
 from ledgerbeam.ledger.model.counting import is_done
 from ledgerbeam.ledger.model.identity import Lineage, node_id
 from ledgerbeam.ledger.model.job import Job
@@ -549,7 +549,7 @@ def share(world: World, store: LmdbStore, place: ClaimPlace, run: str, listing: 
             left, held = sharing.open_tasks(left)
             if held.free or not held.tasks:
                 break
-            sharing.rest()
+            sharing.publish_idle()
             scheduler.point("wait for others")
         else:
             world.overdue += 1
@@ -565,7 +565,7 @@ def planned(run: str, tasks: Sequence[Leaf]) -> Iterator[tuple[BoardTask, list[L
         groups.setdefault((leaf.source_id, leaf.lineage[:1]), []).append(leaf)
     for (source, lineage), leaves in groups.items():
         start = lineage[0][0] if lineage else 0
-        yield BoardTask(place_in_order(run, source, lineage), Span(source, start, start + 1), (lineage,)), leaves
+        yield BoardTask(order_key(run, source, lineage), Span(source, start, start + 1), (lineage,)), leaves
 
 
 def open_tasks(store: LmdbStore, listing: Sequence[Source]) -> list[Leaf]:

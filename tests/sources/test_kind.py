@@ -16,7 +16,14 @@ from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.checksums import content_checksum, content_version
 from ledgerbeam.sources import FileSources, PackedFiles, Unreadable, kind
-from ledgerbeam.sources.kind import found_file, listed_files, looked_at, needs_look, require_content, unreadable
+from ledgerbeam.sources.kind import (
+    current_file,
+    lacks_store_version,
+    listed_files,
+    require_content,
+    unreadable,
+    with_file_marks,
+)
 from tests.sources.data import lines, listed, put
 
 
@@ -30,16 +37,16 @@ def test_all_that_was_listed_of_a_file_goes_to_who_reads_it() -> None:
 
 def test_a_source_on_a_store_has_no_time_of_the_last_change() -> None:
     remote = Source("s3://bucket/a", 3, "7")
-    assert looked_at(remote, {}) == remote
+    assert with_file_marks(remote, {}) == remote
 
 
 def test_a_look_adds_the_times_of_the_files_and_keeps_the_source(tmp_path: Path) -> None:
     one, other = (put(tmp_path / name, lines(1)) for name in ("a.jsonl", "b.jsonl"))
     times = [os.stat(file.url).st_ctime_ns for file in (one, other)]
-    found = looked_at(one, {})
+    found = with_file_marks(one, {})
     assert (found.changed_ns, found.id) == (times[0], one.id)
     pack = Source.pack([one, other])
-    found = looked_at(pack, {})
+    found = with_file_marks(pack, {})
     assert ([member.changed_ns for member in found.members], found.id) == (times, pack.id)
 
 
@@ -64,13 +71,13 @@ def test_what_is_known_by_its_content_is_read_to_learn_what_its_store_calls_that
     local, remote = put(tmp_path / "a.jsonl", data), listed(f"{folder.url}/a.jsonl")
     for source, changed_ns in ((local, os.stat(local.url).st_ctime_ns), (remote, 0)):
         known = with_content(source, data)
-        assert needs_look(known)
-        found = looked_at(known, {})
+        assert lacks_store_version(known)
+        found = with_file_marks(known, {})
         assert (found.stored, found.changed_ns, found.id) == (source.version, changed_ns, known.id)
-        assert not needs_look(found)
+        assert not lacks_store_version(found)
         assert [file.version for file in listed_files(found)] == [source.version]
         with pytest.raises(ChangedSourceError, match="it was edited or damaged"):
-            looked_at(with_content(source, lines(3, "b")), {})
+            with_file_marks(with_content(source, lines(3, "b")), {})
 
 
 def test_content_is_compared_in_the_version_that_its_store_has_called_it(
@@ -81,29 +88,29 @@ def test_content_is_compared_in_the_version_that_its_store_has_called_it(
     known = with_content(listed(f"{folder.url}/a.jsonl"), lines(3))
 
     def replacing(file: Source, options: Options) -> FileInfo:
-        found = found_file(file, options)
+        found = current_file(file, options)
         folder.delete(["a.jsonl"])
         folder.create("a.jsonl", lines(3))
         return found
 
-    monkeypatch.setattr(kind, "found_file", replacing)
+    monkeypatch.setattr(kind, "current_file", replacing)
     with pytest.raises(ChangedSourceError):
-        looked_at(known, {})
+        with_file_marks(known, {})
 
 
 def test_of_a_pack_those_files_may_not_change_that_are_known_by_their_store(tmp_path: Path) -> None:
     plain, known = put(tmp_path / "a.jsonl", lines(1)), put(tmp_path / "b.jsonl", lines(1))
     pack = Source.pack([plain, with_content(known, lines(1))])
     assert [file.url for file in listed_files(pack)] == [plain.url]
-    found = looked_at(pack, {})
+    found = with_file_marks(pack, {})
     assert [file.url for file in listed_files(found)] == [plain.url, known.url]
     assert [member.stored for member in found.members] == ["", known.version]
 
 
 def test_what_was_looked_at_once_is_not_looked_at_again() -> None:
     known = dataclasses.replace(with_content(Source("/none/a.jsonl", 3, "1"), b"abc"), stored="5")
-    assert found_file(known, {}).version == "5"
-    assert found_file(Source("/none/a.jsonl", 3, "1"), {}).version == "1"
+    assert current_file(known, {}).version == "5"
+    assert current_file(Source("/none/a.jsonl", 3, "1"), {}).version == "1"
 
 
 def test_content_is_compared_where_that_is_what_a_file_is_known_by() -> None:

@@ -17,14 +17,14 @@ from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum, con
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.sources import FileSources, kind, recorded
-from ledgerbeam.sources.kind import TaskLimits, found_file, is_content, listed_files, looked_at
+from ledgerbeam.sources.kind import TaskLimits, current_file, is_content, listed_files, with_file_marks
 from ledgerbeam.sources.recorded import (
     RecordedListing,
     RecordedOutputs,
     is_output,
+    missing_outputs_warning,
     opened,
     outputs_pages,
-    warn_of_nothing,
 )
 
 LINES = b'{"id": 1}\n{"id": 2}\n'
@@ -67,10 +67,11 @@ def test_only_the_route_that_is_asked_for(tmp_path: Path, store: LedgerStore) ->
     assert [url for url, _, _ in listed(tmp_path, store, "de")] == [f"{tmp_path}/out/de/a.jsonl"]
     assert listed(tmp_path, store) == []
     of = of_job(store, tmp_path)
-    assert warn_of_nothing(of, {}) == "step one has no outputs without a route to read; it has route de"
-    assert warn_of_nothing(replace(of, route="de"), {}) is None
+    assert missing_outputs_warning(of, {}) == "step one has no outputs without a route to read; it has route de"
+    assert missing_outputs_warning(replace(of, route="de"), {}) is None
     assert (
-        warn_of_nothing(replace(of, route="fr"), {}) == "step one has no outputs in route fr to read; it has route de"
+        missing_outputs_warning(replace(of, route="fr"), {})
+        == "step one has no outputs in route fr to read; it has route de"
     )
 
 
@@ -78,7 +79,7 @@ def test_a_job_that_keeps_nothing_has_nothing_to_list(tmp_path: Path, store: Led
     """It is complete all the same: what reads it is then complete with nothing, too."""
     commit(store, Source("/in/a", 1, "1"))
     assert listed(tmp_path, store) == []
-    told = warn_of_nothing(of_job(store, tmp_path), {})
+    told = missing_outputs_warning(of_job(store, tmp_path), {})
     assert told == "step one has no outputs without a route to read; it has nothing at all"
 
 
@@ -112,9 +113,9 @@ def put(path: Path, data: bytes = LINES) -> Source:
 
 def test_a_content_is_the_same_source_whenever_it_was_written(tmp_path: Path) -> None:
     source = put(tmp_path / "a.jsonl")
-    first = looked_at(source, {})
+    first = with_file_marks(source, {})
     os.utime(tmp_path / "a.jsonl", ns=(1, 1))
-    second = looked_at(source, {})
+    second = with_file_marks(source, {})
     assert first.id == second.id == source.id
     assert (first.stored, second.stored) != (first.stored, first.stored)
     assert [file.version for file in listed_files(second)] == [second.stored] == ["1"]
@@ -138,7 +139,7 @@ def test_a_file_that_is_replaced_while_its_content_is_compared_is_told_as_that(
 
     monkeypatch.setattr(kind, "content_checksum", compared)
     with pytest.raises(ChangedSourceError, match="written, replaced or renamed while they were read"):
-        looked_at(source, {})
+        with_file_marks(source, {})
 
 
 @pytest.mark.parametrize("data", [LINES.replace(b"2", b"3"), LINES[:-1]])
@@ -180,12 +181,12 @@ def test_an_index_that_is_older_than_a_compared_output_is_made_again(tmp_path: P
 
 def test_what_is_only_looked_at_needs_its_size(tmp_path: Path) -> None:
     source = put(tmp_path / "a.jsonl")
-    assert found_file(source, {}).size == len(LINES)
+    assert current_file(source, {}).size == len(LINES)
     with pytest.raises(ChangedSourceError, match="19 bytes"):
-        found_file(put(tmp_path / "a.jsonl", LINES[:-1]), {})
+        current_file(put(tmp_path / "a.jsonl", LINES[:-1]), {})
     (tmp_path / "a.jsonl").unlink()
     with pytest.raises(ChangedSourceError, match="none"):
-        found_file(source, {})
+        current_file(source, {})
 
 
 def of_job(store: LedgerStore, tmp_path: Path, route: str = "", title: str = "step one") -> RecordedOutputs:
@@ -237,7 +238,7 @@ def test_a_route_that_has_nothing_is_told_with_those_that_have_some(tmp_path: Pa
     for route in ("en", "it"):
         commit(store, Source(f"/in/{route}", 1, "1"), f"{route}/b.jsonl", route=route)
     assert listed(tmp_path, store, "de") == []
-    told = warn_of_nothing(of_job(store, tmp_path, "de"), {})
+    told = missing_outputs_warning(of_job(store, tmp_path, "de"), {})
     assert told == "step one has no outputs in route de to read; it has without a route, route en, route it"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.transforms import GroupRecords, MapRecords
-from ledgerbeam.user_code.guards import user_code
+from ledgerbeam.user_code.guards import running_user_code
 from tests.transforms.exchange.test_gather import exchange
 
 HERE = __name__
@@ -44,13 +44,13 @@ def task_of(count: int) -> Task:
 @pytest.mark.parametrize(("batch", "expected"), [(None, 6), (2, 3)])
 def test_of_records_and_batches(tmp_path: Path, batch: int | None, expected: int) -> None:
     mapper = MapRecords(f"{HERE}:forks_once", "jsonl", batch=batch)
-    with user_code():
+    with running_user_code():
         mapper(task_of(6))
     assert (tmp_path / "calls").stat().st_size == expected
 
 
 def test_of_groups(tmp_path: Path) -> None:
     stages = exchange(tmp_path, [{"k": number} for number in range(4)])
-    with user_code():
+    with running_user_code():
         stages.gather(GroupRecords(forks_in_group, "jsonl", by="k"))
     assert (tmp_path / "calls").stat().st_size == 4

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.user_code import guards as no_exit_module
-from ledgerbeam.user_code.guards import children, end_child, no_exit, user_code
+from ledgerbeam.user_code.guards import children, end_child, no_exit, running_user_code
 from tests.cases import each
 
 
@@ -65,7 +65,7 @@ def test_who_has_kept_the_name_ends_the_process_once_all_have_left(monkeypatch: 
 
 RETURNS = """
 import os, sys
-from ledgerbeam.user_code.guards import user_code
+from ledgerbeam.user_code.guards import running_user_code
 from ledgerbeam.user_code.guards import no_exit
 
 def way(how):
@@ -86,7 +86,7 @@ print("went on")
 """
 
 
-@each("around", ["user_code", "no_exit"])
+@each("around", ["running_user_code", "no_exit"])
 @each("how", ["returns", "raises", "exits"])
 def test_a_child_that_comes_back_ends_there_with_a_word(around: str, how: str) -> None:
     code = RETURNS.format(around=around, how=how)
@@ -97,11 +97,11 @@ def test_a_child_that_comes_back_ends_there_with_a_word(around: str, how: str) -
 
 
 def test_a_child_that_does_its_own_work_is_left_alone(tmp_path: Path) -> None:
-    with user_code():
+    with running_user_code():
         pid = os.fork()
         if pid == 0:
             try:
-                with user_code(), no_exit():  # of this process
+                with running_user_code(), no_exit():  # of this process
                     (tmp_path / "done").write_text(str(children[0]), encoding="utf-8")
             finally:
                 os._exit(0)
@@ -111,7 +111,7 @@ def test_a_child_that_does_its_own_work_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_forked_elsewhere_is_no_child_of_a_function() -> None:
-    with user_code():
+    with running_user_code():
         pass
     pid = os.fork()
     if pid == 0:
@@ -143,5 +143,5 @@ def test_the_word_goes_to_the_standard_error(tmp_path: Path, monkeypatch: pytest
 
 
 def test_pools_work() -> None:
-    with user_code(), multiprocessing.get_context("fork").Pool(2) as pool:
+    with running_user_code(), multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map(abs, [-1, -2]) == [1, 2]

@@ -309,7 +309,7 @@ def row_pages(
     Each page is consistent in itself. A row that is written or deleted meanwhile may be included or not. In a
     `Moment`, all pages are consistent with each other.
     """
-    whole, start = Whole(table), b""
+    whole, start = CompletenessCheck(table), b""
     while True:
         with environment.read() as txn:
             page = txn.page(table, start, PAGE_ROWS, most_bytes)
@@ -323,7 +323,7 @@ def row_pages(
 
 def key_pages(environment: Environment, table: str, rows: int = PAGE_ROWS) -> Iterator[list[bytes]]:
     """Yield all keys of a table in order, in pages of `rows`; see `row_pages`."""
-    whole, start = Whole(table), b""
+    whole, start = CompletenessCheck(table), b""
     while True:
         with environment.read() as txn:
             page = txn.page_of_keys(table, start, rows)
@@ -335,7 +335,7 @@ def key_pages(environment: Environment, table: str, rows: int = PAGE_ROWS) -> It
         environment.trim()
 
 
-class Whole:
+class CompletenessCheck:
     """A check that reading a table in pages found all rows, unless something was written meanwhile.
 
     Args:

@@ -37,7 +37,7 @@ class Stamp(NamedTuple):
     at: float
 
 
-FOR_GOOD = 2**62
+NEVER_CLEARED = 2**62
 """The number of failures that no leaf clears."""
 
 
@@ -153,7 +153,7 @@ def failures_since(txn: Transaction, source: bytes, number: int) -> dict[bytes, 
     return found
 
 
-def counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> bool:
+def still_counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> bool:
     """Return whether a failure or death of a task counts: the task is not finished, and no later run got below it."""
     if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:
         return False
@@ -185,7 +185,7 @@ def record_failures(txn: Transaction, failures: Iterable[Failure], stamp: Stamp)
     places: Counter[bytes] = Counter()
     for failure in failures:
         node = node_id(failure.source_id, failure.lineage)
-        if not counts(txn, failure.source_id, node, stamp):
+        if not still_counts(txn, failure.source_id, node, stamp):
             continue
         key = failure.source_id + node
         task = TaskFailures.read(txn, key)
@@ -215,7 +215,7 @@ def count_deaths(txn: Transaction, marks: Iterable[Mark], stamp: Stamp) -> list[
     quarantined = []
     places: Counter[bytes] = Counter()
     for mark in marks:
-        if not counts(txn, mark.source_id, mark.node, stamp):
+        if not still_counts(txn, mark.source_id, mark.node, stamp):
             continue
         key = mark.source_id + mark.node
         task = TaskFailures.read(txn, key)

@@ -13,7 +13,7 @@ from ledgerbeam.ledger.lmdb.decoding import read_job as decode_job
 from ledgerbeam.ledger.lmdb.sources import restart
 from ledgerbeam.ledger.lmdb.tables import KEY_FINGERPRINT, KEY_ID, KEY_JOB, META, RUNS, Transaction
 from ledgerbeam.ledger.model.identity import run_id
-from ledgerbeam.ledger.model.job import Job, OnJobChange, taken_for_another_job
+from ledgerbeam.ledger.model.job import Job, OnJobChange, job_changed_error
 from ledgerbeam.ledger.model.runs import Audit, SetUps, WorkTime
 from ledgerbeam.ledger.model.store import Noted
 from ledgerbeam.ledger.model.values import encode
@@ -41,7 +41,7 @@ def read_job(txn: Transaction) -> Job | None:
     return None if row is None else decode_job(row)
 
 
-def take(txn: Transaction, job: Job, on_change: OnJobChange, path: str, number: int = 0) -> None:
+def open_job(txn: Transaction, job: Job, on_change: OnJobChange, path: str, number: int = 0) -> None:
     """Open the ledger for a job; see `store.LedgerStore.open_job`."""
     stored = read_job(txn)
     fingerprint = job.fingerprint.encode()
@@ -81,7 +81,7 @@ def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
     """
     found = txn.get(META, KEY_FINGERPRINT)
     if found != fingerprint.encode():
-        raise taken_for_another_job(path, fingerprint, found.decode() if found else "none")
+        raise job_changed_error(path, fingerprint, found.decode() if found else "none")
 
 
 def require_info(info: Mapping[str, Any]) -> None:

@@ -105,14 +105,14 @@ class Replacing:
         """
         if self._descriptor is None:
             return
-        with translated(self._path), _told_if_long(self._path):
+        with translated(self._path), _warn_if_slow(self._path):
             _unlock(self._descriptor)  # else the locks would not be taken in order
             for place in self._places:
                 _lock(self._descriptor, fcntl.F_WRLCK, place, wait=True)
 
 
 @contextmanager
-def _told_if_long(path: str) -> Iterator[None]:
+def _warn_if_slow(path: str) -> Iterator[None]:
     """Warn if the body is still waiting after `_SILENT_SECONDS`."""
     warning = threading.Timer(_SILENT_SECONDS, _log.warning, (_WAITING, path))
     warning.start()

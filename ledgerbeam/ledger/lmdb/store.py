@@ -156,7 +156,7 @@ class LmdbStore:
 
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
         """Open the ledger for a job; see `LedgerStore.open_job`."""
-        self._write(lambda txn: lmdb_jobs.take(txn, job, on_change, self._path))
+        self._write(lambda txn: lmdb_jobs.open_job(txn, job, on_change, self._path))
         self._job = job.fingerprint
 
     def job(self) -> Job | None:

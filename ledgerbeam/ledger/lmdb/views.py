@@ -17,7 +17,7 @@ from ledgerbeam.ledger.lmdb.accounts import (
 )
 from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, read_totals
 from ledgerbeam.ledger.lmdb.decoding import read_failure, read_source_fields
-from ledgerbeam.ledger.lmdb.environment import Environment, Whole, key_pages, row_pages
+from ledgerbeam.ledger.lmdb.environment import CompletenessCheck, Environment, key_pages, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.failures import TaskFailures, has_failed
 from ledgerbeam.ledger.lmdb.jobs import all_runs, last_run, read_job
@@ -210,7 +210,7 @@ def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> 
 
 def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
     """Yield the recorded outputs, by source URL, then first record, then name."""
-    whole = Whole(OUTPUTS)
+    whole = CompletenessCheck(OUTPUTS)
     with environment.read() as txn:
         whole.add(txn, 0)  # before the listing of the sources whose outputs are read
     with translated(environment.path):

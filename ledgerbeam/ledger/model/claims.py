@@ -112,7 +112,7 @@ def rank(run: str, source: bytes, start: int = 0) -> int:
     return int.from_bytes(blake2b(b"%s %s %d" % (run.encode(), source, start), digest_size=8).digest())
 
 
-def place_in_order(run: str, source: bytes, lineage: Lineage) -> bytes:
+def order_key(run: str, source: bytes, lineage: Lineage) -> bytes:
     """Return the key by which a run orders a planned task. Other runs start with other sources and other tasks.
 
     The tasks of a source stay together. So the readers of the source are reused, and the source is soon complete.

@@ -90,7 +90,7 @@ class Job:
         return [*found, *(_change(name, was.get(name, _UNSET), now.get(name, _UNSET), before, after) for name in names)]
 
 
-def taken_for_another_job(ledger: str, expected: str, found: str) -> JobMismatchError:
+def job_changed_error(ledger: str, expected: str, found: str) -> JobMismatchError:
     """Return the error of a writer whose ledger was opened for another job meanwhile.
 
     `expected` and `found` are fingerprints.

@@ -37,7 +37,7 @@ from ledgerbeam.ledger.remote.cutoffs import (
     merge_cutoffs,
 )
 from ledgerbeam.ledger.remote.folding import KEY_NUMBER, are_leaves_due, is_folded, mark_folded
-from ledgerbeam.ledger.remote.registration import enter
+from ledgerbeam.ledger.remote.registration import register_sources
 from ledgerbeam.ledger.remote.segment import Segment
 from ledgerbeam.ledger.remote.snapshot import merge_state, supersede_state
 
@@ -93,7 +93,7 @@ def apply_segment(
     if segment.number < _number(txn, KEY_FLOOR):
         _supersede_all(txn, segment)
         return lmdb_commit.CommitChanges(), []
-    _enter(txn, segment.sources, segment.number)
+    _register(txn, segment.sources, segment.number)
     for source in segment.back:
         lmdb_sources.come_back(txn, source, segment.number)
         if segment.number >= _number(txn, KEY_GONE):
@@ -146,8 +146,8 @@ def lacks_sources(txn: Transaction, segment: Segment) -> bool:
     )
 
 
-def _enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
-    enter(txn, sources, number)
+def _register(txn: Transaction, sources: Sequence[Source], number: int) -> None:
+    register_sources(txn, sources, number)
     if number >= _number(txn, KEY_GONE):
         for source in sources:
             txn.delete(GONE, source.id)
@@ -206,7 +206,7 @@ def fold_control(txn: Transaction, name: str, control: Control, url: str) -> Non
         before = lmdb_jobs.read_job(txn)
         if control.kind == "restart" and (before is None or before.fingerprint != control.job.fingerprint):
             _put_number(txn, KEY_FLOOR, max(control.number, _number(txn, KEY_FLOOR)))
-        lmdb_jobs.take(txn, control.job, "restart" if control.kind == "restart" else "accept", url, control.number)
+        lmdb_jobs.open_job(txn, control.job, "restart" if control.kind == "restart" else "accept", url, control.number)
 
 
 def _number(txn: Transaction, key: bytes) -> int:

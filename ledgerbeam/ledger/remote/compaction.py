@@ -40,9 +40,9 @@ from ledgerbeam.ledger.remote.replay import (
     SnapshotManifest,
     decode_manifest,
     encode_manifest,
+    lists_deletions,
     read_listed,
     snapshot_name,
-    tells_deletions,
 )
 from ledgerbeam.ledger.remote.segment import Segment, checksum_of, decode_segment, encode_segment, read_source
 from ledgerbeam.ledger.remote.snapshot import cutoff_pages, state_pages
@@ -160,7 +160,7 @@ def _segments(
     yield from _sources(held)
     yield from _open_leaves(objects, held, names, old)
     yield from _rest(held, number)
-    yield from _deletions(objects, held, [name for name in names if tells_deletions(name)])
+    yield from _deletions(objects, held, [name for name in names if lists_deletions(name)])
 
 
 def _parts_of(objects: Objects, manifests: Sequence[str]) -> dict[str, str]:
@@ -222,7 +222,7 @@ def _rest(held: Moment, number: int) -> Iterator[Segment]:
 
 
 def _deletions(objects: Objects, held: Moment, names: Sequence[str]) -> Iterator[Segment]:
-    """Yield the deletions listed in segments, without those that former snapshots repeat; see `folding.Doubts`."""
+    """Yield the deletions listed in segments, without those that former snapshots repeat; see `folding`."""
     kept = {decode_superseded(row)[1] for page in row_pages(held, SUPERSEDED) for _, row in page}
     for name, data in read_listed(objects, names):
         segment = decode_segment(data, f"{objects.url}/{name}")

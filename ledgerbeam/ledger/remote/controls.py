@@ -115,7 +115,7 @@ def control_number(name: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def does_not_follow(url: str, number: int, highest: int) -> LedgerDamagedError:
+def number_gap_error(url: str, number: int, highest: int) -> LedgerDamagedError:
     """Return the error for an object whose number does not follow the numbers of the control objects.
 
     Args:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ledgerbeam.errors import LedgerDamagedError, LedgerError
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
 from ledgerbeam.ledger.lmdb.commit import decode_output
-from ledgerbeam.ledger.lmdb.failures import FOR_GOOD, Stamp, failure_row
+from ledgerbeam.ledger.lmdb.failures import NEVER_CLEARED, Stamp, failure_row
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     COMPLETED,
@@ -185,4 +185,4 @@ def hold_open(txn: Transaction, source: bytes, lineage: Lineage, error: LedgerEr
     """
     contradict(txn, source)
     failure = Failure(source, lineage, f"task at {lineage}", type(error).__name__, str(error))
-    txn.put(FAILED, source + node_id(source, lineage), encode(failure_row(failure, Stamp(FOR_GOOD, now))))
+    txn.put(FAILED, source + node_id(source, lineage), encode(failure_row(failure, Stamp(NEVER_CLEARED, now))))

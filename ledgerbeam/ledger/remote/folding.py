@@ -60,7 +60,7 @@ def fold_leaves_again(txn: Transaction, number: int) -> None:
             txn.put_many(FOLDED, found)
 
 
-class Doubts:
+class UnnamedOutputs:
     """The superseded outputs of a sidecar that no object has named yet, while a snapshot is folded; see the module."""
 
     def __init__(self, txn: Transaction) -> None:
@@ -69,7 +69,7 @@ class Doubts:
         self._sources = {key[:ID_BYTES] for key in self._rows}
         self._dropped: list[tuple[int, Sequence[str]]] = []
 
-    def see(self, segment: Segment) -> None:
+    def observe(self, segment: Segment) -> None:
         """Remove the outputs that an object names, and collect its deletions. Raises ValueError for invalid rows."""
         if segment.dropped:
             self._dropped.append((segment.number, segment.dropped))
@@ -77,7 +77,7 @@ class Doubts:
             if source in self._sources:
                 self._rows.pop(source + name_key(name), None)
 
-    def settle(self, txn: Transaction) -> None:
+    def drop_unnamed(self, txn: Transaction) -> None:
         """Drop the outputs that no object has named, and the deleted ones."""
         for key, known in self._rows.items():
             if txn.get(SUPERSEDED, key) == known:  # else another process has folded more
@@ -109,9 +109,9 @@ class _Pauses:
 
     def __init__(self) -> None:
         self._was_on = False
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._count = 0
 
@@ -132,7 +132,7 @@ class _Pauses:
         """Reset the state in a forked process, in which no other thread exists."""
         if self._count and self._was_on:
             gc.enable()
-        self._begin_anew()
+        self._reset()
 
 
 _pauses = _Pauses()

@@ -32,7 +32,7 @@ from ledgerbeam.ledger.remote.cutoffs import Cutoff, merge_cutoffs, note_registr
 from ledgerbeam.ledger.remote.folding import fold_leaves_again
 
 
-def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
+def register_sources(txn: Transaction, sources: Sequence[Source], number: int) -> None:
     """Register sources. Of two sources that name the same URL, the later one owns it."""
     keys = {source.id: [url_key(url) for url in source.urls] for source in sources}
     claims, claiming = lmdb_sources.claims(sources, keys)
@@ -47,10 +47,10 @@ def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
     lmdb_sources.register(txn, [source for source in claiming.values() if is_new[source.id]], number=number)
     for source in claiming.values():
         if not is_new[source.id]:
-            _enter(txn, source, keys[source.id], number)
+            _register_known(txn, source, keys[source.id], number)
 
 
-def _enter(txn: Transaction, source: Source, keys: Sequence[bytes], number: int) -> None:
+def _register_known(txn: Transaction, source: Source, keys: Sequence[bytes], number: int) -> None:
     """Register a source that is known, or one of whose URLs had another owner."""
     row = txn.get(SOURCES, source.id)
     if row is not None:

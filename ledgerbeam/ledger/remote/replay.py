@@ -25,11 +25,11 @@ from ledgerbeam.ledger.remote.controls import (
     control_number,
     decode_control,
     decode_ledger,
-    does_not_follow,
+    number_gap_error,
 )
 from ledgerbeam.ledger.remote.cutoffs import note_overwritten
 from ledgerbeam.ledger.remote.folding import (
-    Doubts,
+    UnnamedOutputs,
     are_leaves_due,
     collector_paused,
     highest_number,
@@ -73,7 +73,7 @@ _CONTROL, _SNAPSHOT, _SOURCES, _TASKS, _SWEEP = range(5)
 _KINDS = {"s": _SOURCES, "t": _TASKS, "z": _SWEEP}
 
 
-UNFIT = (ValueError, struct.error)
+INVALID_ROWS = (ValueError, struct.error)
 """Errors that folding raises for invalid values."""
 
 
@@ -158,7 +158,7 @@ def _checked(manifest: SnapshotManifest) -> SnapshotManifest:
     return manifest
 
 
-def tells_deletions(name: str) -> bool:
+def lists_deletions(name: str) -> bool:
     """Return whether an object of this name is a segment that lists deletions."""
     match = _SEGMENT.fullmatch(name)
     return match is not None and _KINDS[match[2]] == _SWEEP
@@ -193,7 +193,7 @@ def read_listed(
         count = min(max(1, 2 * _BATCH_BYTES * len(chunk) // max(1, size)), _READ_AT_ONCE)
         for name, data in zip(chunk, found, strict=True):
             if data is None:
-                raise _gone(objects, name)
+                raise _missing_error(objects, name)
             expected, checksum = checksums.get(name), checksum_of(data)
             if expected is not None and checksum != expected:
                 manifest = f"{name.rpartition('/')[0]}.json"
@@ -202,7 +202,7 @@ def read_listed(
             yield name, data
 
 
-def _gone(objects: Objects, name: str) -> Exception:
+def _missing_error(objects: Objects, name: str) -> Exception:
     """Return the exception for a missing object that was listed, or that a manifest names.
 
     A compaction deletes manifests before their parts. So it has not deleted a part whose manifest exists.
@@ -277,7 +277,7 @@ class Replayer:
 
         A listing goes by name, page by page. If a segment is missing from its page, its snapshot is on a later page. A
         control object may have been created after its page was listed, while segments with its number are listed:
-        `_follows` detects this.
+        `_require_number` detects this.
         """
         self._listed = names
         self.claims = [name for name in names if name.startswith(f"{CLAIMS}/")]
@@ -287,7 +287,7 @@ class Replayer:
         pieces += [_Piece(_SNAPSHOT, int(m[1]), name) for name in names if (m := _MANIFEST.fullmatch(name))]
         return pieces
 
-    def _follows(self, txn: Transaction, name: str, number: int, *, highest_beyond: int = 0) -> None:
+    def _require_number(self, txn: Transaction, name: str, number: int, *, highest_beyond: int = 0) -> None:
         """Check that the number of an object is not greater than the numbers of the folded control objects.
 
         A listing is made page by page: it may have a number, but not the one before it that was created meanwhile.
@@ -295,7 +295,7 @@ class Replayer:
         highest = highest_number(txn)
         if number > highest + highest_beyond:
             self._wait_once(name)
-            raise does_not_follow(self._url(name), number, highest)
+            raise number_gap_error(self._url(name), number, highest)
 
     def _wait_once(self, name: str) -> None:
         """Repeat the listing unless an earlier one had the object. Then all objects created before it are listed."""
@@ -331,7 +331,7 @@ class Replayer:
         def change(txn: Transaction) -> None:
             txn.put(META, sidecar.KEY_LEDGER, token.encode())
             if lmdb_jobs.read_job(txn) is None:
-                lmdb_jobs.take(txn, job, "accept", self._objects.url)
+                lmdb_jobs.open_job(txn, job, "accept", self._objects.url)
 
         self._environment.write(change)
 
@@ -350,43 +350,43 @@ class Replayer:
         if control.number != control_number(name):
             raise damaged(self._url(name), f"it has number {control.number}")
         with self._environment.read() as txn:
-            self._follows(txn, name, control.number, highest_beyond=1)
+            self._require_number(txn, name, control.number, highest_beyond=1)
 
         def change(txn: Transaction) -> None:
             try:
                 sidecar.fold_control(txn, name, control, self._objects.url)
-            except UNFIT as error:
+            except INVALID_ROWS as error:
                 raise damaged(self._url(name), f"{error}") from None
 
         self._environment.write(change)
 
-    def _fold_segments(self, names: Sequence[str], see: Callable[[Segment], None] | None = None) -> None:
+    def _fold_segments(self, names: Sequence[str], observe: Callable[[Segment], None] | None = None) -> None:
         batch: list[tuple[str, bytes]] = []
         size = 0
         for name, data in self._read(names):
             batch.append((name, data))
             size += len(data)
             if size >= _BATCH_BYTES or len(batch) >= _READ_AT_ONCE:
-                self._fold_batch(batch, see)
+                self._fold_batch(batch, observe)
                 batch, size = [], 0
         if batch:
-            self._fold_batch(batch, see)
+            self._fold_batch(batch, observe)
 
-    def _fold_batch(self, batch: Sequence[tuple[str, bytes]], see: Callable[[Segment], None] | None) -> None:
+    def _fold_batch(self, batch: Sequence[tuple[str, bytes]], observe: Callable[[Segment], None] | None) -> None:
         def change(txn: Transaction) -> None:
             lost: list[tuple[int, Leaf]] = []
             for name, data in batch:
                 segment = decode_segment(data, self._url(name))
-                self._follows(txn, name, segment.number)
+                self._require_number(txn, name, segment.number)
                 if not is_folded(txn, name) and sidecar.lacks_sources(txn, segment):
                     self._wait_once(name)  # their registrations were created after the listing had passed their names
                 try:
                     of_snapshot = name.startswith(SNAPSHOTS)
                     leaves = sidecar.fold_segment(txn, name, segment, of_snapshot=of_snapshot)
                     lost += [(segment.number, leaf) for leaf in leaves]
-                    if see is not None:
-                        see(segment)
-                except UNFIT as error:
+                    if observe is not None:
+                        observe(segment)
+                except INVALID_ROWS as error:
                     raise damaged(self._url(name), f"{error}") from None
             note_overwritten(txn, lost, time.time())
 
@@ -398,37 +398,37 @@ class Replayer:
         for name, data in news.items():
             manifest = self._manifest(name, data)
             with self._environment.read() as txn:
-                self._follows(txn, name, manifest.number)
-            doubts = self._fold_parts(name, manifest, news) if self._unfolded(manifest.covers) else None
+                self._require_number(txn, name, manifest.number)
+            unnamed = self._fold_parts(name, manifest, news) if self._unfolded(manifest.covers) else None
 
             def change(
                 txn: Transaction,
                 name: str = name,
                 manifest: SnapshotManifest = manifest,
-                doubts: Doubts | None = doubts,
+                unnamed: UnnamedOutputs | None = unnamed,
             ) -> None:
-                if doubts is not None:
-                    doubts.settle(txn)
+                if unnamed is not None:
+                    unnamed.drop_unnamed(txn)
                 for folded in (name, *manifest.covers):
                     mark_folded(txn, folded)
 
             self._environment.write(change)
 
-    def _fold_parts(self, name: str, manifest: SnapshotManifest, news: Mapping[str, bytes]) -> Doubts:
+    def _fold_parts(self, name: str, manifest: SnapshotManifest, news: Mapping[str, bytes]) -> UnnamedOutputs:
         """Fold the parts of a snapshot, and return the superseded outputs that no part and no other object names."""
         with self._environment.read() as txn:
-            doubts = Doubts(txn)
+            unnamed = UnnamedOutputs(txn)
         unfolded = self._unfolded(manifest.parts)
-        self._fold_segments([part for part in manifest.parts if part in unfolded], doubts.see)
+        self._fold_segments([part for part in manifest.parts if part in unfolded], unnamed.observe)
         with self._environment.read() as txn:
             if not txn.count(SUPERSEDED):
-                return doubts
+                return unnamed
         before = [part for part in manifest.parts if part not in unfolded]
-        for other, data in self._read([*before, *self._beside(name, manifest, news)]):
-            doubts.see(decode_segment(data, self._url(other)))
-        return doubts
+        for other, data in self._read([*before, *self._other_objects(name, manifest, news)]):
+            unnamed.observe(decode_segment(data, self._url(other)))
+        return unnamed
 
-    def _beside(self, name: str, manifest: SnapshotManifest, news: Mapping[str, bytes]) -> list[str]:
+    def _other_objects(self, name: str, manifest: SnapshotManifest, news: Mapping[str, bytes]) -> list[str]:
         """Return the other objects that were folded before a snapshot: segments, and parts of other snapshots.
 
         New snapshots that have nothing left to fold after this one are included, because they will be skipped.

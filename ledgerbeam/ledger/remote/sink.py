@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ledgerbeam.ledger.model.faults import fault_point
-from ledgerbeam.ledger.model.job import taken_for_another_job
+from ledgerbeam.ledger.model.job import job_changed_error
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
-from ledgerbeam.ledger.remote.controls import CONTROLS, control_number, decode_control, does_not_follow
+from ledgerbeam.ledger.remote.controls import CONTROLS, control_number, decode_control, number_gap_error
 from ledgerbeam.ledger.remote.objects import Objects, create_own
 from ledgerbeam.ledger.remote.replay import segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
@@ -94,7 +94,7 @@ class RemoteSink:
             for name, data in zip(page, self._objects.read(page), strict=True):
                 control = decode_control(data or b"{}", f"{self._objects.url}/{name}")
                 if control.job is not None and self._job is not None and control.job.fingerprint != self._job:
-                    raise taken_for_another_job(self._objects.url, self._job, control.job.fingerprint)
+                    raise job_changed_error(self._objects.url, self._job, control.job.fingerprint)
         self._seen = max([self._seen, *(number for number, _ in news)])
         self._checked = time.monotonic()
 
@@ -109,7 +109,7 @@ class RemoteSink:
                 break
             if is_last:  # the first listing may have passed the name of a control object that was created meanwhile
                 number, name = news[gap]
-                raise does_not_follow(f"{self._objects.url}/{name}", number, before[gap])
+                raise number_gap_error(f"{self._objects.url}/{name}", number, before[gap])
         return news
 
 

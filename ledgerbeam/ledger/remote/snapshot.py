@@ -45,15 +45,15 @@ from ledgerbeam.ledger.lmdb.commit import add_totals, decode_output, encode_outp
 from ledgerbeam.ledger.lmdb.decoding import read_retired
 from ledgerbeam.ledger.lmdb.environment import Moment, row_pages
 from ledgerbeam.ledger.lmdb.failures import (
-    FOR_GOOD,
+    NEVER_CLEARED,
     PASSED,
     Death,
     Stamp,
     TaskFailures,
     clear_failures,
     clear_passed,
-    counts,
     passed_at,
+    still_counts,
 )
 from ledgerbeam.ledger.lmdb.sources import come_back, put_retired
 from ledgerbeam.ledger.lmdb.superseded import decode_superseded, encode_superseded, supersede
@@ -209,7 +209,7 @@ def _merge_failed(txn: Transaction, row: list[Any], number: int) -> None:
     source, node, task, reason, error, attempts, last, of_run = row
     key = identity(source) + identity(node)
     stamp = Stamp(integer(of_run), seconds(last))
-    if number < cutoffs(txn, identity(source))[1] or not counts(txn, identity(source), identity(node), stamp):
+    if number < cutoffs(txn, identity(source))[1] or not still_counts(txn, identity(source), identity(node), stamp):
         return
     known = TaskFailures.read(txn, key)
     before = 0 if known.failed is None else known.failed["attempts"]
@@ -236,7 +236,7 @@ def _merge_attempts(txn: Transaction, row: list[Any], number: int) -> None:
     for value in rows(deaths):
         of_run, at, place, broke = rows(value)
         death = Death(integer(of_run), seconds(at), integer(place), flag(broke))
-        if counts(txn, identity(source), identity(node), Stamp(*death[:2])):
+        if still_counts(txn, identity(source), identity(node), Stamp(*death[:2])):
             known.deaths.add(death)
     known.write(txn, key)
 
@@ -414,7 +414,7 @@ def _failed_rows(key: bytes, value: bytes) -> _Rows:
     It is empty for a failure that only stands for deaths, and for one that folding the leaves creates again.
     """
     failed = TaskFailures.of(value, None).failed
-    if failed is None or failed["number"] == FOR_GOOD:
+    if failed is None or failed["number"] == NEVER_CLEARED:
         return []
     named = (failed[name] for name in ("task", "reason", "error", "attempts", "last", "number"))
     return [[*_halves(key), *named]]

@@ -70,7 +70,7 @@ def writer_name() -> str:
 
 
 @contextlib.contextmanager
-def _alone_with(folder: str) -> Iterator[None]:
+def _locked(folder: str) -> Iterator[None]:
     """Create a folder, and exclude other processes of this host while the body opens or removes its files."""
     refuse_network_filesystem(folder)  # locks may not work there
     with translated(folder):
@@ -150,7 +150,7 @@ class RemoteStore(LmdbStore):
         if data is None and not self._create and any(map(self._objects.names, (CONTROLS, SEGMENTS, SNAPSHOTS))):
             (data,) = self._objects.read([JOB_NAME])  # another launcher may have created it before these
             if data is None:
-                raise self._lost()
+                raise self._lost_error()
         if data is not None:
             return data, decode_ledger(data, f"{self.url}/{JOB_NAME}")[0].encode()
         if self._create:
@@ -170,7 +170,7 @@ class RemoteStore(LmdbStore):
         Returns:
             The bytes of ``job.json``, which may exist by now.
         """
-        with _alone_with(self._path):
+        with _locked(self._path):
             environment = self._usable(ledger)
             if environment is None:
                 data, ledger = self._read_job()  # another process may have created it since it was read
@@ -219,10 +219,10 @@ class RemoteStore(LmdbStore):
         self.claimed = replayer.claims
         return replayer
 
-    def _is_gone(self) -> LedgerNotFoundError:
+    def _deleted_error(self) -> LedgerNotFoundError:
         return LedgerNotFoundError(f"ledger {self.url}: {JOB_NAME} was deleted just after its creation; run again")
 
-    def _lost(self) -> LedgerDamagedError:
+    def _lost_error(self) -> LedgerDamagedError:
         return LedgerDamagedError(
             f"ledger {self.url}: {JOB_NAME} is missing, which names the job of the other objects there; nothing was "
             "changed. Restore it from a copy (a bucket with versions keeps one); if there is none, delete the folder, "
@@ -355,7 +355,7 @@ class RemoteStore(LmdbStore):
 
     # Ordered events
 
-    def _claim(self, kind: Kind, due: Callable[[Transaction], Mapping[str, Any] | None]) -> Control | None:
+    def _create_control(self, kind: Kind, due: Callable[[Transaction], Mapping[str, Any] | None]) -> Control | None:
         """Create the next control object, and fold it.
 
         Args:
@@ -395,7 +395,7 @@ class RemoteStore(LmdbStore):
         if stored.fingerprint != job.fingerprint:
             if on_change == "refuse":
                 raise JobMismatchError(lmdb_jobs.mismatch(job, stored, self.url))
-            self._claim("restart" if on_change == "restart" else "accept", due)
+            self._create_control("restart" if on_change == "restart" else "accept", due)
         self._job = job.fingerprint
 
     def _create_ledger(self, job: Job) -> Job:
@@ -410,7 +410,7 @@ class RemoteStore(LmdbStore):
         if is_lost:
             # The folded objects must not be taken for a part of the ledger that is created here next.
             self._open().write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, b"lost"))
-            raise self._lost()
+            raise self._lost_error()
         made = encode_ledger(secrets.token_hex(16), job)
         if self._objects.create(JOB_NAME, made) and self._objects.exclusive:
             self._is_maker = True
@@ -418,7 +418,7 @@ class RemoteStore(LmdbStore):
             return self.job() or job
         (data,) = self._objects.read([JOB_NAME])
         if data is None:
-            raise self._is_gone()
+            raise self._deleted_error()
         self._fold(data)  # the job may have changed by now
         return self.job() or decode_ledger(data, f"{self.url}/{JOB_NAME}")[1]
 
@@ -431,13 +431,13 @@ class RemoteStore(LmdbStore):
         """
         lmdb_jobs.require_info(info)
         if not self._fold().has_job and self._is_maker:
-            raise self._is_gone()
+            raise self._deleted_error()
 
         def due(txn: Transaction) -> Mapping[str, Any]:
             self._require_own_job(txn)
             return {"info": dict(info)}
 
-        run = self._claim("run", due)
+        run = self._create_control("run", due)
         if run is not None:
             self._run = run.run
         return self._run
@@ -467,7 +467,7 @@ class RemoteStore(LmdbStore):
             noted = {} if failures_only else lmdb_withdrawal.noted_of(txn, sources)
             return {"sources": sources, "failures_only": failures_only, "withdrawn": noted}
 
-        self._claim("forget", due)
+        self._create_control("forget", due)
 
     def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
         """Make single finished tasks run again; see `LedgerStore.withdraw`.
@@ -491,7 +491,7 @@ class RemoteStore(LmdbStore):
             why = {source: plan.why.plus(lmdb_withdrawal.noted(txn, source)) for source, plan in plans.items()}
             return {"sources": list(plans), "failures_only": False, "withdrawn": why}
 
-        control = self._claim("forget", due)
+        control = self._create_control("forget", due)
         fault_point("withdraw.forgotten")
         segment = _segment(leaves=[leaf for plan in plans.values() for leaf in plan.staying], again=True)
         if control is not None and segment.leaves:
@@ -507,7 +507,7 @@ class RemoteStore(LmdbStore):
             why = {source: Withdrawn(failed=tuple(reasons[source])).plus(noted) for source, noted in known.items()}
             return {"sources": freed, "failures_only": True, "withdrawn": why}
 
-        self._claim("forget", due)
+        self._create_control("forget", due)
 
     def _record_again(self, segment: Segment, number: int) -> None:
         outcome, _ = self._record(lambda _: segment, number)

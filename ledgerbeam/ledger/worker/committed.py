@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from ledgerbeam.ledger.model.store import LedgerStore
-from ledgerbeam.ledger.worker.run_folders import written
+from ledgerbeam.ledger.worker.run_folders import file_errors
 
 _SUFFIX = ".committed"
 
@@ -32,7 +32,7 @@ class CommitNotes:
 
     def __init__(self, run_dir: str) -> None:
         self._path = os.path.join(run_dir, f"{os.getpid()}-{os.urandom(4).hex()}{_SUFFIX}")
-        with written(self._path):
+        with file_errors(self._path):
             self._file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - for as long as the process works
 
     def add(self, source_id: bytes, node: bytes, summary: Any) -> None:
@@ -43,7 +43,7 @@ class CommitNotes:
             StorageError: The note cannot be written.
         """
         data = memoryview(pickle.dumps((source_id, node, summary)))
-        with written(self._path):
+        with file_errors(self._path):
             while data:
                 data = data[self._file.write(data) :]
 
@@ -59,20 +59,20 @@ def committed_notes(run_dir: str, store: LedgerStore) -> Iterator[Any]:
         run_dir: Folder of a run whose processes have ended.
         store: The ledger, refreshed.
     """
-    told: set[bytes] = set()  # a task may have several notes, because earlier steps may repeat it
+    seen: set[bytes] = set()  # a task may have several notes, because earlier steps may repeat it
     for name in sorted(os.listdir(run_dir)):
         if name.endswith(_SUFFIX):
             # The tasks of a source are mostly consecutive, so its entries are read once.
             for source_id, notes in groupby(_read(os.path.join(run_dir, name)), key=itemgetter(0)):
                 recorded = None if store.completed_mask([source_id])[0] else store.applied(source_id)
                 for _, node, summary in notes:
-                    if node not in told and (recorded is None or node in recorded):
-                        told.add(node)
+                    if node not in seen and (recorded is None or node in recorded):
+                        seen.add(node)
                         yield summary
 
 
 def _read(path: str) -> Iterator[tuple[bytes, bytes, Any]]:
-    with written(path, "read"), open(path, "rb") as file:
+    with file_errors(path, "read"), open(path, "rb") as file:
         while True:
             try:
                 yield pickle.load(file)  # noqa: S301 - written by our own workers, into the run's own folder

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.worker.run_folders import written
+from ledgerbeam.ledger.worker.run_folders import file_errors
 
 
 def _path(folder: str, source: Source) -> str:
@@ -20,7 +20,7 @@ def _path(folder: str, source: Source) -> str:
 
 
 @contextmanager
-def making_index(folder: str, source: Source) -> Iterator[None]:
+def building_index(folder: str, source: Source) -> Iterator[None]:
     """Let the workers of a run wait for the index of a source while the body runs.
 
     Args:
@@ -32,7 +32,7 @@ def making_index(folder: str, source: Source) -> Iterator[None]:
         StorageError: The file cannot be created.
     """
     path = _path(folder, source)
-    with written(path):
+    with file_errors(path):
         mark = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         # A worker that comes before the lock does not wait. Then both build the same index.
@@ -55,7 +55,7 @@ def wait_for_index(folder: str, source: Source) -> None:
         StorageError: The file cannot be read.
     """
     path = _path(folder, source)
-    with written(path, "read"):
+    with file_errors(path, "read"):
         try:
             mark = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:

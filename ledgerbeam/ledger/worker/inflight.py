@@ -25,7 +25,7 @@ from typing import NamedTuple
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.task import Task
 from ledgerbeam.ledger.model.values import decode, identity, rows, text
-from ledgerbeam.ledger.worker.run_folders import written
+from ledgerbeam.ledger.worker.run_folders import file_errors
 
 _SUFFIX = ".inflight"
 _PID = re.compile("[0-9]{1,10}")
@@ -48,7 +48,7 @@ class _MarkFile:
         self._lock = threading.Lock()
         self._working: dict[int, str] = {}  # rows of JSON
         self._next = 0
-        with written(folder):
+        with file_errors(folder):
             self._make(folder)
         self._map = self._mapped(_ROOM)
         self._write()
@@ -65,7 +65,7 @@ class _MarkFile:
 
     def _mapped(self, room: int) -> mmap.mmap:
         """Return the file as mapped memory. Its blocks are allocated: a page without one would kill the process."""
-        with written(self._path):
+        with file_errors(self._path):
             os.posix_fallocate(self._fd, 0, room)
             return mmap.mmap(self._fd, room)
 

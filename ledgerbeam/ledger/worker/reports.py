@@ -18,12 +18,12 @@ from ledgerbeam.ledger.model.runs import SetUps
 from ledgerbeam.ledger.model.values import decode, encode, rows, seconds
 
 
-def place_to_leave(run_dir: str, suffix: str) -> str:
+def report_path(run_dir: str, suffix: str) -> str:
     """Return the path of a new file of this process in the run's folder."""
     return os.path.join(run_dir, f"{os.getpid()}-{os.urandom(4).hex()}{suffix}")
 
 
-def leave(path: str, value: Any) -> None:
+def write_report(path: str, value: Any) -> None:
     """Write a whole JSON value, replacing the earlier one of this process.
 
     A full disk or a missing folder is ignored here: the code that needs them reports it.
@@ -35,7 +35,7 @@ def leave(path: str, value: Any) -> None:
         os.replace(beside, path)
 
 
-def left(run_dir: str, suffix: str) -> Iterator[Any]:
+def read_reports(run_dir: str, suffix: str) -> Iterator[Any]:
     """Yield the values that the worker processes of a run have written, including dead workers.
 
     Files without JSON belong to other programs, and are skipped.
@@ -50,18 +50,18 @@ def left(run_dir: str, suffix: str) -> Iterator[Any]:
             yield value
 
 
-SUFFIX = ".setup"
+SET_UPS_SUFFIX = ".setup"
 
 
-def leave_set_ups(run_dir: str, found: Sequence[float]) -> None:
+def report_set_ups(run_dir: str, found: Sequence[float]) -> None:
     """Write the durations of this process's set-ups of user code, in seconds, to the run's folder."""
-    leave(place_to_leave(run_dir, SUFFIX), list(found))
+    write_report(report_path(run_dir, SET_UPS_SUFFIX), list(found))
 
 
-def left_set_ups(run_dir: str) -> SetUps:
+def reported_set_ups(run_dir: str) -> SetUps:
     """Return the set-ups of user code of a run, from the reports of its workers."""
     found: list[float] = []
-    for times in left(run_dir, SUFFIX):
+    for times in read_reports(run_dir, SET_UPS_SUFFIX):
         with suppress(ValueError, TypeError):  # another program's file
             found += [seconds(value) for value in rows(times)]
     return SetUps.of(found)
@@ -70,20 +70,20 @@ def left_set_ups(run_dir: str) -> SetUps:
 ERROR_SUFFIX = ".error"
 
 
-def leave_error(run_dir: str, error: LedgerbeamError) -> None:
+def report_error(run_dir: str, error: LedgerbeamError) -> None:
     """Write the error that ends this process to the run's folder."""
     # If the disk is full, the launcher still has Beam's text of the error.
     path = os.path.join(run_dir, f"{os.getpid()}{ERROR_SUFFIX}")
-    leave(path, {"type": type(error).__name__, "message": without_secrets(str(error.args[0]))})
+    write_report(path, {"type": type(error).__name__, "message": without_secrets(str(error.args[0]))})
 
 
-def left_errors(run_dir: str) -> list[LedgerbeamError]:
+def reported_errors(run_dir: str) -> list[LedgerbeamError]:
     """Return the errors in the reports of a run's workers, as they were raised."""
-    return [error for error in map(_error_of, left(run_dir, ERROR_SUFFIX)) if error is not None]
+    return [error for error in map(_error_of, read_reports(run_dir, ERROR_SUFFIX)) if error is not None]
 
 
 def _error_of(row: Any) -> LedgerbeamError | None:
-    """Return the error that `leave_error` wrote; None if another program wrote it."""
+    """Return the error that `report_error` wrote; None if another program wrote it."""
     try:
         kind, message = row["type"], row["message"]
     except (TypeError, KeyError):

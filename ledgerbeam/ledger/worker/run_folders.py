@@ -37,7 +37,7 @@ _ASIDE = ".marker"
 
 
 @contextlib.contextmanager
-def written(path: str, done: str = "written") -> Iterator[None]:
+def file_errors(path: str, done: str = "written") -> Iterator[None]:
     """Translate errors of writing or reading in a run's folder.
 
     Args:

@@ -30,7 +30,7 @@ from ledgerbeam.ledger.model.claims import (
     rank,
 )
 from ledgerbeam.ledger.model.store import LedgerStore
-from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts
+from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Instructions
 
 HOLD_SECONDS = 30.0
 """Time for which a claim is valid after it is first seen, if claims are published every ten seconds."""
@@ -45,7 +45,7 @@ _log = library_logger(__name__)
 
 
 @dataclass
-class _Heard:
+class _SeenClaims:
     """The last claims of another launcher: their bytes, the time when these were first read, and the decoded claims."""
 
     data: bytes | None
@@ -54,7 +54,7 @@ class _Heard:
 
 
 @dataclass(frozen=True)
-class Held:
+class WaitingTasks:
     """Tasks that wait for other launchers.
 
     Attributes:
@@ -99,10 +99,10 @@ class Sharing:
         self._environment = store.environment_id()
         self._workers = workers
         self._clock = clock
-        self._heard: dict[str, _Heard] = {}
+        self._seen_claims: dict[str, _SeenClaims] = {}
         self._own = Claims(run, self._environment, 0, HOLD_SECONDS)
         self._lease = 0.0  # time until which workers may start claimed tasks
-        self._next_said = self._next_read = self._next_look = clock()
+        self._next_publish = self._next_read = self._next_look = clock()
         self._drawn = 0
 
     # Claims of others
@@ -111,13 +111,13 @@ class Sharing:
         """Return the valid claims of others; read those that may have changed."""
         now = self._clock()
         names = self._place.names()
-        for gone in self._heard.keys() - set(names):
-            del self._heard[gone]
-        if names and (now >= self._next_read or not self._heard.keys() >= set(names)):
+        for gone in self._seen_claims.keys() - set(names):
+            del self._seen_claims[gone]
+        if names and (now >= self._next_read or not self._seen_claims.keys() >= set(names)):
             self._next_read = now + self._interval()
             self._read(names, now)
-        heard = ((seen.claims, now - seen.since) for seen in self._heard.values())
-        return [claims for claims, age in heard if claims is not None and self._holds(claims, age)]
+        valid = ((seen.claims, now - seen.since) for seen in self._seen_claims.values())
+        return [claims for claims, age in valid if claims is not None and self._holds(claims, age)]
 
     def _read(self, names: Sequence[str], now: float) -> None:
         try:
@@ -126,9 +126,9 @@ class Sharing:
             _log.debug("claims cannot be read: %s", error)
             return
         for name, data in zip(names, found, strict=True):
-            seen = self._heard.get(name)
+            seen = self._seen_claims.get(name)
             if seen is None or (data is not None and seen.data != data):
-                self._heard[name] = _Heard(data, now, None if data is None else self._decoded(name, data))
+                self._seen_claims[name] = _SeenClaims(data, now, None if data is None else self._decoded(name, data))
 
     def _decoded(self, name: str, data: bytes) -> Claims | None:
         try:
@@ -144,13 +144,13 @@ class Sharing:
         return not (claims.place == self._environment and self._place.has_died(claims))
 
     def _interval(self) -> float:
-        return self._place.seconds * max(1.0, len(self._heard) / _CROWD)
+        return self._place.seconds * max(1.0, len(self._seen_claims) / _CROWD)
 
     # Own claims
 
     def is_due(self, board: Board) -> bool:
         """Return whether claims are due to be published. Then the ledger must be refreshed first."""
-        return self._clock() >= self._next_said and (bool(self._own.spans) or not board.is_empty())
+        return self._clock() >= self._next_publish and (bool(self._own.spans) or not board.is_empty())
 
     def turn(self, board: Board) -> None:
         """Do what is due. Call it several times a second while workers draw from a board."""
@@ -159,24 +159,24 @@ class Sharing:
         if is_due:
             self._next_read = min(self._next_read, now)  # read just before claiming
         others = self.others()
-        if bool(others) != board.facts().shared:
-            self._meet(board, shared=bool(others))
+        if bool(others) != board.instructions().shared:
+            self._set_shared(board, shared=bool(others))
         if is_due:
             self._claim(board, others, now)
         elif others and now >= self._next_look and not board.ready(1):
             self._next_look = now + _LOOK_SECONDS
             _, is_left = self._free(board, others, 0)
-            if board.facts().over is is_left:
-                board.say(board.facts()._replace(over=not is_left))
+            if board.instructions().over is is_left:
+                board.instruct(board.instructions()._replace(over=not is_left))
 
-    def _meet(self, board: Board, *, shared: bool) -> None:
+    def _set_shared(self, board: Board, *, shared: bool) -> None:
         """Start or stop sharing the tasks on a board."""
         if shared:
-            board.say(Facts(shared=True, until=self._lease))
+            board.instruct(Instructions(shared=True, until=self._lease))
             ready = board.ready(board.left())
             board.hold(task.key for task in ready if not self._own.holds(task.span))
         else:
-            board.say(Facts())
+            board.instruct(Instructions())
             board.offer_all()
 
     def _claim(self, board: Board, others: Sequence[Claims], now: float) -> None:
@@ -185,17 +185,17 @@ class Sharing:
         in_work = board.in_work(now - _LINGER_SECONDS)
         wanted = self._wanted(board, len(others))
         if others:
-            self._give_way(board, others, wanted)
+            self._leave_to_others(board, others, wanted)
         ready = board.ready(wanted)
         chosen, _ = self._free(board, others, wanted - len(ready))
         spans = merged(task.span for task in (*in_work, *ready, *chosen))[:MOST_SPANS]
-        self._next_said = now + interval
-        if not self._say(spans, holds):
+        self._next_publish = now + interval
+        if not self._publish(spans, holds):
             return
         self._lease = now + _LEASE * holds
         board.offer(task.key for task in chosen)
         if others:
-            board.say(Facts(shared=True, until=self._lease, over=not (ready or chosen)))
+            board.instruct(Instructions(shared=True, until=self._lease, over=not (ready or chosen)))
 
     def _wanted(self, board: Board, others: int) -> int:
         """Return the number of elements to claim in advance: half of a fair share of the remaining ones, if useful."""
@@ -204,7 +204,7 @@ class Sharing:
         share = -(-board.left() // (2 * (others + 1)))
         return max(self._workers, min(share, _AT_ONCE, 3 * recent + 8 * self._workers))
 
-    def _give_way(self, board: Board, others: Sequence[Claims], wanted: int) -> None:
+    def _leave_to_others(self, board: Board, others: Sequence[Claims], wanted: int) -> None:
         """Leave tasks to others that they also claim with a better rank, and the tasks above this launcher's share."""
         ready = board.ready(board.left())
         lost = [task.key for task in ready if any(self._is_before(claims, task.span) for claims in others)]
@@ -238,7 +238,7 @@ class Sharing:
         found = iter(self._store.finished([one for task in tasks for one in task.tasks()]))
         return [False not in [*islice(found, len(task.lineages))] for task in tasks]
 
-    def _say(self, spans: Sequence[Span], holds: float) -> bool:
+    def _publish(self, spans: Sequence[Span], holds: float) -> bool:
         claims = Claims(self._run, self._environment, self._own.number + 1, holds, spans)
         try:
             self._place.put(encode_claims(claims))
@@ -250,20 +250,20 @@ class Sharing:
 
     # Work left to others
 
-    def open_tasks(self, tasks: Iterable[BoardTask]) -> tuple[list[BoardTask], Held]:
+    def open_tasks(self, tasks: Iterable[BoardTask]) -> tuple[list[BoardTask], WaitingTasks]:
         """Return the unfinished ones of some elements, and the number of them that others are processing."""
         listed = list(tasks)
         left = [task for task, is_done in zip(listed, self._finished(listed), strict=True) if not is_done]
         others = self.others()
         held = [task for task in left if any(claims.holds(task.span) for claims in others)]
         launchers = sum(any(claims.holds(task.span) for task in held) for claims in others)
-        return left, Held(sum(len(task.lineages) for task in held), launchers, len(left) - len(held))
+        return left, WaitingTasks(sum(len(task.lineages) for task in held), launchers, len(left) - len(held))
 
-    def rest(self) -> None:
+    def publish_idle(self) -> None:
         """Publish that nothing is being processed any more. If that fails, the claims expire."""
-        if self._own.spans and self._clock() >= self._next_said:
-            self._next_said = self._clock() + self._interval()
-            self._say([], HOLD_SECONDS)
+        if self._own.spans and self._clock() >= self._next_publish:
+            self._next_publish = self._clock() + self._interval()
+            self._publish([], HOLD_SECONDS)
 
     def close(self) -> None:
         """Remove the claims of this launcher."""

@@ -22,13 +22,13 @@ from typing import Any, Self, TypeVar
 
 from ledgerbeam.ledger.model.runs import MEASURED, WAIT, WorkTime, read_work_time
 from ledgerbeam.ledger.worker.exit_callbacks import at_end
-from ledgerbeam.ledger.worker.reports import leave, left, place_to_leave
+from ledgerbeam.ledger.worker.reports import read_reports, report_path, write_report
 
 T = TypeVar("T")
 
 SUFFIX = ".time"
 
-LEAVE_SECONDS = 0.5
+REPORT_SECONDS = 0.5
 """Shortest interval between two reports of a worker's times, in seconds. Times since the last report are lost if the
 worker is killed."""
 
@@ -194,7 +194,7 @@ def begin_times(run_dir: str | None = None) -> None:
     """Start the measurement of this process as a worker, which writes its times to a run's folder when it ends."""
     _process.begin()
     if run_dir is not None:
-        at_end(partial(leave_times, run_dir, at_once=True))
+        at_end(partial(report_times, run_dir, at_once=True))
 
 
 def take_times() -> dict[str, float]:
@@ -205,24 +205,24 @@ def take_times() -> dict[str, float]:
     return found
 
 
-def leave_times(run_dir: str, *, at_once: bool = False) -> None:
+def report_times(run_dir: str, *, at_once: bool = False) -> None:
     """Write the times of this process to the run's folder if that is due, or if `at_once`.
 
     They replace the earlier ones.
     """
     now = time.monotonic()
-    if now - _process.left < LEAVE_SECONDS and not at_once:
+    if now - _process.left < REPORT_SECONDS and not at_once:
         return
     _process.left = now
     if os.path.dirname(_process.file) != run_dir:
-        _process.file = place_to_leave(run_dir, SUFFIX)
-    leave(_process.file, _process.times().as_dict())
+        _process.file = report_path(run_dir, SUFFIX)
+    write_report(_process.file, _process.times().as_dict())
 
 
-def left_times(run_dir: str) -> WorkTime:
+def reported_times(run_dir: str) -> WorkTime:
     """Return the times of all worker processes of a run, including dead ones."""
     found: list[WorkTime] = []
-    for times in left(run_dir, SUFFIX):
+    for times in read_reports(run_dir, SUFFIX):
         with suppress(ValueError, TypeError):  # another program's file
             found.append(WorkTime(**read_work_time(times)))
     return WorkTime.summed(found)

@@ -62,7 +62,7 @@ class Drawn(NamedTuple):
     element: bytes
 
 
-class Facts(NamedTuple):
+class Instructions(NamedTuple):
     """The launcher's instructions to the workers.
 
     Attributes:
@@ -126,15 +126,15 @@ class Board:
         """
 
         def change(txn: lmdb.Transaction[bytes]) -> None:
-            facts = self._facts(txn)
-            state = _WAITING if facts.shared else _READY
+            instructions = self._instructions(txn)
+            state = _WAITING if instructions.shared else _READY
             is_more = False
             for task, body in tasks:
                 if txn.put(task.key, body, db=self._bodies, overwrite=False):
                     txn.put(state + task.key, _pack(task), db=self._queue)
                     is_more = True
-            if facts.over and is_more:
-                self._put_facts(txn, facts._replace(over=False))
+            if instructions.over and is_more:
+                self._put_instructions(txn, instructions._replace(over=False))
 
         self._run(change)
 
@@ -174,7 +174,7 @@ class Board:
         return self._run(self._may_begin, write=False)
 
     def _may_begin(self, txn: lmdb.Transaction[bytes]) -> bool:
-        until = self._facts(txn).until
+        until = self._instructions(txn).until
         return until is None or until >= time.monotonic()
 
     def ended(self, key: bytes) -> None:
@@ -193,26 +193,26 @@ class Board:
             with txn.cursor(self._queue) as cursor:
                 if not cursor.first():
                     return True
-                return self._facts(txn).over and not cursor.key().startswith(_READY)
+                return self._instructions(txn).over and not cursor.key().startswith(_READY)
 
         return self._run(look, write=False)
 
     # For the launcher
 
-    def facts(self) -> Facts:
+    def instructions(self) -> Instructions:
         """Return the instructions to the workers."""
-        return self._run(self._facts, write=False)
+        return self._run(self._instructions, write=False)
 
-    def say(self, facts: Facts) -> None:
+    def instruct(self, instructions: Instructions) -> None:
         """Set the instructions to the workers."""
-        self._run(lambda txn: self._put_facts(txn, facts))
+        self._run(lambda txn: self._put_instructions(txn, instructions))
 
-    def _put_facts(self, txn: lmdb.Transaction[bytes], facts: Facts) -> None:
-        txn.put(b"facts", orjson.dumps(list(facts)), db=self._says)
+    def _put_instructions(self, txn: lmdb.Transaction[bytes], instructions: Instructions) -> None:
+        txn.put(b"facts", orjson.dumps(list(instructions)), db=self._says)
 
-    def _facts(self, txn: lmdb.Transaction[bytes]) -> Facts:
+    def _instructions(self, txn: lmdb.Transaction[bytes]) -> Instructions:
         said = txn.get(b"facts", db=self._says)
-        return Facts() if said is None else Facts(*orjson.loads(said))
+        return Instructions() if said is None else Instructions(*orjson.loads(said))
 
     def drawn(self) -> int:
         """Return the number of elements drawn so far."""

@@ -6,7 +6,7 @@ import fcntl
 import os
 from dataclasses import dataclass
 
-from ledgerbeam.ledger.worker.run_folders import written
+from ledgerbeam.ledger.worker.run_folders import file_errors
 
 _DIGITS = 20
 
@@ -30,17 +30,17 @@ class TaskBudget:
 
     def make(self, tasks: int) -> None:
         """Create the file."""
-        with written(self.path), open(self.path, "x", encoding="ascii") as file:
+        with file_errors(self.path), open(self.path, "x", encoding="ascii") as file:
             file.write(f"{tasks:{_DIGITS}d}")
 
     def left(self) -> int:
         """Return the number of tasks that may still be started."""
-        with written(self.path, "read"), open(self.path, encoding="ascii") as file:
+        with file_errors(self.path, "read"), open(self.path, encoding="ascii") as file:
             return int(file.read())
 
     def claim(self, tasks: int) -> int:
         """Take at most `tasks` from the budget; return the number taken."""
-        with written(self.path), open(self.path, "r+", encoding="ascii") as file:
+        with file_errors(self.path), open(self.path, "r+", encoding="ascii") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             left = int(file.read())
             granted = min(tasks, left)

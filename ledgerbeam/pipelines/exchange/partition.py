@@ -22,7 +22,7 @@ from ledgerbeam.ledger import LedgerStore, Source, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.sources.kind import found_file
+from ledgerbeam.sources.kind import current_file
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.user_code.guards import no_exit
 from ledgerbeam.user_code.loading import Reference
@@ -286,7 +286,7 @@ def _lines_at(source: Source, shares: list[float], options: Mapping[str, Any]) -
     places = sorted({int(share * source.size) for share in shares})
     starts = np.array(places, np.int64)
     stops = np.minimum(starts + LINE_BYTES, source.size)
-    with RangeReader(source.url, dict(options), listed=found_file(source, options)) as reader:
+    with RangeReader(source.url, dict(options), listed=current_file(source, options)) as reader:
         for start, data in zip(places, reader.read_many(starts, stops), strict=True):
             size, found = LINE_BYTES, data
             while True:

@@ -20,7 +20,7 @@ from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, 
 from ledgerbeam.pipelines.flows.plan import job_changes
 from ledgerbeam.pipelines.jobs.listing import listed_ids
 from ledgerbeam.pipelines.runners.waves import Waves
-from ledgerbeam.sources.recorded import warn_of_nothing
+from ledgerbeam.sources.recorded import missing_outputs_warning
 
 if TYPE_CHECKING:  # Beam takes a second to import
     import apache_beam as beam
@@ -261,7 +261,7 @@ def _done(step: PreparedStep, how: FlowRunOptions, console: RunConsole, waves: W
 def _warn_of_nothing(step: PreparedStep, console: RunConsole) -> None:
     """Tell of outputs that a step reads, and of which there are none."""
     for outputs in step.reads:
-        if line := warn_of_nothing(outputs, step.call.job.storage_options):
+        if line := missing_outputs_warning(outputs, step.call.job.storage_options):
             console.warn(line)
 
 

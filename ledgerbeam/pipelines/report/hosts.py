@@ -17,7 +17,7 @@ from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.claims import Claims
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow
-from ledgerbeam.ledger.opening import said_claims
+from ledgerbeam.ledger.opening import read_claims
 from ledgerbeam.pipelines.report.progress import RECENT_SECONDS, rates_of, recent_since
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work
 
@@ -170,7 +170,7 @@ def hosts_of(
         StorageError: If the store does not answer.
     """
     sightings = Sightings() if sightings is None else sightings
-    said = {found.run: found for found in (said_claims(store) if claims is None else claims)}
+    said = {found.run: found for found in (read_claims(store) if claims is None else claims)}
     recorded, recent = store.recorded(), store.recorded(recent_since(time.time()))
     urls = store.source_urls({span.source for found in said.values() for span in found.spans[:SHOWN_SPANS]})
     looks = (_HostLook(run, recorded.get(run["id"]), recent.get(run["id"]), said.get(run["id"]), urls) for run in runs)

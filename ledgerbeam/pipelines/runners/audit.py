@@ -15,7 +15,7 @@ from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.audits import AuditRequest
 from ledgerbeam.ledger.model.runs import Audit, audit_of
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.run_folders import written
+from ledgerbeam.ledger.worker.run_folders import file_errors
 from ledgerbeam.pipelines.jobs.audit_share import AuditShare, difference_error
 from ledgerbeam.pipelines.jobs.listing import listed_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -107,7 +107,7 @@ class RunAudit:
         """Start the process that audits are forked from, while the workers start."""
         if self._server is None:
             path, tmp = (os.path.join(self._folder, name) for name in (_JOB, _TMP))
-            with written(path), suppress(FileExistsError):  # a server has died before
+            with file_errors(path), suppress(FileExistsError):  # a server has died before
                 dump_job_file(path, self._spec)
                 os.mkdir(tmp, 0o700)
             device = {"CUDA_VISIBLE_DEVICES": self._spec.devices[0]} if self._spec.devices else {}

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from ledgerbeam.ledger import Task
-from ledgerbeam.ledger.model.claims import Span, place_in_order
+from ledgerbeam.ledger.model.claims import Span, order_key
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, task_board
 from ledgerbeam.transforms.chain.overlap import this_overlap
@@ -86,7 +86,7 @@ class _Post(beam.DoFn):
         first, last = tasks[0], tasks[-1]
         source = first.source.id
         about = BoardTask(
-            place_in_order(self._board.run, source, first.lineage),
+            order_key(self._board.run, source, first.lineage),
             Span(source, first.start, last.stop),
             tuple(task.lineage for task in tasks),
         )

@@ -22,7 +22,7 @@ from apache_beam.runners.worker import sdk_worker_main
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.worker.exit_callbacks import end_work
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.reports import leave_error
+from ledgerbeam.ledger.worker.reports import report_error
 from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.pipelines.runners import worker_relay
 from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
@@ -86,7 +86,7 @@ class _Workers(ForkServer):
         try:
             marks.register()  # shows at once that the process lives, before any task
         except LedgerbeamError as error:
-            leave_error(self._run_dir, error)
+            report_error(self._run_dir, error)
             return 1
         begin_times(self._run_dir)
         if self._profile:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.index_marks import making_index
-from ledgerbeam.ledger.worker.run_folders import written
+from ledgerbeam.ledger.worker.index_marks import building_index
+from ledgerbeam.ledger.worker.run_folders import file_errors
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.wave_files import (
@@ -72,7 +72,7 @@ class IndexesAhead:
         job = os.path.join(self._folder, _JOB)
         self._lists += 1
         self._list = os.path.join(self._folder, f"ahead-{self._lists:04d}")
-        with written(self._list):
+        with file_errors(self._list):
             if self._lists == 1:
                 dump_job_file(job, self._spec)
             dump_sources(self._list, [PendingSource(source) for source in sources])
@@ -107,5 +107,5 @@ def make_indexes(job: str, path: str) -> None:
     for pending in load_sources(path):
         if not os.path.exists(path):
             return
-        with suppress(LedgerbeamError), making_index(os.path.dirname(path), pending.source):
+        with suppress(LedgerbeamError), building_index(os.path.dirname(path), pending.source):
             sources.kind_of(pending.source).make_index(pending.source)

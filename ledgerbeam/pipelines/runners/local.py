@@ -23,10 +23,10 @@ from ledgerbeam.ledger.opening import claim_place
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.committed import committed_notes
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
-from ledgerbeam.ledger.worker.reports import left_set_ups
-from ledgerbeam.ledger.worker.run_folders import RunFolder, written
-from ledgerbeam.ledger.worker.sharing import Held, Sharing
-from ledgerbeam.ledger.worker.stopwatch import left_times
+from ledgerbeam.ledger.worker.reports import reported_set_ups
+from ledgerbeam.ledger.worker.run_folders import RunFolder, file_errors
+from ledgerbeam.ledger.worker.sharing import Sharing, WaitingTasks
+from ledgerbeam.ledger.worker.stopwatch import reported_times
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, task_board
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.console.run_console import RunConsole
@@ -201,7 +201,7 @@ class LocalRunner:
             self._with_others, held = self._sharing.open_tasks(self._with_others)
             if held.free or not held.tasks:
                 return
-            self._sharing.rest()
+            self._sharing.publish_idle()
             if not told:
                 self._reporter.warn(f"{held.text()}; this one takes over what they give back")
                 told = True
@@ -303,7 +303,7 @@ class LocalRunner:
     def _pass(self, sources: Sequence[PendingSource], listed: JobListing) -> WaveEnd:
         folder = self._new_folder(listed)
         wave = os.path.join(folder, "wave")
-        with written(folder):
+        with file_errors(folder):
             dump_sources(wave, sources)
             if self._left is not None:
                 TaskBudget.below(folder).make(self._left)
@@ -319,7 +319,7 @@ class LocalRunner:
             with suppress(LedgerbeamError):  # a later step that needs more reports the reason
                 self._note_set_ups(folder, listed.run)
             self._set_ups_before = self._set_ups
-            self._time = WorkTime.summed([self._time, left_times(folder)])
+            self._time = WorkTime.summed([self._time, reported_times(folder)])
 
     def _new_folder(self, listed: JobListing) -> str:
         """Make the folder of the next pass, with the job in it.
@@ -329,7 +329,7 @@ class LocalRunner:
         self._passes += 1
         folder = self._pass_folder = os.path.join(self._folder.path, _NUMBERED.format(f"{self._passes:04d}"))
         self._folder.check()
-        with written(folder):
+        with file_errors(folder):
             os.mkdir(folder, 0o700)
             os.mkdir(os.path.join(folder, _TMP), 0o700)
             job = launched_job(self._spec, listed.run, self._reporter, folder)
@@ -355,12 +355,12 @@ class LocalRunner:
     def _note_committed(self) -> None:
         """Keep what a pass has committed for what comes behind the chain: a dead worker's tasks are among it."""
         if self._spec.has_downstream and os.path.isdir(self._pass_folder):
-            with written(self._folder.path):
+            with file_errors(self._folder.path):
                 dump_committed(self._committed, committed_notes(self._pass_folder, self._store))
 
     def _go_on(self, listed: JobListing) -> None:
         """Run what comes behind the chain, on what this run has committed."""
-        with written(self._folder.path):
+        with file_errors(self._folder.path):
             dump_committed(self._committed, ())
         end = self._wave("rest", self._new_folder(listed), self._committed, listed)
         if end.died:
@@ -399,7 +399,7 @@ class LocalRunner:
             self._spec.reject_limit.check(self._store, ended=False)
 
     def _note_set_ups(self, folder: str, run: str) -> None:
-        found = self._set_ups_before.plus(left_set_ups(folder))
+        found = self._set_ups_before.plus(reported_set_ups(folder))
         if found.times > self._set_ups.times:
             self._set_ups = found
             self._store.note(run, found)
@@ -407,7 +407,7 @@ class LocalRunner:
     def _note_time(self, folder: str, run: str) -> None:
         """Note where the time of the workers went: of all passes that have ended, and of the one in a folder."""
         self._next_time = time.monotonic() + TIME_SECONDS
-        found = WorkTime.summed([self._time, left_times(folder)])
+        found = WorkTime.summed([self._time, reported_times(folder)])
         if found.workers:
             self._store.note(run, found)
 
@@ -438,7 +438,7 @@ class LocalRunner:
         if board is not None:
             self._sharing.turn(board)
         if self._audit is not None:
-            self._audit.tick(self._in_work, max(self._set_ups.longest, left_set_ups(folder).longest))
+            self._audit.tick(self._in_work, max(self._set_ups.longest, reported_set_ups(folder).longest))
         self._report(self._stage(folder), listed)
         if os.path.exists(os.path.join(folder, STARTED)):
             self._ahead.leave(self._in_work)
@@ -454,7 +454,7 @@ class LocalRunner:
             return "working"
         return "indexing" if os.path.exists(os.path.join(folder, STARTED)) else "starting workers"
 
-    def _report(self, stage: Stage, listed: JobListing, held: Held | None = None) -> None:
+    def _report(self, stage: Stage, listed: JobListing, held: WaitingTasks | None = None) -> None:
         done = self._store.totals().minus(self._before)
         now = RunProgress(
             stage=stage,

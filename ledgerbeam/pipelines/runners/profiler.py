@@ -14,7 +14,7 @@ import time
 from types import CodeType, FrameType
 
 from ledgerbeam.ledger.worker.exit_callbacks import at_end
-from ledgerbeam.ledger.worker.reports import leave, place_to_leave
+from ledgerbeam.ledger.worker.reports import report_path, write_report
 from ledgerbeam.pipelines.runners.profiles import SUFFIX
 
 SECONDS = 0.02
@@ -24,7 +24,7 @@ SWITCH_SECONDS = 0.0001
 """How long a thread keeps the interpreter that another one wants. By that of Python, or of a worker, the profiler
 looks when the others hand it over by themselves, and what does so (numpy, reading) is seen many times too often."""
 
-LEAVE_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 """How often it leaves what it has seen; first after a quarter of it, since a worker may end early."""
 
 MOST_STACKS = 20_000
@@ -59,7 +59,7 @@ class _Profile:
     """
 
     def __init__(self, run_dir: str) -> None:
-        self._path = place_to_leave(run_dir, SUFFIX)
+        self._path = report_path(run_dir, SUFFIX)
         self._numbers: dict[int, int] = {}  # of functions, by the ids of their code, which is held below
         self._functions: list[CodeType] = []
         self._seconds: dict[tuple[int, ...], float] = {}
@@ -67,7 +67,7 @@ class _Profile:
     def watch(self, ended: threading.Event) -> None:
         """Look and leave until the end."""
         looked = time.perf_counter()
-        leave = looked + LEAVE_SECONDS / 4
+        leave = looked + REPORT_SECONDS / 4
         is_last = False
         while not is_last:
             is_last = ended.wait(SECONDS)
@@ -78,7 +78,7 @@ class _Profile:
                 began = time.thread_time()
                 self._leave()
                 took = time.thread_time() - began
-                leave = now + max(LEAVE_SECONDS, 100 * took)  # also of many stacks at most a hundredth of the time
+                leave = now + max(REPORT_SECONDS, 100 * took)  # also of many stacks at most a hundredth of the time
 
     def _look(self, seconds: float) -> None:
         for frame in sys._current_frames().values():  # noqa: SLF001 - documented, in spite of its name
@@ -112,7 +112,7 @@ class _Profile:
             "stacks": list(self._seconds),
             "seconds": list(self._seconds.values()),
         }
-        leave(self._path, seen)
+        write_report(self._path, seen)
 
 
 def _is_bundle(code: CodeType) -> bool:

@@ -10,7 +10,7 @@ from ledgerbeam._base.version import __version__
 from ledgerbeam.io import Options
 from ledgerbeam.io.storage.overwrite import refuse_foreign
 from ledgerbeam.ledger.model.values import encode
-from ledgerbeam.ledger.worker.reports import left
+from ledgerbeam.ledger.worker.reports import read_reports
 
 SUFFIX = ".profile"
 
@@ -30,7 +30,7 @@ def refuse_no_profile(url: str, options: Options) -> None:
 def left_profiles(run_dirs: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yield what each worker process of some folders has left, those that died among them."""
     for folder in run_dirs:
-        for profile in left(folder, SUFFIX):
+        for profile in read_reports(folder, SUFFIX):
             if profile["stacks"]:  # else it ended before any work
                 yield profile
 

@@ -17,7 +17,7 @@ from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.worker.inflight import DeadWorker, dead_marks
-from ledgerbeam.ledger.worker.reports import left_errors
+from ledgerbeam.ledger.worker.reports import reported_errors
 from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, read_text
 
@@ -62,7 +62,7 @@ def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bo
             dead = [worker for worker in dead if worker.pid == wave.pid]
     finally:
         wave.end()
-    for error in left_errors(run_dir):
+    for error in reported_errors(run_dir):
         raise error
     if not has_ended:
         return WaveEnd(_describe_workers(dead, run_dir), [mark for worker in dead for mark in worker.marks])

@@ -29,7 +29,7 @@ from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage.client import import_client
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.reports import leave_error
+from ledgerbeam.ledger.worker.reports import report_error
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.calls.beginning import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import Part
@@ -113,7 +113,7 @@ def _wave(arguments: Sequence[str]) -> int:
     try:
         return _run_part(spec_path, cast(Part, part), path, beam_args)
     except LedgerbeamError as error:
-        leave_error(os.path.dirname(spec_path), error)
+        report_error(os.path.dirname(spec_path), error)
         return 1
 
 

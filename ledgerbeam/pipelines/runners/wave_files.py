@@ -17,7 +17,7 @@ import orjson
 from ledgerbeam._base.redaction import redact_streams, register_environment, register_secrets, without_secrets
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.run_folders import written
+from ledgerbeam.ledger.worker.run_folders import file_errors
 from ledgerbeam.pipelines.console.run_console import RunConsole
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import dump_job, load_job
@@ -46,14 +46,14 @@ def touch(run_dir: str, name: str, text: str = "") -> None:
         StorageError: It cannot be written.
     """
     path = os.path.join(run_dir, name)
-    with written(path), open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+    with file_errors(path), open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(without_secrets(text))
 
 
 def read_text(run_dir: str, name: str) -> str:
     """Return what one of the files holds; empty if it is not there."""
     path = os.path.join(run_dir, name)
-    with written(path, "read"):
+    with file_errors(path, "read"):
         try:
             with open(path, encoding="utf-8") as file:
                 return file.read()
@@ -104,7 +104,7 @@ def load_job_file(path: str) -> JobSpec:
     register_environment()
     register_secrets(storage_options)
     redact_streams()
-    with written(path, "read"), open_own(path) as file:
+    with file_errors(path, "read"), open_own(path) as file:
         job = file.read()
     return load_job(job, storage_options)
 
@@ -119,7 +119,7 @@ def dump_sources(path: str, sources: Sequence[PendingSource]) -> None:
 
 def load_sources(path: str) -> Iterator[PendingSource]:
     """Yield the sources of a wave file. Raises as `open_own`."""
-    with written(path, "read"), open_own(path) as file:
+    with file_errors(path, "read"), open_own(path) as file:
         for _ in range(pickle.load(file)):  # noqa: S301 - written by our own launcher, into its own folder
             yield pickle.load(file)  # noqa: S301
 
@@ -133,7 +133,7 @@ def dump_committed(path: str, committed: Iterable[Any]) -> None:
 
 def load_committed(path: str) -> Iterator[Any]:
     """Yield what `dump_committed` wrote. Raises as `open_own`."""
-    with written(path, "read"), open_own(path) as file:
+    with file_errors(path, "read"), open_own(path) as file:
         size = os.fstat(file.fileno()).st_size
         while file.tell() < size:
             yield pickle.load(file)  # noqa: S301 - written by our own launcher, into its own folder
@@ -146,7 +146,7 @@ def open_own(path: str) -> IO[bytes]:
         StorageError: If it cannot be read, or is not a file of this user: unpickling it would run whatever another one
             has put there.
     """
-    with written(path, "read"):
+    with file_errors(path, "read"):
         file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
     found = os.fstat(file.fileno())
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():

@@ -34,7 +34,7 @@ from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources import FileSources
-from ledgerbeam.sources.kind import listed_file, looked_at
+from ledgerbeam.sources.kind import listed_file, with_file_marks
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
 from ledgerbeam.transforms.chain.plan import Planner
 from ledgerbeam.transforms.chain.worker import LedgerHandle
@@ -75,7 +75,7 @@ class _PlanIndexes(beam.DoFn):
     def process(self, element: PendingSource | Source) -> Iterator[Task | FailedTask]:
         source = PendingSource.of(element)
         try:
-            *ranges, last = self._tasks(looked_at(source.source, self._sources.storage_options))
+            *ranges, last = self._tasks(with_file_marks(source.source, self._sources.storage_options))
         except LedgerbeamError as error:
             yield FailedTask(Task(source.source, 0, source.source.size), type(error).__name__, str(error))
             return

@@ -28,7 +28,7 @@ from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 from ledgerbeam.user_code.errors import describe_error, failed_by, is_interrupt
-from ledgerbeam.user_code.guards import user_code
+from ledgerbeam.user_code.guards import running_user_code
 from ledgerbeam.user_code.instances import take_set_ups
 
 TaskResult = Task | NoneTask | FailedTask
@@ -149,7 +149,7 @@ class _Process(beam.DoFn):
         set_up = getattr(self._function, "set_up", None)
         if set_up is None:
             return
-        with timed("function"), fatal_errors(self._ledger), user_code():
+        with timed("function"), fatal_errors(self._ledger), running_user_code():
             set_up()
         self._set_ups = take_set_ups()
         if self._ledger is not None:
@@ -171,7 +171,7 @@ class _Process(beam.DoFn):
 
     def _results(self, task: Task) -> list[TaskResult]:
         try:
-            with timed("function"), fatal_errors(self._ledger), user_code():
+            with timed("function"), fatal_errors(self._ledger), running_user_code():
                 with stats.collecting() as collected:
                     results = check_result(task, self._function(task), _name(self._function))
                 return _with_statistics(_with_read(results, task), task, collected)
@@ -226,7 +226,7 @@ class _Batch(beam.DoFn):
 
     def _results(self, batch: list[Task]) -> list[TaskResult]:
         try:
-            with timed("function"), fatal_errors(self._ledger), user_code():
+            with timed("function"), fatal_errors(self._ledger), running_user_code():
                 with stats.collecting() as collected:
                     results = self._checked(batch, self._function(list(batch)))
                 if observed := collected.statistics():

@@ -18,8 +18,8 @@ from ledgerbeam.ledger.opening import open_mirror, open_sink, open_store
 from ledgerbeam.ledger.worker.exit_callbacks import end_work
 from ledgerbeam.ledger.worker.index_marks import wait_for_index
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.reports import leave_error, leave_set_ups
-from ledgerbeam.ledger.worker.stopwatch import leave_times
+from ledgerbeam.ledger.worker.reports import report_error, report_set_ups
+from ledgerbeam.ledger.worker.stopwatch import report_times
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.user_code.instances import close_objects
 
@@ -134,7 +134,7 @@ class LedgerHandle:
             with suppress(LedgerbeamError):  # often the same error
                 self.writer().flush()
             if self.run_dir is not None:
-                leave_error(self.run_dir, error)
+                report_error(self.run_dir, error)
                 close_objects()
                 end_work()
                 os._exit(1)
@@ -143,12 +143,12 @@ class LedgerHandle:
     def note_set_ups(self, seconds: Sequence[float]) -> None:
         """Record the durations of the set-ups of user code in this process, for the launcher of a local run."""
         if self.run_dir is not None and seconds:
-            leave_set_ups(self.run_dir, seconds)
+            report_set_ups(self.run_dir, seconds)
 
     def note_times(self, *, at_once: bool = False) -> None:
         """Record the work times of this process for the launcher of a local run, if they are due, or at once."""
         if self.run_dir is not None:
-            leave_times(self.run_dir, at_once=at_once)
+            report_times(self.run_dir, at_once=at_once)
 
 
 def fatal_errors(ledger: LedgerHandle | None) -> AbstractContextManager[None]:

@@ -13,7 +13,7 @@ from ledgerbeam.sources import files
 
 # Without any look in planning the tasks of a local run would still carry the time that its launcher saw.
 BREAKAGES: dict[str, AbstractContextManager[Any]] = {
-    "no look in planning": mock.patch.object(files, "looked_at", lambda source, _: replace(source, changed_ns=0)),
+    "no look in planning": mock.patch.object(files, "with_file_marks", lambda source, _: replace(source, changed_ns=0)),
     "parts of two files": mock.patch.object(recorded, "_differ", return_value=False),
     "no look for unrecorded shards": mock.patch.object(OutputOwner, "strangers", return_value=[]),
 }

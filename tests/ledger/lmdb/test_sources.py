@@ -9,7 +9,7 @@ import pytest
 from ledgerbeam.ledger.lmdb.sources import number_of_retired, register, urls_of_sources
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.remote.registration import enter
+from ledgerbeam.ledger.remote.registration import register_sources
 from tests.ledger.builders import filtered_leaf, leaf_of, plain
 
 A, B = plain("a"), plain("b")
@@ -19,7 +19,7 @@ UNKNOWN = plain("unknown")
 
 def registered(store: LmdbStore, sources: Sequence[Source], number: int = 0) -> set[bytes]:
     """Register sources, with a number as in a remote ledger, and return the ids of all registered sources."""
-    store._write(lambda txn: enter(txn, sources, number) if number else register(txn, sources))
+    store._write(lambda txn: register_sources(txn, sources, number) if number else register(txn, sources))
     return {source for page in store.source_ids() for source in page}
 
 

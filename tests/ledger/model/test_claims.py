@@ -15,7 +15,7 @@ from ledgerbeam.ledger.model.claims import (
     decode_claims,
     encode_claims,
     merged,
-    place_in_order,
+    order_key,
     rank,
 )
 from tests.cases import each
@@ -101,16 +101,16 @@ def test_spans_that_follow_each_other_are_said_as_one() -> None:
 def test_runs_begin_with_other_sources_and_inside_of_them() -> None:
     sources = [bytes([number]) * 16 for number in range(100)]
     runs = [f"{number:06d}" for number in range(20)]
-    firsts = {min((place_in_order(run, source, ()), source) for source in sources)[1] for run in runs}
+    firsts = {min((order_key(run, source, ()), source) for source in sources)[1] for run in runs}
     assert len(firsts) > 10
     places = [((ordinal, 1000),) for ordinal in range(1000)]
-    begins = {min((place_in_order(run, ONE, place), place) for place in places)[1] for run in runs}
+    begins = {min((order_key(run, ONE, place), place) for place in places)[1] for run in runs}
     assert len(begins) > 15
 
 
 def test_the_tasks_of_a_source_stay_together_and_in_turn() -> None:
     keys = sorted(
-        (place_in_order("1", source, ((ordinal, 5),)), source, ordinal) for source in (ONE, TWO) for ordinal in range(5)
+        (order_key("1", source, ((ordinal, 5),)), source, ordinal) for source in (ONE, TWO) for ordinal in range(5)
     )
     assert [source for _, source, _ in keys] in ([ONE] * 5 + [TWO] * 5, [TWO] * 5 + [ONE] * 5)
     assert len({key for key, _, _ in keys}) == len(keys), "two tasks have one place"
@@ -121,4 +121,4 @@ def test_the_tasks_of_a_source_stay_together_and_in_turn() -> None:
 
 @each("source", [bytes([number]) * 16 for number in range(8)])
 def test_a_source_that_is_not_split_has_one_place_by_its_rank(source: bytes) -> None:
-    assert place_in_order("000007", source, ()) == rank("000007", source, 0).to_bytes(8) + source + bytes(8)
+    assert order_key("000007", source, ()) == rank("000007", source, 0).to_bytes(8) + source + bytes(8)

@@ -12,7 +12,7 @@ from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.remote import apply as sidecar
-from ledgerbeam.ledger.remote.folding import Doubts
+from ledgerbeam.ledger.remote.folding import UnnamedOutputs
 from ledgerbeam.ledger.remote.replay import Replayer, SnapshotManifest, encode_manifest
 from ledgerbeam.ledger.remote.segment import Segment, checksum_of, encode_segment
 from ledgerbeam.ledger.remote.store import RemoteStore
@@ -316,7 +316,7 @@ def test_what_nothing_doubts_is_not_looked_for(ledger: Ledger) -> None:
     assert ledger.read == [f"{A}.json", f"{A}/000000.seg"]
 
 
-# Doubts, one by one
+# UnnamedOutputs, one by one
 
 
 OTHER = plain("other")
@@ -328,10 +328,10 @@ def doubts_of(store: RemoteStore, *seen: Segment) -> list[str]:
     rows = [[ID, "x", 3], [ID, "y", 3], [OTHER.id.hex(), "x", 3]]
     environment.write(lambda txn: sidecar.fold_segment(txn, "known", Segment(1, 1.0, state={"superseded": rows})))
     with environment.read() as txn:
-        doubts = Doubts(txn)
+        unnamed = UnnamedOutputs(txn)
     for segment in seen:
-        doubts.see(segment)
-    environment.write(doubts.settle)
+        unnamed.observe(segment)
+    environment.write(unnamed.drop_unnamed)
     return superseded(store)
 
 
@@ -375,10 +375,10 @@ def test_what_another_process_has_superseded_again_meanwhile_stays(hosts: Hosts)
     for number in (3, 4):
         rows = [[ID, "x", number], [ID, "y", 3]]
         with environment.read() as txn:
-            doubts = Doubts(txn)
+            unnamed = UnnamedOutputs(txn)
         segment = Segment(number, 1.0, state={"superseded": rows})
         environment.write(lambda txn, segment=segment: sidecar.fold_segment(txn, f"{segment.number}", segment))  # type: ignore[misc]
-    environment.write(doubts.settle)
+    environment.write(unnamed.drop_unnamed)
     assert superseded(store) == ["x"]
 
 
@@ -386,10 +386,10 @@ def test_with_nothing_to_doubt_what_was_deleted_goes_all_the_same(hosts: Hosts) 
     store = hosts.store()
     environment = store.parts()[1]
     with environment.read() as txn:
-        doubts = Doubts(txn)
-    doubts.see(naming("x", dropped=["x"], number=3))
+        unnamed = UnnamedOutputs(txn)
+    unnamed.observe(naming("x", dropped=["x"], number=3))
     environment.write(lambda txn: sidecar.fold_segment(txn, "late", naming("x", "y")))
-    environment.write(doubts.settle)
+    environment.write(unnamed.drop_unnamed)
     assert superseded(store) == ["y"]
 
 

@@ -620,7 +620,7 @@ def test_only_segments_that_are_named_so_tell_of_deletions() -> None:
     names = {kind: f"segments/000001/{kind}-a.seg" for kind in "stz"}
     assert names["z"] == segment_name(Segment(1, 1.0, dropped=["a"]), 1, "a", 1).replace("-000001", "")
     others = [names["s"], names["t"], *OBJECTS, f"{names['z']}x", "controls/000001.json", ""]
-    assert [name for name in [names["z"], *others] if folding.tells_deletions(name)] == [names["z"]]
+    assert [name for name in [names["z"], *others] if folding.lists_deletions(name)] == [names["z"]]
 
 
 @pytest.mark.parametrize("missing", ["number", "at"])

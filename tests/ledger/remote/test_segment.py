@@ -23,9 +23,9 @@ from ledgerbeam.ledger.remote.controls import (
     control_number,
     decode_control,
     decode_ledger,
-    does_not_follow,
     encode_control,
     encode_ledger,
+    number_gap_error,
 )
 from ledgerbeam.ledger.remote.segment import MAGIC, Segment, decode_segment, encode_segment, seal, unseal
 from tests.cases import each
@@ -301,6 +301,6 @@ def test_a_control_is_known_by_its_name() -> None:
 
 
 def test_what_may_follow_is_said() -> None:
-    said = str(does_not_follow("here", 9, 4))
+    said = str(number_gap_error("here", 9, 4))
     assert "has number 9" in said
     assert "before it is 4: expected at most 5 for a control object, 4 for another" in said

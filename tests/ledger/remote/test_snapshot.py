@@ -17,7 +17,7 @@ from ledgerbeam.ledger.model.rows import Failure, Mark, Totals, output_row
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.ledger.remote.cutoffs import hold_open
-from ledgerbeam.ledger.remote.registration import enter
+from ledgerbeam.ledger.remote.registration import register_sources
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.snapshot import cutoff_pages, merge_state, state_pages, supersede_state
 from ledgerbeam.ledger.remote.store import RemoteStore
@@ -103,7 +103,7 @@ def test_a_row_that_cannot_be_is_refused(hosts: Hosts, name: str) -> None:
     store.register([plain()])
     before = picture(store)
     for row in [*BAD[name], None, "row", {}]:
-        # What `UNFIT` has, as it comes out of a transaction.
+        # What `INVALID_ROWS` has, as it comes out of a transaction.
         with pytest.raises((LedgerDamagedError, UnsupportedShapeError), match=r"\((ValueError|error): |be recorded: "):
             merge(store, **{name: [row]})
     with pytest.raises(LedgerDamagedError, match=r"\(ValueError: expected a list"):
@@ -510,7 +510,7 @@ def test_outputs_of_a_source_that_a_snapshot_says_was_replaced_are_superseded_wi
     """Whoever deletes them has seen the snapshot, not the replacement."""
     store = hosts.store()
     for number in (1, 5):
-        store.parts()[1].write(lambda txn, number=number: enter(txn, [plain()], number))  # type: ignore[misc]
+        store.parts()[1].write(lambda txn, number=number: register_sources(txn, [plain()], number))  # type: ignore[misc]
     merge(store, 9, replaced=[[ID, 3]], complete=[DONE], tenures=[])
     assert store.completed_mask([plain().id]) == [False]
     assert rows_of(store)["superseded"] == [[ID, "a.jsonl", 9]]

@@ -34,7 +34,7 @@ from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import decode_control, encode_ledger
 from ledgerbeam.ledger.remote.segment import MAGIC
 from ledgerbeam.ledger.remote.sink import RemoteSink
-from ledgerbeam.ledger.remote.store import RemoteStore, _alone_with
+from ledgerbeam.ledger.remote.store import RemoteStore, _locked
 from tests.conftest import S3Requests, S3Server
 from tests.ledger.builders import begin_at_once, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import JOB, LedgerStoreConformance, failure_of, finish
@@ -312,7 +312,7 @@ def test_processes_that_throw_away_one_sidecar_at_once_use_one_new(hosts: Hosts)
 
 def test_who_opens_a_sidecar_keeps_others_out_until_it_is_open_whoever_was_forked_meanwhile(tmp_path: Path) -> None:
     beside = os.open(tmp_path, os.O_RDONLY)
-    with _alone_with(str(tmp_path)):
+    with _locked(str(tmp_path)):
         with pytest.raises(BlockingIOError):
             fcntl.flock(beside, fcntl.LOCK_EX | fcntl.LOCK_NB)
         places = {int(name): os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")}

@@ -13,7 +13,7 @@ import pytest
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.worker.index_marks import making_index, wait_for_index
+from ledgerbeam.ledger.worker.index_marks import building_index, wait_for_index
 
 ONE, OTHER = (Source(f"/in/{name}.jsonl", 1, "1") for name in "ab")
 
@@ -23,7 +23,7 @@ def making_process(folder: Path) -> int:
     read, write = os.pipe()
     child = os.fork()
     if not child:
-        with making_index(str(folder), ONE):
+        with building_index(str(folder), ONE):
             os.write(write, b"!")
             signal.pause()
         os._exit(0)
@@ -52,14 +52,14 @@ def test_who_needs_the_index_waits_until_the_process_that_makes_it_is_gone(tmp_p
 def test_nothing_is_left_of_an_index_that_is_made_or_could_not_be(tmp_path: Path) -> None:
     wait_for_index(str(tmp_path), ONE)
     opened = os.listdir("/proc/self/fd")
-    with making_index(str(tmp_path), ONE):
+    with building_index(str(tmp_path), ONE):
         (mark,) = tmp_path.iterdir()
         assert stat.S_IMODE(mark.stat().st_mode) == 0o600
     assert os.listdir("/proc/self/fd") == opened
-    with pytest.raises(ValueError, match="no index"), making_index(str(tmp_path), ONE):
+    with pytest.raises(ValueError, match="no index"), building_index(str(tmp_path), ONE):
         raise ValueError("no index")
     assert not os.listdir(tmp_path)
-    with pytest.raises(StorageError, match="gone"), making_index(str(tmp_path / "gone"), ONE):
+    with pytest.raises(StorageError, match="gone"), building_index(str(tmp_path / "gone"), ONE):
         raise AssertionError
 
 

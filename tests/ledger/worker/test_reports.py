@@ -11,19 +11,19 @@ import pytest
 from ledgerbeam.errors import LedgerbeamError, NonDeterministicTaskError, SourceNotFoundError, UsageError
 from ledgerbeam.ledger.model.runs import SetUps
 from ledgerbeam.ledger.worker.reports import (
-    leave,
-    leave_error,
-    leave_set_ups,
-    left,
-    left_errors,
-    left_set_ups,
-    place_to_leave,
+    read_reports,
+    report_error,
+    report_path,
+    report_set_ups,
+    reported_errors,
+    reported_set_ups,
+    write_report,
 )
 from tests.disk import no_larger_than
 
 
 def test_each_file_is_of_its_process_and_of_no_other_file(tmp_path: Path) -> None:
-    one, other = (place_to_leave(str(tmp_path), ".kind") for _ in range(2))
+    one, other = (report_path(str(tmp_path), ".kind") for _ in range(2))
     assert one != other
     for path in (one, other):
         folder, name = os.path.split(path)
@@ -33,59 +33,59 @@ def test_each_file_is_of_its_process_and_of_no_other_file(tmp_path: Path) -> Non
 
 
 def test_what_is_left_last_stands_in_the_place_of_what_was_before(tmp_path: Path) -> None:
-    path = place_to_leave(str(tmp_path), ".kind")
+    path = report_path(str(tmp_path), ".kind")
     for value in ({"a": 1}, [2.5, "b"]):
-        leave(path, value)
-        assert list(left(str(tmp_path), ".kind")) == [value]
+        write_report(path, value)
+        assert list(read_reports(str(tmp_path), ".kind")) == [value]
     assert os.listdir(tmp_path) == [os.path.basename(path)]
 
 
 def test_what_the_disk_refuses_leaves_what_was_before(tmp_path: Path) -> None:
-    path = place_to_leave(str(tmp_path), ".kind")
-    leave(path, {"a": 1})
+    path = report_path(str(tmp_path), ".kind")
+    write_report(path, {"a": 1})
     with no_larger_than(4):
-        leave(path, {"a": 2, "b": 3})
-    assert list(left(str(tmp_path), ".kind")) == [{"a": 1}]
+        write_report(path, {"a": 2, "b": 3})
+    assert list(read_reports(str(tmp_path), ".kind")) == [{"a": 1}]
 
 
 def test_files_of_one_kind_come_in_the_order_of_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (3, 1, 2):
-        leave(str(tmp_path / f"{number}.kind"), number)
-    leave(str(tmp_path / "4.other"), 4)
+        write_report(str(tmp_path / f"{number}.kind"), number)
+    write_report(str(tmp_path / "4.other"), 4)
     (tmp_path / "0.kind.new").write_bytes(b"0")  # of one that was killed as it wrote
     listed = sorted(os.listdir(tmp_path), reverse=True)
     monkeypatch.setattr(os, "listdir", lambda _: listed)
-    assert list(left(str(tmp_path), ".kind")) == [1, 2, 3]
-    assert list(left(str(tmp_path), ".other")) == [4]
+    assert list(read_reports(str(tmp_path), ".kind")) == [1, 2, 3]
+    assert list(read_reports(str(tmp_path), ".other")) == [4]
 
 
 def test_what_others_have_left_is_passed_over_and_what_comes_behind_is_not(tmp_path: Path) -> None:
     (tmp_path / "1.kind").write_bytes(b'{"a":')
     (tmp_path / "2.kind").mkdir()
     os.symlink("nowhere", tmp_path / "3.kind")
-    leave(str(tmp_path / "4.kind"), "ours")
-    assert list(left(str(tmp_path), ".kind")) == ["ours"]
+    write_report(str(tmp_path / "4.kind"), "ours")
+    assert list(read_reports(str(tmp_path), ".kind")) == ["ours"]
 
 
 def test_where_there_is_no_folder_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "gone", tmp_path / "file"):
-        leave(str(folder / "1.kind"), 1)
-        assert list(left(str(folder), ".kind")) == []
+        write_report(str(folder / "1.kind"), 1)
+        assert list(read_reports(str(folder), ".kind")) == []
 
 
 def test_set_ups_of_all_processes_are_added_up(tmp_path: Path) -> None:
-    leave_set_ups(str(tmp_path), (1.5, 0.25))
-    leave_set_ups(str(tmp_path), [2.0])
-    assert left_set_ups(str(tmp_path)) == SetUps(3, 3.75, 2.0)
-    assert left_set_ups(str(tmp_path / "gone")) == SetUps()
+    report_set_ups(str(tmp_path), (1.5, 0.25))
+    report_set_ups(str(tmp_path), [2.0])
+    assert reported_set_ups(str(tmp_path)) == SetUps(3, 3.75, 2.0)
+    assert reported_set_ups(str(tmp_path / "gone")) == SetUps()
 
 
 @pytest.mark.parametrize("value", [1.0, None, {"times": 1}, [1.0, "2"], [1.0, -1.0], [[1.0]]])
 def test_what_is_no_list_of_times_is_none_of_set_ups(tmp_path: Path, value: Any) -> None:
-    leave(str(tmp_path / "0.setup"), value)
-    leave_set_ups(str(tmp_path), [0.5])
-    assert left_set_ups(str(tmp_path)) == SetUps(1, 0.5, 0.5)
+    write_report(str(tmp_path / "0.setup"), value)
+    report_set_ups(str(tmp_path), [0.5])
+    assert reported_set_ups(str(tmp_path)) == SetUps(1, 0.5, 0.5)
 
 
 NOT_UTF8 = b"/data/\xff.jsonl".decode("utf-8", "surrogateescape")
@@ -94,8 +94,8 @@ NOT_UTF8 = b"/data/\xff.jsonl".decode("utf-8", "surrogateescape")
 @pytest.mark.parametrize("message", ["plain", NOT_UTF8, "\ud800 alone", "", "x" * 100_000, "two\nlines\0"])
 def test_an_error_arrives_as_it_was(tmp_path: Path, message: str) -> None:
     for kind in (NonDeterministicTaskError, SourceNotFoundError, LedgerbeamError):
-        leave_error(str(tmp_path), kind(message))
-        (found,) = left_errors(str(tmp_path))
+        report_error(str(tmp_path), kind(message))
+        (found,) = reported_errors(str(tmp_path))
         assert (type(found), str(found)) == (kind, message)
 
 
@@ -119,27 +119,27 @@ def test_a_file_that_no_worker_wrote_is_passed_over(tmp_path: Path, content: byt
     (tmp_path / "1.error").write_bytes(content)
     (tmp_path / "2.error").mkdir()
     os.symlink("nowhere", tmp_path / "3.error")
-    assert left_errors(str(tmp_path)) == []
+    assert reported_errors(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("kind", ["annotations", "nobody", "__all__", "LedgerbeamErrors", "Exception", "__class__"])
 def test_an_error_of_a_class_that_is_none_of_ours_is_shown_as_ours(tmp_path: Path, kind: str) -> None:
     (tmp_path / "1.error").write_text(f'{{"type": "{kind}", "message": "m"}}')
-    (found,) = left_errors(str(tmp_path))
+    (found,) = reported_errors(str(tmp_path))
     assert (type(found), str(found)) == (LedgerbeamError, "m")
 
 
 def test_the_errors_of_several_workers_arrive_without_secrets(tmp_path: Path) -> None:
-    leave_error(str(tmp_path), SourceNotFoundError("ftp://me:hunter2@host/a: not found"))
+    report_error(str(tmp_path), SourceNotFoundError("ftp://me:hunter2@host/a: not found"))
     assert (tmp_path / f"{os.getpid()}.error").exists()
     (tmp_path / "0.error").write_text('{"type": "UsageError", "message": "m"}')
     (tmp_path / "1.errors").write_text('{"type": "UsageError", "message": "m"}')
-    usage, lost = left_errors(str(tmp_path))
+    usage, lost = reported_errors(str(tmp_path))
     assert (type(usage), str(usage), type(lost)) == (UsageError, "m", SourceNotFoundError)
     assert "hunter2" not in str(lost)
     assert str(lost).endswith("@host/a: not found")
 
 
 def test_where_there_is_no_folder_no_error_is_left_and_none_found(tmp_path: Path) -> None:
-    leave_error(str(tmp_path / "gone"), UsageError("m"))
-    assert left_errors(str(tmp_path / "gone")) == []
+    report_error(str(tmp_path / "gone"), UsageError("m"))
+    assert reported_errors(str(tmp_path / "gone")) == []

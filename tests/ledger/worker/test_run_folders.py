@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import DiskFullError, StorageError
-from ledgerbeam.ledger.worker.run_folders import MARKER, Launcher, RunFolders, written
+from ledgerbeam.ledger.worker.run_folders import MARKER, Launcher, RunFolders, file_errors
 
 OURS, OTHERS = "ab" * 16, "cd" * 16
 
@@ -419,6 +419,6 @@ def test_a_folder_that_cannot_be_opened_is_not_called_a_link(
     ("number", "expected"), [(errno.ENOSPC, DiskFullError), (errno.EDQUOT, DiskFullError), (errno.EIO, StorageError)]
 )
 def test_what_a_disk_refuses_is_told_with_the_file(number: int, expected: type[StorageError]) -> None:
-    with pytest.raises(StorageError, match="a/b: cannot be read") as caught, written("a/b", "read"):
+    with pytest.raises(StorageError, match="a/b: cannot be read") as caught, file_errors("a/b", "read"):
         raise OSError(number, "refused")
     assert type(caught.value) is expected

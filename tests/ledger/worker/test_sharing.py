@@ -14,8 +14,8 @@ from ledgerbeam.ledger.model.claims import Claims, Span, decode_claims, encode_c
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.worker import task_board
-from ledgerbeam.ledger.worker.sharing import HOLD_SECONDS, Held, Sharing
-from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts
+from ledgerbeam.ledger.worker.sharing import HOLD_SECONDS, Sharing, WaitingTasks
+from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Instructions
 from tests.ledger.builders import leaf_of, plain
 
 SOURCE = plain("a")
@@ -325,7 +325,7 @@ def test_the_end_takes_back_what_was_said(party: Party) -> None:
     party.sharing.close()
     assert not party.place.removed
     party.pass_time(1)
-    party.sharing.rest()
+    party.sharing.publish_idle()
     party.sharing.close()
     assert party.place.removed
 
@@ -342,15 +342,15 @@ def test_how_much_is_claimed_in_advance_follows_what_was_drawn(party: Party) -> 
 def test_whoever_claims_nothing_is_nobody_to_share_with(party: Party) -> None:
     party.other()
     party.pass_time(1)
-    assert party.board.facts() == Facts()
+    assert party.board.instructions() == Instructions()
 
 
 def test_claims_are_over_when_they_said_so(party: Party) -> None:
     party.other((0, COUNT))
     party.pass_time(0.5 + HOLD_SECONDS - 0.5)
-    assert party.board.facts().shared
+    assert party.board.instructions().shared
     party.pass_time(0.5)
-    assert not party.board.facts().shared
+    assert not party.board.instructions().shared
 
 
 def test_who_has_taken_back_its_claims_is_forgotten(party: Party) -> None:
@@ -410,14 +410,14 @@ def test_nothing_is_said_of_an_empty_board_but_once_that_it_is_empty(party: Part
     party.place.is_away = False
     party.pass_time(100)
     assert [bool(claims.spans) for claims in party.place.said] == [True, True, False]
-    assert party.board.facts() == Facts()
+    assert party.board.instructions() == Instructions()
 
 
 def test_who_meets_another_lets_its_workers_draw_what_it_has_claimed(party: Party) -> None:
     party.pass_time(2)
     party.other((39, 40))
     party.pass_time(0.5)
-    assert party.board.facts() == Facts(shared=True, until=1000.5 + HOLD_SECONDS * 2 / 3)
+    assert party.board.instructions() == Instructions(shared=True, until=1000.5 + HOLD_SECONDS * 2 / 3)
     assert party.draw_all() == 16
 
 
@@ -426,25 +426,25 @@ def test_a_board_is_over_only_while_all_of_it_is_with_others(party: Party) -> No
     party.other((0, 1), name="third")
     for _ in range(20):
         party.pass_time(0.5)
-        assert party.board.facts().over
+        assert party.board.instructions().over
     del party.place.others["other"]
     party.pass_time(1.5)
-    assert not party.board.facts().over
+    assert not party.board.instructions().over
     assert len(party.sharing.others()) == 1
 
 
 def test_a_board_is_over_when_others_have_what_is_left(party: Party) -> None:
     party.other((39, 40))
     party.pass_time(1)
-    assert not party.board.facts().over
+    assert not party.board.instructions().over
     assert party.draw_all() == 10
     party.other((0, COUNT - 1), name="third")
     del party.place.others["other"]
     party.pass_time(2)
-    assert not party.board.facts().over  # one is free
+    assert not party.board.instructions().over  # one is free
     party.other((0, COUNT), name="fourth")
     party.pass_time(2)
-    assert party.board.facts().over
+    assert party.board.instructions().over
 
 
 @pytest.mark.parametrize("theirs", [(2, COUNT), (0, COUNT)])
@@ -452,7 +452,7 @@ def test_a_claim_says_at_once_whether_the_board_is_over(party: Party, theirs: tu
     party.other(theirs)
     party.pass_time(0.5)
     until = 1000.5 + HOLD_SECONDS * 2 / 3
-    assert party.board.facts() == Facts(shared=True, until=until, over=theirs[0] == 0)
+    assert party.board.instructions() == Instructions(shared=True, until=until, over=theirs[0] == 0)
 
 
 def test_a_board_is_not_over_while_something_may_be_drawn(party: Party) -> None:
@@ -462,7 +462,7 @@ def test_a_board_is_not_over_while_something_may_be_drawn(party: Party) -> None:
     party.other((16, COUNT))
     party.pass_time(9.5)
     assert len(party.place.said) == 2
-    assert not party.board.facts().over
+    assert not party.board.instructions().over
     assert party.draw_all() == 2
 
 
@@ -495,33 +495,33 @@ def test_what_others_have_and_what_is_free_is_counted(party: Party) -> None:
     tasks = [BoardTask(b"%04d" % n, Span(SOURCE.id, n, n + 1), (((n, COUNT),),)) for n in range(20)]
     left, held = party.sharing.open_tasks(tasks)
     assert [task.span.start for task in left] == [n for n in range(20) if n not in (0, 10)]
-    assert held == Held(tasks=5, launchers=2, free=13)
+    assert held == WaitingTasks(tasks=5, launchers=2, free=13)
 
 
 def test_the_rest_is_said_once_and_when_it_is_due(party: Party) -> None:
     party.pass_time(0.5)
-    party.sharing.rest()
+    party.sharing.publish_idle()
     assert len(party.place.said) == 1
     party.now += 10
-    party.sharing.rest()
+    party.sharing.publish_idle()
     assert [list(claims.spans) for claims in party.place.said[1:]] == [[]]
-    party.sharing.rest()
+    party.sharing.publish_idle()
     party.pass_time(9)
     assert len(party.place.said) == 2
     party.now += 20
-    party.sharing.rest()
+    party.sharing.publish_idle()
     assert len(party.place.said) == 2
 
 
 @pytest.mark.parametrize(
     ("held", "expected"),
     [
-        (Held(1, 1, 0), "1 task is in work with 1 other launcher"),
-        (Held(2000, 2, 0), "2,000 tasks are in work with 2 other launchers"),
-        (Held(0, 0, 0), "0 tasks are in work with 0 other launchers"),
+        (WaitingTasks(1, 1, 0), "1 task is in work with 1 other launcher"),
+        (WaitingTasks(2000, 2, 0), "2,000 tasks are in work with 2 other launchers"),
+        (WaitingTasks(0, 0, 0), "0 tasks are in work with 0 other launchers"),
     ],
 )
-def test_what_waits_for_others_is_told_in_words(held: Held, expected: str) -> None:
+def test_what_waits_for_others_is_told_in_words(held: WaitingTasks, expected: str) -> None:
     assert held.text() == expected
 
 
@@ -552,7 +552,7 @@ def test_what_was_claimed_may_be_begun_for_a_time_from_before_it_was_said(
     monkeypatch.setattr(party.place, "put", takes_long)
     party.other((39, 40))
     party.pass_time(0.5)
-    assert party.board.facts() == Facts(shared=True, until=1000.5 + HOLD_SECONDS * 2 / 3)
+    assert party.board.instructions() == Instructions(shared=True, until=1000.5 + HOLD_SECONDS * 2 / 3)
 
 
 def test_what_could_not_be_said_may_not_be_begun_when_others_come(
@@ -567,7 +567,7 @@ def test_what_could_not_be_said_may_not_be_begun_when_others_come(
     party.pass_time(20)
     party.other((39, 40))
     party.pass_time(0.5)
-    assert party.board.facts() == Facts(shared=True, until=1000.5 + HOLD_SECONDS * 2 / 3)
+    assert party.board.instructions() == Instructions(shared=True, until=1000.5 + HOLD_SECONDS * 2 / 3)
 
 
 def test_an_element_is_done_once_all_of_its_tasks_are(party: Party) -> None:
@@ -587,5 +587,5 @@ def test_an_element_is_done_once_all_of_its_tasks_are(party: Party) -> None:
 
 def test_what_is_claimed_may_be_begun_up_to_its_last_instant(party: Party) -> None:
     for until, expected in ((party.now, True), (party.now - 0.001, False)):
-        party.board.say(Facts(shared=True, until=until))
+        party.board.instruct(Instructions(shared=True, until=until))
         assert party.board.may_begin() is expected

@@ -19,8 +19,8 @@ from ledgerbeam.ledger.worker.stopwatch import (
     SharedTime,
     begin_times,
     counted_beside,
-    leave_times,
-    left_times,
+    report_times,
+    reported_times,
     take_times,
     timed,
 )
@@ -43,8 +43,8 @@ def busy(seconds: float) -> None:
 
 
 def left(folder: Path) -> WorkTime:
-    leave_times(str(folder), at_once=True)
-    return left_times(str(folder))
+    report_times(str(folder), at_once=True)
+    return reported_times(str(folder))
 
 
 def test_what_is_inside_counts_for_the_inner_part_alone(tmp_path: Path) -> None:
@@ -229,48 +229,48 @@ def test_times_are_left_when_their_time_has_come_and_at_once_whenever_that_is_as
     tmp_path: Path, clock: Clock
 ) -> None:
     def found() -> float:
-        return left_times(str(tmp_path)).seconds.get("wait", 0.0)
+        return reported_times(str(tmp_path)).seconds.get("wait", 0.0)
 
     for seconds, at_once, expected in ((1, True, 1), (0.25, True, 1.25), (0.25, False, 1.25), (0.25, False, 1.75)):
         clock.now += seconds
-        leave_times(str(tmp_path), at_once=at_once)
+        report_times(str(tmp_path), at_once=at_once)
         assert found() == expected
 
 
 def test_a_worker_leaves_its_times_when_it_ends(tmp_path: Path, clock: Clock) -> None:
     begin_times(str(tmp_path))
     clock.now += 1
-    leave_times(str(tmp_path), at_once=True)
+    report_times(str(tmp_path), at_once=True)
     clock.now += 0.25
     end_work()
-    assert left_times(str(tmp_path)).seconds["wait"] == 1.25
+    assert reported_times(str(tmp_path)).seconds["wait"] == 1.25
     begin_times()
     end_work()  # not a worker of a local run
-    assert left_times(str(tmp_path)).workers == 1
+    assert reported_times(str(tmp_path)).workers == 1
 
 
 FORKS = """
 import os, sys, time
 from ledgerbeam.ledger.worker import stopwatch
 from ledgerbeam.ledger.worker.exit_callbacks import end_work
-from ledgerbeam.ledger.worker.stopwatch import leave_times, take_times, timed
+from ledgerbeam.ledger.worker.stopwatch import report_times, take_times, timed
 
 with timed("read"):
     time.sleep(0.05)
-leave_times(sys.argv[1], at_once=True)
+report_times(sys.argv[1], at_once=True)
 with timed("encode"):
     stopwatch._process.lock.acquire()  # as another thread might, which the fork does not copy
     child = os.fork()
     if child == 0:
         with timed("publish"):
             time.sleep(0.02)
-        leave_times(sys.argv[1], at_once=True)
+        report_times(sys.argv[1], at_once=True)
         print(sorted(part for part, seconds in take_times().items() if seconds))
         sys.stdout.flush()
         os._exit(0)
     stopwatch._process.lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-leave_times(sys.argv[1], at_once=True)
+report_times(sys.argv[1], at_once=True)
 """
 
 
@@ -323,14 +323,14 @@ def test_workers_are_added_up_and_each_replaces_what_it_left_before(tmp_path: Pa
 
 
 def test_times_are_left_only_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_times(str(tmp_path), at_once=True)
+    report_times(str(tmp_path), at_once=True)
     with timed("read"):
         time.sleep(SHORT)
-    leave_times(str(tmp_path))
-    assert left_times(str(tmp_path)).seconds["read"] == 0
-    monkeypatch.setattr(stopwatch, "LEAVE_SECONDS", 0)
-    leave_times(str(tmp_path))
-    assert left_times(str(tmp_path)).seconds["read"] >= SHORT
+    report_times(str(tmp_path))
+    assert reported_times(str(tmp_path)).seconds["read"] == 0
+    monkeypatch.setattr(stopwatch, "REPORT_SECONDS", 0)
+    report_times(str(tmp_path))
+    assert reported_times(str(tmp_path)).seconds["read"] >= SHORT
 
 
 def test_a_process_that_goes_on_in_another_folder_leaves_its_times_there(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_process_that_goes_on_in_another_folder_leaves_its_times_there(tmp_pat
 def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "1-2.time").write_text('{"workers": 1')
     (tmp_path / "1-3.time").write_text('{"workers": 1, "seconds": {"sleep": 1}, "cpu": {}}')
-    assert left_times(str(tmp_path)) == left_times(str(tmp_path / "nowhere")) == WorkTime()
+    assert reported_times(str(tmp_path)) == reported_times(str(tmp_path / "nowhere")) == WorkTime()
 
 
 @each(

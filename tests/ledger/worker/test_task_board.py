@@ -18,7 +18,7 @@ import pytest
 from ledgerbeam.errors import LedgerbeamError, LedgerError
 from ledgerbeam.ledger.model.claims import Span
 from ledgerbeam.ledger.worker import task_board as worker_task_board
-from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts, task_board
+from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Instructions, task_board
 
 
 def element(number: int, source: bytes = b"s" * 16) -> tuple[BoardTask, bytes]:
@@ -111,7 +111,7 @@ def test_what_has_ended_is_told_when_the_next_is_drawn(board: Board) -> None:
 def test_what_has_ended_is_told_though_nothing_may_be_begun(board: Board) -> None:
     board.post([element(0), element(1)])
     (first,) = board.draw()
-    board.say(Facts(shared=True, until=time.monotonic() - 1))
+    board.instruct(Instructions(shared=True, until=time.monotonic() - 1))
     assert not board.draw(ended=[first.key])
     assert board.in_work(math.inf) == []
 
@@ -163,7 +163,7 @@ def test_a_process_that_is_forked_while_a_board_is_looked_up_has_its_own(tmp_pat
 
 
 def test_while_others_share_only_what_is_offered_is_drawn(board: Board) -> None:
-    board.say(Facts(shared=True, until=time.monotonic() + 60))
+    board.instruct(Instructions(shared=True, until=time.monotonic() + 60))
     board.post([element(number) for number in range(4)])
     assert not board.draw()
     assert not board.is_done()
@@ -183,18 +183,18 @@ def test_while_others_share_only_what_is_offered_is_drawn(board: Board) -> None:
 
 def test_nothing_is_drawn_once_the_launcher_does_not_renew_it(board: Board) -> None:
     board.post([element(0)])
-    board.say(Facts(shared=True, until=time.monotonic() - 1))
+    board.instruct(Instructions(shared=True, until=time.monotonic() - 1))
     assert not board.draw()
     assert not board.is_done()
-    board.say(Facts(shared=True, until=time.monotonic() + 60))
+    board.instruct(Instructions(shared=True, until=time.monotonic() + 60))
     assert board.draw()
 
 
 def test_a_board_is_done_when_all_that_waits_is_left_to_others(board: Board) -> None:
-    board.say(Facts(shared=True))
+    board.instruct(Instructions(shared=True))
     board.post([element(0), element(1)])
     board.offer([b"0001"])
-    board.say(Facts(shared=True, over=True))
+    board.instruct(Instructions(shared=True, over=True))
     assert not board.is_done()
     assert drawn(board) == [b"task 1"]
     assert board.is_done()
@@ -202,13 +202,13 @@ def test_a_board_is_done_when_all_that_waits_is_left_to_others(board: Board) -> 
 
 
 def test_what_is_posted_once_nothing_was_left_is_waited_for(board: Board) -> None:
-    said = Facts(shared=True, until=time.monotonic() + 60, over=True)
-    board.say(said)
+    said = Instructions(shared=True, until=time.monotonic() + 60, over=True)
+    board.instruct(said)
     board.post([element(0)])
     assert not board.draw()
     assert not board.is_done(), "the launcher has not looked at it yet"
-    assert board.facts() == said._replace(over=False)
-    board.say(said)
+    assert board.instructions() == said._replace(over=False)
+    board.instruct(said)
     board.post([element(0)])  # it is there already
     assert board.is_done()
 

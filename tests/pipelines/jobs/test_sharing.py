@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.model.claims import place_in_order
+from ledgerbeam.ledger.model.claims import order_key
 from ledgerbeam.ledger.places import open_local_store
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import wait_for
@@ -68,7 +68,7 @@ def begin_with(source: Path, ordinal: int, tasks: int) -> None:
     size, time = source.stat().st_size, source.stat().st_mtime_ns
     while True:
         known = Source(str(source), size, str(time)).id
-        if min(range(tasks), key=lambda task: place_in_order("000001", known, ((task, tasks),))) == ordinal:
+        if min(range(tasks), key=lambda task: order_key("000001", known, ((task, tasks),))) == ordinal:
             break
         time -= 1
     os.utime(source, ns=(time, time))

@@ -18,9 +18,9 @@ from ledgerbeam.io import JsonlFormat
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.model.claims import Span, place_in_order
+from ledgerbeam.ledger.model.claims import Span, order_key
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, Facts, task_board
+from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, Instructions, task_board
 from ledgerbeam.pipelines.runners import board as draw_module
 from ledgerbeam.pipelines.runners.board import BoardSchedule, Ticket
 from ledgerbeam.transforms.chain.base import ChainValues
@@ -94,11 +94,11 @@ def test_the_board_knows_the_span_and_the_tasks_of_an_element(place: BoardPlace,
     found = {about.span.source: about for about in board.undrawn()}
     assert found == {
         STREAMED.id: BoardTask(
-            place_in_order("run", STREAMED.id, ((0, 4),)),
+            order_key("run", STREAMED.id, ((0, 4),)),
             Span(STREAMED.id, 0, 8),
             tuple(((ordinal, 4),) for ordinal in range(4)),
         ),
-        SOURCE.id: BoardTask(place_in_order("run", SOURCE.id, ((3, 4),)), Span(SOURCE.id, 6, 8), (((3, 4),),)),
+        SOURCE.id: BoardTask(order_key("run", SOURCE.id, ((3, 4),)), Span(SOURCE.id, 6, 8), (((3, 4),),)),
     }
 
 
@@ -259,7 +259,7 @@ def test_what_is_begun_soon_after_it_was_looked_at_is_not_looked_at_again(
 
 
 def test_a_worker_waits_for_what_may_not_be_drawn_yet(place: BoardPlace, board: Board) -> None:
-    board.say(Facts(shared=True, until=time.monotonic() + 600))
+    board.instruct(Instructions(shared=True, until=time.monotonic() + 600))
     post(ChainValues(schedule=BoardSchedule(place)), task(0), task(1))
     first, second = board.undrawn()
     board.offer([first.key])
@@ -287,7 +287,7 @@ def test_what_has_ended_is_told_once(place: BoardPlace, board: Board) -> None:
 
 
 def test_what_has_ended_is_told_once_though_the_worker_waits_for_the_next(place: BoardPlace, board: Board) -> None:
-    board.say(Facts(shared=True, until=time.monotonic() + 600))
+    board.instruct(Instructions(shared=True, until=time.monotonic() + 600))
     post(ChainValues(schedule=BoardSchedule(place)), task(0), task(1))
     first, second = board.undrawn()
     board.offer([first.key])
@@ -308,18 +308,18 @@ def test_what_has_ended_is_told_once_though_the_worker_waits_for_the_next(place:
 
 def test_what_was_drawn_ahead_is_begun_only_while_the_launcher_answers(place: BoardPlace, board: Board) -> None:
     until = time.monotonic() + 600
-    board.say(Facts(shared=True, until=until))
+    board.instruct(Instructions(shared=True, until=until))
     post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal) for ordinal in range(3)))
     board.offer_all()
     drawing = draw(place)
     next(drawing)
     assert this_overlap().follows
-    board.say(Facts(shared=True, until=time.monotonic() - 1))
+    board.instruct(Instructions(shared=True, until=time.monotonic() - 1))
     renewed = threading.Event()
 
     def renew() -> None:
         renewed.set()
-        board.say(Facts(shared=True, until=until))
+        board.instruct(Instructions(shared=True, until=until))
 
     later = threading.Timer(0.1, renew)
     later.start()
@@ -330,7 +330,7 @@ def test_what_was_drawn_ahead_is_begun_only_while_the_launcher_answers(place: Bo
 
 
 def test_a_worker_ends_when_nothing_is_left_though_nothing_may_begin(place: BoardPlace, board: Board) -> None:
-    board.say(Facts(shared=True, until=time.monotonic() - 1))
+    board.instruct(Instructions(shared=True, until=time.monotonic() - 1))
     assert list(draw(place)) == []
 
 
@@ -355,7 +355,7 @@ def test_what_is_recorded_comes_once_more_only_behind_what_is_held_back(
     tmp_path: Path, place: BoardPlace, board: Board, held: int
 ) -> None:
     """What is held back is emitted when another element comes, and nothing else may be drawn yet."""
-    board.say(Facts(shared=True, until=time.monotonic() + 600))
+    board.instruct(Instructions(shared=True, until=time.monotonic() + 600))
     post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal) for ordinal in range(3)))
     first, second, third = board.undrawn()
     board.offer([first.key, second.key])

@@ -16,7 +16,7 @@ from ledgerbeam.ledger.model.runs import SetUps, WorkTime
 from ledgerbeam.ledger.opening import run_folders
 from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.worker.folder_claims import FolderClaims
-from ledgerbeam.ledger.worker.reports import leave, leave_set_ups, place_to_leave
+from ledgerbeam.ledger.worker.reports import report_path, report_set_ups, write_report
 from ledgerbeam.ledger.worker.stopwatch import SUFFIX
 from ledgerbeam.ledger.worker.task_board import BoardTask
 from ledgerbeam.pipelines.console.reporter import Reporter
@@ -111,8 +111,8 @@ def test_set_ups_and_times_of_several_passes_are_counted_once_each(job: Job, mon
     parts = iter(range(PARTS))
 
     def work(runner: LocalRunner, folder: str, listed: JobListing) -> WaveEnd:
-        leave_set_ups(folder, [1.0])
-        leave(place_to_leave(folder, SUFFIX), WorkTime(1, {"read": 2.0}).as_dict())
+        report_set_ups(folder, [1.0])
+        write_report(report_path(folder, SUFFIX), WorkTime(1, {"read": 2.0}).as_dict())
         for _ in range(2):
             runner._tick(listed, folder)
         part = next(parts)

@@ -23,7 +23,7 @@ from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.worker.task_board import BoardPlace, Facts, task_board
+from ledgerbeam.ledger.worker.task_board import BoardPlace, Instructions, task_board
 from ledgerbeam.pipelines.runners.board import Ticket, _Draw, _Post
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.blocks import listed
@@ -181,7 +181,7 @@ def test_what_takes_long_to_map_and_not_to_write_is_emitted_before_the_next_one_
 
 def test_what_was_drawn_ahead_is_not_begun_once_its_claim_has_run_out(worker: Worker) -> None:
     until = time.monotonic() + 600
-    worker.board.say(Facts(shared=True, until=until))
+    worker.board.instruct(Instructions(shared=True, until=until))
     worker.post()
     worker.board.offer_all()
     renewed = threading.Event()
@@ -189,12 +189,12 @@ def test_what_was_drawn_ahead_is_not_begun_once_its_claim_has_run_out(worker: Wo
 
     def renew() -> None:
         renewed.set()
-        worker.board.say(Facts(shared=True, until=until))
+        worker.board.instruct(Instructions(shared=True, until=until))
 
     def run_out(count: int) -> None:
         begun.append(renewed.is_set())
         if count == 1:
-            worker.board.say(Facts(shared=True, until=time.monotonic() - 1))
+            worker.board.instruct(Instructions(shared=True, until=time.monotonic() - 1))
             threading.Timer(1.0, renew).start()
 
     worker.also = run_out
@@ -221,7 +221,7 @@ def test_what_was_drawn_ahead_and_is_recorded_meanwhile_is_passed_over(worker: W
 
 
 def test_nothing_is_held_back_while_a_worker_waits_for_others(worker: Worker) -> None:
-    worker.board.say(Facts(shared=True, until=time.monotonic() + 600))
+    worker.board.instruct(Instructions(shared=True, until=time.monotonic() + 600))
     worker.post(3)
     first = next(iter(worker.board.waiting()))[0]
     worker.board.offer([first.key])
@@ -239,7 +239,7 @@ def test_nothing_is_held_back_although_what_was_to_follow_is_passed_over(worker:
     store.open(create=True)
     store.register([worker.source])
     worker._draw = _Draw(worker.place, LedgerHandle(str(tmp_path / "ledger")))
-    worker.board.say(Facts(shared=True, until=time.monotonic() + 600))
+    worker.board.instruct(Instructions(shared=True, until=time.monotonic() + 600))
     worker.post(3)
     first, second, _ = next(iter(worker.board.waiting()))
     worker.board.offer([first.key, second.key])

@@ -25,7 +25,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.identity import ROOT
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.index_marks import making_index
+from ledgerbeam.ledger.worker.index_marks import building_index
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
@@ -228,7 +228,7 @@ def test_a_source_is_planned_once_the_index_that_is_made_of_it_is_there(tmp_path
     asked = list[Source]()
     sources = WatchedSources(lambda found, _: asked.append(found))
     planning = threading.Thread(target=planned, args=(source, sources), kwargs={"ledger": handle})
-    with making_index(str(tmp_path), source):
+    with building_index(str(tmp_path), source):
         planning.start()
         planned(other, sources, ledger=handle)
         planning.join(0.3)

@@ -23,7 +23,7 @@ from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
-from ledgerbeam.ledger.worker.reports import left_set_ups
+from ledgerbeam.ledger.worker.reports import reported_set_ups
 from ledgerbeam.transforms import MapRecords, ProcessBatch, ProcessTask
 from ledgerbeam.transforms.chain.base import ChainValues, give_values
 from ledgerbeam.transforms.chain.process import _Batch, _Process, check_result
@@ -410,7 +410,7 @@ def test_a_function_is_set_up_before_the_first_task_and_the_time_is_left_for_the
         process = _Process(MapRecords(f"{__name__}:Model", "jsonl"), ledger)
         process.setup()
         assert take_set_ups() == []  # they are taken already
-        assert left_set_ups(str(tmp_path / "run")).times == count
+        assert reported_set_ups(str(tmp_path / "run")).times == count
         assert len(process._set_ups) == 1
     _Process(double, handle).setup()  # a function that has nothing to set up
     close_objects()

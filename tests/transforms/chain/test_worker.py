@@ -20,8 +20,8 @@ from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Ta
 from ledgerbeam.ledger.model.runs import SetUps
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.reports import left_set_ups
-from ledgerbeam.ledger.worker.stopwatch import begin_times, left_times
+from ledgerbeam.ledger.worker.reports import reported_set_ups
+from ledgerbeam.ledger.worker.stopwatch import begin_times, reported_times
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.transforms import CommitTasks
 from ledgerbeam.transforms.chain.base import ChainValues, give_values
@@ -236,7 +236,7 @@ def test_an_error_that_ends_the_worker_leaves_where_its_time_went(tmp_path: Path
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-    assert left_times(str(tmp_path)).workers == 1
+    assert reported_times(str(tmp_path)).workers == 1
 
 
 def test_a_worker_leaves_where_its_time_went_when_it_begins_a_task_or_is_told_to(tmp_path: Path) -> None:
@@ -260,4 +260,4 @@ def test_a_worker_leaves_how_long_its_set_ups_took_if_there_were_any(tmp_path: P
     replace(handle, run_dir=None).note_set_ups([4.0])
     assert list(tmp_path.iterdir()) == []
     handle.note_set_ups([1.5, 0.5])
-    assert left_set_ups(str(tmp_path)) == SetUps(2, 2.0, 1.5)
+    assert reported_set_ups(str(tmp_path)) == SetUps(2, 2.0, 1.5)

@@ -33,7 +33,7 @@ from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.worker.committed import committed_notes
-from ledgerbeam.ledger.worker.reports import left_errors
+from ledgerbeam.ledger.worker.reports import reported_errors
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import CommitTasks, WriteTasks
@@ -366,7 +366,7 @@ class TestCommit:
             finally:
                 os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-        (error,) = left_errors(str(tmp_path / "run"))
+        (error,) = reported_errors(str(tmp_path / "run"))
         assert isinstance(error, JobMismatchError)
         assert store.totals().tasks == 0
 

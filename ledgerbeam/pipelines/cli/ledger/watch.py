@@ -22,7 +22,7 @@ from ledgerbeam._base.redaction import plain_value, without_secrets
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.claims import Claims
-from ledgerbeam.ledger.opening import said_claims
+from ledgerbeam.ledger.opening import read_claims
 from ledgerbeam.pipelines.cli.ledger.hosts import HEADS, host_rows
 from ledgerbeam.pipelines.console.reporter import json_bytes, plain_console, print_facts, print_table, timestamp
 from ledgerbeam.pipelines.console.run_progress import count, duration
@@ -175,7 +175,7 @@ class _WatchedLedger:
         """Return what its hosts do. Raises StorageError."""
         now = time.monotonic()
         if now >= self._next_claims:
-            self._claims = said_claims(self.store)
+            self._claims = read_claims(self.store)
             self._next_claims = now + CLAIM_SECONDS * max(1.0, len(self._claims) / CROWD)
         return hosts_of(self.store, state.runs, self._sightings, self._claims)
 
