@@ -22,7 +22,7 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader, recognize
-from ledgerbeam.io.formats.format import StreamedRecords, StreamSpan, is_columnar
+from ledgerbeam.io.formats.format import StreamAdvisor, StreamedRecords, StreamSpan, is_columnar
 from ledgerbeam.io.formats.registry import FileType, formats, require_formats
 from ledgerbeam.io.formats.streamed import SpanReader, decompressed_source, scan_stream, split_source_raw
 from ledgerbeam.io.index.file import IndexFile, index_bytes, is_outdated
@@ -32,7 +32,6 @@ from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, changed_error, require_listed
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.io.storage.web import takes_ranges
-from ledgerbeam.io.warc.records import why_not_by_record
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.forms import FORMS, Form, RecordForm
 from ledgerbeam.sources.index_versions import index_of
@@ -364,13 +363,18 @@ class CompressedFile(_OffsetFile):
         found = self.sources.scan(source)
         cut = self._cut_stream(source, found, limits)
         if len(cut.spans) > 1:
-            self._hint(source, int(found.offsets[1]))
+            self._advise(source, int(found.offsets[1]))
         return cut
 
-    def _hint(self, source: Source, first: int) -> None:
-        """Warn of an archive that only one worker can read, although most such archives are compressed by record."""
-        if found := why_not_by_record(self.type, self.sources.found(source), self.sources.storage_options, first):
-            _log.warning("%s: %s", source.url, found)
+    def _advise(self, source: Source, first: int) -> None:
+        """Warn of a file that only one worker can read, if its format has advice."""
+        kind, compression = self.type.format, self.type.compression
+        if compression is None or not isinstance(kind, StreamAdvisor):
+            return
+        if advice := kind.stream_advice(
+            compression.name, self.sources.found(source), self.sources.storage_options, first
+        ):
+            _log.warning("%s: %s", source.url, advice)
 
     def _load_index(self, source: Source) -> NDArray[np.uint64] | None:
         """Return the offsets in the decompressed bytes; None if there is no index, or it does not fit."""

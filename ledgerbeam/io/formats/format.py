@@ -335,6 +335,24 @@ class TableFormat(Protocol):
         """Return the decodable records as rows, and the errors of the others by their position among all records."""
 
 
+@runtime_checkable
+class StreamAdvisor(Protocol):
+    """A format with advice on compressed files that only one worker can read."""
+
+    def stream_advice(self, compression: str, listed: FileInfo, options: Options | None, first: int) -> str | None:
+        """Return a warning with the way to let several workers read a compressed file; None without advice.
+
+        Args:
+            compression: Name of the compression.
+            listed: The listed properties of the file.
+            options: Storage options.
+            first: Decompressed bytes of the first record.
+
+        Raises:
+            ChangedSourceError: The file changed since it was listed; also StorageError.
+        """
+
+
 _fits: dict[tuple[type, Any], bool] = {}
 
 

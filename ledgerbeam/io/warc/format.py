@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledgerbeam.io.formats.base import RecordFormat
-from ledgerbeam.io.warc.records import parse_record, record_bytes
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo
+from ledgerbeam.io.warc.records import parse_record, record_bytes, stream_advice
 
 _END = b"\r\n\r\n"
 _MAGIC = b"WARC/"
@@ -67,6 +69,10 @@ class WarcFormat(RecordFormat):
             ValueError: It is not a record.
         """
         return record_bytes(record)
+
+    def stream_advice(self, compression: str, listed: FileInfo, options: Options | None, first: int) -> str | None:
+        """Return a warning for a gzip archive whose records are not compressed separately; see `StreamAdvisor`."""
+        return stream_advice(compression, listed, options, first)
 
 
 def _content_end(data: bytes, start: int, base: int) -> int:

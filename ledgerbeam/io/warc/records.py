@@ -13,7 +13,6 @@ from typing import Any
 
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.formats.registry import FileType
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
@@ -21,11 +20,11 @@ from ledgerbeam.io.storage.stat import FileInfo
 _REQUEST = 256 * 1024
 
 
-def why_not_by_record(kind: FileType, listed: FileInfo, options: Options | None, first: int) -> str | None:
+def stream_advice(compression: str, listed: FileInfo, options: Options | None, first: int) -> str | None:
     """Return a warning if the first member of a gzip archive does not end with its first record; else None.
 
     Args:
-        kind: Format and compression of the file.
+        compression: Name of the compression of the file.
         listed: The listed properties of the file.
         options: Storage options.
         first: Decompressed bytes of the first record.
@@ -33,7 +32,7 @@ def why_not_by_record(kind: FileType, listed: FileInfo, options: Options | None,
     Raises:
         ChangedSourceError: The file changed since it was listed; also StorageError.
     """
-    if kind.format.name != "warc" or kind.compression is None or kind.compression.name != "gzip":
+    if compression != "gzip":
         return None
     member, made = zlib.decompressobj(wbits=31), 0
     with RangeReader(listed.url, options, listed=listed) as reader:
