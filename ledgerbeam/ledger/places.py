@@ -73,7 +73,7 @@ def local_path(url: str) -> str:
 
 
 def sidecar_folder(url: str) -> str:
-    """Return the sidecar of a remote ledger: the local folder for what this host has read of the ledger.
+    """Return the sidecar of a remote ledger: the local folder with this host's copy of the ledger.
 
     The sidecar is below ``$LEDGERBEAM_CACHE``, else below ``$XDG_CACHE_HOME/ledgerbeam`` or ``~/.cache/ledgerbeam``. If
     this is on a network filesystem or not writable, the sidecar is below the system's temporary folder. A lost sidecar

@@ -1,11 +1,10 @@
 """Look-ups of the completion of millions of sources, in bounded memory.
 
-A lookup of a random id in LMDB reads a random page, and pages that were read count as memory of the process. A rerun
+A look-up of a random id in LMDB reads a random page, and pages that were read count as memory of the process. A rerun
 of a large job asks for nearly all ids. So once enough ids were found one by one, all completed ids are read in key
-order
-into two columns (16 bytes an id), and pages of ids are looked up there by binary search.
+order into two columns, 16 bytes an id. Later look-ups search the columns.
 
-An id in the columns is complete until a completion is withdrawn, which the ledger counts. Other ids are looked up in
+An id in the columns is complete until a completion is withdrawn, which the ledger counts. Other ids need a look-up in
 LMDB, since they may have been completed later.
 """
 
@@ -82,7 +81,7 @@ class CompletedIds:
         asked = columns[order]
         places = np.searchsorted(high, asked[:, 0])
         np.minimum(places, len(high) - 1, out=places)
-        # Of two ids with the same first half only the first is found here; the other is looked up in LMDB.
+        # Of two ids with the same first half only the first is found here; the other needs a look-up in LMDB.
         found = (high[places] == asked[:, 0]) & (low[places] == asked[:, 1])
         mask = np.empty(len(ids), np.bool_)
         mask[order] = found

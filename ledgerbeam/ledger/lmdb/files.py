@@ -102,7 +102,7 @@ def _refuse_links(path: str) -> None:
 
 
 def require_room(path: str) -> None:
-    """Refuse to create a ledger in a folder with other files: it would be hard to tell who owns them.
+    """Refuse to create a ledger in a folder with other files: their owner would be unclear.
 
     Remains of a killed creation may be there, and empty folders that a ledger makes.
 

@@ -27,7 +27,7 @@ _ID = re.compile(rb"[0-9a-f]{32}")
 def read_id(txn: Transaction, key: bytes = KEY_ID) -> str:
     """Return the id of an environment, or the id under another key of `meta`.
 
-    Raises ValueError if there is none.
+    Raises ValueError if it is missing.
     """
     row = txn.get(META, key)
     if row is None or _ID.fullmatch(row) is None:
@@ -156,13 +156,13 @@ def check_run(txn: Transaction, run: str) -> None:
 
 
 def last_run(txn: Transaction) -> dict[str, Any] | None:
-    """Return the newest run, with its id; None if there is none."""
+    """Return the newest run, with its id; None without runs."""
     newest = txn.last(RUNS)
     return None if newest is None else {"id": read_run_key(newest[0]), **read_run(newest[1])}
 
 
 def newest_number(txn: Transaction) -> int:
-    """Return the number of the newest run; 0 if there is none."""
+    """Return the number of the newest run; 0 without runs."""
     newest = txn.last(RUNS)
     return 0 if newest is None else int(read_run_key(newest[0]))
 

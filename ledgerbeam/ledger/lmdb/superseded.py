@@ -58,7 +58,7 @@ def encode_superseded(number: int, name: str) -> bytes:
 
 
 def decode_superseded(row: bytes) -> tuple[int, str]:
-    """Decode a row of `superseded`: the number with which it was superseded, and its name.
+    """Decode a row of `superseded`: the superseding number, and the name.
 
     Raises ValueError, struct.error.
     """

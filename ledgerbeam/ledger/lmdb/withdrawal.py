@@ -131,7 +131,7 @@ def withdrawn(environment: Environment) -> Iterator[tuple[bytes, Withdrawn]]:
 
 
 def _read(txn: Transaction, source: bytes) -> _Recorded | None:
-    """Return the recorded leaves of a source; None if there are none."""
+    """Return the recorded leaves of a source; None without leaves."""
     if txn.get(SOURCES, source) is None:
         return None
     done, pending = txn.get(COMPLETED, source), txn.get(PENDING, source)
@@ -173,7 +173,7 @@ def _applied_lineages(txn: Transaction, source: bytes) -> dict[bytes, Lineage]:
 def _shares(recorded: _Recorded) -> list[tuple[bytes, Totals]] | None:
     """Return the share of each task in the tally; see the module's docstring.
 
-    It is None if the tasks do not add up to the tally: a task of a complete source without a row may have been deeper.
+    Return None if the tasks do not add up to the tally: a task of a complete source without a row may have been deeper.
     """
     shares = {node: recorded.share(node) for node in recorded.accounts}
     rest = recorded.tally

@@ -82,7 +82,7 @@ class RecordCounts:
         return cls(records, records, {}, {}, {"": records} if records else {})
 
     def of_read(self, read: int) -> RecordCounts:
-        """Return the counts of a task of which `read` records were read, in place of the records given to the function.
+        """Return the counts for the records that were read, in place of those given to the function.
 
         An earlier function may have made several records from one, or fewer. The sum is always `read`: rejected records
         count first, then kept records, then dropped records. The earlier function dropped the remaining records.

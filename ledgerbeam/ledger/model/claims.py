@@ -113,7 +113,7 @@ def rank(run: str, source: bytes, start: int = 0) -> int:
 
 
 def order_key(run: str, source: bytes, lineage: Lineage) -> bytes:
-    """Return the key by which a run orders a planned task. Other runs start with other sources and other tasks.
+    """Return the sort key of a planned task for a run. Other runs start with other sources and other tasks.
 
     The tasks of a source stay together. So the readers of the source are reused, and the source is soon complete.
     """

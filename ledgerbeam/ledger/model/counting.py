@@ -39,8 +39,8 @@ def check_leaf(source_id: bytes, lineage: Lineage, terminal: Terminal) -> None:
     """Check the identity of a finished leaf.
 
     Raises:
-        UnsupportedShapeError: A pair of the lineage is not ``0 <= ordinal < count``, the id of the source has not 16
-            bytes, or `terminal` is unknown.
+        UnsupportedShapeError: A pair of the lineage is not ``0 <= ordinal < count``, the id of the source is not 16
+            bytes long, or `terminal` is unknown.
     """
     if len(source_id) != ID_BYTES:
         raise UnsupportedShapeError(f"a source is named by {ID_BYTES} bytes, found {source_id!r}")

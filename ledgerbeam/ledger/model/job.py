@@ -37,7 +37,7 @@ class Job:
         parameters: Values that JSON can hold. Only values that change the bytes or the names of outputs belong here;
             a worker count does not. Nested mappings are compared key by key.
         texts: The texts behind hashes among the parameters, as of `part_texts.pack_texts`. They are not part of the
-            job; they only show what has changed.
+            job; they only show changes.
     """
 
     pipeline: str

@@ -1,4 +1,4 @@
-"""Texts of the parts of a job: source code, values and small files, so that a ledger can show what has changed.
+"""Texts of the parts of a job: source code, values and small files, so that a ledger can show changes.
 
 A job holds hashes. Their texts are stored beside the job in its ledger, by hash, without credentials and bounded in
 size. The texts only explain a difference; the hashes alone decide equality.

@@ -114,7 +114,7 @@ class LedgerStore(LedgerSink, Protocol):
     def progress(self, ids: Sequence[bytes]) -> list[SourceProgress | None]:
         """Return the progress of each source of a page of source ids, in their order.
 
-        The progress is None for a source that is complete, replaced or unknown.
+        A complete, replaced or unknown source has no progress: None.
         """
 
     def finished(self, tasks: Sequence[tuple[bytes, Lineage]]) -> list[bool]:
@@ -148,7 +148,7 @@ class LedgerStore(LedgerSink, Protocol):
         """Record finished and failed tasks, durably, in one transaction.
 
         Leaves of complete sources change nothing. The outputs of leaves of replaced sources are superseded. In a local
-        ledger, the sources that replaced them run again if such an output was written over an output of theirs. A
+        ledger, the sources that replaced them run again if such an output has overwritten one of their outputs. A
         failure of a finished task changes nothing. A failure of a task that has fanned out is recorded, and cleared by
         the next leaf below the task. If a leaf is in error, all others are recorded before the error is raised.
 

@@ -129,7 +129,7 @@ class _Pauses:
                 gc.enable()
 
     def forget_parent(self) -> None:
-        """Reset the state in a forked process, in which no other thread exists."""
+        """Reset the state in a forked process, which has no other threads."""
         if self._count and self._was_on:
             gc.enable()
         self._reset()

@@ -246,7 +246,7 @@ class Replayer:
         """Fold all objects that are not folded yet.
 
         Returns:
-            The names of the existing segments and snapshots, all of which are folded.
+            The names of the existing segments and snapshots; all are folded.
 
         Raises:
             LedgerDamagedError: An object is damaged, or its number does not follow. All objects before it were folded.

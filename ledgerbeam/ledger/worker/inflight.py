@@ -111,7 +111,7 @@ _files_lock = threading.Lock()
 
 
 class InflightMarks:
-    """This process's marks in a folder. Thread-safe and picklable; a forked process has marks of its own."""
+    """This process's marks in a folder. Thread-safe and picklable; a forked process starts without marks."""
 
     def __init__(self, folder: str) -> None:
         """Set the folder, without creating or opening anything.

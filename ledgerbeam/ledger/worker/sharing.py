@@ -153,7 +153,7 @@ class Sharing:
         return self._clock() >= self._next_publish and (bool(self._own.spans) or not board.is_empty())
 
     def turn(self, board: Board) -> None:
-        """Do what is due. Call it several times a second while workers draw from a board."""
+        """Run the actions that are due. Call it several times a second while workers draw from a board."""
         now = self._clock()
         is_due = self.is_due(board)
         if is_due:
