@@ -5,26 +5,15 @@ Modules for remote ledgers are imported on first use, so that local ledgers open
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-from typing import TYPE_CHECKING
-
-from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Options
 from ledgerbeam.io.native import set_crash_message
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, decode_claims
-from ledgerbeam.ledger.model.identity import run_order
 from ledgerbeam.ledger.model.store import LedgerSink
 from ledgerbeam.ledger.places import open_local_store, sidecar_folder
-from ledgerbeam.ledger.worker.folder_claims import FolderClaims, read_folder_claims
-from ledgerbeam.ledger.worker.run_folders import RunFolder, RunFolders
-
-if TYPE_CHECKING:
-    from ledgerbeam.ledger.remote.store import RemoteStore
+from ledgerbeam.ledger.worker.run_folders import RunFolders
 
 
 def open_store(
@@ -88,53 +77,6 @@ def open_mirror(url: str) -> LedgerStore:
     """
     path = url if is_local(url) else sidecar_folder(ObjectFolder(url).url)
     return open_local_store(path, create=False, read_only=True)
-
-
-def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:
-    """Return the place where the launchers of a ledger exchange claims.
-
-    Args:
-        store: The ledger.
-        folder: Folder of the launcher's run.
-        run: Id of the run.
-    """
-    folders = run_folders(store)
-    remote = _as_remote(store)
-    if remote is None:
-        return FolderClaims(folders, folder, run)
-    from ledgerbeam.ledger.remote.claims import ObjectClaims  # noqa: PLC0415
-
-    return ObjectClaims(remote, run, os.uname().nodename, folders.lives)
-
-
-def read_claims(store: LedgerStore) -> list[Claims]:
-    """Return the current claims of launchers, sorted by run. They are hints: a launcher may have died since.
-
-    For a remote ledger, the objects found by the last `refresh` are read. Unreadable claims are left out.
-
-    Raises:
-        StorageError: The store does not answer.
-    """
-    remote = _as_remote(store)
-    if remote is None:
-        folders = run_folders(store)
-        found = [read_folder_claims(folders, launcher.run) for launcher in folders.launchers() if launcher.lives]
-    else:
-        found = remote.parts()[0].read(remote.claimed)
-    claims: list[Claims] = []
-    for data in found:
-        with suppress(ValueError, LedgerbeamError):
-            claims += [] if data is None else [decode_claims(data)]
-    return sorted(claims, key=lambda each: run_order(each.run))
-
-
-def _as_remote(store: LedgerStore) -> RemoteStore | None:
-    """Return the store if its ledger is on an object store; None for a local ledger."""
-    if type(store) is LmdbStore:
-        return None
-    from ledgerbeam.ledger.remote.store import RemoteStore  # noqa: PLC0415
-
-    return store if isinstance(store, RemoteStore) else None
 
 
 def run_folders(store: LedgerStore) -> RunFolders:

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
+from ledgerbeam.ledger.claim_places import ObjectClaims
 from ledgerbeam.ledger.model.claims import Span, order_key
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.remote.claims import ObjectClaims
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.ledger.worker import task_board

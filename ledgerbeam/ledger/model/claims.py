@@ -15,6 +15,9 @@ from typing import NamedTuple, Protocol
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.values import decode, encode, identity, integer, mapping, row, rows, seconds, text
 
+CLAIMS = "claims"
+"""Folder of the claims of launchers in a remote ledger. Claims are not part of the ledger's content."""
+
 MOST_SPANS = 10_000
 MOST_BYTES = 1 << 20
 MOST_SECONDS = 600.0

@@ -17,6 +17,7 @@ from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.environment import Environment
 from ledgerbeam.ledger.lmdb.tables import META, SUPERSEDED, Transaction
+from ledgerbeam.ledger.model.claims import CLAIMS
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.model.values import decode, encode, integer, mapping, rows, shown, text
 from ledgerbeam.ledger.remote import apply as sidecar
@@ -44,9 +45,6 @@ SEGMENTS = "segments"
 
 SNAPSHOTS = "snapshots"
 """Folder of the snapshots."""
-
-CLAIMS = "claims"
-"""Folder of the claims of launchers, which are not part of the ledger's content."""
 
 _NUMBER = "([0-9]{6,12})"
 _SEGMENT = re.compile(rf"{SEGMENTS}/{_NUMBER}/([stz])-[A-Za-z0-9.-]{{1,200}}\.seg")

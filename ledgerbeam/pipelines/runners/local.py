@@ -16,10 +16,10 @@ from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.compression.streams import Expansion
 from ledgerbeam.ledger import LedgerStore, Source, Totals
+from ledgerbeam.ledger.claim_places import claim_place
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.runs import SetUps, WorkTime
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.opening import claim_place
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.committed import committed_notes
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ledgerbeam.ledger.claim_places import ObjectClaims
 from ledgerbeam.ledger.model.claims import Claims, Span, encode_claims
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.remote.claims import ObjectClaims
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import leaf_of, plain
