@@ -94,9 +94,11 @@ def test_what_came_of_a_source_that_is_gone_is_not_listed(tmp_path: Path, store:
 def test_a_job_that_is_not_complete_is_not_read(tmp_path: Path, store: LedgerStore) -> None:
     commit(store, Source("/in/a", 1, "1"), "a.jsonl")
     store.register([Source("/in/b", 1, "1")])
-    with pytest.raises(LedgerError, match="step one: not complete: 1 of its sources are, 1 are open, 0 failed"):
+    with pytest.raises(
+        LedgerError, match="step one: it is not complete: 1 of its sources are complete, 1 open, 0 failed"
+    ):
         listed(tmp_path, store)
-    with pytest.raises(LedgerError, match="step one: not complete"):  # before anything is listed
+    with pytest.raises(LedgerError, match="step one: it is not complete"):  # before anything is listed
         next(RecordedListing((of_job(store, tmp_path),)).pages())
 
 
@@ -248,7 +250,7 @@ def test_a_job_that_is_begun_again_while_it_is_listed_is_not_read(tmp_path: Path
     pages = RecordedListing((of_job(store, tmp_path),)).pages()
     assert next(pages).urls == [f"{tmp_path}/out/a.jsonl"]
     store.register([Source("/in/b", 1, "1")])
-    with pytest.raises(LedgerError, match="step one: not complete"):
+    with pytest.raises(LedgerError, match="step one: it is not complete"):
         next(pages)
 
 
