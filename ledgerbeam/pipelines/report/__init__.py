@@ -1,1 +1,1 @@
-"""What a run shows: progress, failures, the HTML report."""
+"""Reports on jobs: progress, failures, tables, metrics and the HTML report."""

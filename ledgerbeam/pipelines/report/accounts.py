@@ -1,4 +1,4 @@
-"""What became of records, as people see it: the one place that makes it of `RecordCounts`."""
+"""Record counts for people: lines and table rows made from `RecordCounts`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.ledger.model.accounts import RecordCounts
 
 MAIN_ROUTE = "(no route)"
-"""What stands for the route without a name."""
+"""Label of the route without a name."""
 
 SHOWN_NAMES = 10
 
 
 def shown_records(counts: RecordCounts) -> dict[str, Any]:
-    """Return counts as `RecordCounts.as_dict` does, the names without secrets."""
+    """Return `RecordCounts.as_dict` with secrets removed from the names."""
     shown = counts.as_dict()
     return {name: _shown_names(value) if isinstance(value, Mapping) else value for name, value in shown.items()}
 
 
 def account_lines(counts: RecordCounts) -> list[tuple[str, str]]:
-    """Return names and values that say what became of records; one line if all were written without a route."""
+    """Return record counts as names and values. If all records were written without a route, return one line."""
     if counts.is_plain:
         return [("records", f"{counts.records:,}")]
     dropped, rejected = (sum(part.values()) for part in (counts.dropped, counts.rejected))
@@ -35,7 +35,7 @@ def account_lines(counts: RecordCounts) -> list[tuple[str, str]]:
 
 
 def account_table(counts: RecordCounts) -> list[tuple[str, str, int]]:
-    """Return rows of what became of records, of the reason or route, and of the number; most first of each kind."""
+    """Return rows of outcome, reason or route, and number of records. In each outcome, the largest number is first."""
     rows = [("read", "", counts.read), ("kept", "", counts.kept)]
     written = _routes(counts) or {"": counts.records}
     for what, part in (("dropped", counts.dropped), ("rejected", counts.rejected), ("written", written)):
@@ -44,7 +44,7 @@ def account_table(counts: RecordCounts) -> list[tuple[str, str, int]]:
 
 
 def _routes(counts: RecordCounts) -> Mapping[str, int]:
-    """Return what was written by route, if there is another than that without a name."""
+    """Return the number of records written by route; empty if only the route without a name was written."""
     if set(counts.written) <= {""}:
         return {}
     return {name or MAIN_ROUTE: number for name, number in counts.written.items()}
@@ -58,7 +58,7 @@ def _shown_names(part: Mapping[str, int]) -> dict[str, int]:
 
 
 def _most_first(part: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return the names with the greatest numbers; the last may stand for all others."""
+    """Return the `SHOWN_NAMES` largest entries, largest first, and one entry for the sum of the others."""
     ordered = sorted(part.items(), key=lambda item: (-item[1], item[0]))
     rest = ordered[SHOWN_NAMES:]
     others = [(f"{len(rest):,} more", sum(number for _, number in rest))] if rest else []

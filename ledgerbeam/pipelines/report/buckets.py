@@ -1,4 +1,4 @@
-"""The buckets of an exchange: how many there are, how large, and how unequal."""
+"""Number, size and skew of the buckets of an exchange."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ledgerbeam.sources.kind import BUCKET_SCHEME
 
 @dataclass(frozen=True)
 class BucketSizes:
-    """The buckets of an exchange that have records.
+    """Sizes of the buckets of an exchange that have records.
 
     Attributes:
-        number: How many there are.
-        bytes: Of their records: what the second stage reads.
-        median: Bytes of the one in the middle.
-        largest: Bytes of the largest.
-        largest_bucket: Its name, which the names of its shards begin with.
+        number: Number of buckets.
+        bytes: Total bytes of their records, which the second stage reads.
+        median: Median size in bytes.
+        largest: Size of the largest bucket in bytes.
+        largest_bucket: Name of the largest bucket. The names of its shards start with it.
     """
 
     number: int
@@ -31,11 +31,11 @@ class BucketSizes:
 
     @property
     def skew(self) -> float:
-        """How many times larger than the mean the largest is."""
+        """Size of the largest bucket divided by the mean size."""
         return self.largest * self.number / self.bytes
 
     def values(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
+        """Return the sizes as a JSON object."""
         return {
             "number": self.number,
             "bytes": self.bytes,
@@ -47,7 +47,7 @@ class BucketSizes:
 
 
 def bucket_sizes(store: LedgerStore) -> BucketSizes | None:
-    """Return the sizes of the buckets that a ledger has as its sources; None if its sources are others, or none."""
+    """Return the sizes of the buckets that are the sources of a ledger; None if no source is a bucket with records."""
     first = next(iter(islice(store.sources(), 1)), None)
     if first is None or not first.url.startswith(BUCKET_SCHEME):
         return None

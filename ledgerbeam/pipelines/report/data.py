@@ -1,4 +1,4 @@
-"""What the report of a ledger shows: sums and samples of bounded size, whatever the job's."""
+"""Data of the HTML report: sums and samples whose size does not depend on the size of the job."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SHOWN_HOSTS = 30
 SPANS_A_BAND = 200
 UNNAMED = "not known"
 SHOWN_KINDS = 12
-LEAD_SECONDS = 60  # of a run before its first task ends
-DURATIONS_A_BIN = 4  # of eight to a doubling
+LEAD_SECONDS = 60  # maximum time from the start of a run to the end of its first task
+DURATIONS_A_BIN = 4  # the ledger's scale has eight durations per doubling
 
 _STEP_SECONDS = tuple(
     unit * n
@@ -42,14 +42,14 @@ _DAY = 86_400
 
 @dataclass(frozen=True)
 class Step:
-    """What was recorded in one step of time.
+    """Work recorded in one interval of time.
 
     Attributes:
-        begin: Seconds since 1970 UTC.
-        end: Seconds since 1970 UTC, later than `begin`.
-        work: What was recorded in it.
-        failures: Failures that were recorded in it.
-        tasks_so_far: Tasks recorded up to its end.
+        begin: Start of the interval, in seconds since 1970 UTC.
+        end: End of the interval, in seconds since 1970 UTC, later than `begin`.
+        work: Work recorded in the interval.
+        failures: Number of failures recorded in the interval.
+        tasks_so_far: Number of tasks recorded up to `end`.
     """
 
     begin: float
@@ -59,7 +59,7 @@ class Step:
     tasks_so_far: int
 
     def rate(self, number: int) -> float:
-        """Return how many a second `number` in this step is."""
+        """Return `number` divided by the seconds of the step."""
         return number / (self.end - self.begin)
 
 
@@ -68,10 +68,10 @@ class HostBand:
     """The course of a job on one host.
 
     Attributes:
-        host: Its name; of the last band maybe that it stands for all further hosts.
-        runs: When its runs were at work: seconds since 1970 UTC, begin and end.
-        steps: What its runs have recorded, as in the course of the job; only steps in which there was anything.
-        number: Of its runs.
+        host: Name of the host. The last band may stand for several hosts; its name says so.
+        runs: Start and end of each run, in seconds since 1970 UTC.
+        steps: Work of the runs, on the steps of the whole job. Steps without work are left out.
+        number: Number of runs.
     """
 
     host: str
@@ -81,22 +81,22 @@ class HostBand:
 
     @property
     def tasks(self) -> int:
-        """Recorded tasks."""
+        """Number of recorded tasks."""
         return sum(step.work.tasks for step in self.steps)
 
     @property
     def records(self) -> int:
-        """Their records."""
+        """Number of records of the recorded tasks."""
         return sum(step.work.records for step in self.steps)
 
     @property
     def failures(self) -> int:
-        """Recorded failures."""
+        """Number of recorded failures."""
         return sum(step.failures for step in self.steps)
 
     @property
     def fastest(self) -> float:
-        """Tasks a second in the busiest step."""
+        """Tasks per second in the busiest step."""
         return max((step.rate(step.work.tasks) for step in self.steps), default=0.0)
 
 
@@ -121,12 +121,12 @@ class FailureKind:
 
 @dataclass
 class OpenTasks:
-    """An estimate of the open tasks of sources, by their sizes.
+    """An estimate of the open tasks of sources, from the sizes of the sources.
 
     Attributes:
-        task_size: Size of a task, in what the sizes of sources are counted in; None if it is not known.
-        open: Open tasks of sources without a failure, at least one each.
-        in_failed: Open tasks of sources with failures, including those that failed.
+        task_size: Size of a task, in the unit of the sizes of sources; None if it is not known.
+        open: Open tasks of sources without a failure, at least one for each source.
+        in_failed: Open tasks of sources with failures, including the failed tasks.
     """
 
     task_size: int | None
@@ -142,38 +142,38 @@ class OpenTasks:
             self.in_failed += max(expected - row.totals.tasks, 1)
 
     def without(self, failed: int, *, has_ended: bool = False) -> int:
-        """Return how many tasks are open and have not failed.
+        """Return the number of open tasks that have not failed.
 
         Args:
-            failed: How many have failed.
-            has_ended: Whether the last run reached its end: then all open tasks of sources with failures have failed.
+            failed: Number of failed tasks.
+            has_ended: Whether the last run reached its end. If so, all open tasks of sources with failures have failed.
         """
         return self.open + (0 if has_ended else max(self.in_failed - failed, 0))
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """Everything that a report shows.
+    """All data of a report.
 
     Attributes:
-        ledger: Its URL.
-        status: What `LedgerStore.status` gave.
-        records: What became of all records.
-        open_tasks: About how many tasks are neither done nor failed.
+        ledger: URL of the ledger.
+        status: The result of `LedgerStore.status`.
+        records: Counts of all records.
+        open_tasks: Estimated number of tasks that are neither done nor failed.
         progress: Rates and time left.
-        steps: Course of the job, in time order, without gaps; the first begins with the first run, the last ends with
-            the last.
-        step_seconds: Length of the other steps.
-        hosts: The same by host, those that did most first.
+        steps: Course of the job, in time order, without gaps. The first step starts with the first run, and the last
+            step ends with the last run.
+        step_seconds: Length of all other steps, in seconds.
+        hosts: Course of the job by host. Hosts with the most tasks are first.
         durations: Task durations, shortest first, without gaps.
-        quantiles: Durations in seconds below which half, 95 % and 99 % of tasks are, and the longest, by their name.
-        kinds: Failures by reason, most first; the last may stand for all further reasons.
-        slowest: Sources whose tasks took longest, added up, slowest first.
+        quantiles: Median, 95 % and 99 % quantile and maximum of the task durations in seconds, by name.
+        kinds: Failures by reason, largest number first. The last entry may stand for all further reasons.
+        slowest: Sources with the largest total task time, largest first.
         runs: The newest runs, newest first, as `shown_runs` returns them.
         runs_left_out: Number of older runs.
-        stages: The earlier stages of the job, if it has several, and then the last one, by name.
-        statistics: What the functions observed in all stages, as rows of a table.
-        statistics_error: Why there are none, if they do not read.
+        stages: State of each stage by name, the last stage last; empty for a job of one stage.
+        statistics: Statistics of the functions of all stages, as rows of a table.
+        statistics_error: Error of reading the statistics; empty if they were read.
     """
 
     ledger: str
@@ -196,7 +196,7 @@ class ReportData:
 
 
 def report_data(store: LedgerStore, storage_options: Mapping[str, Any] | None = None) -> ReportData:
-    """Read from a ledger, and those of its earlier stages, what its report shows."""
+    """Read the data of a report from a ledger and the ledgers of its earlier stages."""
     status, runs, durations = store.status(), shown_runs(store), store.durations()
     history = store.history()
     step_seconds = _step_seconds(history)
@@ -229,7 +229,7 @@ def report_data(store: LedgerStore, storage_options: Mapping[str, Any] | None = 
 
 
 def _statistics(store: LedgerStore, options: Mapping[str, Any]) -> tuple[list[StatisticRow], str]:
-    """Return what functions observed; a report without that is better than none."""
+    """Return the statistics and an empty error; if they cannot be read, the report shows the error instead."""
     try:
         found = stage_statistics(store, options)
     except LedgerError as error:
@@ -245,7 +245,10 @@ def _counted(rows: Iterable[SourceRow], advance: Any, owed: OpenTasks) -> Iterab
 
 
 def _task_size(status: Mapping[str, Any]) -> int | None:
-    """Return the size of a task: of a graph, whose sources are counted in records, only if it is in records too."""
+    """Return the size of a task; None if it is unknown.
+
+    Sources of a graph have sizes in records, so a task size in bytes does not count for them.
+    """
     parameters = (status["job"] or {}).get("parameters", {})
     found = parameters.get("task_records") or (None if "graph" in parameters else parameters.get("task_bytes"))
     return found if isinstance(found, int) and found > 0 else None
@@ -260,7 +263,7 @@ def _task_time(row: SourceRow) -> int:
 
 
 def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[str, Any]]) -> list[Step]:
-    """Add history up to steps of a length."""
+    """Sum history rows to steps of `seconds`."""
     if not history:
         return []
     found = {begin: list(rows) for begin, rows in groupby(history, key=lambda row: row.time // seconds * seconds)}
@@ -280,7 +283,7 @@ def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[s
 def _bands(
     history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]], steps: Sequence[Step], seconds: int
 ) -> list[HostBand]:
-    """Return the course of the job on each host, on the steps of the whole; the last band may stand for several."""
+    """Return the course of the job on each host, on the steps of the whole job; the last band may be several hosts."""
     if not steps:
         return []
     named = {run["id"]: str(run["info"].get("host") or UNNAMED) for run in runs}
@@ -307,7 +310,7 @@ def _bands(
 
 
 def _steps_of_band(rows: Iterable[HistoryRow], steps: Sequence[Step], first: int, seconds: int) -> list[Step]:
-    """Add the history of a band up to the steps of the whole, of which the first has the number `first`."""
+    """Sum the history rows of a band to the steps of the whole job. `first` is the number of the first step."""
     found: dict[int, list[HistoryRow]] = defaultdict(list)
     for row in rows:
         found[row.time // seconds].append(row)
@@ -322,7 +325,7 @@ def _steps_of_band(rows: Iterable[HistoryRow], steps: Sequence[Step], first: int
 
 
 def _bounds(history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Return when the first run began and the last ended, or now, so far as they lie in the ends of history."""
+    """Return start and end of the course: of the first and last run if near the ends of history, else those ends."""
     first, last = history[0].time, history[-1].time
     begins = [run["began"] for run in runs if first - LEAD_SECONDS < run["began"] < first + HISTORY_SECONDS - 1]
     ends = [
@@ -333,7 +336,7 @@ def _bounds(history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]]) ->
 
 
 def _step_seconds(history: Sequence[HistoryRow]) -> int:
-    """Return the shortest round step of which fewer than `STEPS` cover a history."""
+    """Return the shortest round step length in seconds that covers the history with fewer than `STEPS` steps."""
     span = history[-1].time + HISTORY_SECONDS - history[0].time if history else 0
     for seconds in _STEP_SECONDS:
         if span < seconds * (STEPS - 1):
@@ -342,7 +345,7 @@ def _step_seconds(history: Sequence[HistoryRow]) -> int:
 
 
 def _duration_bins(durations: Mapping[float, int]) -> list[DurationBin]:
-    """Put neighbours of the ledger's scale together, and bins of no task between others."""
+    """Merge neighbouring durations of the ledger's scale to bins, and fill gaps with empty bins."""
     if not durations:
         return []
     first = min(durations)

@@ -1,4 +1,4 @@
-"""Failures of a ledger, grouped by what they say."""
+"""Failures of a ledger, grouped by reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ledgerbeam.pipelines.report.run_info import retry_command
 
 @dataclass(slots=True)
 class _Group:
-    """What is known of the failures of one reason while they are read."""
+    """Failures of one reason that have been read so far."""
 
     example: dict[str, Any]
     last_source: bytes
@@ -24,16 +24,16 @@ class _Group:
 
 
 def grouped_failures(rows: Iterable[FailureRow], ledger: str, last_run: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the failures by reason: the largest group first, equal ones by reason.
+    """Return the failures by reason, largest group first; groups of equal size are sorted by reason.
 
-    ``{"reason", "count", "sources", "quarantined", "example", "retry"}``: numbers of tasks, of their sources and of
-    those that are quarantined; the first failure; a shell command that does these sources again, quarantined tasks
-    too, or None if `last_run` did not record how the job was started.
+    A group is ``{"reason", "count", "sources", "quarantined", "example", "retry"}``. ``count``, ``sources`` and
+    ``quarantined`` are numbers of tasks, sources and quarantined tasks. ``example`` is the first failure. ``retry`` is
+    a shell command that processes these sources again, with quarantined tasks; None if `last_run` has no command.
 
     Args:
-        rows: In the order of `LedgerStore.failures`; only one of each reason is held.
+        rows: In the order of `LedgerStore.failures`. One row per reason is kept in memory.
         ledger: URL of the ledger.
-        last_run: What `LedgerStore.status` gave.
+        last_run: The last run, from `LedgerStore.status`.
     """
     groups: dict[str, _Group] = {}
     for row in rows:
@@ -42,7 +42,7 @@ def grouped_failures(rows: Iterable[FailureRow], ledger: str, last_run: dict[str
             group = groups[row.reason] = _Group(failure_values(row), row.source_id)
         group.count += 1
         group.quarantined += row.quarantined
-        if row.source_id != group.last_source:  # the failures of a source come together
+        if row.source_id != group.last_source:  # failures are ordered by source
             group.sources += 1
             group.last_source = row.source_id
     return [

@@ -1,8 +1,8 @@
-"""What each host and its runs do: what they have recorded, how fast, what they have in work, and whether they live.
+"""Hosts and their runs: recorded work, rates, spans in progress and liveness.
 
-Clocks of hosts may be wrong. So whether a run that cannot be seen from here lives is judged by the clock of who looks,
-from when it showed something new: that takes two looks. At the first look there are only the times that the run has
-recorded by its own clock; a time to come counts as now.
+Clocks of hosts may be wrong. The liveness of a run on another host is judged by the observer's clock: from the time
+of the last observed progress, which takes two observations. The first observation has only times of the run's own
+clock; a time in the future counts as now.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ledgerbeam.pipelines.report.progress import RECENT_SECONDS, rates_of, recen
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work
 
 SHOWN_SPANS = 20
-"""Spans in work of a run that are named."""
+"""Maximum number of spans in progress that are listed for a run."""
 
 
 @dataclass(frozen=True)
@@ -30,24 +30,24 @@ class HostRun:
     """One run on a host.
 
     Attributes:
-        run: Its id.
-        engine: ``local``, or the Beam option that names the runner.
-        state: As `run_state` says; of a run that cannot be seen from here ``running`` if it showed something new in the
-            last minute, ``silent`` if it did not, and ``running, or killed`` while claims of it lie there of which one
-            look does not tell how old they are.
-        pid: Of its launcher.
-        workers: How many it has; None if it did not say.
-        began: Seconds since 1970 UTC, by its own clock.
-        ended: The same; None if it has not.
-        tasks: That it has recorded.
-        records: Of these tasks.
-        bytes: That they have written.
-        sources: That became complete by them.
-        failures: That it has recorded.
-        rates: Of these numbers in a second, over the last minute; None unless it is at work.
-        silent: Seconds since it showed something new; None if it has ended.
-        spans: How many spans it says to have in work, or about to begin; None if it says nothing.
-        in_work: Some of them: ``source``, ``start``, ``stop``.
+        run: ID of the run.
+        engine: ``local``, or the name of the runner in the Beam options.
+        state: The result of `run_state`. A run that cannot be observed from here is ``running`` if it made progress in
+            the last minute, otherwise ``silent``. It is ``running, or killed`` while it has claims whose age is not
+            known after one observation.
+        pid: Process ID of the launcher.
+        workers: Number of workers; None if the run did not record it.
+        began: Start time in seconds since 1970 UTC, by the host's clock.
+        ended: End time in seconds since 1970 UTC, by the host's clock; None if the run has not ended.
+        tasks: Number of tasks recorded by the run.
+        records: Number of records of these tasks.
+        bytes: Number of bytes written by these tasks.
+        sources: Number of sources that these tasks completed.
+        failures: Number of failures recorded by the run.
+        rates: These numbers per second over the last minute; None unless the run is active.
+        silent: Seconds since the last progress; None if the run has ended.
+        spans: Number of spans that the run claims, in progress or about to start; None if it publishes no claims.
+        in_work: Some of these spans: ``source``, ``start``, ``stop``.
     """
 
     run: str
@@ -69,39 +69,39 @@ class HostRun:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether it is at work, as far as is known."""
+        """Whether the run is active, as far as is known."""
         return self.state in ("running", UNSEEN)
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host, by the name that it gives itself, with its runs, oldest first."""
+    """A host, by its own host name, and its runs, oldest first."""
 
     host: str
     runs: Sequence[HostRun]
 
     @property
     def at_work(self) -> list[HostRun]:
-        """The runs that are at work, as far as is known."""
+        """The active runs, as far as is known."""
         return [run for run in self.runs if run.is_at_work]
 
     def total(self, name: str) -> int:
-        """Return the sum of a number of all runs."""
+        """Return the sum of an attribute over all runs."""
         return sum(getattr(run, name) for run in self.runs)
 
     def rate(self, name: str) -> float:
-        """Return the sum of a rate of the runs that are at work."""
+        """Return the sum of a rate over the active runs."""
         return sum(run.rates[name] for run in self.runs if run.rates is not None)
 
     def values(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
+        """Return the host as a JSON object."""
         sums = {name: self.total(name) for name in (*Work._fields, "failures")}
         return {"host": self.host, "at_work": len(self.at_work), **sums, "runs": [asdict(run) for run in self.runs]}
 
 
 @dataclass
 class _Sight:
-    """What a run showed last, since when, and whether that was anything new to who looks."""
+    """Last observation of a run: its content, the time of its last change, and whether a change was observed."""
 
     shown: Any
     since: float
@@ -110,10 +110,10 @@ class _Sight:
 
 
 class Sightings:
-    """What runs have shown to one who looks again and again, by the clock of who looks.
+    """Repeated observations of runs, by the observer's clock.
 
     Args:
-        clock: Seconds.
+        clock: Returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -121,7 +121,7 @@ class Sightings:
         self._seen: dict[str, _Sight] = {}
 
     def look(self, run: str, shown: Any, done: Work) -> None:
-        """Note what a run shows now, and what it has done."""
+        """Record an observation of a run, and its work so far."""
         now = self._clock()
         seen = self._seen.setdefault(run, _Sight(shown, now))
         if seen.shown != shown:
@@ -129,22 +129,22 @@ class Sightings:
         seen.done = [row for row in seen.done if row[0] >= now - RECENT_SECONDS] + [(now, done)]
 
     def silent(self, run: str, recorded: float) -> float:
-        """Return for how many seconds a run has shown nothing new.
+        """Return the seconds since the last progress of a run.
 
         Args:
-            run: Its id.
-            recorded: How long ago it has recorded something by its own clock, which may be wrong.
+            run: ID of the run.
+            recorded: Seconds since the last record of the run by its own clock, which may be wrong.
         """
         seen = self._seen[run]
         watched = self._clock() - seen.since
         return watched if seen.is_news else max(watched, recorded)
 
     def watched(self, run: str) -> float:
-        """Return for how many seconds a run has shown the same."""
+        """Return the seconds since the last observed change of a run."""
         return self._clock() - self._seen[run].since
 
     def rates(self, run: str) -> dict[str, float] | None:
-        """Return what a run has done in a second since a minute ago; None before there are two looks."""
+        """Return the rates of a run over the last minute; None before two observations."""
         done = self._seen[run].done
         (began, before), (now, by_now) = done[0], done[-1]
         if now - began < 1:
@@ -158,16 +158,16 @@ def hosts_of(
     sightings: Sightings | None = None,
     claims: Sequence[Claims] | None = None,
 ) -> list[Host]:
-    """Return what each host and its runs do, the hosts by name.
+    """Return the hosts of a job and the state of their runs, hosts sorted by name.
 
     Args:
         store: The ledger, as of its last `refresh`.
-        runs: What `shown_runs` gave.
-        sightings: What was seen at former looks.
-        claims: What launchers say that they have in work; None asks for it.
+        runs: The result of `shown_runs`.
+        sightings: Earlier observations.
+        claims: Claims of launchers; None reads them.
 
     Raises:
-        StorageError: If the store does not answer.
+        StorageError: The store does not answer.
     """
     sightings = Sightings() if sightings is None else sightings
     said = {found.run: found for found in (read_claims(store) if claims is None else claims)}
@@ -185,7 +185,7 @@ def _host(run: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class _HostLook:
-    """One look at one run."""
+    """One observation of one run."""
 
     found: Mapping[str, Any]
     recorded: HistoryRow | None
@@ -220,12 +220,12 @@ class _HostLook:
         )
 
     def _recorded(self) -> float:
-        """Return how many seconds ago the run has recorded something, by its own clock."""
+        """Return the seconds since the last record of the run, by its own clock."""
         last = self.found["began"] if self.recorded is None else self.recorded.time + HISTORY_SECONDS
         return max(0.0, time.time() - max(last, self.found["began"]))
 
     def _recent(self) -> dict[str, float]:
-        """Return what was done in a second of the last minute, by the times that were recorded."""
+        """Return the rates over the last minute, by the recorded times."""
         now = time.time()
         since = recent_since(now)
         work = Work.of(filter(None, [self.recent]))

@@ -1,4 +1,4 @@
-"""Whether indexes fit their sources, and footers their files."""
+"""Checks of indexes against their sources, and of the footers of column files."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class IndexCheck:
     """A check of the indexes of sources, several at a time.
 
     Attributes:
-        location: Where the indexes lie.
-        group: How tar members make samples.
+        location: Location of the indexes.
+        group: Grouping of tar members to samples.
         options: Storage options.
-        deep: Whether the sources are scanned again and every record is decoded.
-        columns: Which columns are read of files of columns; all for none.
+        deep: Whether to scan the sources again and decode every record.
+        columns: Columns to read of column files; empty for all.
     """
 
     location: IndexLocation
@@ -47,7 +47,7 @@ class IndexCheck:
         """Check the sources of a listing.
 
         Yields:
-            The URL of each source, and the number of its records; if its index does not fit, the problem instead.
+            The URL of each source with its number of records, or with the problem if the check fails.
         """
         sources = (url for page in pages for url in page.urls)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -64,10 +64,10 @@ class IndexCheck:
         """Check one source's index and return its number of records.
 
         Raises:
-            IndexNotFoundError: If it has no index.
-            IndexMismatchError: If the index does not fit; a deep check also finds one whose offsets a fresh scan does
-                not.
-            SourceError: If a deep check finds a record that does not decode.
+            IndexNotFoundError: The source has no index.
+            IndexMismatchError: The index does not match the source. A deep check also compares its offsets with a
+                fresh scan.
+            SourceError: A deep check finds a record that cannot be decoded.
         """
         found = recognize(url, [TarFormat(self.group)])
         columns = found.columns()
@@ -83,7 +83,7 @@ class IndexCheck:
         return index.count
 
     def _check_columns(self, kind: ColumnFormat, url: str) -> int:
-        """Check the footer of a file of columns; a deep check also decodes every row."""
+        """Check the footer of a column file; a deep check also decodes every row."""
         with closing(kind.open_columns(url, self.options)) as reader:
             count = len(reader)
             start = 0
@@ -103,12 +103,12 @@ class IndexCheck:
     def _check_offsets(self, kind: OffsetFormat, index: IndexFile, source: FileInfo) -> None:
         found = index.load()
         expected = build_index(source.url, self.options, configured=[kind])
-        # The sentinel may lie anywhere in the padding that ends a tar; check_index has judged it.
+        # The last offset may be anywhere in the padding at the end of a tar file; check_index has checked it.
         if not np.array_equal(expected[:-1], found[:-1]):
             shared = min(len(expected), len(found)) - 1
             differs = np.flatnonzero(expected[:shared] != found[:shared])
             first = int(differs[0]) if len(differs) else shared
             raise IndexMismatchError(
-                f"{index.url}: does not fit {source.url}: record {first} of {len(found) - 1:,} lies elsewhere in a "
-                f"fresh scan of {len(expected) - 1:,} records; index it again with: {index_again(source.url)}"
+                f"{index.url}: does not match {source.url}: record {first} of {len(found) - 1:,} has another offset in "
+                f"a fresh scan of {len(expected) - 1:,} records; index it again with: {index_again(source.url)}"
             )

@@ -1,6 +1,7 @@
-"""A ledger as Python sees it: how far its job is, and what it has recorded, as plain values and Arrow tables.
+"""Read-only Python view of a ledger: the job's progress and recorded rows, as plain values and Arrow tables.
 
-The result of every job holds one of which few values are asked for. So each of them imports what it is made with.
+Every job result holds a `Ledger`, and most programs use few of its methods. Each method therefore imports its own
+dependencies.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class LedgerRows:
-    """Rows of a ledger. They are read when they are asked for, page by page, and each time as they are then.
+    """Rows of a ledger. Each iteration reads the current rows, page by page.
 
-    Iterate over it for a dict for each row; `len` does not read them.
+    Iteration yields a dict for each row. `len` does not read the rows.
     """
 
     def __init__(
@@ -55,11 +56,11 @@ class LedgerRows:
 
 
 class Ledger:
-    """A ledger, open for looking at it, also while its job runs; `ledgerbeam.open_ledger` opens one.
+    """A ledger that is open for reading, also while its job runs. `ledgerbeam.open_ledger` opens one.
 
     Args:
         store: The ledger.
-        storage_options: Of the job's outputs.
+        storage_options: Storage options of the job's outputs.
     """
 
     def __init__(self, store: LedgerStore, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -68,19 +69,19 @@ class Ledger:
 
     @property
     def url(self) -> str:
-        """Where the ledger lies."""
+        """URL of the ledger."""
         return self._store.url
 
     def __repr__(self) -> str:
         return f"<Ledger {self.url}>"
 
     def _repr_html_(self) -> str:
-        """Show how far the job is, as a notebook does."""
+        """Return the progress of the job as HTML for notebooks."""
         from ledgerbeam.pipelines.console.html_table import html_table  # noqa: PLC0415 - see above
 
         try:
             state = self.status()
-        except LedgerbeamError as error:  # a notebook shows what it can
+        except LedgerbeamError as error:  # a notebook shows the error instead
             return html_table("ledgerbeam ledger", [("ledger", self.url), ("error", str(error))])
         sources, tasks, records = state["sources"], state["tasks"], state["records"]
         dropped, rejected = (sum(records[name].values()) for name in ("dropped", "rejected"))
@@ -98,7 +99,7 @@ class Ledger:
         return html_table("ledgerbeam ledger", rows)
 
     def status(self) -> dict[str, Any]:
-        """Return how far the job is, how fast it goes and what its runs did: what ``ledger status --json`` prints."""
+        """Return progress, rates and runs of the job, as ``ledger status --json`` prints them."""
         from ledgerbeam.pipelines.report.stages import stage_states, state_values  # noqa: PLC0415 - see above
         from ledgerbeam.pipelines.report.state import ledger_state  # noqa: PLC0415 - the same
 
@@ -106,7 +107,7 @@ class Ledger:
         return state_values(ledger_state(self._store), stage_states(self._store, self._options))
 
     def hosts(self) -> list[dict[str, Any]]:
-        """Return what each host and its runs do, as ``ledger status --by-host --json`` prints it."""
+        """Return the hosts and the state of their runs, as ``ledger status --by-host --json`` prints them."""
         from ledgerbeam.pipelines.report.hosts import hosts_of  # noqa: PLC0415 - the same
         from ledgerbeam.pipelines.report.progress import shown_runs  # noqa: PLC0415 - the same
 
@@ -116,10 +117,10 @@ class Ledger:
         return shown
 
     def outputs(self) -> LedgerRows:
-        """Return what the job has written, in order.
+        """Return the outputs of the job, in order.
 
-        A row: ``name`` (below the job's output), ``size``, ``checksum``, ``records``, ``first``, ``nulled``, ``route``,
-        ``source`` and whether that is ``complete``.
+        A row has ``name`` (relative to the job's output), ``size``, ``checksum``, ``records``, ``first``, ``nulled``,
+        ``route``, ``source`` and ``complete``: whether the source is complete.
         """
         return LedgerRows(
             "outputs",
@@ -129,9 +130,9 @@ class Ledger:
         )
 
     def failures(self) -> LedgerRows:
-        """Return the tasks that failed, in all stages of the job, and what they said.
+        """Return the failed tasks of all stages of the job, with their errors.
 
-        A row: ``source``, ``task``, ``reason``, ``error``, ``attempts``, ``last`` and whether it is ``quarantined``.
+        A row has ``source``, ``task``, ``reason``, ``error``, ``attempts``, ``last`` and ``quarantined``.
         """
 
         def ledgers() -> list[LedgerStore]:
@@ -147,13 +148,13 @@ class Ledger:
         )
 
     def rejects(self, reason: str | None = None) -> LedgerRows:
-        """Return the records that were rejected, from the files in which they are kept.
+        """Return the rejected records, read from the files that store them.
 
-        A row: ``source``, ``record``, ``bytes``, ``reason``, ``error``, ``at``, ``raw`` or ``raw_base64``,
+        A row has ``source``, ``record``, ``bytes``, ``reason``, ``error``, ``at``, ``raw`` or ``raw_base64``,
         ``file``, and ``raw_truncated`` if its bytes were cut.
 
         Args:
-            reason: Only those of this reason, a shell pattern.
+            reason: Shell pattern. Only records with a matching reason are returned.
         """
 
         def rows() -> Iterator[dict[str, Any]]:
@@ -167,7 +168,7 @@ class Ledger:
         return LedgerRows("rejected records", number, rows, lambda: _rejects_table(rows()))
 
     def stats(self) -> dict[str, Any]:
-        """Return what the job's function has counted and measured by `ledgerbeam.stats`, by name."""
+        """Return the statistics that the job's functions recorded with `ledgerbeam.stats`, by name."""
         from ledgerbeam.pipelines.report.stages import stage_statistics  # noqa: PLC0415 - the same
 
         return {name: merged.value() for name, merged in stage_statistics(self._store, self._options).items()}
@@ -183,7 +184,7 @@ class Ledger:
             table: ``sources``, ``counts``, ``outputs``, ``failures``, ``runs``, ``history`` or ``durations``.
 
         Raises:
-            UsageError: There is no such table.
+            UsageError: No table has this name.
         """
         from ledgerbeam.pipelines.report.tables import TABLES  # noqa: PLC0415 - the same
 
@@ -207,7 +208,7 @@ class Ledger:
 
 @interruptible
 def open_ledger(url: str | PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Ledger:
-    """Open a ledger to look at it, wherever it lies. Nothing of it is changed.
+    """Open a ledger for reading.
 
     Args:
         url: A local folder, or the URL of a folder on an object store.
@@ -217,10 +218,10 @@ def open_ledger(url: str | PathLike[str], storage_options: Mapping[str, Any] | N
         A `Ledger`, with `status()`, `hosts()`, `outputs()`, `failures()`, `rejects()` and `stats()`.
 
     Raises:
-        LedgerNotFoundError: If there is none.
-        LedgerVersionError: If another version of ledgerbeam wrote it.
-        LedgerDamagedError: If what is there is not a ledger, or does not read.
-        StorageError: If there is no permission, or the store does not answer.
+        LedgerNotFoundError: The ledger does not exist.
+        LedgerVersionError: Another version of ledgerbeam wrote the ledger.
+        LedgerDamagedError: The folder is not a ledger, or the ledger is damaged.
+        StorageError: There is no permission, or the store does not answer.
     """
     register_environment()
     register_secrets(storage_options or {})

@@ -1,7 +1,7 @@
-"""Events for OpenLineage: what a run read and wrote, for whatever collects the lineage of data.
+"""OpenLineage events: the inputs and outputs of a run, for systems that collect data lineage.
 
-The client of OpenLineage sends them, as its own configuration says; nothing here decides where they go. A server that
-does not answer delays a run by `WAIT_SECONDS` at most, at its end, and never fails it.
+The OpenLineage client sends the events; its own configuration names the server. A server that does not answer delays
+the end of a run by at most `WAIT_SECONDS`, and never makes the run fail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED
 
 WAIT_SECONDS = 5.0
-"""For so long a run that has ended waits at most until its events are sent."""
+"""Maximum time that a finished run waits until its events are sent, in seconds."""
 
 _PRODUCER = f"https://github.com/ledgerbeam/ledgerbeam/tree/v{__version__}"
 _FILE = "openlineage.yml"
@@ -35,11 +35,11 @@ _THREAD = "ledgerbeam-lineage"
 _NOISY = ("urllib3.connectionpool", "urllib3.util.retry")
 
 _ENDS = {DONE: "COMPLETE", TASKS_FAILED: "FAIL", "interrupted": "ABORT"}
-"""Types of the events that end a run, by its outcome; any other has failed."""
+"""Type of the event that ends a run, by outcome. Any other outcome is ``FAIL``."""
 
 
 def is_configured() -> bool:
-    """Return whether OpenLineage is configured here, as its client looks for it."""
+    """Return whether OpenLineage is configured, by the rules of its client."""
     if os.environ.get("OPENLINEAGE_DISABLED", "").strip().lower() == "true":
         return False
     if os.environ.get("OPENLINEAGE_URL") or os.environ.get("OPENLINEAGE_CONFIG"):
@@ -51,28 +51,28 @@ def is_configured() -> bool:
 
 
 def run_id_of(ledger_id: str, run: str) -> str:
-    """Return the UUID of a run: the same wherever it is computed.
+    """Return the UUID of a run. It depends on the arguments only.
 
     Args:
         ledger_id: See `LedgerStore.ledger_id`.
-        run: Its id; empty for the work of all runs of the ledger, which is the parent of each.
+        run: ID of the run; empty for the parent of all runs of the ledger.
     """
     return str(uuid.uuid5(uuid.UUID(hex=ledger_id), run or "ledger"))
 
 
 class Dataset(NamedTuple):
-    """A dataset as OpenLineage names it: what holds it, and its name in that."""
+    """A dataset as OpenLineage names it: the namespace that contains it, and its name there."""
 
     namespace: str
     name: str
 
 
 def dataset(url: str, options: Options | None = None) -> Dataset:
-    """Return the name of what lies at a URL, or below it.
+    """Return the dataset at a URL or below it.
 
     Args:
-        url: Canonical: a local path, or a URL.
-        options: Storage options; of Azure they have the account.
+        url: Canonical local path or URL.
+        options: Storage options. For Azure they contain the account.
     """
     shown = without_secrets(url)
     if is_local(shown):
@@ -92,7 +92,7 @@ def dataset(url: str, options: Options | None = None) -> Dataset:
 
 
 class _Sender:
-    """Sends events in their order, from a thread of its own."""
+    """Sends events in order, from its own thread."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -102,11 +102,11 @@ class _Sender:
         self._thread.start()
 
     def send(self, event: Any) -> None:
-        """Take an event to send."""
+        """Add an event to the queue."""
         self._events.put(event)
 
     def close(self) -> None:
-        """Wait until all are sent, for a while."""
+        """Wait up to `WAIT_SECONDS` until all events are sent."""
         self._events.put(None)
         self._thread.join(WAIT_SECONDS)
         if self._thread.is_alive():
@@ -116,7 +116,7 @@ class _Sender:
         while (event := self._events.get()) is not None:
             try:
                 self._client.emit(event)
-            except Exception as error:  # noqa: BLE001 - a run is not to fail for it: it is told when it ends
+            except Exception as error:  # noqa: BLE001 - a run must not fail: it warns at its end
                 self.error = self.error or f"{type(error).__name__}: {error}"
         try:
             self._client.close(WAIT_SECONDS)
@@ -126,7 +126,7 @@ class _Sender:
 
 @dataclass(frozen=True)
 class _Subject:
-    """What is told of a run in each of its events."""
+    """Facts about a run that each of its events contains."""
 
     spec: JobSpec
     ledger_id: str
@@ -135,14 +135,14 @@ class _Subject:
     runner: str
 
     def job(self) -> dict[str, str]:
-        """Return namespace and name of the job: the command, and where it writes."""
+        """Return namespace and name of the job: the command, and its output folder."""
         spec = self.spec
         where = spec.output or (spec.sources().names or (self.ledger,))[0]
         return {"namespace": _namespace(), "name": without_secrets(f"{spec.command} {where}")}
 
     def inputs(self) -> list[Dataset]:
         """Return the folders of the sources."""
-        from ledgerbeam.iterators.job_source import GRAPH_SCHEME  # noqa: PLC0415 - few runs are told of
+        from ledgerbeam.iterators.job_source import GRAPH_SCHEME  # noqa: PLC0415 - few runs send events
 
         sources = self.spec.sources()
         parameters = sources.parameters()
@@ -156,7 +156,7 @@ class _Subject:
         return list(dict.fromkeys(found))
 
     def outputs(self, routes: Sequence[str] = ()) -> list[Dataset]:
-        """Return the output folder and those of routes; or the folders of the indexes, if there is none."""
+        """Return the output folder and the folders of routes. Without an output, return the folders of the indexes."""
         output, options = self.spec.output, self.spec.storage_options
         if output is None:
             return [dataset(url, options) for url in sorted(self.spec.folders())]
@@ -164,11 +164,11 @@ class _Subject:
 
 
 class RunLineage:
-    """Tells the course of one run. `run_lineage` makes it.
+    """Events of one run. `run_lineage` creates it.
 
     Args:
-        subject: What is told.
-        sender: What takes the events.
+        subject: Facts about the run.
+        sender: Sends the events.
     """
 
     def __init__(self, subject: _Subject, sender: _Sender) -> None:
@@ -186,10 +186,10 @@ class RunLineage:
         """Send an event.
 
         Args:
-            kind: Its type.
-            done: What the run has recorded.
-            routes: Names of datasets besides the main one.
-            error: Why it failed.
+            kind: Type of the event.
+            done: Totals recorded by the run.
+            routes: Names of all datasets but the main one.
+            error: Error message of a failed run.
         """
         from openlineage.client.event_v2 import Job, Run, RunEvent, RunState  # noqa: PLC0415 - an extra
         from openlineage.client.facet_v2 import job_type_job  # noqa: PLC0415
@@ -208,7 +208,7 @@ class RunLineage:
         self._sender.send(event)
 
     def _run_facets(self, error: str | None) -> dict[str, Any]:
-        from importlib.metadata import version  # noqa: PLC0415 - a run that nobody is told of waits for neither
+        from importlib.metadata import version  # noqa: PLC0415 - only runs with lineage need them
 
         from openlineage.client.facet_v2 import error_message_run, parent_run, processing_engine_run  # noqa: PLC0415
 
@@ -241,7 +241,7 @@ class RunLineage:
         made: list[Any] = []
         for number, found in enumerate(self._subject.outputs(routes)):
             facets: dict[str, Any] = {}
-            if done is not None and not number and not routes:  # how much went where is not known of one run
+            if done is not None and not number and not routes:  # totals of a run are not known by route
                 facets["outputStatistics"] = statistics.OutputStatisticsOutputDatasetFacet(
                     rowCount=done.records, size=done.bytes, producer=_PRODUCER
                 )
@@ -249,7 +249,7 @@ class RunLineage:
         return made
 
     def _schema(self) -> dict[str, Any]:
-        """Return the schema of the main dataset, if it has one."""
+        """Return the schema facet of the main dataset; empty if it has no schema."""
         from openlineage.client.facet_v2 import schema_dataset  # noqa: PLC0415
 
         columns: Mapping[str, Any] = (self._subject.spec.schemas_json() or {}).get("columns", {})
@@ -266,24 +266,24 @@ def _namespace() -> str:
 
 
 def _parent(subject: _Subject) -> tuple[str, str, str]:
-    """Return namespace, job and id of the run above: what started this one and says so, else the ledger's."""
+    """Return namespace, job and ID of the parent run: from OPENLINEAGE_PARENT_ID, else the run of the ledger."""
     parts = os.environ.get("OPENLINEAGE_PARENT_ID", "").rsplit("/", 2)
     if len(parts) == 3 and all(parts):
         try:
             return parts[0], parts[1], str(uuid.UUID(parts[2]))
         except ValueError:
-            pass  # it is no id of a run: as if nothing had been said
+            pass  # not the ID of a run: ignore the variable
     return _namespace(), without_secrets(f"ledger {subject.ledger}"), run_id_of(subject.ledger_id, "")
 
 
 class RunEnd:
-    """How a run ended, filled in by who runs it.
+    """The end of a run; its launcher sets it with `note`.
 
     Attributes:
-        outcome: As the ledger records it; None for one that was only handed over.
-        done: What it has recorded.
-        routes: Names of datasets besides the main one.
-        failures: Failed tasks of the ledger.
+        outcome: Outcome that the ledger records; None for a run that was only submitted.
+        done: Totals recorded by the run.
+        routes: Names of all datasets but the main one.
+        failures: Number of failed tasks of the ledger.
     """
 
     def __init__(self) -> None:
@@ -293,7 +293,7 @@ class RunEnd:
         self.failures = 0
 
     def note(self, store: LedgerStore, outcome: str | None, done: Totals) -> None:
-        """Take how the run ended, and what it has recorded."""
+        """Set the outcome and the totals of the run."""
         status = store.status()
         self.outcome, self.done, self.failures = outcome, done, status["tasks"]["failed"]
         self.routes = sorted(filter(None, status["records"]["written"]))
@@ -303,14 +303,14 @@ class RunEnd:
 def run_lineage(
     spec: JobSpec, store: LedgerStore, run: str, runner: str, warn: Callable[[str], None]
 ) -> Iterator[RunEnd]:
-    """Tell OpenLineage, if it is configured, that a run begins, and when the body ends, how it did.
+    """Send OpenLineage events at the start of a run and at the end of the body, if OpenLineage is configured.
 
     Args:
         spec: The job.
-        store: Its ledger.
-        run: Id of the run.
-        runner: What runs it.
-        warn: Called with a line if it cannot be told.
+        store: The ledger of the job.
+        run: ID of the run.
+        runner: Name of the runner.
+        warn: Called with a warning if events cannot be sent.
     """
     end = RunEnd()
     told = _begun(_Subject(spec, store.ledger_id(), store.url, run, runner), warn) if is_configured() else None
@@ -326,13 +326,13 @@ def run_lineage(
         raise
     finally:
         if end.failures and end.outcome == TASKS_FAILED:
-            error = f"{end.failures:,} tasks failed; ledgerbeam ledger failures has them"
+            error = f"{end.failures:,} tasks failed; to list them, run: ledgerbeam ledger failures"
         kind = "RUNNING" if end.outcome is None else _ENDS.get(end.outcome, "FAIL")
         with _said(warn):
             lineage.tell(kind, done=end.done, routes=end.routes, error=error)
         sender.close()
         if sender.error is not None:
-            warn(f"OpenLineage was not told of this run, which does it no harm: {without_secrets(sender.error)}")
+            warn(f"OpenLineage did not receive all events; the run is not affected: {without_secrets(sender.error)}")
 
 
 def _begun(subject: _Subject, warn: Callable[[str], None]) -> tuple[RunLineage, _Sender] | None:
@@ -352,15 +352,15 @@ def _begun(subject: _Subject, warn: Callable[[str], None]) -> tuple[RunLineage, 
 
 @contextmanager
 def _said(warn: Callable[[str], None]) -> Iterator[None]:
-    """Make a line of what the client refuses, such as its configuration."""
+    """Turn errors of the client, such as a wrong configuration, into a warning."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - a run is not to fail for it
-        warn(f"OpenLineage cannot be told of this run, which does it no harm: {without_secrets(str(error))}")
+    except Exception as error:  # noqa: BLE001 - a run must not fail
+        warn(f"OpenLineage events cannot be sent; the run is not affected: {without_secrets(str(error))}")
 
 
 def _silence() -> None:
-    """Keep what the client logs of its own tries off the console: the warning at the end says it."""
+    """Keep the client's log of its attempts off the console; the warning at the end replaces it."""
     client = logging.getLogger("openlineage")
     if client.level == logging.NOTSET and "OPENLINEAGE_CLIENT_LOGGING" not in os.environ:
         client.setLevel(logging.CRITICAL)

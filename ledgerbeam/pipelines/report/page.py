@@ -1,7 +1,7 @@
-"""The report's page: from `ReportData` to HTML.
+"""HTML page of the report, rendered from `ReportData`.
 
-What comes from outside, names and error messages, is hostile text. Jinja escapes all of it, Vega escapes what stands in
-plots, and the page's policy allows no script and no style but its own.
+Names and error messages come from outside and may be hostile. Jinja escapes the text of the page, and Vega escapes the
+text of plots. The page's content security policy allows no script, and no style but the page's own.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from ledgerbeam.pipelines.report.state import LedgerState
 from ledgerbeam.pipelines.report.work_time import time_table
 
 LONGEST_TEXT = 400
-"""Letters of a name or an error message; what is longer is cut in its middle."""
+"""Maximum number of characters of a name or an error message; longer text is cut in the middle."""
 
 Cells = Sequence[Sequence[str]]
 Heads = Sequence[tuple[str, str]]
-"""Heads of a table, each with the CSS class of its column."""
+"""Column heads of a table, each with the CSS class of the column."""
 
 
 class PlotSection(NamedTuple):
-    """A plot with what it shows as a table."""
+    """A plot, with its data as a table."""
 
     id: str
     title: str
@@ -96,7 +96,7 @@ def _resource(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return text from outside without secrets and control characters, and cut."""
+    """Return text from outside without secrets and control characters, cut to `LONGEST_TEXT`."""
     shown = printable(without_secrets(text))
     if len(shown) <= LONGEST_TEXT:
         return shown
@@ -119,7 +119,7 @@ def _state(data: ReportData) -> tuple[str, str]:
 
 
 def _shares(data: ReportData) -> dict[str, Any]:
-    """Return the bar of tasks: those that are done, have failed, and, as an estimate, are left."""
+    """Return the shares of the task bar: done, failed and, as an estimate, open tasks."""
     tasks, sources = data.status["tasks"], data.status["sources"]
     about = "about " if data.open_tasks else ""
     total = tasks["done"] + tasks["failed"] + data.open_tasks
@@ -146,7 +146,7 @@ def _shares(data: ReportData) -> dict[str, Any]:
 
 
 def _percent(part: int, whole: int) -> str:
-    """Return a share that is 0 % and 100 % only when it is exactly so."""
+    """Return a share as text. Only exact shares are shown as 0 % and 100 %."""
     share = 100 * part / whole
     return f"{share:.0f} %" if share == round(share) else f"{min(max(share, 0.1), 99.9):.1f} %"
 
@@ -172,7 +172,7 @@ def _facts(data: ReportData) -> list[Fact]:
         facts.append(Fact("Set-up", duration(found["longest"]), f"the longest of {found['times']:,}, by the last run"))
     if progress.running:
         left = progress.time_left
-        facts.append(Fact("Time left", "not known yet" if left is None else duration(left), "if sources go on alike"))
+        facts.append(Fact("Time left", "not known yet" if left is None else duration(left), "at the rate so far"))
     return facts
 
 
@@ -196,13 +196,13 @@ def _plots(data: ReportData) -> list[PlotSection]:
     course = f"{count(total, 'task')} from {_moment(begin)} to {_moment(end)}, in {count(runs, 'run')}"
     again = total - data.status["tasks"]["done"]
     if again > 0:
-        course += f"; {again:,} of them count no more, since their sources were done again"
+        course += f"; {again:,} of them no longer count, because their sources were processed again"
     step = f"steps of {duration(data.step_seconds)}"
     plots = [
         PlotSection(
             "progress",
             "Progress",
-            f"{course}. Dashed lines: a run began.",
+            f"{course}. Dashed lines: start of a run.",
             progress_plot(steps, [run["began"] for run in data.runs], f"Tasks recorded over time: {course}"),
             [("until", "when"), ("tasks", "number"), ("sources", "number")],
             [[_moment(s.end), f"{s.tasks_so_far:,}", f"{s.work.sources:,}"] for s in steps if s.work.tasks],
@@ -210,8 +210,8 @@ def _plots(data: ReportData) -> list[PlotSection]:
         PlotSection(
             "throughput",
             "Throughput",
-            f"At most {fastest:,.1f} tasks a second, in {step}.",
-            throughput_plot(steps, data.step_seconds, f"Tasks a second over time, at most {fastest:,.1f}"),
+            f"At most {fastest:,.1f} tasks per second, in {step}.",
+            throughput_plot(steps, data.step_seconds, f"Tasks per second over time, at most {fastest:,.1f}"),
             [
                 ("from", "when"),
                 ("tasks/s", "number"),
@@ -253,7 +253,7 @@ def _plots(data: ReportData) -> list[PlotSection]:
             PlotSection(
                 "failures",
                 "Failures by reason",
-                f"{count(failed, 'task')} failed and not done since.",
+                f"{count(failed, 'task')} failed and not done later.",
                 failures_plot(data.kinds, f"Failed tasks by reason; most, {most.tasks:,}: {_text(most.reason)}"),
                 [("reason", "name"), ("tasks", "number"), ("sources", "number")],
                 [[_text(kind.reason), f"{kind.tasks:,}", f"{kind.sources:,}"] for kind in data.kinds],
@@ -265,8 +265,8 @@ def _plots(data: ReportData) -> list[PlotSection]:
 def _hosts_section(data: ReportData) -> PlotSection:
     bands = data.hosts
     most = max(bands, key=lambda band: band.fastest)
-    darkest = f"the darkest is {most.fastest:,.1f} tasks a second, on {_text(most.host)}"
-    text = f"The darker, the more tasks a second: {darkest}. A line below: a run was at work."
+    darkest = f"the darkest is {most.fastest:,.1f} tasks per second, on {_text(most.host)}"
+    text = f"Darker means more tasks per second: {darkest}. A line below: a run was active."
     label = "; ".join(f"{_text(band.host)}: {count(band.tasks, 'task')}" for band in bands)
     heads = [(name, "number") for name in ("runs", "tasks", "records", "failed", "tasks/s at most")]
     return PlotSection(
@@ -287,7 +287,7 @@ def _hosts_section(data: ReportData) -> PlotSection:
 
 
 class TableSection(NamedTuple):
-    """A table; for that of the runs also the command line of the last."""
+    """A table. The table of runs also has the command line and the folder of the last run."""
 
     id: str
     title: str
@@ -329,7 +329,7 @@ def _stages_table(stages: Mapping[str, LedgerState]) -> TableSection:
         state = "complete" if found["complete"] else "not complete"
         rows.append([name, state, *done, decimal(found["bytes"]), *skew])
     heads = [("stage", "name"), ("state", ""), *((name, "number") for name in columns)]
-    text = "One after the other, each with a ledger of its own. What one stage writes, the next one reads."
+    text = "Stages run in this order, each with its own ledger. A stage reads the outputs of the stage before."
     return TableSection("stages", "Stages", text, heads, rows)
 
 
@@ -339,21 +339,21 @@ def _records_table(records: RecordCounts) -> TableSection:
         [what, _text(name), f"{number:,}", _percent(number, records.read) if records.read else ""]
         for what, name, number in account_table(records)
     ]
-    text = "Every record that was read is kept, dropped or rejected; a kept one may be written as several."
-    return TableSection("records", "What became of records", text, heads, rows)
+    text = "Every record that was read is kept, dropped or rejected; a kept record may be written as several records."
+    return TableSection("records", "Outcomes of records", text, heads, rows)
 
 
 def _failures_table(data: ReportData) -> TableSection:
     heads = [("reason", ""), ("tasks", "number"), ("sources", "number"), ("for example", "error")]
     rows = [[_text(kind.reason), f"{kind.tasks:,}", f"{kind.sources:,}", _text(kind.example)] for kind in data.kinds]
     command = _text(shlex.join(["ledgerbeam", "ledger", "failures", data.ledger]))
-    return TableSection("examples", "What failed", f"All of them, and how to retry some: {command}", heads, rows)
+    return TableSection("examples", "Failures", f"To list all failures and commands to retry: {command}", heads, rows)
 
 
 def _statistics_table(data: ReportData) -> TableSection:
     heads = [("name", "name"), ("kind", ""), ("tasks", "number"), ("value", ""), ("off by", "")]
     rows = [[_text(cell) for cell in row] for row in data.statistics]
-    text = _text(data.statistics_error) or "What the function counted and measured, over all recorded tasks."
+    text = _text(data.statistics_error) or "Statistics that the function recorded, over all recorded tasks."
     return TableSection("statistics", "Statistics", text, heads, rows)
 
 
@@ -375,13 +375,13 @@ def _slowest_table(data: ReportData, base: str) -> TableSection:
         ("state", ""),
         *((name, "number") for name in ("size", "tasks", "read", "dropped", "rejected", "written", "task time")),
     ]
-    text = "By the time that their tasks took, added up over all workers."
+    text = "By the total time of their tasks, over all workers."
     return TableSection("slowest", "Slowest sources", text, heads, rows)
 
 
 def _time_table(runs: Sequence[Mapping[str, Any]]) -> TableSection:
     heads, rows = time_table(runs)
-    text = "Seconds of all workers of a run, by what they were at. Wait: for tasks, and the runner around them."
+    text = "Seconds of all workers of a run, by activity. Wait: time between tasks, and in the runner."
     return TableSection("time", "Where the time went", text, heads, rows)
 
 
@@ -396,7 +396,7 @@ def _runs_table(runs: Sequence[Mapping[str, Any]], left_out: int) -> TableSectio
         rows.append([run["id"], _moment(run["began"]), took, run["state"], listed, *done, where])
     numbers = [(name, "number") for name in ("listed", "tasks", "sources")]
     heads = [("run", ""), ("began", "when"), ("took", "number"), ("outcome", "when"), *numbers, ("where", "when")]
-    text = f"The newest {len(runs):,}; {left_out:,} before them are left out." if left_out else "Newest first."
+    text = f"The newest {len(runs):,}; {left_out:,} older runs are left out." if left_out else "Newest first."
     last = runs[0]["info"]
     command = _text(shlex.join(last["command"])) if last.get("command") else ""
     return TableSection("runs", "Runs", text, heads, rows, command, _text(str(last.get("folder"))))

@@ -1,7 +1,7 @@
-"""The plots of a report, as SVG that takes its colours from the page. Drawn by Vega-Lite, without any browser.
+"""Plots of the report as SVG, drawn by Vega-Lite without a browser.
 
-Colours are names of the page's CSS variables, so that one drawing serves light and dark; each plot is drawn wide and
-narrow, since text that shrinks with its plot cannot be read on a phone.
+Colours are CSS variables of the page, so that one drawing works in light and dark mode. Each plot is drawn wide and
+narrow, because text that shrinks with its plot cannot be read on a phone.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ WIDE, NARROW = 560, 330
 HEIGHT = 220
 BAR_HEIGHT = 26
 LABEL_WIDTH = 150
-LONG_NUMBER = 100_000  # from here on 0.1M is written
-FEW = 5  # up to here every whole number has its tick
-LEAST_BARS = 6  # a plot has room for so many bars, however few it shows: a single one would fill it
-CLOCK_SECONDS = 600  # up to here the ticks of time tell seconds
+LONG_NUMBER = 100_000  # smallest number that is written as 0.1M
+FEW = 5  # largest number of tasks whose axis has a tick at every whole number
+LEAST_BARS = 6  # minimum number of bars that a plot has room for, so that a single bar does not fill it
+CLOCK_SECONDS = 600  # longest time axis whose ticks show seconds
 NUMBERS = ",~r"
 LIGHTEST = 0.12  # opacity of a step in which a host did almost nothing
-LABEL_SHARE = 0.15  # of a plot's width, so that two labels do not meet
+LABEL_SHARE = 0.15  # minimum distance of two labels, as a share of a plot's width
 
 _CONFIG: dict[str, Any] = {
     "aria": False,
@@ -52,7 +52,7 @@ _CONFIG: dict[str, Any] = {
 
 
 class Plot(NamedTuple):
-    """One plot, drawn twice: SVG elements for wide and for narrow pages."""
+    """A plot as two SVG elements: for wide and for narrow pages."""
 
     wide: str
     narrow: str
@@ -63,7 +63,7 @@ def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> P
 
     Args:
         steps: Course of the job.
-        runs: When runs began, seconds since 1970; each is marked.
+        runs: Start times of runs, in seconds since 1970 UTC; each is marked.
         label: The content of the plot in words, for readers who cannot see it.
     """
     first, end = steps[0].begin, steps[-1].end
@@ -92,7 +92,7 @@ def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> P
 
 
 def throughput_plot(steps: Sequence[Step], step_seconds: int, label: str) -> Plot:
-    """Draw tasks a second over time; see `progress_plot`."""
+    """Draw tasks per second over time; see `progress_plot`."""
     first, end = steps[0].begin, steps[-1].end
     room = max(0.0, LEAST_BARS * step_seconds - (end - first)) / 2
     rows = [{"time": 1000 * step.begin, "end": 1000 * step.end, "rate": step.rate(step.work.tasks)} for step in steps]
@@ -103,16 +103,16 @@ def throughput_plot(steps: Sequence[Step], step_seconds: int, label: str) -> Plo
         encoding={
             "x": {**_time_axis(first - room, end + room), "bin": "binned"},
             "x2": {"field": "end"},
-            "y": {"field": "rate", "type": "quantitative", "axis": {"title": "tasks a second", "format": NUMBERS}},
+            "y": {"field": "rate", "type": "quantitative", "axis": {"title": "tasks per second", "format": NUMBERS}},
         },
     )
 
 
 def hosts_plot(bands: Sequence[HostBand], steps: Sequence[Step], label: str) -> Plot:
-    """Draw what each host did over time: a band for each, the darker the more tasks a second, with a line for each run.
+    """Draw a band for each host over time: darker for more tasks per second, with a line for each run.
 
     Args:
-        bands: Of the hosts.
+        bands: Course of the job on each host.
         steps: Course of the job.
         label: The content of the plot in words, for readers who cannot see it.
     """
@@ -141,7 +141,7 @@ def hosts_plot(bands: Sequence[HostBand], steps: Sequence[Step], label: str) -> 
         "legend": None,
         "scale": {"domainMin": 0, "range": [LIGHTEST, 1], "zero": True},
     }
-    # A host of whose runs nothing is drawn keeps its place by an empty cell.
+    # An empty cell keeps the row of a host that has nothing to draw.
     cells += [{"host": name, "time": axis["scale"]["domain"][0], "end": axis["scale"]["domain"][0]} for name in names]
     return _draw(
         label,
@@ -162,7 +162,7 @@ def hosts_plot(bands: Sequence[HostBand], steps: Sequence[Step], label: str) -> 
 
 
 def durations_plot(bins: Sequence[DurationBin], quantiles: Mapping[str, float], label: str) -> Plot:
-    """Draw how many tasks took how long, on a logarithmic scale, with lines at some quantiles."""
+    """Draw the number of tasks by duration, on a logarithmic scale, with lines at some quantiles."""
     ratio = bins[0].high / bins[0].low
     room = ratio ** (max(0, LEAST_BARS - len(bins)) / 2)
     low, high = bins[0].low / room, bins[-1].high * room
@@ -200,7 +200,7 @@ def durations_plot(bins: Sequence[DurationBin], quantiles: Mapping[str, float], 
 
 
 def failures_plot(kinds: Sequence[FailureKind], label: str) -> Plot:
-    """Draw how many tasks failed for which reason."""
+    """Draw the number of failed tasks by reason."""
     rows = [{"reason": printable(kind.reason)[:200], "tasks": kind.tasks} for kind in kinds]
     y = {
         "field": "reason",

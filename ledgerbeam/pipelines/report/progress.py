@@ -1,4 +1,4 @@
-"""How fast a job goes and when it will be done, from what its ledger holds."""
+"""Rates and estimated time left of a job, from its ledger."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ledgerbeam.pipelines.preview.costs import MOST_SOURCES
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work, run_state, work_by_run
 
 RECENT_SECONDS = 60
-"""So long ago is now, for rates; who shows nothing new for so long is silent."""
+"""Window of current rates, and time without progress after which a run is silent, in seconds."""
 
 
 @dataclass(frozen=True)
 class JobProgress:
-    """Where a job stands.
+    """Progress of a job.
 
     Attributes:
-        running: Whether a run is at work, as far as is known.
+        running: Whether a run is active, as far as is known.
         minute: Rates of all runs over the last minute; None if nothing was recorded in it.
         run: Rates of the last run, up to now or to its end; None if they are not known.
-        time_left: Seconds until every open source is complete, if those left go like those since the last run began;
-            None if no run is at work, while the listing goes on, or before a source is complete.
+        time_left: Estimated seconds until every open source is complete, at the rate since the last run started. None
+            if no run is active, during the listing, or before a source is complete.
     """
 
     running: bool
@@ -37,12 +37,12 @@ class JobProgress:
 
 
 def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> JobProgress:
-    """Work out the progress of a job.
+    """Return the progress of a job.
 
     Args:
-        store: Its ledger.
-        status: What `LedgerStore.status` gave.
-        runs: What `shown_runs` gave.
+        store: The ledger of the job.
+        status: The result of `LedgerStore.status`.
+        runs: The result of `shown_runs`.
     """
     if not runs:
         return JobProgress(running=False, minute=None, run=None, time_left=None)
@@ -50,7 +50,7 @@ def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[M
     since = recent_since(now)
     recent = store.recorded(since)
     working = [run for run in runs if _is_at_work(run, run is last, recent)]
-    # A step of history holds 10 seconds: what is recent may have begun before the first of the runs.
+    # A row of history covers 10 seconds, so the recent rows may start before the first active run.
     began = min((run["began"] for run in working), default=now)
     minute = rates_of(Work.of(recent.values()), now - max(since, min(began, now - 1)))
     ended = last["ended"] or (now if last in working else None)
@@ -65,20 +65,20 @@ def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[M
 
 
 def _is_at_work(run: Mapping[str, Any], is_last: bool, recorded: Collection[str | None]) -> bool:
-    """Return whether a run is at work: of one that cannot be seen here, if it is the last, or has recorded just now."""
+    """Return whether a run is active. An unseen run counts as active if it is the last, or recorded work recently."""
     return run["state"] == "running" or (run["state"] == UNSEEN and (is_last or run["id"] in recorded))
 
 
 def recent_since(now: float) -> int:
-    """Return when the last minute began, as a step of history: seconds since 1970 UTC."""
+    """Return the start of the last minute, rounded to a row of history: seconds since 1970 UTC."""
     return int(now) // HISTORY_SECONDS * HISTORY_SECONDS - RECENT_SECONDS + HISTORY_SECONDS
 
 
 def shown_runs(store: LedgerStore) -> list[dict[str, Any]]:
-    """Return every run with its state, what was recorded in it, and without secrets.
+    """Return every run with its state and recorded work, without secrets.
 
-    To what `LedgerStore.runs` gives of a run come ``state`` (see `run_state`), ``seconds`` (None unless it has ended)
-    and ``done``, a `Work` as a mapping, or None if an older version recorded for it, which told no runs apart.
+    Adds to the result of `LedgerStore.runs`: ``state`` (see `run_state`), ``seconds`` (None unless the run has ended),
+    and ``done``, a `Work` as a mapping. ``done`` is None if an older version, which did not separate runs, recorded it.
     """
     runs = store.runs()
     living = {launcher.run for launcher in run_folders(store).launchers() if launcher.lives} if runs else set()
@@ -100,12 +100,12 @@ def _shown(value: Any) -> Any:
 
 
 def rates_of(work: Work, seconds: float) -> dict[str, float]:
-    """Return what was done a second, and over how many seconds."""
+    """Return the work per second, and the number of seconds."""
     return {"seconds": round(seconds, 1), **{name: n / seconds for name, n in work._asdict().items()}}
 
 
 def _time_left(store: LedgerStore, status: Mapping[str, Any], run: Mapping[str, Any], now: float) -> float | None:
-    """Return the time that is left, from what all runs have done since the last one began."""
+    """Return the estimated time left in seconds, from the work of all runs since the start of the last run."""
     left, seconds = status["sources"]["open"], max(now - run["began"], 0.001)
     work = Work.of(store.recorded(run["began"]).values())
     if not run["listing_finished"] or not work.sources:

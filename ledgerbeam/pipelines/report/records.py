@@ -1,4 +1,4 @@
-"""What a source holds, for people and for machines."""
+"""Facts and records of one source, printed as text or JSON."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ledgerbeam.pipelines.console.reporter import print_json, print_json_stream
 
 @dataclass(frozen=True)
 class Shown:
-    """A source, and how it is read to be shown.
+    """A source and the options to read it.
 
     Attributes:
         url: The source.
-        location: Where its index lies.
+        location: Location of the index.
         options: Storage options.
-        group: How tar members make samples.
-        columns: Which columns are read of a file of columns; all for none.
+        group: Grouping of tar members to samples.
+        columns: Columns to read of a column file; empty for all.
     """
 
     url: str
@@ -40,10 +40,12 @@ class Shown:
 
     @contextmanager
     def opened(self) -> Iterator[tuple[Reader, dict[str, Any]]]:
-        """Open the source; yield what reads it, and its facts.
+        """Open the source; yield its reader and its facts.
 
         Raises:
-            IndexNotFoundError, IndexMismatchError: It has no index, or another's; also the errors of its format.
+            IndexNotFoundError: The source has no index.
+            IndexMismatchError: The index does not match the source.
+            SourceError: The format cannot read the source.
         """
         source = stat(self.url, self.options)
         found = recognize(source.url, [TarFormat(self.group)])
@@ -63,7 +65,7 @@ class Shown:
 
 
 def print_facts_of(shown: Shown, *, as_json: bool) -> None:
-    """Print the format, size and number of records of a source, and where its index lies or which columns it has.
+    """Print format, size and number of records of a source, with the URL of its index or its columns.
 
     Args:
         shown: The source.
@@ -81,15 +83,15 @@ def print_facts_of(shown: Shown, *, as_json: bool) -> None:
 
 
 def print_records(shown: Shown, numbers: Sequence[int], *, as_json: bool) -> None:
-    """Print records of a source, one a line.
+    """Print records of a source, one per line.
 
     Args:
         shown: The source.
-        numbers: Of the records; negative ones count from the end.
+        numbers: Numbers of the records. Negative numbers count from the end.
         as_json: Whether to print one JSON object.
 
     Raises:
-        RecordError: If there is no such record.
+        RecordError: A number is out of range.
     """
     with shown.opened() as (reader, facts):
         count = facts["records"]
@@ -109,7 +111,7 @@ def print_records(shown: Shown, numbers: Sequence[int], *, as_json: bool) -> Non
 
 
 def _as_json(record: Any) -> Any:
-    """Return a record as JSON: text of a tar sample as text, other bytes as Base64; others as they say themselves."""
+    """Return a record as JSON. Members of a tar sample are text if they are UTF-8, otherwise Base64."""
     if not isinstance(record, Sample):
         return json_value(record)
     members: dict[str, Any] = {"__key__": record.key}

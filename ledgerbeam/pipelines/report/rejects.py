@@ -1,4 +1,4 @@
-"""Rejected records of a job, read from the files in which they are kept."""
+"""Rejected records of a job, read from the files that store them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ledgerbeam.ledger import LedgerStore
 def rejected_rows(
     store: LedgerStore, options: Options | None = None, *, reason: str | None = None, source: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rejected records of a ledger, each with the name of the ``file`` that it is kept in.
+    """Yield the rejected records of a ledger, each with the name of the ``file`` that stores it.
 
     Args:
         store: The ledger.
         options: Storage options of the job's outputs.
-        reason: Only those of this reason, a shell pattern.
-        source: Only those of these source URLs, a shell pattern.
+        reason: Shell pattern. Only records with a matching reason are yielded.
+        source: Shell pattern. Only records of matching source URLs are yielded.
 
     Raises:
-        StorageError: If a recorded file cannot be read.
+        StorageError: A recorded file cannot be read.
     """
     job = store.job()
     root = job.parameters.get("output") if job else None
@@ -39,7 +39,7 @@ def rejected_rows(
                     yield {**row, "file": found.output.name}
         except StorageError as error:
             raise StorageError(
-                f"{error}; this ledger has recorded it: to write it again, run the command of the job again"
+                f"{error}; the ledger has recorded this file: to write it again, run the job's command again"
             ) from error
 
 

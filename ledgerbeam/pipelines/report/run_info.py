@@ -1,4 +1,4 @@
-"""What a run records about itself when it begins, and what can be said about it later."""
+"""Facts that a run records at its start, and what follows from them: its state and its retry command."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ ONLY_FAILED = "--only-failed"
 ONLY_REJECTED = "--only-rejected"
 
 LONGEST_COMMAND = 100_000
-"""Letters of a command line that is recorded; a shell that expands patterns makes longer ones."""
+"""Maximum number of characters of a recorded command line. A shell that expands patterns makes longer ones."""
 
 DONE: Final = "done"
 TASKS_FAILED: Final = "tasks failed"
-"""Outcomes of a run that has done all that it could: the second if the ledger then holds failures."""
+"""Outcomes of a run that reached its end. The second means that the ledger contains failures."""
 
 UNSEEN: Final = "running, or killed"
-"""The state of a run that has not ended and cannot be seen from here."""
+"""State of a run that has not ended and cannot be observed from here."""
 
 RunState = Literal["done", "tasks failed", "interrupted", "failed", "running", "killed", "running, or killed"]
 
 
 class Work(NamedTuple):
-    """What was recorded in some time.
+    """Work recorded in some time.
 
     Attributes:
-        tasks: Finished tasks.
-        records: Their records.
-        bytes: Their bytes.
-        sources: Sources that became complete.
+        tasks: Number of finished tasks.
+        records: Number of records of these tasks.
+        bytes: Number of bytes of these tasks.
+        sources: Number of sources that became complete.
     """
 
     tasks: int = 0
@@ -48,26 +48,29 @@ class Work(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[HistoryRow]) -> Work:
-        """Add up steps of history."""
+        """Return the sum of rows of history."""
         parts = [(row.totals.tasks, row.totals.records, row.totals.bytes, row.completed) for row in rows]
         return cls(*map(sum, zip(*parts, strict=True))) if parts else cls()
 
 
 def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return what `LedgerStore.begin_run` records of this process.
+    """Return the facts about this process that `LedgerStore.begin_run` records.
 
-    ``{"pid", "host", "place", "workers", "runner", "command", "folder", "token", "output"}``: where it can be seen
-    whether it lives, see `is_seen`; the runner as the Beam options name it, or ``local``; the command line without
-    secrets, as a list of words, of `ledgerbeam` or of the program that called it, left out if it is very long or if
-    that was no program; the working folder; an id that distinguishes this run from all others, also in copies of the
-    ledger; the URL of the output folder, of which `OutputOwner` had nothing to say; and as ``steps`` the labels of the
-    steps of a pipeline.
+    ``pid``, ``host``, ``place``: identify the process; see `is_seen`.
+    ``workers``: number of workers.
+    ``runner``: name of the runner in the Beam options, or ``local``.
+    ``command``: command line without secrets, a list of words, of `ledgerbeam` or of the calling program. Left out if
+    it is very long, or if a notebook or prompt called.
+    ``folder``: working folder.
+    ``token``: random ID of the run, also unique among copies of the ledger.
+    ``output``: URL of the output folder, which `OutputOwner` has accepted.
+    ``steps``: labels of the steps of a pipeline.
 
     Args:
         store: The ledger.
         spec: The job.
-        runner: Of the run.
-        words: The words of the command line behind ``ledgerbeam``; None if Python called.
+        runner: Name of the runner.
+        words: Words of the command line after ``ledgerbeam``; None if Python called.
     """
     command = command_without_secrets(_program() if words is None else [COMMAND, *words])
     where = {"pid": os.getpid(), "host": os.uname().nodename, "place": store.environment_id(), "folder": os.getcwd()}
@@ -82,22 +85,22 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str
 
 
 def _program() -> list[str]:
-    """Return the words that started the program that this process runs; none of a notebook or a prompt."""
+    """Return the command line of this process; empty for a notebook or a prompt."""
     return sys.orig_argv if hasattr(sys.modules["__main__"], "__file__") else []
 
 
 def is_seen(run: Mapping[str, Any], store: LedgerStore) -> bool:
-    """Return whether locks can show here if a run is alive: names of hosts and processes cannot.
+    """Return whether locks on this host show if a run is alive. Host names and process IDs are not reliable.
 
-    The workers of a local run die with its launcher. That has its lock beside a local ledger, or beside what its host
-    keeps of a remote one.
+    The workers of a local run exit with its launcher. The launcher has a lock beside a local ledger, or beside the
+    host's local files of a remote ledger.
     """
     info = run["info"]
     return info.get("runner") == "local" and info.get("place") == store.environment_id()
 
 
 def run_elsewhere(last: Mapping[str, Any], store: LedgerStore) -> str | None:
-    """Describe the last run if it has not ended and it cannot be seen here whether it lives."""
+    """Describe the last run if it has not ended and its liveness cannot be observed here; None otherwise."""
     if last["outcome"] is not None or is_seen(last, store):
         return None
     info = last["info"]
@@ -106,12 +109,15 @@ def run_elsewhere(last: Mapping[str, Any], store: LedgerStore) -> str | None:
 
 
 def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str]) -> RunState:
-    """Return how a run ended, or whether it still works; one that has not ended and cannot be seen may do either.
+    """Return the outcome of a run, or whether it is still running.
 
     Args:
         run: The run.
-        store: Its ledger.
-        living: Ids of the runs whose launchers are seen to be at work.
+        store: The ledger of the run.
+        living: IDs of the runs whose launchers are observed to be alive.
+
+    Returns:
+        The outcome, ``running`` or ``killed``; `UNSEEN` if the run has not ended and cannot be observed.
     """
     if run["outcome"] is not None:
         state: RunState = run["outcome"]
@@ -122,11 +128,13 @@ def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str
 
 
 def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Mapping[str | None, HistoryRow]) -> list[Work | None]:
-    """Return what each run has recorded; None of those that older versions may have recorded for.
+    """Return the recorded work of each run; None if it is not known.
+
+    Older versions recorded work without a run. The work of runs that started in that time is not known.
 
     Args:
         runs: All runs of a ledger, in order.
-        recorded: What `LedgerStore.recorded` gave.
+        recorded: The result of `LedgerStore.recorded`.
     """
     unknown = recorded[None].time + HISTORY_SECONDS if None in recorded else -1
     return [
@@ -136,17 +144,17 @@ def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Mapping[str | None,
 
 
 def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> str | None:
-    """Return the shell command that does again the sources with a failure of this reason, and only those if it can.
+    """Return the shell command that processes the sources with a failure of this reason again.
 
     Args:
         run: A run of the job, normally the last.
-        ledger: URL of the ledger; named in the command even where the run took the default, whose folder hangs on
-            the folder that the run was started in.
+        ledger: URL of the ledger. The command names it even if the run used the default, because the default depends
+            on the working folder.
         reason: As in `FailureRow.reason`.
 
     Returns:
-        The run's own command line with ``--only-failed``, for the folder that it ran in; of a program in Python, which
-        does all that failed, as it was started. None if the run did not record its command.
+        The run's command line with ``--only-failed``, for the run's working folder. The command line of a Python
+        program is unchanged; it processes all failures again. None if the run did not record its command.
     """
     info = {} if run is None else run["info"]
     command = info.get("command")
@@ -169,7 +177,7 @@ def _in_folder(command: str, info: Mapping[str, Any]) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return a shell pattern that matches exactly `text`."""
+    """Return a shell pattern that matches only `text`."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 

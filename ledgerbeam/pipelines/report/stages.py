@@ -1,4 +1,4 @@
-"""The ledgers of the earlier stages of a job that has several: they lie in the folder of its own."""
+"""Ledgers of the earlier stages of a job. They are stored in the folder of the last stage's ledger."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def stage_ledgers(
     """Open the ledgers of the earlier stages of a job.
 
     Args:
-        store: The ledger of its last stage.
-        storage_options: To reach them.
-        besides: Names of those that are not to be opened.
+        store: The ledger of the last stage.
+        storage_options: Storage options of the ledgers.
+        besides: Names of stages to skip.
 
     Returns:
-        All others that are there, by name, in order; none of a job of one stage. Of stages that a job may do without,
-        those that have sources.
+        The existing ledgers by name, in order; empty for a job of one stage. Optional stages without sources are left
+        out.
     """
     job = store.job()
     found: dict[str, LedgerStore] = {}
@@ -46,7 +46,7 @@ def stage_ledgers(
 
 
 def _numbered(stage: str) -> Iterator[str]:
-    """Yield the names of a stage: one, or as many as are asked for."""
+    """Yield the names of a stage. A numbered stage yields numbered names without end."""
     if not stage.endswith(NUMBERED):
         yield stage
         return
@@ -59,20 +59,20 @@ def _has_sources(store: LedgerStore) -> bool:
 
 
 def every_ledger(store: LedgerStore, storage_options: Mapping[str, Any]) -> list[LedgerStore]:
-    """Return the ledgers of all stages of a job, in order, that of its last stage last; see `stage_ledgers`."""
+    """Return the ledgers of all stages of a job, in order, the last stage last; see `stage_ledgers`."""
     return [*stage_ledgers(store, storage_options).values(), store]
 
 
 def stages_line(stages: Mapping[str, LedgerStore]) -> str:
-    """Return how much of each stage is done: ``scatter 12 of 12 tasks, pairs 3 of 8``; stages by name, in order."""
+    """Return the done tasks of each stage, in order: ``scatter 12 of 12 tasks, pairs 3 of 8``."""
     found = [f"{name} {stage_tasks(store)}" for name, store in stages.items()]
     return ", ".join([f"{found[0]} tasks", *found[1:]])
 
 
 def stage_tasks(store: LedgerStore) -> str:
-    """Return how many of the tasks of a stage are done: ``3 of 8``, or ``3`` where the number of all is not known.
+    """Return the done tasks of a stage: ``3 of 8``, or ``3`` if the total is not known.
 
-    Tasks of sources that are not complete are estimated from the sizes of these.
+    The number of tasks of incomplete sources is estimated from the sizes of the sources.
     """
     status, job = store.status(), store.job()
     done = status["tasks"]["done"]
@@ -89,8 +89,8 @@ def stage_tasks(store: LedgerStore) -> str:
 
 
 def stage_states(store: LedgerStore, storage_options: Mapping[str, Any]) -> dict[str, LedgerState]:
-    """Return how far each earlier stage of a job is; see `stage_ledgers`."""
-    from ledgerbeam.pipelines.report.state import ledger_state  # noqa: PLC0415 - who looks for failures needs none of it
+    """Return the state of each earlier stage of a job; see `stage_ledgers`."""
+    from ledgerbeam.pipelines.report.state import ledger_state  # noqa: PLC0415 - `ledger failures` does not need it
 
     return {name: ledger_state(stage) for name, stage in stage_ledgers(store, storage_options).items()}
 
@@ -98,13 +98,13 @@ def stage_states(store: LedgerStore, storage_options: Mapping[str, Any]) -> dict
 def stage_statistics(
     store: LedgerStore, storage_options: Mapping[str, Any], name: str | None = None
 ) -> dict[str, MergedStatistic]:
-    """Return what the functions of all stages observed, by name; see `merged_statistics`."""
+    """Return the statistics of the functions of all stages, by name; see `merged_statistics`."""
     ledgers = every_ledger(store, storage_options)
     return {each: merged for ledger in ledgers for each, merged in merged_statistics(ledger, name).items()}
 
 
 def state_values(state: LedgerState, stages: Mapping[str, LedgerState]) -> dict[str, Any]:
-    """Return how far a job is as one JSON object: it is complete when all of its stages are."""
+    """Return the state of a job as a JSON object. A job is complete when all its stages are complete."""
     values = state.values()
     if not stages:
         return values

@@ -1,4 +1,4 @@
-"""How far the job of a ledger is, as values for people and programs."""
+"""State of the job of a ledger, as values for people and programs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, show
 
 
 class LedgerState(NamedTuple):
-    """How far the job of a ledger is.
+    """State of the job of a ledger.
 
     Attributes:
-        found: What `LedgerStore.status` says, without secrets, and the numbers written as null if the job does that.
+        found: The result of `LedgerStore.status`, without secrets. If the job writes some numbers as null, ``nulled``
+            is their count.
         runs: All runs, as `shown_runs` returns them.
-        progress: How fast it goes.
-        rest: What the rest of it will cost; None if nothing is left, or it is not known.
-        buckets: The sizes of its buckets, if it gathers those of an exchange.
+        progress: Rates and time left.
+        rest: Cost of the remaining work; None if nothing is left, or the cost is not known.
+        buckets: Sizes of the buckets, if the job gathers the buckets of an exchange.
     """
 
     found: dict[str, Any]
@@ -33,7 +34,7 @@ class LedgerState(NamedTuple):
     buckets: BucketSizes | None = None
 
     def values(self) -> dict[str, Any]:
-        """Return it as one JSON object, that of ``ledger status --json``."""
+        """Return the JSON object of ``ledger status --json``."""
         progress = dataclasses.asdict(self.progress)
         return {
             **self.found,
@@ -49,7 +50,7 @@ class LedgerState(NamedTuple):
 
 
 def ledger_state(store: LedgerStore) -> LedgerState:
-    """Look at a ledger."""
+    """Read the state of the job of a ledger."""
     found = store.status()
     found["records"] = shown_records(RecordCounts(**found["records"]))
     nulled = count_nulled(store)

@@ -1,4 +1,4 @@
-"""What statistics come to, as rows of a table for people."""
+"""Statistics as rows of a table for people."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from ledgerbeam.ledger import MergedStatistic
 
 SHOWN_VALUES = 10
-"""Of the most frequent values."""
+"""Maximum number of most frequent values that are shown."""
 
 
 class StatisticRow(NamedTuple):
-    """A row of the table; names stand in the first row of a statistic only."""
+    """A row of the table. Only the first row of a statistic has its name."""
 
     name: str
     kind: str
@@ -25,8 +25,8 @@ class StatisticRow(NamedTuple):
 def statistic_rows(name: str, merged: MergedStatistic) -> Iterator[StatisticRow]:
     """Yield the rows of one statistic.
 
-    Tasks that ran before the function observed it, or on records without it, have none: the number of all tasks shows
-    that.
+    A task has no value if it ran before the function recorded the statistic, or if its records had no values. The
+    column of tasks then shows ``3 of 8``.
     """
     tasks = f"{merged.tasks:,}" if merged.tasks == merged.of else f"{merged.tasks:,} of {merged.of:,}"
     head, bounds = (name, merged.kind, tasks), merged.bounds()

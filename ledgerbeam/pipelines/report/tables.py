@@ -1,4 +1,4 @@
-"""The tables of a ledger: their columns, and their rows as tuples or as Arrow batches."""
+"""Tables of a ledger: their columns, and their rows as tuples or Arrow batches."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 ColumnType = Literal["text", "whole", "real", "flag", "time", "counts"]
-"""``time`` is in seconds since 1970 UTC, ``counts`` are whole numbers by name. Any value may be None."""
+"""Type of a column. ``time`` is seconds since 1970 UTC; ``counts`` are integers by name. Any value may be None."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its type, and how its value is taken from a row of the ledger."""
+    """A column: its type, and a function that returns its value for a row of the ledger."""
 
     type: ColumnType
     of: Callable[[Any], Any]
@@ -37,8 +37,8 @@ class Table:
 
     Attributes:
         types: Type of each column by name, in order.
-        rows: Yields the rows of a ledger, tuples in the order of the columns; no more than a page is in memory, of
-            ``failures`` and of ``outputs`` also what `LedgerStore` says.
+        rows: Yields the rows of a ledger as tuples in the order of the columns. One page is in memory at a time. See
+            `LedgerStore` for the memory that ``failures`` and ``outputs`` need in addition.
     """
 
     types: Mapping[str, ColumnType]
@@ -74,7 +74,7 @@ def _totals() -> dict[str, Column]:
 
 
 def _records() -> dict[str, Column]:
-    """Return the columns of what became of records, of rows that have ``counts``."""
+    """Return the columns of record counts, for rows that have ``counts``."""
 
     def taker(name: str) -> Callable[[Any], Any]:
         return lambda row: shown_records(row.counts)[name]
@@ -169,11 +169,11 @@ TABLES: Mapping[str, Table] = {
         tasks=Column("whole", itemgetter(1)),
     ),
 }
-"""Every table by name."""
+"""All tables by name."""
 
 
 BLOCK_ROWS = 50_000
-"""Rows that are held at a time: a row group of Parquet."""
+"""Number of rows in memory at a time: a row group of Parquet."""
 
 
 def blocks(table: Table, store: LedgerStore) -> Iterator[list[tuple[Any, ...]]]:
@@ -184,8 +184,8 @@ def blocks(table: Table, store: LedgerStore) -> Iterator[list[tuple[Any, ...]]]:
 
 
 def arrow_schema(table: Table) -> pa.Schema:
-    """Return the columns of a table as Arrow has them."""
-    import pyarrow as pa  # noqa: PLC0415 - takes a while, and most looks at a ledger need none of it
+    """Return the Arrow schema of a table."""
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, and most commands do not need it
 
     kinds = {
         "text": pa.string(),
@@ -212,7 +212,7 @@ def arrow_batches(table: Table, store: LedgerStore) -> Iterator[pa.RecordBatch]:
 
 
 def _as_arrow(column: tuple[Any, ...], kind: ColumnType) -> list[Any] | tuple[Any, ...]:
-    """Return a column as pyarrow takes it: times in milliseconds, text as UTF-8 with other bytes escaped."""
+    """Return a column as pyarrow accepts it: times in milliseconds, text as UTF-8 with other bytes escaped."""
     if kind == "time":
         return [None if value is None else round(value * 1000) for value in column]
     if kind == "text":

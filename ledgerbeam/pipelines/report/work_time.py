@@ -1,4 +1,4 @@
-"""Where the time of the workers of runs went, as texts."""
+"""Time of the workers of runs by activity, as text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ledgerbeam.pipelines.console.run_progress import count, duration
 
 
 def describe_time(found: Mapping[str, Any]) -> str:
-    """Return in one line where the time of a run's workers went, in the order of the work."""
+    """Return one line with the shares of activities in the time of a run's workers, in the order of the work."""
     seconds, whole = found["seconds"], sum(found["seconds"].values())
     shares = ", ".join(f"{part} {_share(seconds[part], whole)}" for part in PARTS if part in seconds)
     return f"{shares}; {duration(whole)} {_of_workers(found)}"
 
 
 def time_table(runs: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, str]], list[list[str]]]:
-    """Return a table of runs, those whose time is known: its heads, and its rows."""
+    """Return the heads and rows of a table of the runs whose time is known."""
     rows = []
     for run in runs:
         if not (found := run["time"]):

@@ -1,4 +1,4 @@
-"""`ledger report`: one page that shows the figures of the ledger, and can do nothing else."""
+"""`ledger report`: one page with the figures of the ledger, without scripts or network access."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason='no browser: run "a
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: its elements in order, and its text."""
+    """A parsed page: its elements in order, and its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -121,8 +121,8 @@ def test_the_page_shows_what_the_ledger_holds(failed_job: Workspace, tmp_path: P
 def test_open_tasks_are_estimated_by_sizes() -> None:
     owed = OpenTasks(100)
     for state, size, recorded in (
-        ("failed", 1000, 4),  # owes 6, of which 2 have failed
-        ("open", 950, 3),  # owes 7
+        ("failed", 1000, 4),  # 6 tasks left, 2 of them failed
+        ("open", 950, 3),  # 7 tasks left
         ("open", 10, 50),  # compressed: at least 1
         ("complete", 5000, 9),
         ("gone", 70, 0),
@@ -134,7 +134,7 @@ def test_open_tasks_are_estimated_by_sizes() -> None:
 
 
 def many_hosts(folder: Path, hosts: int) -> LmdbStore:
-    """Make a ledger with a run on each of some hosts: each began a step later, and did one task more a step."""
+    """Make a ledger with one run per host. Each host starts one step later and does one more task per step."""
     store = LmdbStore(str(folder))
     store.open(create=True)
     store.open_job(Job("map", {}))
@@ -227,7 +227,7 @@ def test_tasks_that_count_no_more_are_told(workspace: Workspace) -> None:
     page = Page((workspace.root / "report.html").read_text())
     assert "Tasks done1none failed" in page.text
     assert "2 tasks from " in page.text
-    assert "; 1 of them count no more, since their sources were done again" in page.text
+    assert "; 1 of them no longer count" in page.text
 
 
 @needs_extra
@@ -263,7 +263,7 @@ def test_the_page_can_be_read_without_seeing_it(hostile: Path) -> None:
     drawings = [svg for svg in page.all("svg") if svg.get("aria-hidden") != "true"]
     assert len(drawings) == 1 + 2 * 5  # the bar of sources; five plots, wide and narrow
     assert all(svg.get("role") == "img" and svg.get("aria-label") for svg in drawings)
-    assert len(page.all("table")) == 5 + 3  # one beside each plot; failures, sources, runs
+    assert len(page.all("table")) == 5 + 3  # one for each plot; failures, sources, runs
     assert all(head.get("scope") for head in page.all("th"))
     labelled = {section.get("aria-labelledby") for section in page.all("section")}
     assert labelled == {heading.get("id") for heading in page.all("h2")}
@@ -304,7 +304,7 @@ def test_without_the_extra_the_error_says_how_to_get_it(failed_job: Workspace, t
 
 
 def in_browser(page: Path, folder: Path, *options: str, width: int = 1200) -> str:
-    """Run headless Chromium without a network on a page and return what it prints."""
+    """Open a page in headless Chromium without a network and return the output."""
     command = [
         *(str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),
         *("--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}"),
@@ -357,7 +357,7 @@ def test_the_page_is_dark_where_the_reader_wants_it_dark(hostile: Path, tmp_path
 
 
 def first_pixel(png: Path) -> bytes:
-    """Return the red, green and blue of a PNG's upper left corner, which no filter of PNG changes."""
+    """Return red, green and blue of the upper left pixel of a PNG. No PNG filter changes this pixel."""
     data, place, packed = png.read_bytes(), 8, b""
     while place < len(data):
         length, kind = struct.unpack_from(">I4s", data, place)
