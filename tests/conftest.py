@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from zlib import crc32
 
@@ -24,6 +25,9 @@ from tests.servers.spark import SparkCluster, spark_cluster
 __all__ = ["AzureServer", "GcsServer", "S3Server"]
 
 hand_down_working_signals()
+
+_dont_write_bytecode = sys.dont_write_bytecode
+sys.dont_write_bytecode = False  # pytest caches rewritten assertions, which take two thirds of the collection
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy one too
 settings.register_profile(
@@ -54,6 +58,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
         left_out = set(others)
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules that tests write as the environment says: with or without bytecode."""
+    sys.dont_write_bytecode = _dont_write_bytecode
 
 
 def _need(missing: str | None) -> None:
