@@ -1,4 +1,4 @@
-"""What a user meets first: the names of `ledgerbeam`, cheap to import, and no name that no page shows."""
+"""The public names: cheap to import, and each of them on a page."""
 
 from __future__ import annotations
 

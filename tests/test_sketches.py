@@ -1,4 +1,4 @@
-"""Sketches: what many of them come to is what one computation gives, and bytes that are none are refused by name."""
+"""Sketches: merged results equal a single computation, and invalid bytes are refused with their kind."""
 
 from __future__ import annotations
 

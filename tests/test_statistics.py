@@ -1,4 +1,4 @@
-"""`ledgerbeam.stats`: what its functions take, where it goes, and what they do outside of a job."""
+"""`ledgerbeam.stats`: arguments, recorded statistics, and calls outside a job."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_arguments_are_checked_outside_of_a_job_as_inside(function: Any, args: t
 
 def test_outside_of_a_job_nothing_is_kept() -> None:
     stats.count("a")
-    stats.observe("a", 1)  # nobody knows of the name
+    stats.observe("a", 1)  # no statistic has the name
     with collecting() as collected:
         pass
     assert collected.statistics() == {}
@@ -152,7 +152,7 @@ def test_what_is_discarded_is_checked_and_not_counted() -> None:
 def test_an_error_of_the_body_passes() -> None:
     with pytest.raises(KeyError), collecting():
         raise KeyError("a")
-    stats.count("a")  # outside again: no error of a thread
+    stats.count("a")  # outside a task again: no error about threads
 
 
 def test_threads_in_a_copy_of_the_context_count_for_the_task() -> None:

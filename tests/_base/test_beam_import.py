@@ -1,4 +1,4 @@
-"""How much of Beam the processes of a job import."""
+"""Parts of Beam that the processes of a job import."""
 
 from __future__ import annotations
 
@@ -65,11 +65,13 @@ def imported_after(code: str, tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("before", ["import json", "import apache_beam"])
 def test_all_of_beam_is_there_for_code_that_names_it(workspace: Workspace, before: str, workers: str) -> None:
-    names = [name.replace("_", "-") for name in OPTIONAL if name != "IPython"]  # Beam's name brings all of it
+    names = [
+        name.replace("_", "-") for name in OPTIONAL if name != "IPython"
+    ]  # importing the package imports all parts
     (workspace.root / "looking.py").write_text(SEEN.format(before=before, names=names))
     workspace.jsonl("a.jsonl", 1)
     command = ("map", "looking:seen", "a.jsonl", "--output", "out", "--to", "jsonl", "--workers", workers)
-    ran = workspace.run(*command, env={"PYTHONPATH": str(ROOT)})  # with all that is installed here
+    ran = workspace.run(*command, env={"PYTHONPATH": str(ROOT)})  # with all installed packages
     assert ran.status == 0, ran.err
     expected = [name for name in imported_after(before, workspace.root) if name != "IPython"]
     assert workspace.records("out") == [{"seen": expected}]
@@ -78,7 +80,7 @@ def test_all_of_beam_is_there_for_code_that_names_it(workspace: Workspace, befor
 @pytest.mark.slow
 def test_what_beam_goes_without_can_be_imported_afterwards(tmp_path: Path) -> None:
     lean = "from ledgerbeam._base.beam_import import LEAN, beam_parts\nwith beam_parts(LEAN):\n    import apache_beam"
-    assert imported_after("import apache_beam", tmp_path)  # else nothing would be shown by the next line
+    assert imported_after("import apache_beam", tmp_path)  # otherwise the next line would show nothing
     assert imported_after(lean, tmp_path) == []
     assert imported_after(f"{lean}\nimport apache_beam.io.aws, apache_beam.io.gcp", tmp_path) == OPTIONAL[3:6:2]
 

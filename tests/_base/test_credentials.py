@@ -1,4 +1,4 @@
-"""Credentials are hidden, and names that only sound like theirs are not."""
+"""Credentials are hidden; values with similar names are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about missing packages give a command that works for the ledgerbeam that runs."""
+"""Install commands in messages fit the installed ledgerbeam."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def command(folder: Path, origin: dict[str, object] | None, *, installed: bool =
         if origin is not None:
             (noted / "direct_url.json").write_text(json.dumps(origin))
     program = "import sys; sys.path[:1] = [sys.argv[1]]; from extras import install_command as c; print(c('torch'))"
-    if not installed:  # of the environment that runs this test nothing counts
+    if not installed:  # hide the environment of this test
         program = program.replace("; from", "; import importlib.metadata as m; m.distribution = missing; from")
         program = f"def missing(name):\n    raise m.PackageNotFoundError\n{program}"
     env = {**os.environ, "PYTHONPATH": str(folder)}
@@ -80,7 +80,7 @@ def test_every_message_asks_for_an_extra_that_there_is() -> None:
         assert not re.search(r"^(?!.*Needs).*pip install '?ledgerbeam\[", text, re.MULTILINE), path
         if path.name != "extras.py":
             named |= {one or other for one, other in CALL.findall(text)}
-    named -= {"store"}  # of the table of stores
+    named -= {"store"}  # a variable in the table of stores
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
     assert named <= set(project["optional-dependencies"])
     assert len(named) > 15

@@ -1,4 +1,4 @@
-"""Names that are made of the names of others stay below their root, fit, and are of one source each."""
+"""Derived names stay below their root, are short enough, and differ for different sources."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_different_paths_have_different_names(one: str, other: str, room: int, r
 
 @given(paths, roots)
 def test_what_was_made_of_a_name_is_not_the_name_of_another_source(path: str, root: str) -> None:
-    """A source may have the very name that was made for another one."""
+    """A source may have the derived name of another source."""
     made = relative_name(path, 10, below=root)
     if made != path:
         assert relative_name(made, 10, below=root) != made
@@ -104,7 +104,7 @@ def test_a_long_path_keeps_its_first_folders() -> None:
     name = relative_name(path, 20, below="s3://bucket/out")
     assert name.startswith("folder/folder/folder/")
     assert 800 < len(name) < 1024
-    assert relative_name(path, 20, below="/out") == path  # a disk takes it as it is
+    assert relative_name(path, 20, below="/out") == path  # a disk accepts any bytes
 
 
 def test_a_root_or_an_ending_without_room_for_names_is_told() -> None:
@@ -131,7 +131,7 @@ def is_name_of_a_file(part: str) -> bool:
 
 
 NO_BYTES = {chr(code) for code in (*range(0xD800, 0xDC80), *range(0xDD00, 0xE000))}
-"""Surrogates that stand for no byte: no file has them in its name."""
+"""Surrogates without a byte cannot occur in names of files."""
 
 
 @given(parts.filter(is_name_of_a_file))

@@ -1,4 +1,4 @@
-"""Standard descriptors that are closed are opened on the null device, and no other."""
+"""Closed standard descriptors, and only these, are opened on the null device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOSED = list(chain.from_iterable(combinations(range(3), count) for count in ran
 
 
 def in_child(act: Callable[[], None], log: Path) -> str:
-    """Run something in a forked process; return what it met."""
+    """Run a function in a forked process and return its result."""
     child = os.fork()
     if child == 0:
         status = 1

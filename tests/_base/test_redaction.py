@@ -1,4 +1,4 @@
-"""What is hidden of a text, and what is not; `pipelines.test_redaction` looks at what commands print."""
+"""Redaction of texts; `pipelines.test_redaction` checks the output of commands."""
 
 from __future__ import annotations
 

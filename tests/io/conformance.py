@@ -1,4 +1,4 @@
-"""What every indexed reader must do, whatever the format. A format's test class inherits it."""
+"""Tests for every indexed reader. The test class of a format inherits them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _numbers = itertools.count()
 
 
 class SequenceConformance(ABC):
-    """What every reader does, whatever is its index; `open`, `store`, `records` and `key` are what a format brings."""
+    """Tests for every reader with any index. A format defines `open`, `store`, `records` and `key`."""
 
     @abstractmethod
     def open(self, url: str, options: dict[str, Any] | None = None) -> Any:
-        """Open what `store` wrote: a `Reader`, but some have no raw records."""
+        """Open the files of `store`: a `Reader`, perhaps without raw records."""
 
     @abstractmethod
     def store(self, folder: str, count: int, options: dict[str, Any] | None = None) -> tuple[str, list[Any]]:
@@ -55,7 +55,7 @@ class SequenceConformance(ABC):
         """Distinct records."""
 
     def key(self, record: Any) -> Any:
-        """Return what two equal records share."""
+        """Return a value that is equal for equal records."""
         return record
 
     def same(self, found: list[Any], expected: list[Any]) -> bool:
@@ -191,7 +191,7 @@ class SequenceConformance(ABC):
 
     @pytest.fixture
     def counted(self) -> Callable[[S3Server], list[str]]:
-        """Lists the names of the requests that s3fs makes from now on."""
+        """Record the names of the requests of s3fs from now on."""
 
         def start(s3: S3Server) -> list[str]:
             store = filesystem("s3://", s3.options)
@@ -224,11 +224,11 @@ class SequenceConformance(ABC):
 
 
 class ReaderConformance(SequenceConformance):
-    """The cases of formats with a `.idx` of offsets; `format` is what one brings besides."""
+    """Tests for formats with a `.idx` of offsets, which also define `format`."""
 
     format: OffsetFormat
     shift = 512
-    """Bytes by which wrong boundaries are off; less than the shortest record."""
+    """Error of wrong boundaries in bytes; less than the shortest record."""
 
     def open(self, url: str, options: dict[str, Any] | None = None) -> Reader:
         return self.format.open(url, None, options)
@@ -376,7 +376,7 @@ def open_files() -> set[str]:
 
 
 def touch(path: str, seconds: float) -> None:
-    """Make a file that much newer than its index (older if negative)."""
-    moment = time.time() - 100  # what lies ahead of the clock is not judged by its time
+    """Make a file newer than its index by some time (older if negative)."""
+    moment = time.time() - 100  # a time in the future shows nothing
     os.utime(path + ".idx", (moment, moment))
     os.utime(path, (moment + seconds, moment + seconds))

@@ -1,6 +1,6 @@
-"""What tests of bytes share: places to test against, and the two implementations of the hot loops.
+"""Fixtures for tests of io: stores, and the two implementations of the hot loops.
 
-Places are a local folder, fsspec's memory store, an S3 server, and emulators of GCS and Azure.
+The stores are a local folder, fsspec's memory store, an S3 server, and emulators of GCS and Azure.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 def store_place(request: pytest.FixtureRequest) -> Place:
-    """Return a fresh bucket of the store that a fixture's parameter, one of `STORES`, names."""
+    """Return a fresh bucket of the store in the parameter of a fixture, one of `STORES`."""
     if request.param == "s3":
         return request.getfixturevalue("s3_place")
     server: GcsServer | AzureServer = request.getfixturevalue(request.param)
@@ -66,7 +66,7 @@ def s3_place(request: pytest.FixtureRequest) -> Place:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Run without the right of root to read and write everything."""
+    """Run without root's permission to read and write everything."""
     if os.geteuid() != 0:
         yield
         return
@@ -85,7 +85,7 @@ def nobody() -> AbstractContextManager[None]:
 
 @pytest.fixture(scope="module", params=["compiled", "python"])
 def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Has all of a module done by the compiled module, then by Python."""
+    """Run all tests of a module with the compiled module, then with Python."""
     if request.param == "compiled" and native.compiled is None:
         pytest.skip('no compiled module: run "make setup" where there is a C compiler, LEDGERBEAM_PURE_PYTHON unset')
     with pytest.MonkeyPatch.context() as patch:

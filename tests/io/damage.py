@@ -1,4 +1,4 @@
-"""Damaging files at random, for tests that nothing but typed errors comes of it."""
+"""Random damage to files, for tests that damage raises typed errors only."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _TEXT = [
 ]
 
 NUMBERS = [0, 1, 2, 7, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**60, 2**62, 2**63 - 1, 2**63, 2**64 - 8, 2**64 - 1]
-"""What a field may claim; the last is -1, too."""
+"""Values for damaged fields; the last one is -1, too."""
 
 
 def mangled(content: bytes, chance: random.Random, fields: Sequence[int] = (), width: int = 8) -> bytes:
-    """Change a binary file here and there: bits, numbers, blocks and its length.
+    """Change bits, numbers, blocks and the length of a binary file.
 
     Args:
-        content: The sound content.
-        chance: What to change.
-        fields: Where it has numbers of its own, from its end if negative; hit more often than the rest.
-        width: How many bytes those numbers have.
+        content: The intact content.
+        chance: Source of random changes.
+        fields: Offsets of its number fields, from its end if negative. They are changed more often than other bytes.
+        width: Size of these fields in bytes.
     """
     data = bytearray(content)
     orders: list[Literal["little", "big"]] = ["little", "little", "big"]
@@ -56,7 +56,7 @@ def mangled(content: bytes, chance: random.Random, fields: Sequence[int] = (), w
             case 4 | 5 if fields:
                 at = chance.choice(fields) % max(1, len(data))
                 data[at : at + width] = (chance.choice(NUMBERS) & (1 << 8 * width) - 1).to_bytes(width, order)
-            case 6:  # a little more or less than it was
+            case 6:  # a little more or less than before
                 at = chance.choice(fields) % max(1, len(data)) if fields else at - at % width
                 number = int.from_bytes(data[at : at + width], "little") + chance.choice([-512, -8, -1, 1, 8, 512])
                 data[at : at + width] = (number & (1 << 8 * width) - 1).to_bytes(width, "little")
@@ -73,7 +73,7 @@ def mangled(content: bytes, chance: random.Random, fields: Sequence[int] = (), w
 
 
 def damaged(content: bytes, chance: random.Random) -> bytes:
-    """Change a file here and there."""
+    """Change a text file at random."""
     data = bytearray(content)
     for _ in range(chance.choice([1, 1, 2, 5])):
         at = chance.randrange(len(data) + 1)

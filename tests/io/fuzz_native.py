@@ -83,7 +83,7 @@ def mutate(data: bytearray, chance: random.Random) -> None:
 
 @contextmanager
 def pure_python() -> Iterator[None]:
-    """Have the work done in Python."""
+    """Use the implementation in Python."""
     kept, native.compiled = native.compiled, None
     try:
         yield
@@ -92,7 +92,7 @@ def pure_python() -> Iterator[None]:
 
 
 def outcome(walk: Callable[[], TarMembers]) -> Any:
-    """Return what a walk and its grouping give, or the error that they raise."""
+    """Return the result of a walk and its grouping, or their error."""
     try:
         found = walk()
         columns = (found.header_offset, found.data_offset, found.size, found.kind)
@@ -106,7 +106,7 @@ def outcome(walk: Callable[[], TarMembers]) -> Any:
 
 
 def require_equal(walk: Callable[[], TarMembers], data: bytes) -> bool:
-    """Raise unless both implementations do the same; tell whether it is an error."""
+    """Raise unless both implementations have the same result; return whether it is an error."""
     compiled = outcome(walk)
     with pure_python():
         python = outcome(walk)
@@ -134,7 +134,7 @@ def fuzz(count: int, seed: int, folder: Path) -> int:
 
 
 def samples(chance: random.Random) -> tuple[bytearray, list[int]]:
-    """Return an archive of samples of plain files, and where they begin and the last one ends."""
+    """Return an archive of samples of plain files, with their starts and the end of the last one."""
     target = io.BytesIO()
     bounds = []
     stem = chance.choice(("{}", "d/{}", "{}.x", "{}.é", "a.{}"))
@@ -165,7 +165,7 @@ def damage_bounds(bounds: list[int], chance: random.Random) -> list[int]:
 
 
 def read_all(url: str, index: str, group: Grouping) -> list[list[Any]]:
-    """Return what each sample gives, alone and with all after it; an error comes last."""
+    """Return the results of each sample, alone and with all samples after it; an error is the last one."""
     with TarReader(url, index, check=False, group=group) as reader:
         count = len(reader)
         alone = [taken(lambda: iter([[reader[record]]])) for record in range(count)]  # noqa: B023 - called at once

@@ -1,4 +1,4 @@
-"""Running damaged inputs against a parser: only typed errors, soon, and in memory bounded by the size of the input."""
+"""Fuzzing of parsers with damaged inputs: typed errors only, in limited time, and memory bounded by the input size."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError, UsageError
 from tests.io.damage import damaged, mangled
 
 MOST_BYTES = 4_000_000
-"""Far more than the inputs have, and far less than what their numbers can claim."""
+"""Far more than the size of the inputs, and far less than the values of damaged numbers."""
 
-_ROOM = 768 << 20  # address space of a long run; of it a Zstandard frame may ask for a window of 128 MiB
+_ROOM = 768 << 20  # address space of a long run, including a Zstandard window of up to 128 MiB
 _SECONDS = 30  # of processor time
 _TIME_NS = 1_700_000_000_000_000_000
 
 Trial: TypeAlias = Callable[[random.Random], str]
-"""Makes an input and reads it; tells what came of it. May raise typed errors that name it."""
+"""Makes an input, reads it and returns the outcome. May raise typed errors that name the input."""
 
 
 class Files:
-    """Small files of which one is damaged at a time. Their times stand still: no index is older than its source.
+    """Small files, of which one at a time is damaged. Their times do not change, so no index is older than its source.
 
     Args:
-        folder: Where they lie.
-        contents: What may be damaged, and its sound content.
-        fields: Where those that are binary have numbers.
+        folder: Their folder.
+        contents: The files that may be damaged, with their intact contents.
+        fields: Offsets of number fields in binary files.
     """
 
     def __init__(self, folder: Path, contents: Mapping[str, bytes], fields: Mapping[str, Sequence[int]]) -> None:
@@ -51,7 +51,7 @@ class Files:
             os.utime(path, ns=(_TIME_NS, _TIME_NS))
 
     def damage(self, chance: random.Random) -> tuple[str, bytes]:
-        """Mends what was damaged before, and damages another; gives name and content."""
+        """Repair the damaged file and damage another one; return its name and content."""
         if self._damaged:
             self._put(self._damaged, self.contents[self._damaged])
         name = self._damaged = chance.choice(self._names)
@@ -72,15 +72,15 @@ def fuzz(trial: Trial, inputs: int, seed: int, *, first: int = 0, name: str = ""
     """Make and read damaged inputs. Each depends on the seed and its number only.
 
     Args:
-        trial: What is done with each.
-        inputs: How many.
-        seed: Of the damages.
-        first: The number of the first one.
-        name: What every error has to name.
+        trial: Uses one input.
+        inputs: Number of inputs.
+        seed: Seed of the damages.
+        first: Number of the first input.
+        name: Text that every error must contain.
 
     Returns:
-        How often each outcome came. Whatever is no typed error is raised, with the number of the input as a note; and
-        so is UsageError, which blames the caller.
+        The number of times of each outcome. Other errors are raised, with the number of the input as a note. So is
+        UsageError, which blames the caller.
     """
     chance = random.Random()
     outcomes: Counter[str] = Counter()
@@ -92,7 +92,7 @@ def fuzz(trial: Trial, inputs: int, seed: int, *, first: int = 0, name: str = ""
             try:
                 outcome = trial(chance)
             except Exception as error:
-                named = name in str(error) or isinstance(error, SourceNotFoundError)  # of a name that the damage made
+                named = name in str(error) or isinstance(error, SourceNotFoundError)  # for a name in the damaged data
                 if not isinstance(error, LedgerbeamError) or isinstance(error, UsageError) or not named:
                     error.add_note(f"input {number} of seed {seed}")
                     raise
@@ -105,7 +105,7 @@ def fuzz(trial: Trial, inputs: int, seed: int, *, first: int = 0, name: str = ""
 
 
 def fuzz_briefly(trial: Trial, inputs: int, seed: int = 1, *, most: int = MOST_BYTES, name: str = "") -> Counter[str]:
-    """Fuzzes, and asserts that it takes little memory."""
+    """Fuzz, and assert that it needs little memory."""
     fuzz(trial, 50, seed + 1, name=name)  # imports and caches
     tracemalloc.start()
     try:
@@ -118,7 +118,7 @@ def fuzz_briefly(trial: Trial, inputs: int, seed: int = 1, *, most: int = MOST_B
 
 
 def limit_memory() -> None:
-    """Leave this process so much more address space that no claim of a damaged number fits into it."""
+    """Limit the address space of this process so that no damaged number can allocate its value."""
     used = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM, -1))
 
@@ -127,7 +127,7 @@ def main(make: Callable[[Path], Trial], name: str = "") -> None:
     """Do a long run, `INPUTS [SEED [FIRST]]`, in limited memory."""
     given = list(map(int, sys.argv[1:]))
     inputs, seed, first = [*given, 1, 0] if len(given) == 1 else [*given, 0][:3]
-    warnings.simplefilter("ignore")  # of libraries, on what is damaged
+    warnings.simplefilter("ignore")  # warnings of libraries about damaged data
     with TemporaryDirectory(dir="/dev/shm") as folder:
         trial = make(Path(folder))
         fuzz(trial, 200, seed + 1, name=name)  # imports and caches

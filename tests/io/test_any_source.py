@@ -1,4 +1,4 @@
-"""Opening a source by what it is: by its index if one fits, else as a stream; and making its index."""
+"""Opening any source: by a fitting index, else as a stream; and building its index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of one format as records of another: nothing is lost on the way, and what cannot be is refused."""
+"""Records of one format as records of another: without loss, or refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_sample_is_the_same_after_json(key: str, members: dict[str, bytes]) ->
     assert sample.key == key
     assert list(sample) == list(members)
     for extension, content in members.items():
-        if sample[extension] != content:  # only JSON may be spaced otherwise
+        if sample[extension] != content:  # only the spaces in JSON may differ
             assert extension.lower().endswith("json")
             assert orjson.loads(sample[extension]) == orjson.loads(content)
 

@@ -1,4 +1,4 @@
-"""A ledger with pages that are none: LMDB ends the process, and a command says what to do all the same."""
+"""A ledger with invalid pages: LMDB ends the process, and the command still prints a message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = 4096
 SOURCES = 400
 
 PROGRAM = "import sys; from ledgerbeam.pipelines.cli.cli import main; main(['ledger', 'status', sys.argv[1]])"
-"""Of a user, and no command."""
+"""A program of a user, not a command."""
 
 pytestmark = pytest.mark.skipif(compiled is None, reason="the compiled loops are not built")
 

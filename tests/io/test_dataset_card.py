@@ -1,4 +1,4 @@
-"""The card of a dataset: it names the files of each split and no others, and keeps what others wrote in it."""
+"""Dataset cards: they name exactly the files of each split, and keep the text of others."""
 
 from __future__ import annotations
 

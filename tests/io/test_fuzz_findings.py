@@ -1,4 +1,4 @@
-"""What fuzzing the parsers found, each as one input: errors without a type, and memory that a few bytes could claim."""
+"""Findings of fuzzing, each as one input: untyped errors, and memory that a few damaged bytes could allocate."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_damaged_map_of_a_sparse_member(given: str) -> None:
     except LedgerbeamError as error:
         assert "sparse member 's.x' at byte 0 is damaged" in str(error)  # noqa: PT017
     else:
-        assert given == "1024"  # a map of one number is one of no data
+        assert given == "1024"  # a map with one number has no data
 
 
 def test_numpy_versions_of_arrays_are_read() -> None:

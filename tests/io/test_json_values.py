@@ -1,4 +1,4 @@
-"""JSON without loss: integers of any width, no NaN, wherever a record is decoded or encoded."""
+"""Lossless JSON: integers of any width, and no NaN, at every place that decodes or encodes records."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class Color(enum.Enum):
 
 
 def with_more(value: Any) -> Any:
-    """Give an instance an attribute that no field declares."""
+    """Set an attribute that no field declares."""
     value.more = 3.5
     value._less = math.nan
     return value

@@ -1,4 +1,4 @@
-"""The compiled module: bounds, hostile input, failures of the system, and that it changes nothing but the speed."""
+"""The compiled module: bounds, hostile input, system failures, and the same results as Python."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ SAMPLES = [{"a": b"1"}, {"a": b"", "b.c": bytes(700)}, {"x": b"%d" % 7 * 600}, {
 
 
 def tar_of(contents: list[dict[str, bytes]]) -> tuple[bytes, list[int]]:
-    """Return an archive of samples `0`, `1`, ..., and where they begin and the last one ends."""
+    """Return an archive of samples `0`, `1`, ..., with their starts and the end of the last one."""
     data, ends = b"", [0]
     for number, members in enumerate(contents):
         for extension, content in members.items():
@@ -264,7 +264,7 @@ def test_bounds_that_are_none_of_a_sample_end_the_reading(
         row[place] = wrong
         both = np.stack((bounds_of(ends, [1])[0], row))
         found = compiled.read_samples(descriptor, both, 10**9, True, Sample)
-        # The one before may begin earlier: then these are the members of two samples before it.
+        # The previous sample may start earlier: then these are the members of the two samples before.
         assert found == SAMPLES[1 : 3 if place == 0 and wrong in ends[:2] else 2], wrong
 
 

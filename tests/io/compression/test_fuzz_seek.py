@@ -1,6 +1,6 @@
 """Damaged gzip and Zstandard files with seek points: `python -m tests.io.compression.test_fuzz_seek INPUTS [SEED]`.
 
-What is damaged is the points, the table or the data, and what is read is what they lead to.
+The seek points, the table or the data are damaged, and records are read through them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.gzip_points import gzip_points
 from tests.io.fuzzing import Files, Trial, fuzz_briefly, main
 
-_SPACING = 33_000  # the least that the points have
+_SPACING = 33_000  # the minimum of the points
 _DATA = random.Random(5).randbytes(3000) * 40
 
 

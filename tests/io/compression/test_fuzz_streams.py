@@ -1,4 +1,4 @@
-"""Damaged compressed files, read from their beginning.
+"""Damaged compressed files, read as streams.
 
 `python -m tests.io.compression.test_fuzz_streams INPUTS [SEED]`.
 """
@@ -20,7 +20,7 @@ from tests.io.fuzzing import Trial, fuzz_briefly, main
 
 _DATA = random.Random(5).randbytes(400) * 5
 _MOST = 32 * BLOCK
-"""Bytes of a block of Zstandard, at most."""
+"""Greatest size of a block of Zstandard in bytes."""
 
 
 def compression_trial(_: Path) -> Trial:

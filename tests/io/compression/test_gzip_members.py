@@ -1,4 +1,4 @@
-"""Seek points at the members of gzip files: what is read through them, and which files get others."""
+"""Seek points at the members of gzip files, and files with other seek points."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.io.warc.content import by_record, records
 
 
 def member(data: bytes, flags: int) -> bytes:
-    """Compress data with the parts of a header that flags ask for."""
+    """Compress data with the optional parts of a header, by flags."""
     head = b"\x1f\x8b\x08" + bytes([flags]) + b"\0\0\0\0\0\xff"
     head += struct.pack("<H", 5) + b"extra" if flags & 4 else b""
     head += b"a name\0" if flags & 8 else b""
@@ -151,13 +151,15 @@ def test_a_member_that_decompresses_to_other_bytes_is_found_by_its_checksum(tmp_
     publish_bytes(*found)
     publish_bytes(f"{url}.idx", index_bytes(offsets))
     assert open_source(url)[:] == RECORDS
-    data[sum(map(len, packed[: number + 1])) - 14] ^= 1  # the last byte of the payload, which is stored as it is
+    data[sum(map(len, packed[: number + 1])) - 14] ^= 1  # the last byte of the payload, which is not compressed
     Path(url).write_bytes(data)
     os.utime(url, (0, 0))
     reader = open_source(url)
-    others = [at for at in range(400) if at not in (number, number + 1)]  # a record is read with the end of the last
+    others = [
+        at for at in range(400) if at not in (number, number + 1)
+    ]  # a record is read with the end of the previous one
     assert [reader[at] for at in others] == [RECORDS[at] for at in others]
-    begin = sum(map(len, packed[:number])) + 10  # behind the header, which has neither name nor comment
+    begin = sum(map(len, packed[:number])) + 10  # after the header, which has neither name nor comment
     told = rf"a\.warc\.gz: the gzip data is damaged at or after byte {begin:,} of .*incorrect data check"
     for read in (lambda: reader[number], lambda: reader[:], lambda: reader.read_span(number, number + 1)):
         with pytest.raises(SourceError, match=told):
@@ -180,10 +182,10 @@ def test_of_members_beside_a_long_one_with_points_inside_the_whole_ones_are_comp
     assert 0 < whole.count(False) < len(whole)
     assert [table._is_whole(number) for number in range(len(whole))] == whole
     lengths = [len(gzip.compress(content, 0, mtime=0)) for content in contents]
-    for number in (9, 10, 11, 20):  # of the long one the sums are of more than a segment has
+    for number in (9, 10, 11, 20):  # the checksum of the long record covers more than a segment
         damaged = bytearray(data)
         damaged[sum(lengths[: number + 1]) - 9] ^= 1  # the last byte of the payload
-        damaged[sum(lengths[: number + 1]) - 8] ^= 1  # the first one of its checksum
+        damaged[sum(lengths[: number + 1]) - 8] ^= 1  # the first byte of its checksum
         path.write_bytes(damaged)
         segment = starts.index(ends[number]) - 1
         pieces = iter([path.read_bytes()[slice(*table.extent(segment))]])

@@ -1,4 +1,4 @@
-"""Compressed sources: what comes out, what damage is called, and how much memory a bomb gets."""
+"""Compressed sources: decompressed bytes, errors of damage, and memory for decompression bombs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the writer of seekable Zstandard writes: read by the programs of others, and by position."""
+"""Files of the writer of seekable Zstandard, read by other programs and by position."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ends_of(lengths: list[int]) -> np.ndarray:
 
 
 def frames(packed: bytes) -> list[tuple[int, int]]:
-    """Compressed and decompressed size of each frame, as the table says."""
+    """Compressed and decompressed size of each frame according to the table."""
     count = int.from_bytes(packed[-9:-5], "little")
     table = np.frombuffer(packed[-9 - 8 * count : -9], "<u4").reshape(count, 2)
     return [(int(row[0]), int(row[1])) for row in table]

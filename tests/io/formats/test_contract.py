@@ -1,4 +1,4 @@
-"""The contract that is shipped for formats, on ours, on the example, and on formats that break it."""
+"""The published tests for formats, on the built-in formats, the example, and formats that break them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cases import each
 
 @dataclass(frozen=True)
 class Prefixed(RecordFormat):
-    """Bytes, each record after its length: boundaries that only a walk from the beginning finds."""
+    """Records after their lengths: only a walk from the start finds the boundaries."""
 
     name = "prefixed"
     suffixes = (".lpr", ".prefixed")

@@ -1,4 +1,4 @@
-"""Ends of records that are found block by block: the damaged record is named, in whatever blocks the bytes come."""
+"""Ends of records found block by block: errors name the damaged record for any division into blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cases import each
 from tests.io.formats.test_contract import Prefixed
 
 _DAMAGE = b"\xff" * 4
-"""A length that no record has."""
+"""A length that no record can have."""
 
 
 def _blocks(data: bytes, size: int) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Formats of other packages: found by their entry points or registered, and refused where they would be mistaken."""
+"""Formats of other packages: found by entry points or registered, and refused if they are ambiguous."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ledgerbeam.io.formats.registry import format_named
 
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test loads the formats anew; afterwards those of before are there."""
+    """Each test loads the formats again. Afterwards the earlier formats are restored."""
     monkeypatch.setattr(registry, "_known", None)
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, points: str, code: str = "") -> None:
-    """Lay a package with entry points where Python finds it."""
+    """Write a package with entry points into the import path."""
     info = folder / "its_format-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: its-format\nVersion: 1.0\n")
@@ -111,7 +111,7 @@ def test_an_entry_point_that_cannot_be_loaded_is_named(
 ) -> None:
     install(tmp_path, monkeypatch, point, code)
     for _ in range(2):
-        assert recognize("a.jsonl").format == format_named("jsonl")  # what it is not asked for it does not stop
+        assert recognize("a.jsonl").format == format_named("jsonl")  # a broken entry point does not affect other names
         with pytest.raises(UsageError, match=found):
             recognize("a.lines")
         with pytest.raises(UsageError, match=found):
@@ -119,7 +119,7 @@ def test_an_entry_point_that_cannot_be_loaded_is_named(
 
 
 def test_the_suffixes_of_built_in_formats_are_known_without_loading_them() -> None:
-    """A format is looked up for each task, and other packages are only looked at for other names."""
+    """A format is looked up for each task, and entry points are loaded only for unknown names."""
     built_in = {name: kind for name, kind in registry.formats().items() if name in registry._BUILT_IN}
     found = {suffix: name for name, kind in built_in.items() for suffix in kind.suffixes}
     assert found == registry._SUFFIXES

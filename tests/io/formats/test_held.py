@@ -1,4 +1,4 @@
-"""Decoded row groups in memory: which are kept, and what keeping them costs."""
+"""The cache of decoded row groups: contents and cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ledgerbeam.io.formats.held import GroupKey, HeldGroups
 
 
 class Counted:
-    """Stands for a table, and counts how often its bytes are asked for: an Arrow table adds them up each time."""
+    """A table that counts the reads of its size, which an Arrow table recomputes each time."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
@@ -35,10 +35,10 @@ def test_those_that_were_used_last_are_held_up_to_the_limit() -> None:
     assert (len(held), held.size) == (3, 4800)
     held.use([key(0)])
     held.put(key(1), tables[1])
-    held.put(key(3), tables[3])  # group 2 goes, then group 0
+    held.put(key(3), tables[3])  # group 2 is removed, then group 0
     assert [held.get(key(number)) for number in range(4)] == [None, tables[1], None, tables[3]]
     assert held.size == 4800
-    held.put(key(1), tables[0])  # another table of the same name: the file was opened anew
+    held.put(key(1), tables[0])  # another table of the same name: the file was opened again
     assert (held.get(key(1)), held.size) == (tables[0], 4000)
     assert len(pickle.loads(pickle.dumps(held))) == 0
 

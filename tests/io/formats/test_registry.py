@@ -1,4 +1,4 @@
-"""Finding a format by name, streaming what has no index, and the golden files that lhotse wrote."""
+"""Formats by name, streams of sources without an index, and golden files of lhotse."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_stream_errors_name_the_record(tmp_path: Path) -> None:
 
 
 def golden(name: str, folder: Path) -> str:
-    """Unpack a golden source beside a copy of its index, in the order of time that a build gives."""
+    """Unpack a golden source beside a copy of its index, with times in the order of a build."""
     path = folder / name
     if name.endswith(".tar"):
         path.write_bytes(gzip.decompress((GOLDEN / f"{name}.gz").read_bytes()))

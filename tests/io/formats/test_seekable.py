@@ -1,4 +1,4 @@
-"""Compressed sources read by position: gzip through seek points, Zstandard through its own seek table."""
+"""Compressed sources read by position: gzip through seek points, Zstandard through its seek table."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def lines(count: int) -> list[Any]:
 
 
 def seekable_zstd(data: bytes) -> bytes:
-    """As a peer writes it."""
+    """The file as a peer writes it."""
     packed = io.BytesIO()
     with pyzstd.SeekableZstdFile(packed, "w", max_frame_content_size=SPACING) as file:
         file.write(data)
@@ -140,7 +140,7 @@ class TestTarInGzip(_Compressed):
 
 
 class _Written(SequenceConformance):
-    """What jobs write compressed."""
+    """Compressed outputs of jobs."""
 
     format: ClassVar[Format]
     level = 3
@@ -183,7 +183,7 @@ class _Written(SequenceConformance):
         assert s3_requests.take() == ["get_object"]
         reader[start]
         reader[start + 1]
-        assert s3_requests.take() == []  # what was read last is kept
+        assert s3_requests.take() == []  # the last segments are kept
 
     @pytest.mark.s3
     def test_records_far_apart_are_requested_at_once(self, s3_place: Place, s3_requests: S3Requests) -> None:
@@ -246,7 +246,7 @@ def test_every_kind_of_gzip_is_read(tmp_path: Path, content: bytes, kept: int, m
 
 
 def test_points_that_pass_over_the_end_of_a_member_are_followed(tmp_path: Path) -> None:
-    """Not every program that writes such files has a point at each member."""
+    """Not every program writes a point at each member."""
     url = put(tmp_path / "a.jsonl.gz", gzip.compress(DATA[:700_001]) + gzip.compress(DATA[700_001:]))
     points = Path(f"{url}.gzidx")
     data = bytearray(points.read_bytes())
@@ -402,7 +402,7 @@ def test_a_seek_table_of_other_sizes(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     data = bytearray(seekable_zstd(DATA))
     frames = int.from_bytes(data[-9:-5], "little")
-    size = len(data) - 9 - frames * (12 if data[-5] & 0x80 else 8) + 4  # of the first frame, decompressed
+    size = len(data) - 9 - frames * (12 if data[-5] & 0x80 else 8) + 4  # decompressed bytes of the first frame
     for change in (1, -1):
         wrong = bytearray(data)
         wrong[size : size + 4] = (SPACING + change).to_bytes(4, "little")

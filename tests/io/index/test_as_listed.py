@@ -1,4 +1,4 @@
-"""An index that is a part of the content of its source: it is read as it was listed, or not at all."""
+"""Indexes that are a part of their source: reads return the listed version or fail."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Damaged `.idx` files, and sources they no longer fit: `python -m tests.io.index.test_fuzz INPUTS [SEED]`.
 
-What is read without an error must be what lies in the source at the place that the index names.
+A record that is read without an error must be the bytes of the source at the offsets in the index.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def index_trial(folder: Path) -> Trial:
 
 
 def _judge(record: Any, source: bytes, start: int, stop: int) -> None:
-    """Asserts that a record is that of its place."""
+    """Assert that a record has the bytes at its offsets."""
     data = source[start:stop]
     if isinstance(record, Sample):
         assert all(content in data for content in record.values())
@@ -88,7 +88,7 @@ def _judge(record: Any, source: bytes, start: int, stop: int) -> None:
 
 
 def _judge_span(records: list[Any], source: bytes, offsets: list[int]) -> None:
-    """Asserts that records are those between the first offset and the last."""
+    """Assert that records have the bytes between the first and the last offset."""
     data = source[offsets[0] : offsets[-1]]
     if records and isinstance(records[0], Sample):
         assert all(content in data for record in records for content in record.values())

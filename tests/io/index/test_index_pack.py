@@ -1,4 +1,4 @@
-"""Packs of indexes: records of many sources through one file, and packs that are damaged or stale."""
+"""Index packs: records of many sources through one file, and damaged or stale packs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_many_sources_are_not_all_open_at_once(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     records = IndexPack(write_pack(tmp_path / "a.idxpack", sources)).collection()
     assert [record["n"] for record in records.read_many(range(0, 100, 2))] == list(range(0, 500, 10))
-    assert len(list(Path("/proc/self/fd").iterdir())) < before + 75  # of 100, were all of them open
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 75  # there would be 100 if all were open
     records.close()
 
 

@@ -64,7 +64,7 @@ KEYS = ["in/a//b.idx", "/b.idx", "in/a/./b.idx", "b.idx"]
 
 
 def check_published_by_its_key(place: str, key: str, options: Options) -> None:
-    """Without an empty part it could be the index of another source."""
+    """Without its empty part, the name could be the index of another source."""
     offsets = np.array([0, 5], "<u8")
     IndexLocation().publish(f"{place}/{key}", index_bytes(offsets), options)
     store = client.filesystem(place, options)

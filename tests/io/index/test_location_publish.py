@@ -1,4 +1,4 @@
-"""An index that cannot be kept where it belongs: the error says how to keep it elsewhere."""
+"""An index that cannot be stored at its location: the error names another location."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def test_it_lies_where_it_was_put(tmp_path: Path) -> None:
 
 
 def test_a_read_only_folder_of_sources_says_where_else(nobody: AbstractContextManager[None]) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # that of a test is below one which nobody else may enter
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # the folder of a test is below a folder that only its owner may enter
         source = Path(folder, "a.jsonl")
         source.write_text('{"a": 1}\n', encoding="utf-8")
         listed = Source(str(source), 9, str(source.stat().st_mtime_ns))
         Path(folder).chmod(0o555)
         sources = FileSources()
-        sources.type_of(listed.url)  # imports the formats, which nobody may not be able to
+        sources.type_of(listed.url)  # import the formats first; the user `nobody` may not be able to
         said = r"permission denied .* beside their sources: .* as --index-root"
         with nobody, pytest.raises(StorageError, match=said):
             sources.load_index(listed)

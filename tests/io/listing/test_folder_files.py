@@ -1,4 +1,4 @@
-"""Which files a local folder has."""
+"""Files of a local folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output folders with owners of their own below others: each is known to the one around it, whichever came first."""
+"""Nested output folders with separate owners: the outer folder has a note of each, in any order of claims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.io.conftest import Place
 
 
 def claim(place: Place, folder: str, ledger: str) -> str:
-    """Mark a folder as that of a ledger, as a job does."""
+    """Mark a folder with its ledger, as a job does."""
     output, options = f"{place.url}/{folder}", place.options
     publish_bytes(f"{output}/_ledgerbeam/{ledger}.json", b"{}", options)
     note_nested(output, ledger, options)
@@ -52,7 +52,7 @@ def test_a_folder_whose_mark_is_gone_has_no_owner(place: Place) -> None:
     outer = claim(place, "out", "1")
     inner = claim(place, "out/a", "2")
     assert nested_owners(outer, place.options) == {"a": "_ledgerbeam/2.json"}
-    claim(place, "out/a/b", "3")  # is noted in `out/a`, and stays
+    claim(place, "out/a/b", "3")  # has a note in `out/a`, and stays
     delete(f"{inner}/_ledgerbeam/2.json", place.options)
     assert nested_owners(outer, place.options) == {"a/b": "_ledgerbeam/3.json"}
 

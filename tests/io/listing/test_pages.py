@@ -120,7 +120,7 @@ def test_a_folder_is_refused_with_the_remedy(tree: Place) -> None:
 
 @pytest.fixture(scope="module")
 def pages_of_s3(s3: S3Server) -> Place:
-    """A bucket that S3 lists in several pages, filled once for both implementations."""
+    """A bucket with several pages of objects, filled once for both implementations."""
     place = Place(f"s3://{s3.bucket()}", s3.options)
     keys = [place / f"d/part-{i:04d}.jsonl" for i in range(1100)]
     below = [place / f"d/deep/{i:04d}.jsonl" for i in range(1000)]
@@ -169,13 +169,13 @@ def test_names_with_wildcard_characters_are_plain_when_they_exist(tmp_path: Path
 def test_a_file_with_the_name_of_a_pattern_that_matches_others_is_an_error(
     tmp_path: Path, name: str, other: str
 ) -> None:
-    """A file that appears under the name of the pattern takes no other file out of a job."""
+    """A new file with the name of the pattern does not remove other files from a job."""
     place = Place(str(tmp_path))
     publish_bytes(place / other, b"")
     expected = names(place, "*.jsonl")
     publish_bytes(place / name, b"")
     patterns = [name, f"../{tmp_path.name}/{name}"]
-    if "{" not in name:  # a name with braces is taken as one only as a whole
+    if "{" not in name:  # a name with braces is literal only as a whole
         patterns.append(f"../{{{tmp_path.name},none}}/{name}")
     for pattern in patterns:
         with pytest.raises(UsageError, match=rf"the name of one file, found .*{other}.*--sources-from FILE"):
@@ -186,7 +186,7 @@ def test_a_file_with_the_name_of_a_pattern_that_matches_others_is_an_error(
 
 def test_the_name_of_a_folder_whose_files_are_listed_is_no_pattern(place: Place) -> None:
     folders = {"run[1]": ["b"], "{x,y}": ["d"], "*": ["*", "e"]}
-    if place.url.startswith("az:"):  # its client takes what is in brackets for an address
+    if place.url.startswith("az:"):  # its client parses brackets as an address
         del folders["run[1]"]
     for name in ("run1/a", "x/c", *(f"{folder}/{name}" for folder, found in folders.items() for name in found)):
         publish_bytes(place / name, b"", place.options)
@@ -256,7 +256,7 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("kind", SPECIAL)
 @pytest.mark.parametrize("pattern", ["*.jsonl", "**/*.jsonl", "{a,b}.jsonl"])
 def test_pipes_and_sockets_that_match_are_refused(tmp_path: Path, kind: str, pattern: str) -> None:
-    """A run without what goes through them would say that it is done."""
+    """A run that skips files behind links would report that it is complete."""
     SPECIAL[kind](tmp_path / "a.jsonl")
     publish_bytes(str(tmp_path / "b.jsonl"), b"")
     with pytest.raises(UsageError, match=rf"a\.jsonl is a {kind}; expected a file"):

@@ -1,4 +1,4 @@
-"""Patterns over the pages of a web server's folders, as nginx and Apache make them: only what lies below is listed."""
+"""Patterns over folder pages of web servers, in the forms of nginx and Apache: only files below the base are listed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def web(request: pytest.FixtureRequest) -> Iterator[WebServer]:
 
 
 def found(web: WebServer, pattern: str) -> list[str]:
-    """Return what a pattern matches, without the address of the server."""
+    """Return the matches of a pattern, without the address of the server."""
     return [url.removeprefix(f"{web.url}/") for page in list_pages([f"{web.url}/{pattern}"]) for url in page.urls]
 
 

@@ -1,4 +1,4 @@
-"""What the file systems of stores do otherwise than the classes that they are made of."""
+"""Changes to the file systems of fsspec packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.servers.s3_proxy import S3Proxy
 
 
 def asked(proxy: S3Proxy) -> list[bool]:
-    """Return of each put whether the server was asked before the body was sent."""
+    """Return for each put whether the client asked the server before sending the body."""
     return ["expect" in request.headers for request in proxy.requests if request.method == "PUT"]
 
 
@@ -41,7 +41,7 @@ def test_a_server_is_asked_for_a_large_body(faulty_s3: S3Proxy) -> None:
 
 
 def test_of_threads_that_create_an_object_in_memory_one_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if they meet where the content is copied, which takes a while."""
+    """Also if they overlap while the content is copied, which takes some time."""
     folder = ObjectFolder("memory://turns")
     commit = MemoryFile.commit
 

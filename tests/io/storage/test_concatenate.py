@@ -1,4 +1,4 @@
-"""Joining sources: by the kernel, between file systems, inside S3, streamed; whole or not at all."""
+"""Joining sources by the kernel, between file systems, inside S3, and as a stream; never partially."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZES = [0, 70_000, 1, 0, 3_000_000]
 
 
 def store(place: Place, sizes: list[int], seed: int = 1) -> tuple[list[FileInfo], bytes]:
-    """Write sources; return them and what they are joined."""
+    """Write sources; return them and their joined content."""
     chance = random.Random(seed)
     contents = [chance.randbytes(size) for size in sizes]
     for number, content in enumerate(contents):

@@ -1,4 +1,4 @@
-"""Work done ahead in threads."""
+"""Calls ahead in threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files whose content is of another kind than their names say: the message says what it is."""
+"""Files whose content does not fit their names: the message names the kind of content."""
 
 from __future__ import annotations
 

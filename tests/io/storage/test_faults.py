@@ -1,7 +1,7 @@
-"""What happens when the network or the store fails, between a real client and a real server.
+"""Failures of the network and the store, between a real client and a real server.
 
-Every operation of the storage layer under every fault: it gives the right answer, or one error that names the object
-and the cause. Never a wrong byte, a missing one, or half a listing.
+Every operation of the storage layer under every fault returns the right result, or raises an error that names the
+object and the cause. It never returns wrong or missing bytes, or half a listing.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Line:
     """A bucket seen through a proxy.
 
     Attributes:
-        url: Of the bucket.
+        url: URL of the bucket.
         proxy: The proxy.
-        direct: Storage options that go past it.
+        direct: Storage options without the proxy.
     """
 
     url: str
@@ -46,9 +46,9 @@ class Line:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Storage options that go through the proxy, and wait for a second where no answer will come.
+        """Storage options for the proxy, with a time-out of one second where the proxy never responds.
 
-        Elsewhere a machine that is busy for a second would use up attempts which the test has given to its faults.
+        In other tests a busy machine could use up the attempts that are meant for faults.
         """
         if all(fault.kind != "silent" for fault in self.proxy.faults):
             return self.proxy.options
@@ -97,7 +97,7 @@ def publish_small(line: Line) -> None:
 
 
 def publish_large(line: Line) -> None:
-    data = CONTENT * 50  # which is read where it lies, in each attempt from its beginning
+    data = CONTENT * 50  # read in place, in each attempt from its start
     publish_bytes(f"{line.url}/new", data, line.options)
     assert storage.read_bytes(f"{line.url}/new", line.direct) == data
 
@@ -275,7 +275,7 @@ def test_which_errors_pass(error: Exception, *, transient: bool) -> None:
 def test_an_upload_of_which_a_part_is_refused_is_ended_and_leaves_no_parts(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing_to_s3, "_PART", 5 * 2**20)  # the least that a store takes
+    monkeypatch.setattr(publishing_to_s3, "_PART", 5 * 2**20)  # the minimum of a store
     url = f"{line.url}/parts"
     line.proxy.clear()
     line.proxy.faults.append(Fault("status", frozenset({"PUT"}), every=2, times=1, status=403, code="AccessDenied"))

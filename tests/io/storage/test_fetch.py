@@ -1,4 +1,4 @@
-"""Concurrent requests against a store that answers as it is told: what is asked again, and what a failure is called."""
+"""Concurrent requests to a scripted store: retries, and the errors of failed requests."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ AWAY = ConnectionResetError("away")
 
 
 class Store:
-    """A store of which each object answers once with each of some answers, and then with its own name.
+    """A store that returns scripted answers for each object, and then the name of the object.
 
     Args:
-        answers: By URL.
+        answers: The answers by URL.
     """
 
     def __init__(self, **answers: Sequence[bytes | Exception]) -> None:
@@ -47,14 +47,14 @@ class Store:
         return found
 
     def invalidate_cache(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: there is no cache."""
 
     def info(self, url: str) -> dict[str, Any]:
         return {"name": url, "size": 10, "type": "file", "etag": self.versions[url[-1]]}
 
 
 class Refused(Exception):  # noqa: N818 - of a client
-    """An answer with a status."""
+    """A response with a status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"status {status}")

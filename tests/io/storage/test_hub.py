@@ -1,4 +1,4 @@
-"""Sources on the Hub: known by the name of their content, read in ranges, and errors that say what is the matter."""
+"""Sources on the Hub: versions by content, ranged reads, and errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def found(hub: HubServer, pattern: str) -> list[str]:
 
 
 def put(hub: HubServer, dataset: Repository, **files: bytes) -> str:
-    """Make a commit that changes some files."""
+    """Create a commit that changes some files."""
     changed = {path.replace("__", "/"): data for path, data in files.items()}
     return dataset.commit({**dataset.files(), **{path: hub.blob(path, data) for path, data in changed.items()}})
 
@@ -201,7 +201,7 @@ def test_what_the_hub_answers_is_one_error_that_says_so(  # noqa: PLR0917 - a ta
     said: str,
     name: str,
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # its client waits by itself
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client itself waits
     hub.faults = [Fault("/api/datasets/some/one", status, heads, times=1000)]
     with pytest.raises(StorageError, match=rf"^{ROOT}/{'[a*]'}\.jsonl: .*({said})") as caught:
         found(hub, f"{ROOT}/{name}")

@@ -1,4 +1,4 @@
-"""Reads of a source in the version that was listed: that one, or a `ChangedSourceError`, at no extra request."""
+"""Reads of the listed version: they return it or raise `ChangedSourceError`, without an extra request."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_each_mark_of_a_file_is_compared(tmp_path: Path) -> None:
 
 
 def test_a_link_to_another_file_is_another_file(tmp_path: Path) -> None:
-    """Of the same size, time and time of change: made within one tick of the clock of the file system."""
+    """A file of the same size and times, written within one tick of the file system's clock."""
     first, second, link = tmp_path / "first", tmp_path / "second", tmp_path / "abc.jsonl"
     for _ in range(1000):
         for path in (first, second):
@@ -210,7 +210,7 @@ def test_damage_of_a_file_that_changed_is_its_change(tmp_path: Path) -> None:
     "error", [DiskFullError("no room"), LedgerError("damaged"), ValueError("of the caller"), StorageError("no")]
 )
 def test_which_errors_are_explained_by_a_change(tmp_path: Path, error: Exception) -> None:
-    """Not those that have nothing to do with what was read: a full disk stays one."""
+    """Unrelated errors are not changed, such as a full disk."""
     path = tmp_path / "abc.jsonl"
     path.write_bytes(DATA)
     listed = stat(str(path))

@@ -1,4 +1,4 @@
-"""A folder of objects: on a local disk, in memory, on a real S3 server, on emulators of GCS and Azure."""
+"""Folders of objects on a local disk, in memory, on a real S3 server, and on emulators of GCS and Azure."""
 
 from __future__ import annotations
 
@@ -197,11 +197,11 @@ def test_a_bucket_that_does_not_exist_is_an_error(s3: S3Server) -> None:
         folder.create("a", b"1")
 
 
-# What stores say
+# responses of stores
 
 
 class Store:
-    """A store that answers as it is told; what it is asked is noted."""
+    """A scripted store that records its requests."""
 
     def __init__(self, *answers: BaseException | None) -> None:
         self.answers = list(answers)
@@ -245,7 +245,7 @@ def told(monkeypatch: pytest.MonkeyPatch, store: Store) -> Store:
 
 
 class AnswerError(OSError):
-    """What a client raises for an answer."""
+    """The exception of a client for a response."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"status {status}")
@@ -306,7 +306,7 @@ def test_a_large_object_is_created_in_blocks_where_one_request_does_not_take_it(
 
 def test_a_folder_that_a_store_does_not_know_is_empty_and_no_cache_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     class Listed(Store):
-        """Has its objects once its cache is dropped."""
+        """A store whose objects appear once its cache is dropped."""
 
         def invalidate_cache(self) -> None:
             self.there = {"bucket/x/a/1", "bucket/x/a/2"}
@@ -331,7 +331,7 @@ def test_stores_that_create_exclusively_are_known(scheme: str) -> None:
 
 
 class Bucket:
-    """The client of a bucket of S3, whose pages have two objects; what it is asked is noted."""
+    """The client of an S3 bucket with two objects in each page. It records its requests."""
 
     def __init__(self, *keys: str) -> None:
         self.keys = sorted(keys)

@@ -1,4 +1,4 @@
-"""Files of others where one of ours is to be written: known by their beginning and end, and left as they are."""
+"""Foreign files with the name of an output: recognised by their first and last bytes, and kept."""
 
 from __future__ import annotations
 

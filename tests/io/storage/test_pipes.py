@@ -1,4 +1,4 @@
-"""Pipes: only where they are allowed, as streams, and never half of what a command was to print."""
+"""Pipes: only if they are allowed, as streams, and never with half of the output of a command."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_a_small_output_is_one_request(s3_place: Place, s3_requests: S3Requests)
 def test_what_is_in_memory_is_sent_and_read_without_further_copies(s3_place: Place, s3_requests: S3Requests) -> None:
     data = os.urandom(32 * 2**20)
     url = s3_place / "large"
-    publish_bytes(s3_place / "first", data[: 2**23], s3_place.options)  # what is imported with it is not counted
+    publish_bytes(s3_place / "first", data[: 2**23], s3_place.options)  # not counting its imports
     s3_requests.take()
     _, peak = peak_of(lambda: publish_bytes(url, data, s3_place.options))
     assert s3_requests.take() == ["put_object"]
@@ -260,7 +260,7 @@ def write_in_blocks(path: Path, size: int) -> None:
             file.write(b"x" * 100_000)
 
 
-@pytest.mark.parametrize("size", [1_200_000, 8_000_000])  # what does not fit is met at the flush, or in the body
+@pytest.mark.parametrize("size", [1_200_000, 8_000_000])  # the error comes at the flush, or in the body
 def test_a_full_disk_keeps_what_was_there(small_disk: Path, size: int) -> None:
     out = small_disk / "out"
     publish_bytes(str(out), b"former")
@@ -274,7 +274,7 @@ def test_a_full_disk_keeps_what_was_there(small_disk: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def writer(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Return a process in the middle of publishing."""
+    """Return a process that is publishing."""
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdin=pipe, stdout=pipe) as process:
         if process.stdout is None or process.stdout.readline() != b"writing\n":
@@ -397,7 +397,7 @@ def test_a_link_is_replaced_by_an_output_and_what_it_leads_to_stays(tmp_path: Pa
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"elsewhere": b"of others", "out": b"ours"}
 
 
-# What a step of its own meets
+# errors of separate steps
 
 
 def open_files() -> int:
@@ -552,7 +552,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("write", [write_file, write_two])
-@pytest.mark.parametrize("size", [5_000, 3_000_000])  # met where the buffer is written at the end, or in the body
+@pytest.mark.parametrize("size", [5_000, 3_000_000])  # raised when the buffer is written at the end, or in the body
 def test_a_write_that_is_refused_names_the_output_and_a_remedy(
     tmp_path: Path, size: int, write: Callable[[Path, bytes], None]
 ) -> None:
@@ -627,7 +627,7 @@ def test_an_output_on_the_hub_is_refused_with_the_way_to_publish_it() -> None:
 
 
 class Asked:
-    """A store that notes how it is given what."""
+    """A store that records the form of each content."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, bytes]] = []
@@ -774,12 +774,12 @@ def test_what_is_in_memory_goes_to_s3_without_copies_and_to_other_stores_as_ever
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_syncs_in_threads_of_its_own(tmp_path: Path) -> None:
     outputs = [(str(tmp_path / name), b"whole") for name in ("out.jsonl", "out.jsonl.idx")]
-    publish_all(outputs)  # now this process has such threads
+    publish_all(outputs)  # now this process has these threads
     child = os.fork()
     if child == 0:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(20)  # for threads that are not there it would wait for ever
+            signal.alarm(20)  # it would wait forever for threads that do not exist
             publish_all([(f"{path}.of-child", data) for path, data in outputs])
             os._exit(0)
         finally:

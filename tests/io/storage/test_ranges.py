@@ -1,4 +1,4 @@
-"""Which requests a reader makes of a store for the ranges that it is asked for, and what it makes of the answers."""
+"""Requests of a reader for ranges, and its results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ URL = "sftp://host/data.bin"
 
 
 class Store:
-    """A store that notes which ranges it is asked for."""
+    """A store that records the requested ranges."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -116,7 +116,7 @@ def test_a_store_that_returns_less_than_it_has_is_not_taken_for_one_that_changed
 
 
 class Refused(Exception):  # noqa: N818 - of a client
-    """An answer to a range that begins behind the end."""
+    """A response to a range after the end."""
 
     response = SimpleNamespace(status_code=416, headers={})
 
@@ -133,7 +133,7 @@ def test_of_several_ranges_the_one_behind_the_end_is_named(store: Store, monkeyp
 
 @pytest.fixture
 def read_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """What was read of files: start and stop."""
+    """The ranges that were read: start and stop."""
     calls: list[tuple[int, int]] = []
     pread = os.pread
 
@@ -200,7 +200,7 @@ def test_a_file_that_is_read_in_small_pieces_is_whole(tmp_path: Path, monkeypatc
 def test_a_file_that_ends_early_while_it_is_read_is_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was cut after its size was looked at."""
+    """The file was truncated after its size was read."""
     (tmp_path / "data").write_bytes(DATA)
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda descriptor, size, start: pread(descriptor, size, start)[: 10 - start])

@@ -48,7 +48,7 @@ def test_stat_tells_size_and_version(place: Place) -> None:
 
 @pytest.mark.s3
 def test_stat_sees_a_change_by_others_after_a_listing(s3_place: Place) -> None:
-    others = {**(s3_place.options or {}), "default_fill_cache": False}  # another client, with a cache of its own
+    others = {**(s3_place.options or {}), "default_fill_cache": False}  # another client, with a separate cache
     publish_bytes(s3_place / "x", b"1", s3_place.options)
     client.filesystem(s3_place.url, s3_place.options).ls(s3_place.url)
     publish_bytes(s3_place / "x", b"12", others)
@@ -266,7 +266,7 @@ def test_a_store_that_tells_no_version_is_refused() -> None:
 def test_merging_never_changes_what_is_read(
     tmp_path_factory: pytest.TempPathFactory, ranges: list[tuple[int, int]], gap: int, most: int
 ) -> None:
-    size = max((start + length for start, length in ranges if length), default=0)  # empty ranges may lie past the end
+    size = max((start + length for start, length in ranges if length), default=0)  # empty ranges may be after the end
     for url in ("memory://merging/x", f"{tmp_path_factory.getbasetemp()}/merging"):
         publish_bytes(url, DATA[:size])
         with RangeReader(url) as reader:

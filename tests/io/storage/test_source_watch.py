@@ -1,4 +1,4 @@
-"""Conditional reads against stores as their clients show them: what is asked for, and what of the answer is believed.
+"""Conditional reads through scripted clients: the requests, and the checks of the responses. Changes of local sources.
 
 The reads of real stores are in `test_listed_versions`.
 """
@@ -29,7 +29,7 @@ class RefusedError(Exception):
 
 
 class Body:
-    """Of an answer; notes whether it was closed."""
+    """The body of a response. It records whether it was closed."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -46,7 +46,7 @@ class Body:
 
 
 def ranged(data: bytes, header: str | None) -> bytes:
-    """Return what a server answers to a range."""
+    """Return the response of a server to a range."""
     if header is None:
         return data
     first, last = header.removeprefix("bytes=").split("-")
@@ -57,9 +57,9 @@ class Store:
     """The clients of S3, GCS and Azure at once.
 
     Args:
-        version: Of every object.
-        obeys: Whether it looks at conditions.
-        tells: Whether its answers name the version.
+        version: Version of every object.
+        obeys: Whether it checks conditions.
+        tells: Whether its responses name the version.
     """
 
     retries = 1
@@ -142,7 +142,7 @@ BOUNDS = pytest.mark.parametrize("bounds", [(0, 10), (90, 100), (None, None)])
 
 @BOUNDS
 def test_the_store_is_asked_for_the_version_that_was_listed(scheme: str, bounds: tuple[int | None, int | None]) -> None:
-    """It alone can tell: its answers name no version."""
+    """Only the store can check the version: its responses do not name it."""
     (found,) = read(Store("v2", tells=False), scheme, bounds)
     assert isinstance(found, RefusedError)
     assert str(found) == "v1"
@@ -151,7 +151,7 @@ def test_the_store_is_asked_for_the_version_that_was_listed(scheme: str, bounds:
 
 @BOUNDS
 def test_what_answers_in_another_version_is_refused(scheme: str, bounds: tuple[int | None, int | None]) -> None:
-    """There are servers that pass over a condition."""
+    """Some servers ignore the condition."""
     store = Store("v2", obeys=False)
     (found,) = read(store, scheme, bounds)
     assert isinstance(found, OtherVersionError)
@@ -160,7 +160,7 @@ def test_what_answers_in_another_version_is_refused(scheme: str, bounds: tuple[i
 
 
 class Telling(Store):
-    """One of S3 that says how long its answers are, so many bytes more than come."""
+    """An S3 store that reports a greater length than the body has."""
 
     def __init__(self, more: int = 0) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class Telling(Store):
 
 
 def test_what_s3_says_of_the_length_of_an_answer_changes_nothing_of_it() -> None:
-    """An answer that is cut off is not filled up: whoever has asked for more finds it short."""
+    """A truncated response is not padded: the reader finds that it is short."""
     for more in (0, 1, 50):
         found = read(Telling(more), "s3", (0, 10), (None, None), (7, 8))
         assert found == [DATA[:10], DATA, DATA[7:8]]
@@ -203,7 +203,7 @@ def test_azure_is_told_how_the_client_was_set_up() -> None:
 
 
 class Plain:
-    """A store that knows no condition, and what it holds is cached by its client."""
+    """A store without conditions, whose client caches objects."""
 
     def __init__(self, version: str) -> None:
         self.version = version
@@ -252,7 +252,7 @@ def test_a_file_that_was_written_a_moment_later_is_another(tmp_path: Path, what:
 def test_a_pipe_in_the_place_of_an_empty_source_is_no_source_though_its_size_and_time_are_the_same(
     tmp_path: Path,
 ) -> None:
-    """Whoever opens it to read waits for ever."""
+    """Opening it for reading would wait forever."""
     path = tmp_path / "source"
     path.touch()
     os.utime(path, ns=(10**18, 10**18))

@@ -1,4 +1,4 @@
-"""What is known of a source: what a store says of it in its own words, and which names are files."""
+"""Properties of sources in the forms of different stores, and names that are not files."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_an_open_file_is_closed_whatever_happens_and_what_the_system_refuses_is_
 
 
 class Head:
-    """The client of S3, asked for the head of an object."""
+    """The client of S3 for the head of an object."""
 
     kwargs: ClassVar[dict[str, str]] = {"RequestPayer": "requester"}
     there = True
@@ -202,7 +202,7 @@ class Head:
         return {"ContentLength": 10, "ETag": '"tag"', "LastModified": DATE}
 
     def invalidate_cache(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: there is no cache."""
 
     def info(self, url: str) -> dict[str, Any]:
         return {"type": "file", "size": 7, "etag": "other"}
@@ -237,7 +237,7 @@ def test_files_of_the_hub_are_described_in_runs_and_one_that_is_missing_is_named
 
 
 def test_urls_of_a_store_are_asked_for_at_once_and_answered_in_their_order() -> None:
-    """Each question waits until the others are asked, too."""
+    """Each call waits until the other calls have started."""
     urls = [f"s3://bucket/{name}" for name in "bca"]
     together = threading.Barrier(len(urls), timeout=5)
 

@@ -1,4 +1,4 @@
-"""What GCS and Azure do otherwise than S3, on their emulators."""
+"""Differences of GCS and Azure from S3, on their emulators."""
 
 from __future__ import annotations
 

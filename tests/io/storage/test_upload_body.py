@@ -1,4 +1,4 @@
-"""The body of an upload: to botocore it is a file, to aiohttp the bytes as they lie in memory."""
+"""The body of an upload: a file for botocore, the bytes in memory for aiohttp."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DATA = bytes(range(200))
 
 
 class Writer(AbstractStreamWriter):
-    """Keeps what is sent, piece by piece."""
+    """A writer that keeps the sent pieces."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes | bytearray | memoryview] = []

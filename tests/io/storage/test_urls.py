@@ -77,7 +77,7 @@ def test_an_unknown_scheme_is_a_usage_error() -> None:
 
 
 def test_a_missing_extra_is_named() -> None:
-    # In a process of its own, because a module that was imported cannot be made unimportable here.
+    # In a separate process, because an imported module cannot be hidden in this one.
     script = (
         "import sys; sys.modules['s3fs'] = None\n"
         "from ledgerbeam.errors import UsageError\n"

@@ -1,4 +1,4 @@
-"""Sources on a web server: versions by ETag or by time and size, ranges, and errors that say what is the matter."""
+"""Sources on a web server: versions by ETag or by time and size, ranges, and errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def source(web: WebServer, **settings: Any) -> FileInfo:
-    """Return the file as a server of these settings describes it."""
+    """Return the properties of the file from a server with these settings."""
     for name, value in settings.items():
         setattr(web, name, value)
     return stat(f"{web.url}/in/a.jsonl")
@@ -112,7 +112,7 @@ def test_an_answer_without_a_version_is_not_believed(web: WebServer) -> None:
 
 
 def test_a_server_that_tells_no_size_is_refused(web: WebServer) -> None:
-    """It was taken for a source without a record."""
+    """An earlier version read it as a source without records."""
     with pytest.raises(StorageError, match=r"a\.jsonl: the store reports no size"):
         source(web, tells_size=False)
 
@@ -165,7 +165,7 @@ def test_a_whole_file_is_read_again_after_a_broken_connection(web: WebServer) ->
 
 
 def test_a_file_that_changes_while_it_is_read_without_ranges_is_an_error(web: WebServer) -> None:
-    large = DATA * 50_000  # more than is on its way when the connection breaks
+    large = DATA * 50_000  # more than the buffers of a broken connection
     web.files["in/a.jsonl"] = large
     listed = source(web, has_ranges=False)
     for seen in (1, 2):
@@ -179,7 +179,7 @@ def test_a_file_that_changes_while_it_is_read_without_ranges_is_an_error(web: We
 
 
 def test_a_file_in_gzip_is_read_as_it_is_stored(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Apache says of such files that gzip is their encoding, which clients undo."""
+    """Apache reports gzip as the encoding of such files, and clients decode it."""
     packed = gzip.compress(DATA)
     web.files["in/a.jsonl.gz"] = packed
     heads = web.heads(packed)
@@ -226,7 +226,7 @@ def test_what_a_server_answers_is_what_is_said(web: WebServer, status: int, kind
 
 
 def test_a_host_that_cannot_be_reached_is_no_missing_file() -> None:
-    with socket.socket() as held:  # a port at which nobody listens
+    with socket.socket() as held:  # a port without a server
         held.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{held.getsockname()[1]}/x.jsonl"
         with pytest.raises(
@@ -301,7 +301,7 @@ def test_a_host_that_cannot_prove_its_name_is_not_read(tmp_path: Path) -> None:
 
 
 def own_certificate(folder: Path) -> ssl.SSLContext:
-    """Return the context of a server whose certificate nobody has signed but itself."""
+    """Return the context of a server with a self-signed certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)
