@@ -28,7 +28,7 @@ SECRET = 'p4"ss/w+rd é\\'
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redaction, "_known", set())
+    monkeypatch.setattr(redaction, "_secrets_registered", set())
     monkeypatch.setattr(redaction, "_pattern", None)
 
 

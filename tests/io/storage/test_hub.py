@@ -287,6 +287,6 @@ def test_offline_is_said_at_once() -> None:
 
 
 def test_an_output_is_refused_with_the_way_to_publish(hub: HubServer) -> None:
-    with pytest.raises(UsageError, match=r"is a commit; .*ledgerbeam publish LEDGER --to hf://datasets/OWNER/NAME"):
+    with pytest.raises(UsageError, match=r"in one commit: ledgerbeam publish LEDGER --to hf://datasets/OWNER/NAME"):
         publish_bytes(f"{ROOT}/x.jsonl", b"x", hub.options)
     assert hub.asked == []

@@ -382,7 +382,7 @@ def test_bytes_are_durable_before_the_name_and_the_name_before_the_end(tmp_path:
 def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (str(tmp_path / "pipe"), "/dev/null"):
-        with pytest.raises(UsageError, match="not a file"):
+        with pytest.raises(UsageError, match="not a regular file"):
             publish_bytes(path, b"x")
     assert Path("/dev/null").is_char_device()
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

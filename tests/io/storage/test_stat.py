@@ -98,7 +98,7 @@ def test_the_time_is_that_of_the_last_modification_if_it_is_said() -> None:
 @each(
     ("said", "kind", "problem"),
     [
-        ({"type": "directory", "size": 0, "etag": "v"}, UsageError, "is a folder"),
+        ({"type": "directory", "size": 0, "etag": "v"}, UsageError, "found a folder"),
         ({"type": "file", "etag": "v"}, StorageError, "reports no size"),
         ({"type": "file", "size": None, "etag": "v"}, StorageError, "reports no size"),
         ({"type": "file", "size": 0}, StorageError, "neither ETag, generation nor modification time"),
@@ -132,12 +132,12 @@ def test_only_a_file_is_a_source(tmp_path: Path, kind: str) -> None:
         elif kind == "a socket":
             listening.bind(str(path))
         before = len(os.listdir("/proc/self/fd"))
-        with pytest.raises(UsageError, match=f"{place} is {kind}"):
+        with pytest.raises(UsageError, match=f"{place}: expected a file.*, found {kind}"):
             stat(place)
         with pytest.raises(ChangedSourceError, match=f"found none .*{place} is {kind}"):
             require_listed(FileInfo(place, 1, "1"))
         if kind != "a socket":  # which cannot be opened
-            with pytest.raises(UsageError, match=f"{place} is {kind}"):
+            with pytest.raises(UsageError, match=f"{place}: expected a file.*, found {kind}"):
                 open_descriptor(place)
         assert len(os.listdir("/proc/self/fd")) == before
 
