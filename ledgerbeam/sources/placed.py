@@ -11,7 +11,7 @@ import orjson
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ColumnReader, Format, OffsetFormat, Reader
-from ledgerbeam.io.exchange.run_file import are_json_text, payload_of
+from ledgerbeam.io.exchange.payloads import are_json_text, payload_of
 from ledgerbeam.io.formats.base import changed_span
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.newlines import count_lines

@@ -7,22 +7,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ledgerbeam.io.columns.chunks import joined_chunks, unified
-
-if TYPE_CHECKING:  # only jobs of columns import it
-    pass
-
-
-ROW_GROUP_BYTES = 128 * 2**20
-"""Default size of a row group in memory."""
-
-PAGE_BYTES = 2**20
-"""Default size of a page before compression."""
 
 
 def row_groups(table: pa.Table, size: int) -> Iterator[pa.Table]:

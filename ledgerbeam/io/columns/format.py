@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ledgerbeam.io.columns.arrow_reader import ArrowReader
-from ledgerbeam.io.columns.encode import PAGE_BYTES, ROW_GROUP_BYTES
 from ledgerbeam.io.columns.parquet_reader import ParquetReader
 from ledgerbeam.io.columns.reader import GroupedRows
 from ledgerbeam.io.formats.format import ShardFile
@@ -21,6 +20,13 @@ if TYPE_CHECKING:  # only jobs of columns import it
 
     from ledgerbeam.io.columns.schema import JobSchema
     from ledgerbeam.io.columns.tables import TableMaker
+
+
+ROW_GROUP_BYTES = 128 * 2**20
+"""Default size of a row group in memory."""
+
+PAGE_BYTES = 2**20
+"""Default size of a page before compression."""
 
 
 @dataclass(frozen=True)

@@ -6,26 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.formats.base import LineFormat, changed_span
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.streamed import decode_each
 
 if TYPE_CHECKING:  # only jobs of Arrow batches import it
-    pass
+    import pyarrow as pa
 
-
-SCHEMA = pa.schema([("text", pa.string())])
-"""Schema of the table of a text."""
 
 _MOST = 2**30  # bytes of lines in a chunk; 32-bit offsets count less than twice as many
 
 
 def lines_table(data: bytes) -> pa.Table | None:
     """Return lines without their newlines as a table; None if they are not UTF-8."""
+    import pyarrow as pa  # noqa: PLC0415 - only jobs of Arrow batches import it
+    import pyarrow.compute as pc  # noqa: PLC0415
+
     chunks: list[pa.Array] = []
     start = 0
     while start < len(data) or not chunks:
@@ -40,12 +37,14 @@ def lines_table(data: bytes) -> pa.Table | None:
             lines = lines.slice(0, len(lines) - 1)  # nothing follows the last newline
         chunks.append(lines.cast(pa.string()))
         start = stop
-    return pa.Table.from_arrays([pa.chunked_array(chunks, pa.string())], schema=SCHEMA)
+    return pa.table({"text": pa.chunked_array(chunks, pa.string())})
 
 
 def texts_table(texts: Sequence[str]) -> pa.Table:
     """Return lines as a table."""
-    return pa.Table.from_arrays([pa.array(texts, pa.string())], schema=SCHEMA)
+    import pyarrow as pa  # noqa: PLC0415 - only jobs of Arrow batches import it
+
+    return pa.table({"text": pa.array(texts, pa.string())})
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Format, Options
-from ledgerbeam.io.columns.encode import PAGE_BYTES, ROW_GROUP_BYTES
+from ledgerbeam.io.columns.format import PAGE_BYTES, ROW_GROUP_BYTES
 from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.listing.pages import Page
