@@ -63,7 +63,7 @@ def publish_megatron(dataset: PublishedShards) -> Published:
     if dataset.output is None:
         raise UsageError("--as megatron needs --output PREFIX; the job has merged its parts itself")
     parts = parts_by_dataset(dataset.shards, dataset.suffixes, ledger=dataset.ledger)
-    for suffix, shards in parts.items():  # of all, before the first is merged
+    for suffix, shards in parts.items():  # check all datasets before the first merge
         require_replaceable(dataset.output + suffix, sum(shard.size for shard in shards), dataset.options)
     for suffix, shards in parts.items():
         files = [dataset.url(shard.name) for shard in shards]

@@ -1,4 +1,4 @@
-"""The columns of Arrow batches of JSON lines: decided once, before a job begins, and a part of it from then on."""
+"""Schemas of Arrow batches of JSON lines. The schema is set before a job starts and is a parameter of the job."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ledgerbeam.pipelines.outputs.columns import read_schema
 from ledgerbeam.sources.forms import RecordForm
 
 PARAMETER = "batch schema"
-"""The name of the schema among the parameters of a job."""
+"""Name of the schema among the parameters of a job."""
 
 SOURCES = 16
 RECORDS = 256
-"""Records are read from the beginnings of so many sources, and so many of each, at most."""
+"""Maximum number of sampled sources, and of records read from the start of each."""
 
 _PAGES = 10
-"""Pages of the listing in which JSON lines are looked for."""
+"""Number of pages of the listing that are searched for JSON lines."""
 
 
 class BatchJob(Protocol):
@@ -32,7 +32,7 @@ class BatchJob(Protocol):
 
     @property
     def form(self) -> RecordForm:
-        """The form of the batches."""
+        """Form of the batches."""
 
     @property
     def files(self) -> ListedFiles:
@@ -40,7 +40,7 @@ class BatchJob(Protocol):
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """Passed to fsspec unchanged."""
+        """Options that are passed to fsspec unchanged."""
 
     def pages(self) -> Iterator[Page]:
         """List the sources."""
@@ -53,17 +53,17 @@ _Job = TypeVar("_Job", bound=BatchJob)
 
 
 def with_recorded_batch_schema(job: _Job, stored: Job) -> _Job:
-    """Return a job with the columns of batches that its ledger holds, unless others were given."""
+    """Return a job with the batch schema stored in its ledger, unless the user gave a schema."""
     recorded = stored.parameters.get(PARAMETER)
     is_given = job.form != "arrow" or job.files.batch_schema is not None
     return job if is_given or not isinstance(recorded, str) else _with(job, recorded)
 
 
 def decide_batch_schema(job: _Job) -> _Job:
-    """Return a job that knows the columns of the batches of its JSON lines, if it has such sources.
+    """Return a job with the batch schema of its JSON lines, inferred if it has such sources and no schema.
 
     Raises:
-        RecordError: The lines have no columns in common, or are no objects.
+        RecordError: The lines have no schema in common, or are not objects.
     """
     if job.form != "arrow" or job.files.batch_schema is not None:
         return job
@@ -76,7 +76,7 @@ def decide_batch_schema(job: _Job) -> _Job:
     records = [record for url in chosen for record in _first(url, job.storage_options)]
     where = chosen[0] if len(chosen) == 1 else f"{chosen[0]} and {len(chosen) - 1} others"
     if not records:
-        raise RecordError(f"{where}: expected lines that say the columns of batches, found none; give --batch-schema")
+        raise RecordError(f"{where}: expected JSON lines to infer the batch schema, found none; give --batch-schema")
     try:
         return _with(job, schema_of_lines(records))
     except RecordError as error:
@@ -88,12 +88,12 @@ def _with(job: _Job, schema: str) -> _Job:
 
 
 def read_batch_schema(url: str, options: Options) -> str:
-    """Return the schema that a file holds, in the form in which a job has it.
+    """Return the schema of a file, as the text that a job stores.
 
     Raises:
-        UsageError: It holds none.
+        UsageError: The file has no schema.
     """
-    import orjson  # noqa: PLC0415 - a job without a file needs none of it
+    import orjson  # noqa: PLC0415 - not needed without a schema file
 
     from ledgerbeam.io.columns.schema_text import schema_json  # noqa: PLC0415 - brings pyarrow
 
@@ -102,7 +102,7 @@ def read_batch_schema(url: str, options: Options) -> str:
 
 
 def _lines(job: BatchJob) -> list[str]:
-    """Return URLs of JSON lines, of the first pages that list some."""
+    """Return the URLs of JSON lines of the first page that has some, within the first `_PAGES` pages."""
     files = job.files.opened_files(job.storage_options)
     for page in islice(job.pages(), _PAGES):
         found = [url for url in page.urls if files.type_of(url).format.name == "jsonl"]
@@ -112,7 +112,7 @@ def _lines(job: BatchJob) -> list[str]:
 
 
 def _first(url: str, options: Options) -> Iterator[Any]:
-    """Yield the first records of a source, up to one that cannot be decoded."""
+    """Yield the first records of a source, up to a record that cannot be decoded."""
     try:
         yield from islice(stream_records(url, options), RECORDS)
     except RecordError:

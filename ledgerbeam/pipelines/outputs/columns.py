@@ -1,4 +1,4 @@
-"""How a job writes files of columns: their layout, and their schemas, which are decided before it begins."""
+"""Layout and schemas of columnar outputs. The schemas are set before the job starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.sources import JobSources
 from ledgerbeam.sources import FileSources
 
-if TYPE_CHECKING:  # only jobs of columns import pyarrow
+if TYPE_CHECKING:  # only columnar jobs import pyarrow
     import pyarrow as pa
 
     from ledgerbeam.io.columns.schema import JobSchema
@@ -34,27 +34,27 @@ if TYPE_CHECKING:  # only jobs of columns import pyarrow
 
 
 COLUMN_FORMATS = ("parquet", "arrow")
-"""Formats of columns that jobs write."""
+"""Columnar formats of outputs."""
 
 SAMPLE_RECORDS = 1_000
 SAMPLE_SOURCES = 32
 SAMPLE_BYTES = 64 * 2**20
-"""What a schema is inferred from, at most: records from all over some sources."""
+"""Maximum number of records, sources and bytes that schemas are inferred from, spread over each source."""
 
 LISTED_PAGES = 4
-"""Pages of the listing from which these sources are chosen."""
+"""Number of pages of the listing from which these sources are chosen."""
 
 _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """How files of columns are written.
+    """Layout of columnar files.
 
     Attributes:
-        row_group_bytes: Bytes of a row group in memory, about.
-        page_bytes: Bytes of a page before it is compressed, about.
-        schema: The schemas, as JSON of `JobSchema.parameters`; None until they are decided.
+        row_group_bytes: Approximate size of a row group in memory, in bytes.
+        page_bytes: Approximate size of a page before compression, in bytes.
+        schema: The schemas, as JSON of `JobSchema.parameters`; None until they are set.
     """
 
     row_group_bytes: int = ROW_GROUP_BYTES
@@ -62,8 +62,8 @@ class ColumnLayout:
     schema: str | None = None
 
     def format(self, name: str) -> Format:
-        """Return the format of a name, writing so."""
-        from ledgerbeam.io.columns.format import (  # noqa: PLC0415 - for few jobs
+        """Return the format of a name with this layout."""
+        from ledgerbeam.io.columns.format import (  # noqa: PLC0415 - few jobs need it
             ArrowFormat,
             ParquetFormat,
         )
@@ -73,7 +73,7 @@ class ColumnLayout:
         return ParquetFormat(schema=self.schemas(), row_group_bytes=self.row_group_bytes, page_bytes=self.page_bytes)
 
     def schemas(self) -> JobSchema | None:
-        """Return the schemas; None if they are not decided."""
+        """Return the schemas; None until they are set."""
         from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
 
         if self.schema is None:
@@ -81,11 +81,11 @@ class ColumnLayout:
         return JobSchema.recorded(json.loads(self.schema)) or JobSchema({})
 
     def decided(self, schemas: JobSchema) -> ColumnLayout:
-        """Return the layout with schemas."""
+        """Return the layout with these schemas."""
         return dataclasses.replace(self, schema=json.dumps(schemas.parameters()))
 
     def parameters(self, name: str) -> dict[str, Json]:
-        """Return what of the layout shapes the outputs."""
+        """Return the parameters that determine the bytes of outputs."""
         sizes: dict[str, Json] = {"row_group_bytes": self.row_group_bytes}
         if name == "parquet":
             sizes["page_bytes"] = self.page_bytes
@@ -93,76 +93,76 @@ class ColumnLayout:
 
 
 def is_schema_file(url: str) -> bool:
-    """Return whether a name is that of a file that has a schema, or gives one as JSON."""
+    """Return whether the name, by its suffix, is a columnar file or a JSON file with a schema."""
     return url.endswith((".json", *(suffix for name in COLUMN_FORMATS for suffix in format_named(name).suffixes)))
 
 
 def recorded_schema(job: Job) -> JobSchema | None:
-    """Return the schemas among what a ledger holds of a job; None if it has none."""
+    """Return the schemas that a ledger stores for its job; None if the job has none."""
     from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
 
     return JobSchema.recorded(job.parameters)
 
 
 def read_schema(url: str, options: Options) -> JobSchema:
-    """Return the schemas that a file has, or gives as JSON.
+    """Return the schemas of a columnar file, or of a JSON file.
 
     Args:
-        url: A file of columns, by its name, or JSON.
+        url: A columnar file, by its suffix, or a JSON file.
         options: Storage options.
 
     Raises:
-        UsageError: It gives no schemas; also the errors of reading it.
+        UsageError: The file has no schemas. Errors of reading the file are raised too.
     """
     from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
 
     url = canonical_url(url)
     for kind in map(format_named, COLUMN_FORMATS):
-        if url.endswith(kind.suffixes) and is_columnar(kind):  # of which the footer will do
+        if url.endswith(kind.suffixes) and is_columnar(kind):  # the footer is enough
             with closing(kind.open_columns(url, options)) as reader:
                 return JobSchema({"": reader.schema}, is_of_all=True)
     return JobSchema.given(read_bytes(url, options), url)
 
 
 class ColumnJob(Protocol):
-    """A job that may write files of columns."""
+    """A job that may write columnar files."""
 
     @property
     def layout(self) -> ColumnLayout | None:
-        """How they are written; None if it writes none."""
+        """The layout of the files; None if the job writes none."""
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether a row of columns is written as it was read."""
+        """Whether rows of columnar sources are written unchanged."""
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """Passed to fsspec unchanged."""
+        """Options that are passed to fsspec unchanged."""
 
     @property
     def to(self) -> str:
         """The name of the output format."""
 
     def sources(self) -> JobSources:
-        """Return what the job reads."""
+        """Return the sources of the job."""
 
     def pages(self) -> Iterator[Page]:
         """List the sources."""
 
     def trial_work(self) -> MapRecords:
-        """Return what maps records that are only looked at."""
+        """Return the function that maps sampled records."""
 
 
 def decide_layout(job: ColumnJob, say: Callable[[str], None]) -> ColumnLayout | None:
-    """Return the layout of a job with its schemas: as they were given, else taken or inferred.
+    """Return the job's layout with schemas: those given, else the common schema of the sources, else inferred ones.
 
     Args:
         job: The job.
-        say: Called with lines for people.
+        say: Called with messages for users.
 
     Raises:
         RecordError: Records have no schema in common, or a sampled record cannot be read.
-        UsageError: The sources have different schemas, or nothing came of the sampled records.
+        UsageError: The sources have different schemas, or the sampled records have no results.
     """
     layout = job.layout
     if layout is None or layout.schema is not None:
@@ -176,7 +176,7 @@ def _sources(job: ColumnJob) -> Iterator[Source]:
 
 
 def _taken(job: ColumnJob, say: Callable[[str], None]) -> JobSchema | None:
-    """Return the schema that all sources have, if they are of columns and their records are written as they are."""
+    """Return the schema of all sources, if they are columnar and their records are written unchanged; else None."""
     from ledgerbeam.io.columns.schema import JobSchema, common_schema  # noqa: PLC0415
 
     opened = job.sources().opened(job.storage_options)
@@ -202,12 +202,12 @@ def _taken(job: ColumnJob, say: Callable[[str], None]) -> JobSchema | None:
                 common_schema(found)
     if not found:
         return None
-    say(f"schema: that of the sources, {_shown(found[0][1])}")
+    say(f"schema: as in the sources, {_shown(found[0][1])}")
     return JobSchema({"": found[0][1]}, is_exact=True)
 
 
 def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
-    """Return the schemas of what comes of some records."""
+    """Return schemas inferred from the results of sampled records."""
     from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
     from ledgerbeam.pipelines.preview.sample import sampled_records, try_function  # noqa: PLC0415 - uses jobs
     from ledgerbeam.user_code.instances import close_objects  # noqa: PLC0415
@@ -225,10 +225,10 @@ def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
     finally:
         close_objects()
     if not datasets and errors:
-        raise RecordError(f"no schema can be inferred, since none of {len(sampled)} records came through: {errors[0]}")
+        raise RecordError(f"no schema can be inferred: all of {len(sampled)} sampled records failed: {errors[0]}")
     if not datasets and sampled:
         raise UsageError(
-            f"no schema can be inferred, since nothing is kept of the first {len(sampled)} records; give --schema FILE"
+            f"no schema can be inferred: none of the first {len(sampled)} records is kept; give --schema FILE"
         )
     found = JobSchema.inferred(datasets)
     of_sources = count(len({one.source.url for one in sampled}), "source")

@@ -1,4 +1,4 @@
-"""How a job compresses what it writes."""
+"""Compression of outputs."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from ledgerbeam.ledger.model.job import Json
 
 @dataclass(frozen=True)
 class OutputCompression:
-    """Zstandard, so that outputs can be read by position.
+    """Zstandard compression of outputs, which can still be read by position.
 
     Attributes:
-        level: As of `SeekableZstd`.
-        frame: As of `SeekableZstd`.
+        level: Compression level, see `SeekableZstd`.
+        frame: Frame size, see `SeekableZstd`.
     """
 
     level: int
     frame: int
 
     def encoder(self, encoder: str | ShardEncoder) -> ShardEncoder:
-        """Return what writes what an encoder, or the format of a name, does, compressed."""
+        """Return an encoder that compresses the output of an encoder, or of the format with this name."""
         return SeekableZstd(format_named(encoder) if isinstance(encoder, str) else encoder, self.level, self.frame)
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs: the library is a part of it, since another version may compress otherwise."""
+        """Return the parameters that determine the bytes of outputs. Library versions may compress differently."""
         return {"compress": f"zstd:{self.level}", "frame": self.frame, "version of zstd": LIBRARY}
 
 
 def parse_compression(compress: str | None, frame: int | None, to: str) -> OutputCompression | None:
-    """Read how outputs are to be compressed.
+    """Parse the options of output compression.
 
     Args:
-        compress: The word of ``--compress``; None for not at all.
-        frame: That of ``--frame``.
-        to: That of ``--to``.
+        compress: Value of ``--compress``; None for no compression.
+        frame: Value of ``--frame``.
+        to: Value of ``--to``.
 
     Raises:
-        UsageError: There is no such compression, or what is written so could not be read.
+        UsageError: The compression is unknown, or the compressed files could not be read.
     """
     if compress is None:
         if frame is not None:
-            raise UsageError(f"--frame {frame} is for compressed outputs: give --compress zstd too")
+            raise UsageError(f"--frame {frame}: only for compressed outputs; add --compress zstd")
         return None
     if not _is_readable(to):
         raise UsageError(
@@ -66,13 +66,13 @@ def _is_readable(to: str) -> bool:
 
 
 _WHY_NOT = {
-    "parquet": "which is compressed by itself",
+    "parquet": "which compresses its columns",
     "arrow": "which is read by its footer",
-    "shar": "whose indexed shards lhotse reads by their place in plain files",
-    "megatron": "which Megatron reads by its place in plain files",
-    "webdataset": "which wids reads by the place of its members in plain tars; for tars alone: --to tar",
-    "energon": "which Energon reads by the place of its samples in plain tars; for tars alone: --to tar",
-    "lit": "which LIT reads by the place of its members in plain tars; for tars alone: --to tar",
+    "shar": "whose shards lhotse reads by position in plain files",
+    "megatron": "which Megatron reads by position in plain files",
+    "webdataset": "which wids reads by position in plain tars; for tars alone: --to tar",
+    "energon": "which Energon reads by position in plain tars; for tars alone: --to tar",
+    "lit": "which LIT reads by position in plain tars; for tars alone: --to tar",
 }
 
-_OTHER = "which is not read compressed"
+_OTHER = "which cannot be read compressed"

@@ -1,4 +1,4 @@
-"""Whether a file is as it was noted when it was written: its size and the checksum of its content."""
+"""Comparison of files with their recorded sizes and checksums."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger.model.checksums import content_checksum
 
 READ_BYTES = 4 * 2**20
-"""What a thread holds of a file at a time."""
+"""Size of the blocks that a thread reads, in bytes."""
 
 
 def checksum_at(url: str, options: Options) -> str:
     """Return the checksum of a file.
 
     Raises:
-        SourceNotFoundError: There is no such file; also StorageError.
+        SourceNotFoundError: The file does not exist. StorageError is raised too.
     """
     with RangeReader(url, options) as reader:
         return content_checksum(reader.blocks(READ_BYTES))
 
 
 def size_problem(url: str, size: int, options: Options) -> str | None:
-    """Return what is wrong with a file that can be seen without reading it, or None.
+    """Return the problem with a file's size or existence, without reading the file; else None.
 
     Args:
         url: The file.
-        size: Bytes that it had when it was written.
+        size: Recorded size, in bytes.
         options: Storage options.
     """
     try:
@@ -42,14 +42,14 @@ def size_problem(url: str, size: int, options: Options) -> str | None:
 def content_problem(
     url: str, size: int, checksum: str, options: Options, span: tuple[int, int] | None = None
 ) -> str | None:
-    """Return what is wrong with a file, or None: it is read if it has its size.
+    """Return the problem with a file's size or content, else None. A file of another size is not read.
 
     Args:
         url: The file.
-        size: Bytes that it had when it was written.
-        checksum: Of its content then, see `checksums`.
+        size: Recorded size, in bytes.
+        checksum: Recorded checksum of the content, see `checksums`.
         options: Storage options.
-        span: First byte of what is read, and the one behind it, of which the checksum is; None for the whole file.
+        span: First byte to read and the byte after the last, the range of the checksum; None for the whole file.
     """
     start, stop = span or (0, size)
     try:

@@ -1,7 +1,7 @@
-"""The README.md by which the Hugging Face Hub, and `datasets`, know the files of a dataset and its splits.
+"""Dataset cards: the README.md that lists the files and splits of a dataset for the Hugging Face Hub and `datasets`.
 
-Its head names a config with the files of each split, as globs where a folder has files of one split only. What else
-stands in a README.md that is there stays as it is: its text, other keys of its head, and other configs.
+The front matter names a config with the files of each split, as globs where a folder has files of only one split. The
+rest of an existing README.md stays unchanged: its text, other keys of the front matter, and other configs.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _NAMED = re.compile(r"""config_name:\s*["']?([^"'\n#]*?)["']?\s*(?:#.*)?$""", re
 def write_card(
     root: str, splits: Mapping[str, Sequence[str]], options: Options, *, name: str, suffix: str
 ) -> list[str]:
-    """Write the README.md of a dataset beside its files, or the part of one that is there which names them.
+    """Write the README.md of a dataset beside its files, or update the config in an existing README.md.
 
     Args:
         root: URL of the folder of the dataset.
-        splits: Names of the files of each split, relative to it.
+        splits: Names of the files of each split, relative to `root`.
         options: Storage options.
-        name: Of the dataset, for the title of a new README.md.
-        suffix: What the names of all files end with.
+        name: Name of the dataset, for the title of a new README.md.
+        suffix: Suffix of all file names.
 
     Returns:
-        The URL of what was written.
+        The URL of the README.md.
 
     Raises:
-        UsageError: The name of a split cannot be one, or the README.md that is there is no text.
+        UsageError: The name of a split is invalid, or the existing README.md is not UTF-8.
     """
     for split in splits:
         if not _SPLIT.fullmatch(split):
@@ -52,18 +52,18 @@ def write_card(
     except SourceNotFoundError:
         before = f"# {name}\n"
     except UnicodeDecodeError as error:
-        raise UsageError(f"{url}: it is not UTF-8 ({error}); move it away, and publish again") from error
+        raise UsageError(f"{url}: not UTF-8 ({error}); move it away and publish again") from error
     text = card_text(before, split_patterns(splits, suffix))
     publish_bytes(url, text.encode(), options)
     return [url]
 
 
 def split_patterns(splits: Mapping[str, Sequence[str]], suffix: str) -> dict[str, list[str]]:
-    """Return the patterns that name the files of each split, and no other file of the dataset.
+    """Return patterns that match the files of each split, and no other file of the dataset.
 
     Args:
         splits: Names of the files of each split.
-        suffix: What they end with.
+        suffix: Suffix of all file names.
     """
     folders: dict[str, set[str]] = {}
     for split, names in splits.items():
@@ -80,11 +80,11 @@ def split_patterns(splits: Mapping[str, Sequence[str]], suffix: str) -> dict[str
 
 
 def card_text(before: str, patterns: Mapping[str, Sequence[str]]) -> str:
-    """Return the text of a README.md with a config of some splits.
+    """Return the text of a README.md with the config of the splits.
 
     Args:
-        before: The text so far.
-        patterns: What names the files of each split.
+        before: Previous text.
+        patterns: Patterns of the files of each split.
     """
     config = [f"- config_name: {_CONFIG}", "  data_files:"]
     for split, paths in patterns.items():
@@ -101,7 +101,7 @@ def card_text(before: str, patterns: Mapping[str, Sequence[str]]) -> str:
 
 
 def _other_configs(block: str) -> Iterable[str]:
-    """Yield the lines of the configs of other names."""
+    """Yield the lines of the configs with other names."""
     lines = [line for line in block.splitlines()[1:] if line.strip()]
     indent = next((len(line) - len(line.lstrip()) for line in lines), 0)
     items: list[list[str]] = []
@@ -121,5 +121,5 @@ def _folder(name: str) -> str:
 
 
 def _escaped(name: str) -> str:
-    """Return a name as a pattern of only itself."""
+    """Return a pattern that matches only this name."""
     return re.sub(r"([*?\[])", r"[\1]", name)

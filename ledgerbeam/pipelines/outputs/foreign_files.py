@@ -1,4 +1,4 @@
-"""How the metadata of datasets looks, which a publication replaces: other files of such names are somebody else's."""
+"""Patterns of dataset metadata. A publication replaces only matching files; others are foreign."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CONFIG_OF_LIT = re.compile(rb"\s*\{(?s:.*)\.tar")
 INDEX_OF_LIT = re.compile(rb'\s*\{\s*(?:\}|"(?s:.*)\.tar"\s*:\s*\{)')
 FIELDS_OF_SHAR = re.compile(rb'\s*\{(?s:.*)"cuts"\s*:\s*\[')
 PACK = re.compile(rb"IDXPACK")
-"""How the files of a format's metadata begin."""
+"""Patterns of the start of metadata files."""
 
 META_OF_ENERGON = {
     "dataset.yaml": re.compile(rb"(?s:.*)__(?:class|module)__"),
@@ -18,4 +18,4 @@ META_OF_ENERGON = {
     "index.sqlite": re.compile(rb"SQLite format 3\0"),
     "index.uuid": re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\s*\Z"),
 }
-"""The same of the files in `.nv-meta`."""
+"""Patterns of the start of the files in `.nv-meta`."""

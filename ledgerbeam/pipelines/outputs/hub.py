@@ -1,8 +1,8 @@
-"""Outputs on the Hub: what is missing there is sent, and one commit makes the folder there what it is here.
+"""Publication to the Hugging Face Hub: upload missing files, then update the folder in one commit.
 
-A note in the same commit, `.ledgerbeam/<ledger id>.json`, says which files the ledger has put there, and their content.
-So a later publication knows them without reading them again, replaces and removes only these, and only as they were
-left. All else there belongs to others.
+A note in the same commit, `.ledgerbeam/<ledger id>.json`, lists the files of this ledger and their checksums. A later
+publication does not need to read these files again. It replaces and removes only these files, and only if they are
+unchanged. All other files belong to others.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ if TYPE_CHECKING:
 
 
 CARD = "README.md"
-"""The card of a dataset, in its first folder, which people edit on the Hub."""
+"""Name of the dataset card, in the root folder. People edit it on the Hub."""
 
 FORMAT = 1
-"""Version of the note."""
+"""Version of the note format."""
 
 MOST_IN_COMMIT = 256 * 1024 * 1024
-"""Bytes of regular files that one commit takes."""
+"""Maximum size of the regular files in one commit, in bytes."""
 
-_TRIES = 5  # of a commit, when others commit meanwhile
-_SENT_AT_ONCE = 64 * 1024 * 1024  # by Xet a kill costs at most so much of small files, or one larger one
+_TRIES = 5  # attempts to commit while others commit
+_SENT_AT_ONCE = 64 * 1024 * 1024  # with Xet, a kill costs at most this much of small files, or one larger file
 _MOST_AT_ONCE = 256
 _BLOCK = 8 * 1024 * 1024
-_LARGEST_REGULAR = 16 * 1024 * 1024  # of larger files Git's name is not asked for: they are in large file storage
+_LARGEST_REGULAR = 16 * 1024 * 1024  # larger files are always in large file storage and need no Git hash
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file to be published.
+    """A file to publish.
 
     Attributes:
-        name: Relative to the folder on the Hub.
-        url: Where it lies.
-        size: Bytes.
-        checksum: As the ledger knows it, see `checksums`; None for what the ledger does not know.
+        name: Name relative to the folder on the Hub.
+        url: URL of the file.
+        size: Size in bytes.
+        checksum: Checksum in the ledger, see `checksums`; None for files that the ledger does not record.
     """
 
     name: str
@@ -65,16 +65,16 @@ class LocalFile:
 
 @dataclass(frozen=True)
 class HubPublication:
-    """What a publication has done.
+    """The result of a publication.
 
     Attributes:
-        url: Of the folder.
-        commit: Its commit; None if nothing had changed.
-        added: Files that were not there.
-        replaced: Files that were there with another content.
-        removed: Files that an earlier publication of this ledger has put there, and that are not in the dataset now.
-        same: Files that were there as they are here.
-        kept: Files of an earlier publication that others have changed there; they stay.
+        url: URL of the folder on the Hub.
+        commit: Commit of the publication; None if nothing has changed.
+        added: Files that the folder did not have.
+        replaced: Files that the folder had with another content.
+        removed: Files of an earlier publication of this ledger that are no longer in the dataset.
+        same: Number of files that the folder had with the same content.
+        kept: Files of an earlier publication that others have changed. They stay.
     """
 
     url: str
@@ -88,7 +88,7 @@ class HubPublication:
 
 @dataclass(frozen=True)
 class _Content:
-    """Names of a content: SHA-256, that of Git for small ones, and the ledger's checksum."""
+    """Hashes of a content: SHA-256, the Git hash of small contents, and the ledger's checksum."""
 
     sha256: str
     git: str | None
@@ -100,7 +100,7 @@ class _Content:
 
 @dataclass
 class _Changes:
-    """What a commit has to do."""
+    """Changes of a commit."""
 
     added: list[LocalFile] = field(default_factory=list)
     replaced: list[LocalFile] = field(default_factory=list)
@@ -115,16 +115,16 @@ class _Changes:
 
 
 def files_of(shards: Sequence[OutputShard], root: str, made: Sequence[str], options: Options) -> list[LocalFile]:
-    """Return the files of a dataset, named as they lie below the output folder.
+    """Return the files of a dataset, with names relative to the output folder.
 
     Args:
-        shards: All of the dataset.
-        root: The folder below which they lie.
-        made: URLs of its metadata, which lies there too.
+        shards: All shards of the dataset.
+        root: Output folder.
+        made: URLs of the metadata, in the output folder too.
         options: Storage options.
 
     Raises:
-        SourceNotFoundError: An index is gone; also StorageError.
+        SourceNotFoundError: An index is missing. StorageError is raised too.
     """
     others = [f"{root}/{shard.index}" for shard in shards if shard.index is not None] + list(made)
     data = [LocalFile(shard.name, f"{root}/{shard.name}", shard.size, shard.checksum) for shard in shards]
@@ -140,34 +140,34 @@ def publish_to_hub(
     overwrite: bool = False,
     on_file: Callable[[int, int], None] | None = None,
 ) -> HubPublication:
-    """Make a folder of the Hub hold these files: send what is missing, and make one commit at the end.
+    """Update a folder of the Hub to hold these files: upload missing files, then make one commit.
 
-    Killed and called again, it sends what the Hub does not have yet. Nobody sees anything of it before the commit.
+    After a kill, the next call uploads only the files that the Hub does not have. Nothing is visible before the commit.
 
     Args:
         url: `hf://datasets/OWNER/NAME[@BRANCH][/FOLDER]`; the dataset and the branch exist.
-        files: All of the dataset.
-        ledger_id: Of its ledger, and the route, if it is that of one.
-        options: Storage options of the files; of local ones, endpoint and token of the Hub, by default those of the
+        files: All files of the dataset.
+        ledger_id: ID of the ledger, with the route if the dataset is a route.
+        options: Storage options of the files. For local files: endpoint and token of the Hub, by default from the
             environment.
-        overwrite: Whether files that this ledger has not put there may be replaced.
-        on_file: Told of each file that was sent, how many and how large.
+        overwrite: Whether to replace files that this ledger has not published.
+        on_file: Called after each upload with the number of files (1) and their size in bytes.
 
     Raises:
-        PublicationError: Others commit all the time.
-        SourceNotFoundError: There is no such dataset or branch; also StorageError.
-        UsageError: The URL names no dataset; files would replace those of others.
+        PublicationError: Every attempt collided with another commit.
+        SourceNotFoundError: The dataset or the branch does not exist. StorageError is raised too.
+        UsageError: The URL names no dataset, or files of others would be replaced.
     """
     from ledgerbeam.io.storage.hub_dataset import HubDataset  # noqa: PLC0415 - an optional package
 
     place = HubDataset(url, options if all(is_local(file.url) for file in files) else {})
     if place.folder and any(file.name == CARD for file in files):
-        raise UsageError(f"{url}: the card of a dataset lies in its first folder; leave /{place.folder} out")
+        raise UsageError(f"{url}: the card of a dataset must be in its root folder; leave /{place.folder} out")
     return _Publisher(place, files, f".ledgerbeam/{ledger_id}.json", options, on_file).run(overwrite=overwrite)
 
 
 class _Publisher:
-    """One publication: what was sent and hashed stays known when others commit meanwhile."""
+    """One publication. Uploads and hashes are kept when another commit forces a retry."""
 
     def __init__(
         self,
@@ -189,19 +189,19 @@ class _Publisher:
                 if done is not None:
                     return done
         raise PublicationError(
-            f"{self._place.url}: {_TRIES} times another commit came between; all contents are on the Hub, run the same "
-            "command again"
+            f"{self._place.url}: other commits came first in {_TRIES} attempts; all contents are on the Hub, run the "
+            "same command again"
         )
 
     def _try(self, head: str, scratch: str, *, overwrite: bool) -> HubPublication | None:
-        """Publish on top of a commit; None if another one has followed it meanwhile."""
+        """Publish on top of a commit; return None if another commit has followed it."""
         there = self._place.files(head)
         noted = self._noted(head, there)
         plan = self._plan(there, noted, overwrite=overwrite)
         if plan.strangers:
             raise UsageError(
-                f"{self._place.url}: {_named(plan.strangers)} there with another content, not put there by this "
-                "ledger, or changed since; publish to another folder, or replace them with --overwrite"
+                f"{self._place.url}: {_named(plan.strangers)} there with content that this ledger has not published; "
+                "publish to another folder, or replace them with --overwrite"
             )
         missing = [file for file in (*plan.added, *plan.replaced) if file.name not in self._uploads]
         for batch in _batches(missing):
@@ -222,7 +222,7 @@ class _Publisher:
         return HubPublication(self._place.url, commit, added, replaced, plan.removed, len(plan.same), plan.kept)
 
     def _noted(self, head: str, there: Mapping[str, HubFile]) -> dict[str, _Content]:
-        """Return what this ledger has put there, and with which content."""
+        """Return the files of the last publication of this ledger, with their contents."""
         if self._note not in there:
             return {}
         try:
@@ -232,8 +232,8 @@ class _Publisher:
             return {name: _Content(*names) for name, names in note["files"].items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StorageError(
-                f"{self._place.url}/{self._note}: expected the note of a publication, found another ({error}); use the "
-                "version of ledgerbeam that wrote it, or delete it there and use --overwrite"
+                f"{self._place.url}/{self._note}: expected the note of a publication, found another file ({error}); "
+                "use the version of ledgerbeam that wrote it, or delete it there and use --overwrite"
             ) from error
 
     def _plan(self, there: Mapping[str, HubFile], noted: Mapping[str, _Content], *, overwrite: bool) -> _Changes:
@@ -259,7 +259,7 @@ class _Publisher:
         return plan
 
     def _content(self, file: LocalFile, before: _Content | None) -> _Content:
-        """Return the names of a file's content; it is not read if it is the one that was published before."""
+        """Return the hashes of a file's content, without reading it if the last publication had the same content."""
         if before is not None and file.checksum == before.checksum:
             return before
         if file.name not in self._contents:
@@ -267,7 +267,7 @@ class _Publisher:
         return self._contents[file.name]
 
     def _send(self, batch: Sequence[LocalFile], scratch: str) -> None:
-        """Send some files, with local copies of remote ones; the copies of small ones wait for the commit."""
+        """Upload some files, with local copies of remote files. Small files are uploaded with the commit."""
         paths = {file.name: self._local(file, scratch) for file in batch}
         fault_point("hub.send")
         uploads = self._place.send(paths)
@@ -284,17 +284,17 @@ class _Publisher:
                 self._on_file(1, upload.size)
 
     def _require_small(self, uploads: Sequence[Upload]) -> None:
-        """Refuse a commit that would hold too much itself: the client makes one text of all that the Hub takes so."""
+        """Raise an error if the regular files are too large for one commit, which the client sends as one text."""
         held = [upload.size for upload in uploads if upload.sha256 is None]
         if sum(held) > MOST_IN_COMMIT:
             raise UsageError(
                 f"{self._place.url}: {count(len(held), 'file')} of {sum(held):,} bytes are regular files for the Hub, "
-                f"and a commit holds at most {MOST_IN_COMMIT:,}; make larger shards, or say in .gitattributes of the "
-                "dataset which names are large files (*.jsonl filter=lfs diff=lfs merge=lfs -text)"
+                f"and a commit holds at most {MOST_IN_COMMIT:,}; make larger shards, or list large files in "
+                ".gitattributes of the dataset (*.jsonl filter=lfs diff=lfs merge=lfs -text)"
             )
 
     def _local(self, file: LocalFile, scratch: str) -> str:
-        """Return the path of a file, or of a copy of it, and note the names of its content."""
+        """Return the path of a local file or of a copy, and store the hashes of its content."""
         if is_local(file.url):
             if file.name not in self._contents:
                 self._contents[file.name] = _content_of(file, _blocks(file, self._options))
@@ -312,7 +312,7 @@ class _Publisher:
 
 
 def _batches(files: Sequence[LocalFile]) -> Iterator[list[LocalFile]]:
-    """Cut files into runs that are sent together: the client asks once for each how they are to be sent."""
+    """Split files into batches. The client sends one request per batch to get the method of upload."""
     batch: list[LocalFile] = []
     size = 0
     for file in files:
@@ -337,10 +337,10 @@ def _copied(blocks: Iterator[bytes], copy: Any) -> Iterator[bytes]:
 
 
 def _content_of(file: LocalFile, blocks: Iterator[bytes]) -> _Content:
-    """Name a content.
+    """Return the hashes of a content.
 
     Raises:
-        StorageError: It is not the one that the ledger has recorded.
+        StorageError: The checksum differs from the recorded checksum.
     """
     sha256, checksum = hashlib.sha256(), ContentDigest(file.checksum)
     small: bytes | None = b""
@@ -350,8 +350,8 @@ def _content_of(file: LocalFile, blocks: Iterator[bytes]) -> _Content:
         small = None if small is None or len(small) + len(block) > _LARGEST_REGULAR else small + block
     if file.checksum not in (None, checksum.checksum):
         raise StorageError(
-            f"{file.url}: expected the content that was recorded, of checksum {file.checksum}, found "
-            f"{checksum.checksum}; nothing was published; to see all: ledgerbeam ledger verify LEDGER"
+            f"{file.url}: expected the recorded content with checksum {file.checksum}, found "
+            f"{checksum.checksum}; nothing was published; to check all files: ledgerbeam ledger verify LEDGER"
         )
     return _Content(sha256.hexdigest(), None if small is None else _git_name(small), checksum.checksum)
 

@@ -1,4 +1,4 @@
-"""The shards of a complete job published as a dataset: index files and metadata.
+"""Publication of complete jobs as datasets: index files and metadata.
 
 The formats of datasets are in `pipelines/datasets/publications.py`.
 """
@@ -25,19 +25,19 @@ from ledgerbeam.pipelines.outputs.foreign_files import PACK
 _CUTS = "cuts"
 
 _ON_HUB = (".parquet", ".arrow", ".jsonl", ".jsonl.zst", ".tar", ".txt", ".txt.zst")
-"""What the names of files end with that `datasets` reads; of compressed tars it reads none."""
+"""Suffixes of files that `datasets` reads. It reads no compressed tars."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """A dataset that was published.
+    """A published dataset.
 
     Attributes:
         format: Name of the format.
-        shards: How many it has.
-        records: How many they hold.
-        urls: What was written; the file by which the dataset is found comes last.
-        keys: Of a pack, the key of each collection by its role.
+        shards: Number of shards.
+        records: Number of records.
+        urls: URLs of the written files; the entry file of the dataset is last.
+        keys: For a pack, the key of each collection by role.
     """
 
     format: str
@@ -82,7 +82,7 @@ class PublishedShards:
     def require_root(self) -> None:
         """Raise UsageError if `output` names another place than the folder of the shards."""
         if self.output is not None:
-            raise UsageError(f"--output {self.output}: this metadata lies beside the shards, below {self.root}")
+            raise UsageError(f"--output {self.output}: this metadata must be beside the shards, below {self.root}")
 
     def require_whole(self) -> None:
         """Raise UsageError if the dataset is divided into parts."""
@@ -94,8 +94,8 @@ class PublishedShards:
         for shard in self.shards:
             if split_compression(shard.name).compression is not None:
                 raise UsageError(
-                    f"ledger {self.ledger}: expected plain shards, since what reads them so published decompresses "
-                    f"none, found {shard.name}; run the job without --compress"
+                    f"ledger {self.ledger}: expected plain shards, because readers of this format do not decompress "
+                    f"them, found {shard.name}; run the job without --compress"
                 )
 
     def refuse_foreign(self, files: Mapping[str, re.Pattern[bytes]]) -> None:
@@ -127,7 +127,7 @@ def publish_shards(
 ) -> Publication:
     """Write the index files and metadata of a format for the shards of a complete job.
 
-    Each file appears whole, the one by which a dataset is found last. The same again writes the same bytes.
+    Each file appears whole, the entry file of the dataset last. A second call writes the same bytes.
 
     Args:
         shards: All shards of the job, in the order of its dataset manifest.
@@ -135,15 +135,15 @@ def publish_shards(
         form: Name of the format.
         options: Storage options.
         ledger: URL of the job's ledger, for messages.
-        parts: Names and shell patterns of the parts; the first that matches a shard's name counts. Default: all are
+        parts: Names and shell patterns of the parts; the first matching pattern counts. By default all shards are in
             `train`.
-        output: Where a file goes that need not lie beside the shards.
-        name: Of the dataset; by default the last part of `root`.
-        suffixes: Of Megatron, what the names of the datasets of which the shards are parts end with.
+        output: URL of a file that need not be beside the shards.
+        name: Name of the dataset; by default the last part of `root`.
+        suffixes: For Megatron, suffixes of the names of the datasets that the shards are parts of.
 
     Raises:
-        RecordError: Two samples have one key, which the format cannot have; also ArchiveError, SourceError.
-        StorageError: A shard is gone or has another size than when it was written; or the store refused.
+        RecordError: Two samples have the same key, and the format needs unique keys; also ArchiveError, SourceError.
+        StorageError: A shard is missing or has another size than recorded, or the store does not answer.
         UsageError: There are no shards, or they cannot be a dataset of this format.
     """
     require_shards(shards, root, options, ledger=ledger)
@@ -156,7 +156,7 @@ def publish_shards(
 
 
 def _parts(given: Sequence[tuple[str, str]] | None, shards: Sequence[OutputShard]) -> dict[str, list[OutputShard]]:
-    """Deal the shards out to the parts: each to the first whose pattern its name matches."""
+    """Assign each shard to the first part whose pattern matches its name."""
     patterns = given or [("train", "*")]
     parts: dict[str, list[OutputShard]] = {part: [] for part, _ in patterns}
     for shard in shards:
@@ -166,20 +166,20 @@ def _parts(given: Sequence[tuple[str, str]] | None, shards: Sequence[OutputShard
         parts[part].append(shard)
     empty = next((part for part, found in parts.items() if not found), None)
     if empty is not None:
-        raise UsageError(f"--part {empty}: its patterns match no shard that an earlier one leaves")
+        raise UsageError(f"--part {empty}: earlier patterns match all shards of this part; change the patterns")
     return parts
 
 
 def require_shards(shards: Sequence[OutputShard], root: str, options: Options, *, ledger: str) -> None:
-    """Check that there are shards, and that each is there in the size that was recorded.
+    """Check that there are shards, and that each has its recorded size.
 
     Raises:
-        StorageError: A shard is gone or has another size than when it was written; or the store refused.
+        StorageError: A shard is missing or has another size than recorded, or the store does not answer.
         UsageError: There are no shards.
     """
     if not shards:
         raise UsageError(f"ledger {ledger}: its job has written no shards; there is nothing to publish")
-    remedy = f"to see all: ledgerbeam ledger verify --sizes-only {ledger}"
+    remedy = f"to check all shards: ledgerbeam ledger verify --sizes-only {ledger}"
     try:
         found = stat_many([f"{root}/{shard.name}" for shard in shards], options)
     except SourceNotFoundError as error:
@@ -187,8 +187,8 @@ def require_shards(shards: Sequence[OutputShard], root: str, options: Options, *
     for shard, info in zip(shards, found, strict=True):
         if info.size != shard.size:
             raise StorageError(
-                f"{info.url}: expected {shard.size:,} bytes, as were written, found {info.size:,}; nothing was "
-                f"published; {remedy}"
+                f"{info.url}: expected {shard.size:,} bytes, as recorded, found {info.size:,}; nothing was published; "
+                f"{remedy}"
             )
 
 
@@ -231,8 +231,8 @@ def shar_fields(dataset: PublishedShards) -> dict[str, list[str]]:
     names = set().union(*tasks.values())
     if _CUTS not in names or any(fields.keys() != names for fields in tasks.values()):
         raise UsageError(
-            f"ledger {dataset.ledger}: expected a job whose shards are cuts and their fields, found others, such as "
-            f"{dataset.shards[0].name}; use ledgerbeam convert --to shar"
+            f"ledger {dataset.ledger}: expected a job whose shards are cuts and their fields, found other shards, such "
+            f"as {dataset.shards[0].name}; use ledgerbeam convert --to shar"
         )
     return {name: [fields[name] for fields in tasks.values()] for name in sorted(names)}
 

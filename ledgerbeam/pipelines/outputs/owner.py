@@ -1,13 +1,13 @@
-"""Who owns an output folder: the ledger whose mark lies in it.
+"""Ownership of output folders.
 
-A ledger marks the folder that its job writes to, as ``_ledgerbeam/<ledger id>.json``, when a run begins and before
-anything is written. A folder that holds the mark of another ledger, or shards without a mark, is refused: shards of two
-jobs side by side look like one dataset.
+A ledger marks the output folder of its job with ``_ledgerbeam/<ledger id>.json`` when a run starts, before any output
+is written. A job refuses a folder with the mark of another ledger, or with shards and no mark: shards of two jobs in
+one folder look like one dataset.
 
-The ledger is the truth, and the mark says whose folder it is. So a mark of another job of the same ledger needs no
-word: the ledger was taken for a new job, knows what the old one has written, and removes that as the new one completes.
-But a mark of a run that the ledger does not know was written by a later state of it: this one is an older copy, which
-does not know what lies there.
+The ledger is authoritative; the mark only names the owner. A mark of another job of the same ledger is accepted: the
+ledger knows the outputs of the old job, and removes them as the new job completes. But if the ledger does not know the
+run of its mark, a later state of the ledger wrote the mark. Then this ledger is an older copy, which does not know the
+outputs in the folder.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from ledgerbeam.pipelines.outputs.recorded import unrecorded
 from ledgerbeam.pipelines.outputs.removal import require_own_folder
 
 Existing = Literal["replace", "keep"]
-"""What to do with what others have written where a job is to write: remove it, or leave it."""
+"""Treatment of existing files of others at the place of the outputs: remove or keep."""
 
 FORMAT = 1
-"""Version of a mark."""
+"""Version of the mark format."""
 
 MOST_STRANGERS = 1_000
 
@@ -49,21 +49,21 @@ MOST_STRANGERS = 1_000
 class OutputOwner:
     """The claim of a job's ledger to the job's output folder.
 
-    The marks are read when this is made. Make it before the ledger is brought up to date: a run is in its ledger before
-    it is in a mark, so of launchers that start at once on one ledger none takes it for an older copy.
+    The constructor reads the marks. Create the object before the ledger is refreshed. A run is recorded in its ledger
+    before its mark is written, so launchers that start at once on one ledger do not take it for an older copy.
 
     Args:
-        spec: The job; one with an output.
-        existing: What to do with what others have written there; None refuses it.
+        spec: The job, with an output folder.
+        existing: Treatment of existing files of others; None raises an error.
 
     Attributes:
-        is_new: Whether this ledger has never written there; known once that was checked.
-        keeps: Whether what others have written there is kept; likewise.
-        replaces: Whether it is removed first; likewise.
-        is_alone: Whether nobody else has written there; likewise.
+        is_new: Whether this ledger has never written to the folder; set by `check`.
+        keeps: Whether existing files of others are kept; set by `check`.
+        replaces: Whether existing files of others are removed first; set by `check`.
+        is_alone: Whether only this ledger has written to the folder; set by `check`.
 
     Raises:
-        StorageError: If the folder cannot be looked at, or a link or a file lies where its marks do.
+        StorageError: The folder cannot be read, or its folder of marks is a link or a file.
     """
 
     is_new: bool
@@ -81,15 +81,15 @@ class OutputOwner:
         self._marks = self._read_marks()
 
     def check(self, store: LedgerStore | None) -> None:
-        """Refuse a folder that is not this ledger's, unless the user chose what becomes of it; nothing is done yet.
+        """Raise an error if the folder is not this ledger's and the user has not chosen a treatment; change nothing.
 
         Args:
-            store: The job's ledger, up to date; None if there is none yet.
+            store: The job's ledger, refreshed; None if it does not exist.
 
         Raises:
-            UsageError: If the shards there are another ledger's or have no mark, and the user chose nothing, or to
-                replace what a pattern of the sources names; also if a folder in a folder that is not yet this ledger's
-                is a link.
+            UsageError: The shards belong to another ledger or have no mark, and the user chose no treatment. Or they
+                are to be replaced and match a pattern of the sources. Or the folder is not yet this ledger's, and a
+                folder in it is a link.
         """
         problem = self._problem(store)
         self.keeps = self._existing == "keep" and problem is not None
@@ -101,18 +101,18 @@ class OutputOwner:
         self.is_alone = False
         if self._existing is None:
             raise UsageError(
-                f"{problem}\ngive another --output{self._owners_ledger()}, or choose what becomes of the shards:\n"
+                f"{problem}\ngive another --output{self._owners_ledger()}, or choose what to do with the shards:\n"
                 "  --existing replace  removes the shards first\n"
-                "  --existing keep     leaves all of it, beside what this job writes"
+                "  --existing keep     keeps all files there, beside the outputs of this job"
             )
         if self.replaces:
             self._spare_sources()
             self.is_alone = store is None or has_kept_nothing(store)
 
     def replace(self) -> None:
-        """Remove what others have written there if `check` was told to, once nothing else refuses the job.
+        """Remove the existing files of others if `check` has set `replaces`. Call it after all other checks of the job.
 
-        The shards go, then the marks: a job that is killed in between finds out what it has lost.
+        The marks are removed after the shards, so a job that is killed in between still refuses the folder.
         """
         if not self.replaces:
             return
@@ -125,15 +125,15 @@ class OutputOwner:
         self._is_marked = False
 
     def claim(self, store: LedgerStore, run: str) -> None:
-        """Mark the folder as this ledger's: one small write, and the first time some requests for nested folders.
+        """Mark the folder as this ledger's: one small write, and a few more requests for nested folders the first time.
 
         Args:
-            store: The job's ledger, in which the run has begun.
-            run: Token of the run, as of `run_info`.
+            store: The job's ledger, with the run started.
+            run: Token of the run, see `run_info`.
 
         Raises:
-            UsageError: If another ledger has marked it meanwhile, or the job that owns a folder around it has written
-                there.
+            UsageError: Another ledger has marked the folder since the check, or the job that owns an enclosing folder
+                has written there.
         """
         name = _mark_name(store)
         publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)
@@ -145,36 +145,34 @@ class OutputOwner:
         self._is_marked = True
 
     def _overtaken(self, store: LedgerStore, name: str) -> str | None:
-        """Return who has come since the folder was checked; None for nobody. Its mark is there: who comes sees it."""
-        # Of two new ledgers that did not see each other's mark at first, none goes on.
+        """Return the problem if another job has claimed the folder since the check. Call it with the mark written."""
+        # Two new ledgers that claim the folder at the same time see each other's mark, and both stop.
         if set(self._mark_names()) - {name} - self._marks.keys():
             self._marks = {other: mark for other, mark in self._read_marks().items() if other != name}
             return self._of_another(self._marks)
         around = note_nested(self._output, store.ledger_id(), self._spec.storage_options)
-        # Of two jobs, one in a folder of the other: what was written before the note is seen here, and what is written
-        # after it by the other job, in `check_kept`.
+        # One output folder can be inside the other's. Shards that the outer job wrote before the note are found here;
+        # the outer job finds later ones in `check_kept`.
         shard = self._a_shard() if around and self.is_new and not self.keeps else None
         if shard is None:
             return None
-        return (
-            f"{self._output}: the job that owns {around[0]} has written here since this one looked: {printable(shard)}"
-        )
+        return f"{self._output}: the job that owns {around[0]} has written here since the check: {printable(shard)}"
 
     def check_kept(self, store: LedgerStore) -> None:
-        """Check that the folder is still this ledger's, with all that it has written there.
+        """Check that the folder is still this ledger's, and that no other job has claimed a folder with its outputs.
 
-        One request, and a few where others own folders below it.
+        It sends one request, and a few more if other jobs own folders below it.
 
         Raises:
-            StorageError: If its mark is gone, so what was written before lies elsewhere, or nowhere; or another ledger
-                has claimed a folder below it in which this one has outputs.
+            StorageError: The mark is missing, so earlier outputs were moved or removed. Or another ledger has claimed a
+                folder below it that contains outputs of this ledger.
         """
         marks = self._folder.names(MARKS_FOLDER)
         if _mark_name(store) not in marks:
             raise StorageError(
-                f"{self._output}: expected the folder to which this run began to write, and found none with its mark, "
-                f"{_mark_name(store)}: it was moved, removed or replaced meanwhile, and some outputs went with it. Put "
-                "it back if it was moved, and run the same command again: what is gone is written again"
+                f"{self._output}: expected the mark of this run, {_mark_name(store)}, found none: the folder was "
+                "moved, removed or replaced during the run, and some outputs are missing. If it was moved, move it "
+                "back, and run the same command again: it writes missing outputs again"
             )
         if any(map(is_note, marks)):
             self._check_nested(store)
@@ -193,16 +191,16 @@ class OutputOwner:
             path, mark = next(one for one in nested.items() if name.startswith(one[0]))
             folder = f"{self._output}/{path}"
             raise StorageError(
-                f"{self._output}/{printable(name)}: this job wrote it, and {folder} has become the output folder of "
-                f"another job, as {mark} in it says: each of them may have written over files of the other. Run the "
-                f"other one with another --output, delete {folder}, and run the same command again: what is gone is "
-                "written again"
+                f"{self._output}/{printable(name)}: this job wrote it, but {folder} is now the output folder of "
+                f"another job, see its {mark}; each job may have overwritten files of the other. Run the other "
+                f"job with another --output, delete {folder}, and run the same command again: "
+                "it writes missing outputs again"
             )
 
     def begin_restart(self, store: LedgerStore) -> None:
-        """Remove what a killed run of the job that ends here has published and not recorded.
+        """Remove unrecorded shards of killed runs before another job starts on the ledger.
 
-        What it has recorded is superseded when another job takes the ledger; the other shards would be in no ledger.
+        The recorded shards are superseded when the new job starts. No ledger would know the unrecorded ones.
         """
         job = store.job()
         if job is None or job.fingerprint == self._spec.identity().fingerprint or self.is_new or not self.is_alone:
@@ -212,16 +210,16 @@ class OutputOwner:
             self._folder.delete(shards)
 
     def strangers(self, store: LedgerStore) -> list[str]:
-        """Return the names of shards that the ledger knows nothing of, the first few, unless others may write there.
+        """Return names of shards that the ledger does not know, up to `MOST_STRANGERS`; none if others may write there.
 
         Args:
-            store: The job's ledger. No run is at work on it.
+            store: The job's ledger, without an active run.
         """
         shards = unrecorded(self._shards(), store) if self.is_alone else ()
         return list(islice(chain.from_iterable(shards), MOST_STRANGERS))
 
     def _problem(self, store: LedgerStore | None) -> str | None:
-        """Return why the folder is not this ledger's; None if it is, or if it has no owner."""
+        """Return the reason why the folder is not this ledger's; None if it is, or if it has no owner."""
         runs = [] if store is None else [run["info"] for run in store.runs()]
         own = None if store is None else self._marks.get(_mark_name(store))
         self._is_marked = own is not None
@@ -231,7 +229,7 @@ class OutputOwner:
             if own.get("run") in {info.get("token") for info in runs}:
                 return None
             return (
-                f"{self._output}: a later state of this ledger has written here than {self._spec.ledger} holds: "
+                f"{self._output}: a later state of the ledger {self._spec.ledger} has written here: "
                 f"{self._of_later_state(own)}"
             )
         if self._marks:
@@ -241,22 +239,19 @@ class OutputOwner:
         shard = self._a_shard()
         if shard is None:
             return self._a_product()
-        return (
-            f"{self._output}: it holds shards such as this job writes, and no ledger says whose they are: "
-            f"{printable(shard)}"
-        )
+        return f"{self._output}: it holds shards such as this job writes, and no ledger owns them: {printable(shard)}"
 
     def _of_later_state(self, mark: Mapping[str, Any]) -> str:
         if not self._is_of_this_place(mark):
             return (
-                "this is an older copy of it, or a copy went on in its place; go on with the one that wrote last, "
-                f"{_text(mark, 'url')} then"
+                "this ledger is an older copy, or a copy was resumed in its place; continue with the ledger that wrote "
+                f"last, then at {_text(mark, 'url')}"
             )
-        other_host = "" if is_local(self._spec.ledger) else ", or go on from the host whose local copy has it"
-        return f"an older copy lies there. Restore what is missing there{other_host}; else"
+        other_host = "" if is_local(self._spec.ledger) else ", or resume on the host whose local copy is complete"
+        return f"the ledger is an older copy. Restore the missing part of it{other_host}; otherwise"
 
     def _is_of_this_place(self, mark: Mapping[str, Any]) -> bool:
-        """Return whether the ledger of a mark lay where that of this job lies: to name it leads nowhere."""
+        """Return whether the ledger of a mark had the URL of this job's ledger, so its URL cannot help the user."""
         return mark.get("url") == without_secrets(self._spec.ledger)
 
     def _of_another(self, marks: Mapping[str, Mapping[str, Any]]) -> str:
@@ -265,10 +260,10 @@ class OutputOwner:
         shard = self._a_shard()
         url = _text(mark, "url")
         was_here = self._is_of_this_place(mark)
-        whose = f"a ledger that lay at {url} before" if was_here else f"another ledger, {url}"
+        whose = f"an earlier ledger at {url}" if was_here else f"another ledger, {url}"
         holds = f"; it holds shards such as {printable(shard)}" if shard else ""
-        restore = ". Restore that ledger; else" if was_here else ""
-        return f"{self._output}: it belongs to {whose}{more}, as {name} says{holds}{restore}"
+        restore = ". Restore that ledger; otherwise" if was_here else ""
+        return f"{self._output}: it belongs to {whose}{more}, see {name}{holds}{restore}"
 
     def _owners_ledger(self) -> str:
         marks = [mark for mark in self._marks.values() if isinstance(mark.get("url"), str)]
@@ -282,7 +277,7 @@ class OutputOwner:
                 stat(url, self._spec.storage_options)
             except SourceNotFoundError:
                 continue
-            return f"{url}: this job would replace this file, and no ledger says whose it is"
+            return f"{url}: this job would replace this file, and no ledger owns it"
         return None
 
     def _product_files(self) -> list[str]:
@@ -293,23 +288,23 @@ class OutputOwner:
         return shards_below(self._output, self._spec.shard_form, self._spec.storage_options)
 
     def shards(self) -> Iterator[str]:
-        """Yield the names of the shards that lie in the folder."""
+        """Yield the names of the shards in the folder."""
         return chain.from_iterable(self._shards())
 
     def _a_shard(self) -> str | None:
         return next(self.shards(), None)
 
     def _spare_sources(self) -> None:
-        """Refuse to remove what a pattern names in the folder itself: it may be sources that look like shards.
+        """Raise an error if a pattern of the sources matches shards in the folder: they may be sources.
 
         Raises:
-            UsageError: If there is such a shard.
+            UsageError: A pattern matches such a shard.
         """
         shard = next(filter(named_below(self._output, self._spec.sources().names), self.shards()), None)
         if shard is not None:
             raise UsageError(
                 f"{self._output}/{printable(shard)}: --existing replace would remove it, and a pattern of the sources "
-                "names it; give another --output. If it is no source, remove it yourself, and all like it"
+                "matches it; give another --output. If it is no source, remove it and similar files yourself"
             )
 
     def _mark_names(self) -> list[str]:
@@ -336,16 +331,16 @@ class OutputOwner:
 
 
 def has_kept_nothing(store: LedgerStore) -> bool:
-    """Return whether no run of a ledger has written beside what others had written there before."""
+    """Return whether no run of a ledger has kept existing files of others beside its outputs."""
     return all(run["info"].get("existing") != "keep" for run in store.runs())
 
 
 def shards_below(folder: str, form: str, options: Options) -> Iterator[list[str]]:
-    """Yield the names of the shards below a folder, in pages, but for those in folders with owners of their own.
+    """Yield the names of the shards below a folder, in pages, without those in folders with other owners.
 
     Args:
         folder: A local folder or URL.
-        form: What their names end with, as of `shard_form`.
+        form: Regular expression of the end of their names, see `shard_form`.
         options: Storage options.
     """
     ends_so = re.compile(rf"(?:{form})\Z").search
@@ -362,7 +357,7 @@ def _mark_name(store: LedgerStore) -> str:
 
 
 def _parsed(data: bytes) -> Mapping[str, Any]:
-    """Read a mark; one that cannot be read still counts as another ledger's."""
+    """Parse a mark; an unreadable mark still counts as another ledger's."""
     try:
         mark = decode(data)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The metadata of a format beside the shards of a job: made once they are complete, noted, compared with the note.
+"""Metadata of a format beside the shards of a job, written after the shards are complete.
 
-A note has the size and the checksum of each file. So a file that was changed since is told and written again, and
+A note stores the size and the checksum of each file. A file that has changed since is reported and written again, and
 `ledger verify` finds it.
 """
 
@@ -34,13 +34,13 @@ _NOTE = "published-"
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A file of metadata that a job has written.
+    """A metadata file of a job.
 
     Attributes:
-        url: Where it lies.
-        form: The format that it is of.
-        size: Bytes.
-        checksum: Of its content, see `checksums`.
+        url: URL of the file.
+        form: Format of the metadata.
+        size: Size in bytes.
+        checksum: Checksum of its content, see `checksums`.
     """
 
     url: str
@@ -51,7 +51,7 @@ class PublishedFile:
 
 @dataclass(frozen=True)
 class PublishedMetadata:
-    """The metadata of a format beside the shards of a job, which stay where they are: a `Product`.
+    """The metadata of a format beside the shards of a job: a `Product` that leaves the shards in place.
 
     Each route of the job is a dataset of its own, with metadata in its folder.
 
@@ -65,7 +65,7 @@ class PublishedMetadata:
 
     @property
     def replaces_shards(self) -> bool:
-        """False: the metadata is of the shards."""
+        """False: the metadata refers to the shards."""
         return False
 
     def place(self, job: JobSpec) -> str:
@@ -73,17 +73,17 @@ class PublishedMetadata:
         return str(job.output)
 
     def files(self) -> list[str]:
-        """Return nothing: all of it lies in the output folder."""
+        """Return no files: all of them are in the output folder."""
         return []
 
     def check(self, page: Page, job: JobSpec) -> None:
-        """Refuse sources with shards that differ only in their folders, if the format cannot distinguish these."""
+        """Raise an error if the format needs unique base names of shards and base names of sources are not."""
         files = job.sources().as_files
         if self.form == "lit" and (files is None or files.are_apart):
             _require_base_names(page)
 
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
-        """Return whether the metadata of a complete job's shards is noted."""
+        """Return whether notes record the metadata of a complete job's shards."""
         noted = {route for form, route in _noted(job.work_folder, job.storage_options) if form == self.form}
         for route in {"", *routes_of(store)} | noted:
             manifest = dataset_manifest(store, route=route)
@@ -98,12 +98,12 @@ class PublishedMetadata:
         job: JobSpec,
         store: LedgerStore,
         *,
-        rewrite: Callable[[int], bool],  # noqa: ARG002 - a run has written all shards that were missing
+        rewrite: Callable[[int], bool],  # noqa: ARG002 - a run has written all missing shards
         say: Callable[[str], None],
     ) -> list[str]:
-        """Publish the metadata of a complete job's shards unless that is done, and return its URLs.
+        """Publish the metadata of a complete job's shards unless it is up to date, and return its URLs.
 
-        Metadata of a route that has no shards any more is removed.
+        Metadata of a route without shards is removed.
         """
         made = {route: self._publish(job, store, route, say) for route in ("", *routes_of(store))}
         urls = [url for some in made.values() for url in some]
@@ -111,21 +111,21 @@ class PublishedMetadata:
             if form == self.form and not made.get(route):
                 self._withdraw(job, route, urls, say)
         if not urls:
-            say(f"{job.output}: no shards, so nothing is published as {self.form}")
+            say(f"{job.output}: no shards, so no {self.form} metadata is published")
         return urls
 
     def _withdraw(self, job: JobSpec, route: str, kept: Collection[str], say: Callable[[str], None]) -> None:
-        """Remove the metadata of a dataset that has no shards any more, as far as it is as it was written."""
+        """Remove the metadata of a dataset that has no shards any more. Files changed by others stay."""
         options = job.storage_options
         note = OutputStamp(job.work_folder, _note_name(self.form, route), "", (), options)
         for file in _files(note.latest(), self.form):
             if file.url not in kept and content_problem(file.url, file.size, file.checksum, options) is None:
                 delete(file.url, options)
-                say(f"removed, since it has no shards any more: {file.url}")
+                say(f"removed, because the dataset has no shards any more: {file.url}")
         note.forget()
 
     def _publish(self, job: JobSpec, store: LedgerStore, route: str, say: Callable[[str], None]) -> list[str]:
-        """Publish the metadata of one dataset, as `make`; nothing if it has no shards."""
+        """Publish the metadata of one dataset, see `make`. Without shards, publish nothing."""
         manifest = dataset_manifest(store, route=route)
         root, shards, options = str(manifest.root), list(manifest), job.storage_options
         if not shards:
@@ -139,18 +139,18 @@ class PublishedMetadata:
             say(f"up to date: {urls[-1]}")
             return urls
         for what in changed:
-            say(f"{what}, so this is not what the job has written; it is written again")
+            say(f"{what}; the file has changed since this job wrote it, and is written again")
         refuse_links(str(job.output), [root])
         fault_point("published.before")
-        if note.begin():  # publishing was killed
+        if note.begin():  # publishing was interrupted
             remove_stale_temporaries(root)
         try:
             done = publish_shards(shards, root, self.form, options, ledger=job.ledger)
         except LedgerbeamError as error:
-            other = "" if self.form == "webdataset" else ", --to webdataset writes that of wids"
+            other = "" if self.form == "webdataset" else ", and --to webdataset writes metadata of wids"
             raise PublicationError(
                 f"{root}: all outputs are written and recorded, but not the metadata of {self.form}: {error}\nRun the "
-                f"same command to try again; --to tar needs no metadata{other}; none of them writes the outputs again"
+                f"same command to try again. --to tar needs no metadata{other}; the outputs are not written again"
             ) from error
         fault_point("published.after")
         note.end(done.urls, checksums={url: checksum_at(url, options) for url in done.urls})
@@ -161,32 +161,32 @@ class PublishedMetadata:
         return done.urls
 
     def not_made(self, job: JobSpec) -> str:
-        """Return a warning that nothing was published since tasks have failed."""
+        """Return a warning that no metadata was published because tasks have failed."""
         return (
-            f"{job.output}: not published as {self.form}, since records are missing; metadata that is there already is "
-            "of the shards as they were before"
+            f"{job.output}: not published as {self.form}, because records are missing; existing metadata describes the "
+            "earlier shards"
         )
 
 
 def _are_older(urls: Sequence[str], root: str, shards: Sequence[OutputShard], options: Options) -> bool:
-    """Return whether a shard was written after the metadata, as a lost one is: readers of LIT refuse an older index."""
+    """Return whether a shard is newer than the metadata, as after a loss: readers of LIT refuse an older index."""
     try:
         found = stat_many([f"{root}/{shard.name}" for shard in shards], options)
         made = stat_many(urls, options)
-    except SourceNotFoundError:  # publishing again tells which
+    except SourceNotFoundError:  # the publication reports the missing file
         return True
     return any(is_older(one, shard) for one in made for shard in found)
 
 
 def published_files(store: LedgerStore, options: Options) -> list[PublishedFile]:
-    """Return the metadata that a job has written for the very shards that it has: none while it is not complete.
+    """Return the metadata of a job for its current shards; empty while the job is not complete.
 
     Args:
         store: The job's ledger.
         options: Storage options.
 
     Raises:
-        LedgerError: The ledger changes meanwhile; also StorageError.
+        LedgerError: The ledger changes during the call. StorageError is raised too.
     """
     work = work_folder_of(store.url)
     if not store.status()["complete"]:
@@ -202,7 +202,7 @@ def published_files(store: LedgerStore, options: Options) -> list[PublishedFile]
 
 
 def _noted(work: str, options: Options) -> Iterator[tuple[str, str]]:
-    """Yield the format and the route of each note in the work folder of a ledger."""
+    """Yield format and route of each note in the work folder of a ledger."""
     for name in ObjectFolder(work, options).names(""):
         form, _, route = name.removeprefix(_NOTE).removesuffix(".json").partition("-")
         if name == f"{_note_name(form, route)}.json" and (not route or is_route(route)):
@@ -210,7 +210,7 @@ def _noted(work: str, options: Options) -> Iterator[tuple[str, str]]:
 
 
 def forget_published(ledger: str, form: str, route: str, options: Options) -> None:
-    """Forget what metadata a job has written, since other metadata takes its place.
+    """Remove the note of a job's metadata, because other metadata replaces it.
 
     Args:
         ledger: URL of the job's ledger.
@@ -219,7 +219,7 @@ def forget_published(ledger: str, form: str, route: str, options: Options) -> No
         options: Storage options.
 
     Raises:
-        StorageError: The note of it cannot be deleted.
+        StorageError: The note cannot be deleted.
     """
     delete(f"{work_folder_of(ledger)}/{_note_name(form, route)}.json", options)
 
@@ -229,7 +229,7 @@ def _note_name(form: str, route: str) -> str:
 
 
 def _files(noted: Mapping[str, Any] | None, form: str) -> list[PublishedFile]:
-    """Return what a note says; of one without checksums, of an earlier version, nothing."""
+    """Return the files of a note; empty for a note of an earlier version, without checksums."""
     checksums, sizes = (noted or {}).get("checksums"), (noted or {}).get("files")
     if not isinstance(checksums, dict) or not isinstance(sizes, dict):
         return []
@@ -239,12 +239,12 @@ def _files(noted: Mapping[str, Any] | None, form: str) -> list[PublishedFile]:
 
 
 def _require_base_names(page: Page) -> None:
-    """Refuse what `write_lit_metadata` would refuse in the end."""
+    """Raise an error if base names of shards would not be unique, as `write_lit_metadata` would later."""
     seen: dict[str, str] = {}
     for url, size in zip(page.urls, page.sizes, strict=True):
         other = seen.setdefault(url.rpartition("/")[2], url) if size else url
         if other != url:
             raise UsageError(
-                f"{other} and {url}: LIT distinguishes shards by their base names, which come from those of sources; "
-                "rename one, or use --to webdataset, which keeps folders apart"
+                f"{other} and {url}: LIT needs unique base names of shards, which come from the sources; rename one, "
+                "or use --to webdataset, which keeps folders apart"
             )

@@ -1,4 +1,4 @@
-"""Whether what a ledger has recorded still holds: outputs lie as written, sources are the files that were read."""
+"""Comparison of files with the ledger: outputs that are lost or changed, and sources that were replaced."""
 
 from __future__ import annotations
 
@@ -33,53 +33,53 @@ _INDEXES = (".idx", ".gzidx")
 
 
 class Outputs(Protocol):
-    """Where the outputs of a job lie, as `JobSpec` says it."""
+    """The places of a job's outputs, a part of `JobSpec`."""
 
     @property
     def output(self) -> str | None:
-        """URL of the folder of its shards; None if they are named by their URLs."""
+        """URL of the output folder; None if outputs are named by their URLs."""
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """Passed to fsspec unchanged."""
+        """Options that are passed to fsspec unchanged."""
 
     def output_places(self) -> list[OutputPlace]:
-        """Return where the outputs lie."""
+        """Return the places of the outputs."""
 
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """A folder of outputs, of a job that is known by its ledger alone: `Outputs`.
+    """An output folder of a job of which only the ledger is available; implements `Outputs`.
 
     Attributes:
-        output: Its URL.
-        storage_options: Passed to fsspec unchanged.
+        output: URL of the folder.
+        storage_options: Options that are passed to fsspec unchanged.
     """
 
     output: str
     storage_options: dict[str, Any]
 
     def output_places(self) -> list[OutputPlace]:
-        """Return the folder."""
+        """Return the folder as the only place."""
         return [(self.output, "", True)]
 
 
 def forget_lost(spec: Outputs, store: LedgerStore) -> int:
-    """Make a ledger forget the sources of outputs that are gone, so that they are written again.
+    """Make a ledger forget the sources of missing outputs, so that the outputs are written again.
 
-    On a local disk each output is asked for by its name, a page at a time. On an object store one listing of the folder
-    tells all, and 8 bytes are held for each output.
+    On a local disk the function checks each output by name, one page at a time. On an object store it lists the folder
+    once, with 8 bytes of memory for each output.
 
     Args:
         spec: The job.
         store: Its ledger.
 
     Returns:
-        How many outputs are gone.
+        Number of missing outputs.
 
     Raises:
-        StorageError: If one of another size lies there; for indexes, which anybody may build again, it counts as gone.
-        UsageError: If a link took the place of a folder of outputs: what lies there is not what the job has written.
+        StorageError: An output has another size. For indexes, which any program may build again, it counts as missing.
+        UsageError: A link has replaced a folder of outputs, so its files are not those of the job.
     """
     lost = 0
     for page, found in _lost(spec, store, refuse=partial(refuse_links, canonical_url(spec.output or "/"))):
@@ -91,20 +91,20 @@ def forget_lost(spec: Outputs, store: LedgerStore) -> int:
 
 
 def lost_sources(spec: Outputs, store: LedgerStore) -> set[bytes]:
-    """Return the ids of the sources of which an output of a job is not there as its ledger has recorded it."""
+    """Return the ids of the sources with an output that is missing or has another size than recorded."""
     return {source for page, _ in _lost(spec, store) for source in page.source_ids}
 
 
 def count_lost(spec: Outputs, store: LedgerStore) -> int:
-    """Return how many outputs of a job are not there as its ledger has recorded them."""
+    """Return the number of outputs that are missing or have another size than recorded."""
     return sum(len(page.names) for page, _ in _lost(spec, store))
 
 
 def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list[str]]:
-    """Yield those shards of which a ledger knows nothing; 8 bytes are held for each that it knows.
+    """Yield the shards that a ledger does not know. It takes 8 bytes of memory for each known shard.
 
-    A run that was killed between publishing a shard and recording it leaves one. It is written again if its source is
-    cut into tasks as it was.
+    A run leaves such a shard if it is killed between publishing and recording it. It is written again if its source is
+    split into the same tasks.
 
     Args:
         shards: Names of shards in the output folder, in pages.
@@ -119,13 +119,13 @@ def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list
 
 
 def forgotten_outputs(spec: Outputs, store: LedgerStore) -> list[str]:
-    """Return the names of outputs that a ledger has forgotten, that lie there, and that it does not write again.
+    """Return the names of existing outputs that a ledger has forgotten and will not write again.
 
-    They are of sources that are gone: whoever reads the folder takes them for outputs of the job.
+    Their sources are gone, but a reader of the folder would take them for outputs of the job.
 
     Args:
         spec: The job.
-        store: Its ledger, of which every source is complete, without stale outputs.
+        store: Its ledger, with all sources complete and no stale outputs.
     """
     names = {name for page in store.superseded_names() for name in page}
     if not names or spec.output is None:
@@ -134,7 +134,7 @@ def forgotten_outputs(spec: Outputs, store: LedgerStore) -> list[str]:
         names.difference_update(page.names)
     if is_local(spec.output):
         known = sorted(names)
-        below = [f"./{name}" for name in known]  # also one that begins with a slash, as somebody may have written it
+        below = [f"./{name}" for name in known]  # in a damaged ledger, a name may start with a slash
         return [name for name, size in zip(known, sizes_of(spec.output, below), strict=True) if size >= 0]
     listed = (name for found, _ in _listed(spec, spec.output_places()) for name in found)
     return sorted(names.intersection(listed))
@@ -144,21 +144,20 @@ def _refuse_changed(folder: str, page: OutputColumns, found: Iterable[int]) -> N
     for name, size, now in zip(page.names, page.sizes, found, strict=True):
         if now >= 0:
             raise StorageError(
-                f"{folder}/{name}: expected {size:,} bytes, as this job has written and its ledger records, found "
-                f"{now:,}: it was cut short, or another file was put in its place; move it away or delete it: the next "
-                "run writes it again"
+                f"{folder}/{name}: expected {size:,} bytes, as this job's ledger records, found {now:,}: it was cut "
+                "short or replaced by another file; move it away or delete it: the next run writes it again"
             )
 
 
 def _lost(
     spec: Outputs, store: LedgerStore, refuse: Callable[[set[str]], None] = lambda _: None
 ) -> Iterator[tuple[OutputColumns, list[int]]]:
-    """Yield the outputs that are not there as recorded, and the sizes found: -1 for none.
+    """Yield the outputs that are missing or have another size than recorded, and their sizes; -1 if missing.
 
     Args:
         spec: The job.
         store: Its ledger.
-        refuse: Called with the local folders of outputs, a page at a time.
+        refuse: Called with the local folders of outputs, one page at a time.
     """
     places = spec.output_places()
     if all(is_local(folder) for folder, _, _ in places):
@@ -172,12 +171,12 @@ def _lost(
 
 
 def _sizes(spec: Outputs, names: list[str]) -> list[int]:
-    """Ask for outputs one by one: -1 for those that are not there."""
+    """Return the sizes of outputs, checked one by one; -1 if missing."""
     if spec.output is not None:
         return sizes_of(spec.output, names)
     if all(map(is_local, names)):
-        return sizes_of("/", names)  # whole paths
-    # The indexes of a list of URLs: to describe the sources cost a request each, too.
+        return sizes_of("/", names)  # absolute paths
+    # Indexes of a list of URLs. Reading the metadata of the sources costs one request each, too.
     return ask_each(partial(_size, options=spec.storage_options), names)
 
 
@@ -206,7 +205,7 @@ def _differing_from_listing(
         recorded[filled : filled + len(keys)] = keys
         filled += len(keys)
     if not filled:
-        return  # forgotten meanwhile
+        return  # forgotten since
     recorded = recorded[:filled]
     recorded.sort()
     seen = np.zeros(filled, np.bool_)
@@ -226,7 +225,7 @@ def _differing_from_listing(
 def _named(
     store: LedgerStore, missing: _Keys, odd: _Keys, odd_sizes: Sequence[int]
 ) -> Iterator[tuple[OutputColumns, list[int]]]:
-    """Yield the outputs whose keys are missing, and their sizes among those of names that were found."""
+    """Yield the outputs whose keys are missing, with the size found under the same name; -1 if the name is missing."""
     order = np.argsort(odd)
     for page in store.output_columns():
         keys = _keys(page.names, page.sizes)
@@ -240,7 +239,7 @@ def _named(
 
 
 def _listed(spec: Outputs, places: Sequence[OutputPlace]) -> Iterator[tuple[list[str], list[int]]]:
-    """Yield what lies below the folders and may be an output: names as the ledger has them, and sizes."""
+    """Yield names, as in the ledger, and sizes of the files below the folders that may be outputs."""
     for folder, beginning, recursive in places:
         for page in list_files(folder, spec.storage_options, beginning=beginning, recursive=recursive):
             if spec.output is not None:
@@ -252,7 +251,7 @@ def _listed(spec: Outputs, places: Sequence[OutputPlace]) -> Iterator[tuple[list
 
 
 def _keys(names: Sequence[str], sizes: Sequence[int]) -> _Keys:
-    """Hash names with their sizes, for this process only: 8 bytes each. No two sizes of a name make one key."""
+    """Hash names with their sizes to 8 bytes each, for this process only. Sizes of one name have different keys."""
     keys: _Keys = _hashes(names) ^ np.fromiter(sizes, np.uint64, len(sizes))
     return keys
 
@@ -262,7 +261,7 @@ def _hashes(names: Sequence[str]) -> _Keys:
 
 
 def _among(known: _Keys, keys: _Keys) -> NDArray[np.bool_]:
-    """Return which keys are among sorted ones."""
+    """Return a mask of the keys that are in a sorted array."""
     if not len(known):
         return np.zeros(len(keys), np.bool_)
     found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
@@ -270,25 +269,25 @@ def _among(known: _Keys, keys: _Keys) -> NDArray[np.bool_]:
 
 
 def look_at_files(sources: Sequence[Source], store: LedgerStore) -> list[PendingSource]:
-    """Return sources with what is done of them, as `with_progress`, for the next pass over them.
+    """Return the progress of sources for the next pass, like `with_progress`.
 
-    A local file may be replaced by one of the same size and time, which is the same source by its identity. So the
-    ledger keeps the time of the last change of a file's inode (ctime), which cannot be set. A source that is done in
-    part and of which that differs is begun anew: its parts would be of two contents. Planning and reading are told the
-    time, too, and fail the tasks if it is another by then.
+    The identity of a source does not change if a local file is replaced by one of the same size and time. So the ledger
+    stores the time of the last change of a file's inode (ctime), which no program can set. If the ctime of a partly
+    processed source has changed, its finished tasks are discarded, because its parts would come from two contents.
+    Planning and reading get the ctime, too, and fail the tasks if it has changed by then.
 
     Args:
-        sources: Registered sources, which have work left.
+        sources: Registered sources with pending work.
         store: The job's ledger.
     """
     found = with_progress(sources, store)
-    # What is identified by its content is compared as it is planned.
+    # Sources identified by their content are compared when they are planned.
     looked = {row.source.id: _looked_at(row.source) for row in found}
     times = {known: [file.changed_ns for file in source.members or (source,)] for known, source in looked.items()}
     before = store.file_times(list(times))
     changed = {row.source.id for row in found if len(row.applied) > 1 and _differ(row.source.id, before, times)}
     for known in sorted(changed):
-        _log.warning("%s: written since parts of it were done, so nothing of it counts as done", looked[known].url)
+        _log.warning("%s: it changed after parts of it were done; all its tasks run again", looked[known].url)
     if changed:
         store.forget_sources(changed)
         found = with_progress(sources, store)
@@ -306,5 +305,5 @@ def _looked_at(source: Source) -> Source:
     try:
         looks = is_local(source.url) and not is_content(source)
         return replace(source, changed_ns=os.stat(source.url).st_ctime_ns) if looks else source
-    except OSError:  # planning says what is wrong with it
+    except OSError:  # planning reports the error
         return source

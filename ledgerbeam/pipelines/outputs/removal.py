@@ -1,6 +1,6 @@
-"""What a job removes: superseded outputs, scan parts of complete sources, and what killed writers have left.
+"""Removal of superseded outputs, of scan parts of complete sources, and of temporary files of killed writers.
 
-Whatever a ledger says, never anything outside of the folder that it is for.
+Nothing outside of the folders of the job is ever removed, even if the ledger names it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 _PART = re.compile(r"[0-9a-f]{32}-\d+\.part")
-"""The names of the parts of indexes, see `transforms.index`."""
+"""Names of the parts of indexes, see `transforms.index`."""
 
 _INDEX_SUFFIXES = (".idx", ".gzidx")
 
 
 def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
-    """Remove outputs that no source yields any more, and the parts of indexes that are published.
+    """Remove outputs that sources no longer produce, and the parts of published indexes.
 
-    Call it when no worker is at work on the ledger: between publishing an object and recording it, it looks stale.
+    Call it only while no worker writes to the ledger. An object that is published but not yet recorded looks stale.
 
     Returns:
-        Names of outputs out of date that were left, since they lie where this job does not write.
+        Names of stale outputs outside of the job's folders, which are kept.
 
     Raises:
-        LedgerDamagedError: If the ledger names an output that leads out of the job's folders. Nothing was removed.
-        StorageError: If something cannot be removed.
+        LedgerDamagedError: An output in the ledger leads out of the job's folders. Nothing was removed.
+        StorageError: A file or object cannot be removed.
     """
     require_own_folder(spec.work_folder)
     store.refresh()
@@ -57,17 +57,17 @@ def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
 
 
 def remove_gone(spec: JobSpec, store: LedgerStore) -> int:
-    """Remove the outputs of sources that the last listing no longer had, and make the ledger forget them.
+    """Remove the outputs of sources that are missing from the last listing, and make the ledger forget the sources.
 
-    It is for a job of which each output depends on all sources: what is left of one that is gone would be wrong. A job
-    that is killed in between finds the outputs lost, and forgets their sources then.
+    It is for jobs in which each output depends on all sources, so that an output of a missing source would be wrong.
+    After a kill, the next run of the job finds the outputs missing and forgets their sources.
 
     Returns:
-        How many outputs there were.
+        Number of removed outputs.
 
     Raises:
-        LedgerDamagedError: If the ledger names an output that leads out of the job's folder. Nothing was removed.
-        StorageError: If something cannot be removed.
+        LedgerDamagedError: An output in the ledger leads out of the job's folder. Nothing was removed.
+        StorageError: A file or object cannot be removed.
     """
     gone = store.gone_ids()
     if not gone or spec.output is None:
@@ -79,7 +79,7 @@ def remove_gone(spec: JobSpec, store: LedgerStore) -> int:
 
 
 def count_superseded(store: LedgerStore) -> int:
-    """Return how many outputs `remove_superseded` would remove."""
+    """Return the number of outputs that `remove_superseded` would remove."""
     store.refresh()
     return len(store.stale_outputs())
 
@@ -92,9 +92,9 @@ def _remove_parts(spec: JobSpec, store: LedgerStore) -> None:
 
 
 def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
-    """Return the folder of the job below which an output lies, and its name there; no folder if it is below none.
+    """Return the folder of the job that contains an output, and the name relative to it; None if no folder does.
 
-    An index job names its outputs by their URL. Of folders in each other it is the innermost.
+    An index job names its outputs by URL. For nested folders the result is the innermost.
     """
     if spec.output is not None:
         return spec.output, name
@@ -107,50 +107,50 @@ def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
 
 
 def sweep_temporaries(spec: JobSpec) -> None:
-    """Remove the hidden files of writers that were killed, wherever the job writes; those of live writers stay."""
+    """Remove the temporary files of killed writers in all folders of the job; those of live writers stay."""
     for folder in spec.folders():
         remove_stale_temporaries(folder)
 
 
 def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: str, prune: bool = False) -> None:
-    """Remove objects below a folder, durably; those that are gone are passed over. A link is removed, not followed.
+    """Remove objects below a folder, durably. Missing ones are skipped. A link is removed, not followed.
 
-    All names are looked at, as by `_require_below`, before anything is removed.
+    All names are checked by `_require_below` before the first removal.
 
     Args:
         root: The folder; it may be a link itself.
-        names: Relative to it.
+        names: Names relative to `root`.
         options: Storage options.
-        ledger: Whose names these are, for messages.
-        prune: Whether local folders that this leaves empty go too, `root` among them.
+        ledger: URL of the ledger with these names, for messages.
+        prune: Whether to remove local folders that become empty, including `root`.
 
     Raises:
-        LedgerDamagedError: If a name leads out of the folder, by ``..`` or through a link.
-        StorageError: If the store refused.
+        LedgerDamagedError: A name leads out of the folder, by ``..`` or through a link.
+        StorageError: The store refused the removal.
     """
     chosen = list(names)
     parents = _require_below(root, chosen, ledger=ledger)
     ObjectFolder(root, options).delete(chosen)
     for empty in parents if prune else ():
-        with suppress(OSError):  # something else is in it
+        with suppress(OSError):  # not empty
             while _is_below(empty, root):
                 os.rmdir(empty)
                 empty = os.path.dirname(empty)  # noqa: PLW2901
 
 
 def _require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
-    """Check that names lie below a folder: a program that can write to a ledger can put any name in it.
+    """Check that names are below a folder. A program that can write to a ledger can store any name in it.
 
     Args:
         root: The folder; it may be a link itself.
-        names: Relative to it.
-        ledger: Whose names these are, for messages.
+        names: Names relative to `root`.
+        ledger: URL of the ledger with these names, for messages.
 
     Returns:
-        The local folders that they lie in.
+        The local folders of the files.
 
     Raises:
-        LedgerDamagedError: If a name leads out of the folder, by ``..`` or through a link.
+        LedgerDamagedError: A name leads out of the folder, by ``..`` or through a link.
     """
     for name in names:
         if not name or "\0" in name or ".." in name.split("/"):
@@ -167,15 +167,15 @@ def _require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
 
 
 def require_own_folder(url: str) -> None:
-    """Check that a folder that a ledger makes for itself is one, if it is there: not a link to another's.
+    """Check that a folder of a ledger's own files is a folder, if it exists, and not a link to another one.
 
     Raises:
-        StorageError: If something else lies there.
+        StorageError: It is a link or a file.
     """
     if is_local(url) and os.path.lexists(url) and (os.path.islink(url) or not os.path.isdir(url)):
         raise StorageError(
-            f"{url}: expected a folder in which the ledger keeps notes, marks or parts of indexes, and found a link or "
-            "a file; it is not touched. Move it away and run the same command again"
+            f"{url}: expected a folder for notes, marks or parts of indexes of the ledger, found a link or a file, "
+            "which stays unchanged. Move it away and run the same command again"
         )
 
 
@@ -186,7 +186,7 @@ def _is_below(path: str, root: str) -> bool:
 
 def _refuse(name: str, root: str, ledger: str) -> None:
     raise LedgerDamagedError(
-        f"ledger {ledger}: it names {name!r} as an output that is out of date, which leads out of {root}; nothing was "
-        "removed. If a link in that folder leads elsewhere, put a folder in its place; else somebody has changed the "
-        "ledger: restore it from a copy, or give another --ledger"
+        f"ledger {ledger}: the stale output {name!r} leads out of {root}; nothing was removed. If a link in that "
+        "folder leads elsewhere, put a folder in its place. Otherwise another program has changed the ledger: restore "
+        "it from a copy, or give another --ledger"
     )

@@ -1,4 +1,4 @@
-"""What was made of all outputs of a job, noted beside its ledger, so that a rerun makes it only of others."""
+"""Notes beside a ledger that record files made from all outputs of a job, so that a rerun makes only changed ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ledgerbeam.pipelines.outputs.removal import require_own_folder
 
 
 class OutputStamp:
-    """The note of one thing that is made of a job's shards: of which, and which files it is.
+    """The note of a product of a job's shards: the digest of the shards, and the files of the product.
 
     Args:
         work: The work folder of the job's ledger.
-        name: Of the note.
-        fingerprint: Of the job.
+        name: Name of the note.
+        fingerprint: Fingerprint of the job.
         shards: All shards of the job, in the order of its dataset manifest.
         options: Storage options.
     """
@@ -33,12 +33,12 @@ class OutputStamp:
         self._of = _digest(fingerprint, shards)
 
     def noted(self) -> dict[str, Any] | None:
-        """Return what was noted if it was made of these very shards, whatever became of its files."""
+        """Return the note if it records the same shards, without a check of its files; else None."""
         note = self._load()
         return note if note.get("of") == self._of and isinstance(note.get("files"), dict) else None
 
     def latest(self) -> dict[str, Any]:
-        """Return what was noted, whichever shards it was made of; nothing if that does not read."""
+        """Return the note, for any shards; empty if it is missing or unreadable."""
         return self._load()
 
     def forget(self) -> None:
@@ -46,7 +46,7 @@ class OutputStamp:
         delete(self._url, self._options)
 
     def read(self) -> dict[str, Any] | None:
-        """Return what was noted if it was made of these very shards, and its files have the sizes they had."""
+        """Return the note if it records the same shards and its files have their recorded sizes; else None."""
         note = self.noted()
         if note is None:
             return None
@@ -57,27 +57,27 @@ class OutputStamp:
         return None if changed else note
 
     def begin(self) -> bool:
-        """Note that it is being made: until it is whole, nothing may take it for that of other shards.
+        """Record that the product is being made, so that a partial product is never taken for a complete one.
 
         Returns:
-            Whether making it was begun before, and did not end.
+            Whether an earlier attempt was started and not finished.
         """
         unfinished = self._load().get("of", "") is None
         self._write({"of": None})
         return unfinished
 
     def end(self, files: Iterable[str], **facts: Any) -> None:
-        """Note that it is made.
+        """Record that the product is complete.
 
         Args:
-            files: URLs of all that it is.
-            **facts: What else `noted` and `read` are to give.
+            files: URLs of all its files.
+            **facts: Further fields of the note.
         """
         sizes = {url: stat(url, self._options).size for url in files}
         self._write({"of": self._of, "files": sizes, **facts})
 
     def _load(self) -> dict[str, Any]:
-        """Return the note; one that does not read is as good as none, since it is made again."""
+        """Return the note; empty if it is missing or unreadable, since the product can be made again."""
         require_own_folder(self._work)
         try:
             note = decode(read_bytes(self._url, self._options))
@@ -90,7 +90,7 @@ class OutputStamp:
 
 
 def _digest(fingerprint: str, shards: Iterable[OutputShard]) -> str:
-    """Name the shards: their order, names and content, and what job they are of."""
+    """Return a digest of the shards: their order, names, contents and job."""
     digest = hashlib.blake2b(fingerprint.encode(), digest_size=16)
     for shard in shards:
         digest.update(f"\n{shard.name}\t{shard.checksum}".encode("utf-8", "surrogateescape"))

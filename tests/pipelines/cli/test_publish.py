@@ -176,7 +176,7 @@ def test_what_cannot_be_a_dataset_of_the_format_is_refused(clips: Workspace) -> 
     convert(clips, "tar")
     refused("shar", "cuts and their fields")
     refused("megatron", "shards end with .bin", "--output", "x")
-    refused("webdataset", "lies beside the shards", "--output", "x")
+    refused("webdataset", "must be beside the shards", "--output", "x")
     refused("webdataset", "other formats have no parts", "--part", "val=a*", "--part", "train=*")
     refused("energon", "no pattern matches the shard b", "--part", "train=a*")
     refused("energon", "match no shard", "--part", "train=*", "--part", "val=b*")

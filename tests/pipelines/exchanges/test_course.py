@@ -559,7 +559,7 @@ def test_run_files_that_an_exchange_was_to_keep_stay(folder: Path) -> None:
     kept = folder / "out" / "_runs" / "a.jsonl-0000000000-000007.run"
     kept.parent.mkdir(parents=True)
     kept.write_text("of another exchange")
-    with pytest.raises(UsageError, match="no ledger says whose they are"):
+    with pytest.raises(UsageError, match="no ledger owns them"):
         run(sort)
     assert run(partial(sort, existing="keep")).result.complete
     assert kept.read_text() == "of another exchange"

@@ -192,7 +192,7 @@ def test_a_call_that_is_only_looked_at_tells_that_its_folder_is_of_others(
     write_jsonl(folder / "out" / "a.jsonl-0000000000.jsonl", [])
     refused = sort(by="k", existing=existing, dry_run=True).summary["refused"]
     assert len(refused) == number
-    assert all("no ledger says whose they are" in line for line in refused)
+    assert all("no ledger owns them" in line for line in refused)
 
 
 def test_a_call_that_is_only_looked_at_tells_the_schema_of_what_it_would_write() -> None:

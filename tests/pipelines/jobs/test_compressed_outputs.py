@@ -107,14 +107,14 @@ def test_how_outputs_are_compressed_belongs_to_the_job(workspace: Workspace) -> 
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        (("--to", "shar", "--fields", "a=txt", "--compress", "zstd"), "found --to shar, whose indexed shards lhotse"),
+        (("--to", "shar", "--fields", "a=txt", "--compress", "zstd"), "found --to shar, whose shards lhotse"),
         (("--to", "webdataset", "--compress", "zstd"), "found --to webdataset, which wids reads"),
         (("--to", "energon", "--compress", "zstd"), "found --to energon, which Energon reads"),
         (("--to", "lit", "--compress", "zstd"), "found --to lit, which LIT reads"),
         (("--to", "megatron", "--compress", "zstd"), "found --to megatron, which Megatron reads"),
         (("--to", "jsonl", "--compress", "gzip"), "expected the compression zstd or zstd:LEVEL, found 'gzip'"),
         (("--to", "jsonl", "--compress", "zstd:23"), "expected a level from 1 to 22, found 23"),
-        (("--to", "jsonl", "--frame", "16K"), "--frame 16384 is for compressed outputs"),
+        (("--to", "jsonl", "--frame", "16K"), "--frame 16384: only for compressed outputs"),
         (("--to", "jsonl", "--compress", "zstd", "--frame", "1G"), "expected frames of 1 to 8,388,608 plain bytes"),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_link_with_the_name_of_a_shard_is_a_file_of_others(place: Workspace) -
     link(place, f"out/sub/{name}", f"victim/{name}")
     ran = place.run(*CONVERT)
     assert ran.status == 2
-    assert f"it holds shards such as this job writes, and no ledger says whose they are: sub/{name}" in ran.err
+    assert f"it holds shards such as this job writes, and no ledger owns them: sub/{name}" in ran.err
     assert place.run(*CONVERT, "--existing", "keep").status == 0
     assert "victim" in (place.root / "victim" / name).read_text()
 

@@ -237,7 +237,7 @@ def test_failed_tasks_publish_nothing(workspace: Workspace) -> None:
     failing = ("map", "functions:bad_seven", "in/a.jsonl", "--output", "out", "--to", "lit", "--ledger", "L", "--json")
     ran = workspace.run(*failing)
     assert (ran.status, ran.json["published"]) == (3, [])
-    assert "out: not published as lit, since records are missing" in ran.err
+    assert "out: not published as lit, because records are missing" in ran.err
     assert not list((workspace.root / "out").glob("*.json"))
 
 

@@ -75,7 +75,7 @@ def done(store: LedgerStore, source: Source, *names: str) -> None:
 
 def test_a_job_that_is_refused_makes_no_ledger(place: Place) -> None:
     place.put("out/a.jsonl-0000000000.jsonl")
-    with pytest.raises(UsageError, match="no ledger says whose they are"):
+    with pytest.raises(UsageError, match="no ledger owns them"):
         place.open(place.job())
     assert not (place.root / "L").exists()
     place.open(place.job(), existing="keep")

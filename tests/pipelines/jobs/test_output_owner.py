@@ -165,7 +165,7 @@ def test_the_mark_of_another_ledger_is_refused(place: Place, shards: bool) -> No
     with pytest.raises(UsageError) as refused:
         place.owner(place.spec("M"))
     said = str(refused.value)
-    assert f"it belongs to another ledger, {place.root}/L, as _ledgerbeam/" in said
+    assert f"it belongs to another ledger, {place.root}/L, see _ledgerbeam/" in said
     assert f"give another --output, the owner's ledger: --ledger {place.root}/L, or choose" in said
     assert (f"such as {SHARD}" in said) == shards
     assert "more ledger" not in said
@@ -185,8 +185,8 @@ def test_a_ledger_that_was_lost_is_to_be_restored_and_is_not_proposed(place: Pla
         place.owner(spec)
     said = re.sub("[0-9a-f]{16,}", "N", str(refused.value))
     assert said.startswith(
-        f"{place.out}: it belongs to a ledger that lay at {spec.ledger} before, as _ledgerbeam/N.json says{holds}. "
-        "Restore that ledger; else\ngive another --output, or choose"
+        f"{place.out}: it belongs to an earlier ledger at {spec.ledger}, see _ledgerbeam/N.json{holds}. "
+        "Restore that ledger; otherwise\ngive another --output, or choose"
     )
 
 
@@ -203,7 +203,7 @@ def test_marks_of_several_ledgers_are_counted_and_none_is_proposed(place: Place)
 def test_a_mark_that_does_not_read_is_still_of_another(place: Place, mark: bytes) -> None:
     (place.out / "_ledgerbeam").mkdir(parents=True)
     (place.out / "_ledgerbeam" / "0.json").write_bytes(mark)
-    with pytest.raises(UsageError, match=r"belongs to another ledger, unknown, as _ledgerbeam/0\.json says") as refused:
+    with pytest.raises(UsageError, match=r"belongs to another ledger, unknown, see _ledgerbeam/0\.json") as refused:
         place.owner(place.spec())
     assert "--ledger" not in str(refused.value)
 
@@ -230,7 +230,7 @@ def test_a_run_that_the_ledger_does_not_know_was_of_a_later_state_of_it(place: P
         owner = OutputOwner(place.spec("older"), existing)
         if existing is None:
             with pytest.raises(
-                UsageError, match=f"a later state of this ledger .*older holds: .*, {place.root}/L then"
+                UsageError, match=f"a later state of the ledger .*older has written here: .*, then at {place.root}/L"
             ):
                 owner.check(place.store(place.spec("older")))
         else:
@@ -238,7 +238,7 @@ def test_a_run_that_the_ledger_does_not_know_was_of_a_later_state_of_it(place: P
             assert (owner.keeps, owner.is_new, owner.is_alone) == (existing == "keep", False, existing == "replace")
             owner.replace()
     place.own("older")
-    with pytest.raises(UsageError, match="a later state of this ledger"):
+    with pytest.raises(UsageError, match="a later state of the ledger"):
         place.owner(place.spec("L"))
 
 
@@ -251,10 +251,10 @@ def test_a_later_state_of_the_ledger_in_its_place_is_to_be_restored(place: Place
     place.owner(spec).claim(store, "a run that is not in this state")
     with pytest.raises(UsageError) as refused:
         OutputOwner(spec, None).check(store)
-    other_host = ", or go on from the host whose local copy has it" if remote else ""
+    other_host = ", or resume on the host whose local copy is complete" if remote else ""
     assert str(refused.value).startswith(
-        f"{place.out}: a later state of this ledger has written here than {spec.ledger} holds: an older copy lies "
-        f"there. Restore what is missing there{other_host}; else\ngive another --output, or choose"
+        f"{place.out}: a later state of the ledger {spec.ledger} has written here: the ledger is an older copy. "
+        f"Restore the missing part of it{other_host}; otherwise\ngive another --output, or choose"
     )
 
 
@@ -278,7 +278,7 @@ def test_a_ledger_that_has_written_elsewhere_is_new_there(place: Place) -> None:
     place.out = place.root / "other"
     assert place.owner(dataclasses.replace(spec, output=str(place.out))).is_new
     place.shard()
-    with pytest.raises(UsageError, match=f"no ledger says whose they are: {SHARD}"):
+    with pytest.raises(UsageError, match=f"no ledger owns them: {SHARD}"):
         place.owner(dataclasses.replace(spec, output=str(place.out)))
 
 
@@ -302,7 +302,7 @@ def test_a_folder_that_has_gone_with_its_mark_since_the_run_began_is_told(place:
     owner.check_kept(place.store(spec))
     place.out.rename(place.root / "moved")
     place.out.mkdir()
-    with pytest.raises(StorageError, match=r"found none with its mark, _ledgerbeam/.*Put it back"):
+    with pytest.raises(StorageError, match=r"expected the mark of this run, _ledgerbeam/.*move it back"):
         owner.check_kept(place.store(spec))
 
 
@@ -337,7 +337,7 @@ def test_who_has_written_into_a_folder_that_another_has_claimed_since_is_told(
     inner = place.own("M", existing, output=f"{place.out}/inner")
     place.own("N", existing, output=f"{place.out}/inner/most")
     place.claim(inner, place.owner(inner))  # another run, which need not be told again to keep what is there
-    told = pytest.raises(StorageError, match=rf"out/inner/a: .*{place.out}/inner/ has become the output folder of .*_")
+    told = pytest.raises(StorageError, match=rf"out/inner/a: .*{place.out}/inner/ is now the output folder of .*_")
     with told if is_told else nullcontext():
         owner.check_kept(place.store(spec))
 
@@ -493,7 +493,7 @@ def test_nothing_is_removed_from_what_took_the_place_of_the_folder_of_a_run(
     store.commit([Leaf(now.id, (), "published", (), 1, 3)])
     assert store.stale_outputs() == [SHARD]
     console = Reporter(as_json=False, quiet=True)
-    with pytest.raises(StorageError, match="found none with its mark"):
+    with pytest.raises(StorageError, match="expected the mark of this run"):
         run_job(spec, store, iter(()), console, waves=Waves("warning"), owner=place.owner(spec))
     assert place.files() == [SHARD]
 

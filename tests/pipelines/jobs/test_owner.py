@@ -129,7 +129,7 @@ def test_a_lost_ledger_is_refused_where_it_wrote(done: Workspace) -> None:
     shutil.rmtree(done.root / "L")
     ran = done.run(*MAP, "--ledger", "L")
     assert ran.status == 2
-    assert f"it belongs to a ledger that lay at {done.root}/L before" in ran.err
+    assert f"it belongs to an earlier ledger at {done.root}/L" in ran.err
     assert "--ledger" not in ran.err
     assert not (done.root / "L").exists()
 
@@ -553,7 +553,7 @@ def test_a_ledger_whose_job_is_lost_is_refused_and_nothing_is_written(
     ran = workspace.run(*command, *more, env=s3.env)
     assert ran.status == (0 if more else 2)
     if not more:
-        assert f"it belongs to a ledger that lay at {ledger} before" in ran.err
+        assert f"it belongs to an earlier ledger at {ledger}" in ran.err
         assert "--ledger" not in ran.err
 
 
@@ -574,8 +574,8 @@ def test_an_older_copy_of_a_ledger_in_a_bucket_is_refused_unless_the_host_knows_
         store.rm_file(name)
     ran = workspace.run(*command, env={**s3.env, "LEDGERBEAM_CACHE": str(workspace.root / "another")})
     assert ran.status == 2
-    assert f"a later state of this ledger has written here than {ledger} holds" in ran.err
-    assert "Restore what is missing there, or go on from the host" in ran.err
-    assert "the host whose local copy has it; else\ngive another --output, or" in ran.err
+    assert f"a later state of the ledger {ledger} has written here" in ran.err
+    assert "Restore the missing part of it, or resume on the host" in ran.err
+    assert "the host whose local copy is complete; otherwise\ngive another --output, or" in ran.err
     assert "--ledger" not in ran.err
     assert workspace.run(*command, env=s3.env).status == 0

@@ -125,14 +125,16 @@ def test_a_file_that_was_changed_or_removed_is_told_and_written_again(made: Made
         other = re.sub(rb"\w(\W*)\Z", lambda found: bytes([found[0][0] ^ 1]) + found[1], before[url])
         path.write_bytes(other)
         made.make_anew(form)
-        assert re.fullmatch(rf"{url}: expected the checksum \S+, found \S+, so this is not .* again", made.said[0])
+        assert re.fullmatch(
+            rf"{url}: expected the checksum \S+, found \S+; the file has changed .* again", made.said[0]
+        )
         path.write_bytes(before[url] + b"\n")
         made.make_anew(form)
         size = len(before[url])
-        assert made.said[0].startswith(f"{url}: expected {size} bytes, found {size + 1}, so this is not")
+        assert made.said[0].startswith(f"{url}: expected {size} bytes, found {size + 1}; the file has changed")
         path.unlink()
         made.make_anew(form)
-        assert made.said[0].startswith(f"{url}: expected {size} bytes, found no such file or object, so")
+        assert made.said[0].startswith(f"{url}: expected {size} bytes, found no such file or object; the file")
         assert len(made.said) == 2
         assert made.contents(urls) == before
         made.require_made(form)
@@ -210,9 +212,9 @@ def test_an_error_says_that_outputs_are_written_and_what_to_do(made: Made, form:
         made.make(form)
     said = str(found.value)
     assert said.startswith(f"{made.out}: all outputs are written and recorded, but not the metadata of {form}: ")
-    other = "" if form == "webdataset" else ", --to webdataset writes that of wids"
+    other = "" if form == "webdataset" else ", and --to webdataset writes metadata of wids"
     assert said.endswith(
-        f"\nRun the same command to try again; --to tar needs no metadata{other}; none of them writes the outputs again"
+        f"\nRun the same command to try again. --to tar needs no metadata{other}; the outputs are not written again"
     )
     assert made.noted() == []
 
@@ -335,7 +337,7 @@ def test_sources_whose_shards_lit_cannot_tell_apart_are_refused_at_first(made: M
     lit = PublishedMetadata("lit")
     lit.check(Page(["/a/x", "/b/x", "/b/y", "/b/y"], [3, 0, 4, 4], ["1"] * 4), made.job)
     page = Page(["/a/x", "/c/z", "/b/x"], [3, 1, 1], ["1"] * 3)
-    with pytest.raises(UsageError, match=r"^/a/x and /b/x: LIT distinguishes shards by their base names"):
+    with pytest.raises(UsageError, match=r"^/a/x and /b/x: LIT needs unique base names of shards"):
         lit.check(page, made.job)
     PublishedMetadata("webdataset").check(page, made.job)
     files = ListedFiles(patterns=("/a/**",), base="/a/", pack_bytes=100)
@@ -345,4 +347,4 @@ def test_sources_whose_shards_lit_cannot_tell_apart_are_refused_at_first(made: M
 def test_it_lies_in_the_output_folder_and_replaces_nothing_there(made: Made) -> None:
     lit = PublishedMetadata("lit")
     assert (lit.name, lit.replaces_shards, lit.place(made.job), lit.files()) == ("published", False, str(made.out), [])
-    assert lit.not_made(made.job).startswith(f"{made.out}: not published as lit, since records are missing; metadata")
+    assert lit.not_made(made.job).startswith(f"{made.out}: not published as lit, because records are missing")

@@ -37,7 +37,7 @@ def out(tmp_path: Path) -> Path:
 )
 def test_nothing_outside_of_the_folder_is_removed(out: Path, name: str) -> None:
     before = sorted(out.parent.rglob("*"))
-    with pytest.raises(LedgerDamagedError, match=r"ledger /l: it names .*nothing was removed"):
+    with pytest.raises(LedgerDamagedError, match=r"ledger /l: the stale output .*nothing was removed"):
         remove_below(str(out), ["mine", name], {}, ledger="/l")
     assert sorted(out.parent.rglob("*")) == before
     remove_below(str(out), ["mine", "link", "gone", "deep/gone"], {}, ledger="/l")

@@ -69,7 +69,7 @@ def test_by_a_run_that_was_killed_before_it_looked_at_it(workspace: Workspace) -
     ran = workspace.run(*command, "--task-bytes", "100", "--on-job-change", "accept")
     assert ran.status == 0, ran.err
     assert editions(workspace) == {"next"}
-    assert "written since parts of it were done" in ran.err
+    assert "it changed after parts of it were done" in ran.err
 
 
 @pytest.mark.slow
