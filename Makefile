@@ -24,7 +24,7 @@ done
 endef
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.ready ## make .venv from pyproject.toml; a second call does nothing
 
@@ -58,6 +58,9 @@ coverage: setup ## the tests of `make test` with the lines and branches counted 
 
 lowest: setup ## quick tests on the lowest versions of dependencies that pyproject.toml allows
 	scripts/lowest.sh $(BIN)/python $(CACHE)/lowest
+
+oldest-beam: setup ## local runs and pipelines of users on the oldest version of Beam that pyproject.toml allows
+	scripts/oldest-beam.sh $(BIN)/python $(CACHE)/oldest-beam
 
 hooks: setup ## install the hooks of .pre-commit-config.yaml into this clone
 	$(BIN)/pre-commit install
@@ -107,4 +110,4 @@ $(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.ready
 clean: ## remove what setup, servers and tests made
 	rm -rf $(VENV) $(CACHE) ledgerbeam/io/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
-.PHONY: help setup demo test slow long coverage lowest hooks lint servers image matrix changes conformance fault mutants bench docs release clean
+.PHONY: help setup demo test slow long coverage lowest oldest-beam hooks lint servers image matrix changes conformance fault mutants bench docs release clean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -341,11 +342,18 @@ def run(
         raise refused.with_traceback(None) from refused.__cause__
 
 
+def _option_names(kind: type[PipelineOptions]) -> set[str]:
+    """Return the names of the options that a class adds."""
+    parser = argparse.ArgumentParser()
+    kind._add_argparse_args(parser)  # noqa: SLF001 - the method of Beam that classes of options define
+    return set(vars(parser.parse_args([])))
+
+
 def _words(options: PipelineOptions) -> list[str]:
     """Return options as words of a command line, without those of `LedgerRunner`; its engine is the runner."""
     found = options.get_all_options(drop_default=True, retain_unknown_options=True)
     engine = found.get("engine")
-    own = LedgerOptions().get_all_options(current_only=True)
+    own = _option_names(LedgerOptions)
     kept = {name: value for name, value in found.items() if name not in own}
     runner = str(options.view_as(StandardOptions).runner or "")
     if runner.rpartition(".")[2] == LedgerRunner.__name__:

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-from apache_beam.runners.worker import sdk_worker_main
 
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.worker.exit_callbacks import end_work
@@ -25,6 +24,7 @@ from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.reports import report_error
 from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.pipelines.runners import worker_relay
+from ledgerbeam.pipelines.runners.fn_api import serve_worker
 from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
 from ledgerbeam.pipelines.runners.profiler import begin_profile
 from ledgerbeam.user_code.instances import close_objects
@@ -91,7 +91,7 @@ class _Workers(ForkServer):
         begin_times(self._run_dir)
         if self._profile:
             begin_profile(self._run_dir)
-        sdk_worker_main.main([])
+        serve_worker()
         close_objects()
         end_work()
         marks.close()

@@ -8,11 +8,7 @@ from collections.abc import Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.portability.api import beam_provision_api_pb2
-from apache_beam.runners.job.utils import dict_to_struct
-from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
 from apache_beam.runners.runner import PipelineRunner
-from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
 from ledgerbeam._base.beam_import import beam_parts
 from ledgerbeam.ledger.worker.exit_callbacks import end_work
@@ -21,6 +17,7 @@ from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners.board import BoardSchedule
+from ledgerbeam.pipelines.runners.fn_api import fn_api_runner
 from ledgerbeam.pipelines.runners.fork_server import fork_server, one_device
 from ledgerbeam.pipelines.runners.profiler import begin_profile
 from ledgerbeam.pipelines.runners.wave_files import STARTED, load_committed, load_sources, touch
@@ -56,27 +53,16 @@ def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) 
     # This process runs nothing of the user's; the workers are forked from one where nothing is left out any more.
     server = fork_server(str(spec.run_dir), spec.devices, profile=spec.profile is not None)
     with server as command, beam_parts(spec.parts_of_beam()):
-        _run(spec, part, path, beam_args, SubprocessSDKEnvironment.from_command_string(command))
+        _run(spec, part, path, beam_args, command)
 
 
-def _run(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str], workers: Environment | None) -> None:
+def _run(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str], worker_command: str | None) -> None:
     options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
-    runner = FnApiRunner(workers, provision_info=_provision_info(spec))
+    runner = fn_api_runner(spec.log_level, worker_command)
     with beam_parts(spec.parts_of_beam()):
         pipeline = local_pipeline(spec, part, path, runner, options)
     touch(str(spec.run_dir), STARTED)
     pipeline.run().wait_until_finish()
-
-
-def _provision_info(spec: JobSpec) -> ExtendedProvisionInfo:
-    """Return the options for FnApiRunner's worker processes, which by default get none."""
-    told = {"beam:option:default_sdk_harness_log_level:v1": spec.log_level.upper()}
-    return ExtendedProvisionInfo(
-        beam_provision_api_pb2.ProvisionInfo(
-            retrieval_token="unused-retrieval-token",  # noqa: S106 - Beam's own; nothing is retrieved
-            pipeline_options=dict_to_struct(told),
-        )
-    )
 
 
 def _ledger_handle(spec: JobSpec) -> LedgerHandle:
