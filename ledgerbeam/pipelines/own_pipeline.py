@@ -344,7 +344,7 @@ def run(
 
 def _option_names(kind: type[PipelineOptions]) -> set[str]:
     """Return the names of the options that a class adds."""
-    parser = argparse.ArgumentParser()
+    parser: Any = argparse.ArgumentParser()
     kind._add_argparse_args(parser)  # noqa: SLF001 - the method of Beam that classes of options define
     return set(vars(parser.parse_args([])))
 

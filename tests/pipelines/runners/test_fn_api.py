@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -77,5 +78,6 @@ def test_a_pipeline_of_a_user_runs(tmp_path: Path) -> None:
         | WriteTasks(str(tmp_path / "out"), "jsonl")
         | CommitTasks()
     )
-    pipeline.run().raise_for_failures()
+    result: Any = pipeline.run()
+    result.raise_for_failures()
     assert all(number % 2 for number in numbers(tmp_path / "out"))
