@@ -15,6 +15,18 @@ from typing import Any
 
 import ledgerbeam as lb
 from ledgerbeam.ledger import Task
+from ledgerbeam.transforms import (
+    CommitTasks,
+    Gather,
+    GroupRecords,
+    MatchSources,
+    PlanTasks,
+    ProcessTask,
+    ReadTasks,
+    Scatter,
+    SkipCompleted,
+    WriteTasks,
+)
 
 
 def stripped(task: Task) -> Task:
@@ -41,26 +53,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     with lb.Pipeline(ledger=scattered, name="pages-by-url", options=beam_args) as pipeline:
         (
             pipeline
-            | lb.MatchSources(args.patterns)
-            | lb.SkipCompleted()
-            | lb.PlanTasks(args.size)
-            | lb.ReadTasks()
-            | lb.ProcessTask(stripped)
-            | lb.Scatter(args.runs, by="url", order="hash", bucket_bytes=args.size)
-            | lb.CommitTasks()
+            | MatchSources(args.patterns)
+            | SkipCompleted()
+            | PlanTasks(args.size)
+            | ReadTasks()
+            | ProcessTask(stripped)
+            | Scatter(args.runs, by="url", order="hash", bucket_bytes=args.size)
+            | CommitTasks()
         )
     pipeline.result.raise_for_failures()
 
     with lb.Pipeline(ledger=f"{args.ledger}/gather", name="longest", options=beam_args) as pipeline:
         (
             pipeline
-            | lb.Gather(args.runs, ledger=scattered)
-            | lb.SkipCompleted()
-            | lb.PlanTasks(args.size)
-            | lb.ReadTasks()
-            | lb.ProcessTask(lb.GroupRecords(longest, "jsonl", by="url"))
-            | lb.WriteTasks(args.output, "jsonl")
-            | lb.CommitTasks()
+            | Gather(args.runs, ledger=scattered)
+            | SkipCompleted()
+            | PlanTasks(args.size)
+            | ReadTasks()
+            | ProcessTask(GroupRecords(longest, "jsonl", by="url"))
+            | WriteTasks(args.output, "jsonl")
+            | CommitTasks()
         )
     pipeline.result.raise_for_failures()
     records = pipeline.result.status["records"]

@@ -14,6 +14,15 @@ from collections.abc import Sequence
 
 import ledgerbeam as lb
 from ledgerbeam.ledger import Task
+from ledgerbeam.transforms import (
+    CommitTasks,
+    MatchSources,
+    PlanTasks,
+    ProcessTask,
+    ReadTasks,
+    SkipCompleted,
+    WriteTasks,
+)
 
 LONG = 1000
 """Characters from which a text is long."""
@@ -42,13 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     ) as pipeline:
         (
             pipeline
-            | lb.MatchSources(args.patterns)
-            | lb.SkipCompleted()
-            | lb.PlanTasks(task_records=10_000)
-            | lb.ReadTasks()
-            | lb.ProcessTask(short_and_long)
-            | lb.WriteTasks(args.output, "jsonl")
-            | lb.CommitTasks()
+            | MatchSources(args.patterns)
+            | SkipCompleted()
+            | PlanTasks(task_records=10_000)
+            | ReadTasks()
+            | ProcessTask(short_and_long)
+            | WriteTasks(args.output, "jsonl")
+            | CommitTasks()
         )
 
     counts = pipeline.result.status["sources"]

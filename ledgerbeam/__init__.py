@@ -7,7 +7,7 @@
     ledger = ledgerbeam.open_ledger("progress")                                     # the state of a job
 
     with ledgerbeam.Pipeline(ledger="progress", name="clean") as pipeline:     # a Beam pipeline that can be restarted
-        pipeline | ledgerbeam.MatchSources("texts/*.jsonl") | ledgerbeam.SkipCompleted() | ...
+        pipeline | MatchSources("texts/*.jsonl") | SkipCompleted() | ...                 # of ledgerbeam.transforms
 
 Other names are in `ledgerbeam.io`, `.ledger`, `.iterators`, `.sources` and `.transforms`.
 A name is imported on first use.
@@ -35,92 +35,61 @@ if TYPE_CHECKING:
     from ledgerbeam.io.any_source import index_source as index_source
     from ledgerbeam.io.any_source import open_any as open  # noqa: A004 - `ledgerbeam.open`, as of gzip
     from ledgerbeam.pipelines.calls.convert import convert as convert
+    from ledgerbeam.pipelines.calls.convert import materialize as materialize
     from ledgerbeam.pipelines.calls.dedup import dedup as dedup
-    from ledgerbeam.pipelines.calls.group import group as group
+    from ledgerbeam.pipelines.calls.exchanges import group as group
+    from ledgerbeam.pipelines.calls.exchanges import join as join
+    from ledgerbeam.pipelines.calls.exchanges import repartition as repartition
+    from ledgerbeam.pipelines.calls.exchanges import shuffle as shuffle
+    from ledgerbeam.pipelines.calls.exchanges import sort as sort
+    from ledgerbeam.pipelines.calls.exchanges import split as split
     from ledgerbeam.pipelines.calls.index import index as index
-    from ledgerbeam.pipelines.calls.join import join as join
+    from ledgerbeam.pipelines.calls.index import verify as verify
     from ledgerbeam.pipelines.calls.map import map as map  # noqa: A004 - as the command is called
-    from ledgerbeam.pipelines.calls.materialize import materialize as materialize
-    from ledgerbeam.pipelines.calls.merge import merge as merge
+    from ledgerbeam.pipelines.calls.publish import merge as merge
     from ledgerbeam.pipelines.calls.publish import publish as publish
-    from ledgerbeam.pipelines.calls.repartition import repartition as repartition
     from ledgerbeam.pipelines.calls.result import JobInterrupt as JobInterrupt
     from ledgerbeam.pipelines.calls.result import Result as Result
-    from ledgerbeam.pipelines.calls.shuffle import shuffle as shuffle
-    from ledgerbeam.pipelines.calls.sort import sort as sort
-    from ledgerbeam.pipelines.calls.split import split as split
     from ledgerbeam.pipelines.calls.tokenize import tokenize as tokenize
-    from ledgerbeam.pipelines.calls.verify import verify as verify
     from ledgerbeam.pipelines.flows.flow import Flow as Flow
+    from ledgerbeam.pipelines.flows.flow import plan_flow as plan_flow
+    from ledgerbeam.pipelines.flows.flow import run_flow as run_flow
     from ledgerbeam.pipelines.flows.plan import FlowPlan as FlowPlan
-    from ledgerbeam.pipelines.flows.plan import plan as plan
     from ledgerbeam.pipelines.flows.run import FlowRun as FlowRun
-    from ledgerbeam.pipelines.flows.run import run as run
     from ledgerbeam.pipelines.own_pipeline import LedgerRunner as LedgerRunner
     from ledgerbeam.pipelines.own_pipeline import Pipeline as Pipeline
     from ledgerbeam.pipelines.own_pipeline import PipelineRun as PipelineRun
+    from ledgerbeam.pipelines.own_pipeline import run as run
     from ledgerbeam.pipelines.report.ledger import Ledger as Ledger
     from ledgerbeam.pipelines.report.ledger import open_ledger as open_ledger
     from ledgerbeam.results import Drop as Drop
     from ledgerbeam.results import Reject as Reject
     from ledgerbeam.results import Route as Route
     from ledgerbeam.results import Rows as Rows
-    from ledgerbeam.transforms import CommitTasks as CommitTasks
-    from ledgerbeam.transforms import CommittedTask as CommittedTask
-    from ledgerbeam.transforms import EachRecord as EachRecord
-    from ledgerbeam.transforms import FilterRecords as FilterRecords
-    from ledgerbeam.transforms import Gather as Gather
-    from ledgerbeam.transforms import GroupRecords as GroupRecords
-    from ledgerbeam.transforms import KeepRecords as KeepRecords
-    from ledgerbeam.transforms import MapRecords as MapRecords
-    from ledgerbeam.transforms import MatchSources as MatchSources
-    from ledgerbeam.transforms import PlanTasks as PlanTasks
-    from ledgerbeam.transforms import ProcessBatch as ProcessBatch
-    from ledgerbeam.transforms import ProcessTask as ProcessTask
-    from ledgerbeam.transforms import ReadTasks as ReadTasks
-    from ledgerbeam.transforms import Scatter as Scatter
-    from ledgerbeam.transforms import SkipCompleted as SkipCompleted
-    from ledgerbeam.transforms import WriteTasks as WriteTasks
 
 __all__ = [
-    "CommitTasks",
-    "CommittedTask",
     "Drop",
-    "EachRecord",
-    "FilterRecords",
     "Flow",
     "FlowPlan",
     "FlowRun",
     "FunctionError",
-    "Gather",
-    "GroupRecords",
     "JobInterrupt",
-    "KeepRecords",
     "Ledger",
     "LedgerError",
     "LedgerRunner",
     "LedgerbeamError",
-    "MapRecords",
-    "MatchSources",
     "Pipeline",
     "PipelineRun",
-    "PlanTasks",
-    "ProcessBatch",
-    "ProcessTask",
-    "ReadTasks",
     "RecordError",
     "RecordStream",
     "Reject",
     "Result",
     "Route",
     "Rows",
-    "Scatter",
-    "SkipCompleted",
     "SourceError",
     "StorageError",
     "TasksFailedError",
     "UsageError",
-    "WriteTasks",
     "__version__",
     "convert",
     "dedup",
@@ -133,10 +102,11 @@ __all__ = [
     "merge",
     "open",
     "open_ledger",
-    "plan",
+    "plan_flow",
     "publish",
     "repartition",
     "run",
+    "run_flow",
     "shuffle",
     "sort",
     "split",
@@ -146,29 +116,7 @@ __all__ = [
 ]
 
 _MODULES = ("stats",)
-_CALLS = (
-    *("convert", "dedup", "group", "index", "join", "map", "materialize", "merge", "publish", "repartition", "shuffle"),
-    *("sort", "split", "tokenize", "verify"),
-)
-_TRANSFORMS = (
-    "CommitTasks",
-    "CommittedTask",
-    "EachRecord",
-    "FilterRecords",
-    "Gather",
-    "GroupRecords",
-    "KeepRecords",
-    "MapRecords",
-    "MatchSources",
-    "PlanTasks",
-    "ProcessBatch",
-    "ProcessTask",
-    "ReadTasks",
-    "Scatter",
-    "SkipCompleted",
-    "WriteTasks",
-)
-_PIPELINES = ("LedgerRunner", "Pipeline", "PipelineRun")
+_PIPELINES = ("LedgerRunner", "Pipeline", "PipelineRun", "run")
 _OF_IO = ("index_source", "open")
 """Functions of io, which does not handle interrupts of calls; they are wrapped here."""
 
@@ -187,10 +135,8 @@ _ELSEWHERE = {
     "index_source": ("io.any_source", "index_source"),
     "open": ("io.any_source", "open_any"),
     "open_ledger": ("pipelines.report.ledger", "open_ledger"),
-    "plan": ("pipelines.flows.plan", "plan"),
-    "run": ("pipelines.flows.run", "run"),
-    **{name: (f"pipelines.calls.{name}", name) for name in _CALLS},
-    **{name: ("transforms", name) for name in _TRANSFORMS},
+    "plan_flow": ("pipelines.flows.flow", "plan_flow"),
+    "run_flow": ("pipelines.flows.flow", "run_flow"),
     **{name: ("pipelines.own_pipeline", name) for name in _PIPELINES},
 }
 
@@ -210,8 +156,12 @@ if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name
             return importlib.import_module(f"{__name__}.{name}")
         if name in _PIPELINES:
             importlib.import_module(f"{__name__}._base.beam_import").import_beam()
+        calls = importlib.import_module(f"{__name__}.pipelines.calls").MODULES
         module, attribute = _ELSEWHERE.get(name, ("errors", name))
+        module = f"pipelines.calls.{calls[name]}" if name in calls else module
         found = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+        if name in calls or name in ("run", "run_flow"):
+            importlib.import_module(f"{__name__}.pipelines.calls.call").document(found)
         if name in _OF_IO:
             found = importlib.import_module(f"{__name__}.pipelines.calls.interruptible").interruptible(found)
         globals()[name] = found

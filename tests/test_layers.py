@@ -57,7 +57,6 @@ DATASETS = (
 
 USES_DATASETS = {
     "pipelines/calls/job_values.py",
-    "pipelines/calls/merge.py",
     "pipelines/calls/publish.py",
     "pipelines/calls/tokenize.py",
     "pipelines/cli/ledger/verify.py",

@@ -12,7 +12,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 import ledgerbeam
-from ledgerbeam.pipelines.cli.parser import build_parser
+from ledgerbeam.pipelines.calls import MODULES
 from tests.cases import each
 from tests.pages import ROOT
 
@@ -43,12 +43,6 @@ def documented() -> list[str]:
     """Return the modules of which a page of docs/api/ shows the names."""
     text = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
     return re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
-
-
-def commands() -> list[str]:
-    """Return the names of all commands."""
-    (choices,) = (action.choices for action in build_parser()._actions if isinstance(action.choices, dict))
-    return list(choices)
 
 
 def public_packages() -> list[str]:
@@ -88,13 +82,20 @@ def test_the_reference_of_the_library_lists_every_name_that_it_exports() -> None
 
 
 def test_every_call_is_listed_with_the_calls_and_has_a_reference() -> None:
-    calls = set(ledgerbeam.__all__) & set(commands())
-    assert len(calls) > 15
+    flows = {"plan_flow", "run_flow"}
     listed = (DOCS / "python.md").read_text().partition("## The calls")[2].partition("\n\nIn place of")[0]
-    assert set(re.findall(r"`(\w+)`", listed)) - {"Flow"} == calls
-    flows = {"plan", "run"}
-    assert {f"ledgerbeam.pipelines.calls.{name}" for name in calls - flows} <= set(documented())
-    assert {f"ledgerbeam.pipelines.flows.{name}" for name in flows} <= set(documented())
+    assert set(re.findall(r"`(\w+)`", listed)) - {"Flow"} == {*MODULES, *flows}
+    reference = (DOCS / "api" / "ledgerbeam.md").read_text()
+    for call in MODULES:
+        assert re.search(rf"^::: ledgerbeam.pipelines.calls.{MODULES[call]}\n.*\n.*\b{call}\b", reference, re.MULTILINE)
+    assert all(name in reference for name in flows)
+
+
+def test_the_reference_of_a_call_comes_from_the_table_of_options() -> None:
+    assert "scripts/site_calls.py" in str(settings()["plugins"])
+    from ledgerbeam.pipelines.calls.call import spec_of
+
+    assert [name for name in MODULES if "Args:" not in spec_of(name).reference("Text.")] == []
 
 
 @each("name", [name for name in documented() if "torch" not in name])

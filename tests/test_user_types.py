@@ -17,6 +17,8 @@ PAGES = ("docs/own-exchange.md", "docs/own-pipeline.md", "docs/python.md")
 PROGRAM = """
 import ledgerbeam as lb
 from ledgerbeam.ledger import FailedTask, Task
+from ledgerbeam.transforms import CommitTasks, MatchSources, PlanTasks, ProcessTask, ReadTasks, SkipCompleted
+from ledgerbeam.transforms import WriteTasks
 
 
 def strict(task: Task) -> Task | FailedTask:
@@ -26,8 +28,8 @@ def strict(task: Task) -> Task | FailedTask:
 result: lb.Result = lb.map("cleaning:clean", "in/*.jsonl", output="out", to="jsonl", task_bytes="20K", workers=2)
 read: int = result.raise_for_failures().records.read
 with lb.Pipeline(ledger="L", name="strict", on_job_change="accept") as pipeline:
-    chain = pipeline | lb.MatchSources(["in/*.jsonl"], pack="2K") | lb.SkipCompleted() | lb.PlanTasks("20K")
-    chain | lb.ReadTasks() | lb.ProcessTask(strict) | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+    chain = pipeline | MatchSources(["in/*.jsonl"], pack="2K") | SkipCompleted() | PlanTasks("20K")
+    chain | ReadTasks() | ProcessTask(strict) | WriteTasks("out", "jsonl") | CommitTasks()
 run: lb.PipelineRun = pipeline.result.raise_for_failures()
 outcome: lb.Result = run.outcome
 """
@@ -36,9 +38,12 @@ WRONG = {
     'lb.map("cleaning:clean", "in/*.jsonl", output="out")': 'Missing named argument "to"',
     'lb.map("cleaning:clean", "a", output="o", to="jsonl", on_job_change="no")': 'Argument "on_job_change" to "map"',
     'lb.Pipeline(ledger="L", nane="strict")': 'Unexpected keyword argument "nane"',
-    "lb.PlanTasks(task_records='many')": 'Argument "task_records" to "PlanTasks"',
+    "PlanTasks(task_records='many')": 'Argument "task_records" to "PlanTasks"',
     "lb.nothing": 'Module has no attribute "nothing"',
 }
+
+
+IMPORTS = "import ledgerbeam as lb; from ledgerbeam.transforms import PlanTasks\n"
 
 
 def checked(folder: Path, texts: dict[str, str], *more: str) -> str:
@@ -58,7 +63,7 @@ def test_a_program_of_a_user_checks(tmp_path: Path) -> None:
 
 
 def test_a_wrong_call_is_found(tmp_path: Path) -> None:
-    said = checked(tmp_path, {"wrong": "import ledgerbeam as lb\n" + "\n".join(WRONG)}).splitlines()
+    said = checked(tmp_path, {"wrong": IMPORTS + "\n".join(WRONG)}).splitlines()
     for line, message in enumerate(WRONG.values(), 2):
         assert any(f"wrong.py:{line}: error" in one and message in one for one in said), said
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, Unpack, cast
 
 import apache_beam as beam
 from apache_beam.internal.cloudpickle import cloudpickle
@@ -18,11 +18,13 @@ from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineS
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.exchange.order import By
 from ledgerbeam.io.formats.registry import format_named, formats
-from ledgerbeam.ledger.model.job import Json, OnJobChange
 from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.pipelines.calls.beginning import begin_call, call
+from ledgerbeam.pipelines.calls.call import begin, check_urls, errors_without_secrets, public, refuse_in_worker
+from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec
 from ledgerbeam.pipelines.calls.exchange_values import key_choice
-from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
+from ledgerbeam.pipelines.calls.interruptible import interruptible
+from ledgerbeam.pipelines.calls.job_values import file_sources, run_values_of
+from ledgerbeam.pipelines.calls.options import PipelineRunOptions
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.exchange.buckets import remove_internal
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
@@ -30,8 +32,8 @@ from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns, Scatte
 from ledgerbeam.pipelines.jobs.audit_share import audit_text
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob, proto_text
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
-from ledgerbeam.pipelines.outputs.owner import Existing, has_kept_nothing
-from ledgerbeam.pipelines.runners.prepared_call import job_result
+from ledgerbeam.pipelines.outputs.owner import has_kept_nothing
+from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
 from ledgerbeam.pipelines.runners.run_options import RunOptions
 from ledgerbeam.transforms.chain.match import MatchSources
 from ledgerbeam.transforms.chain.pipeline_parts import chain_alone, rest_alone
@@ -41,6 +43,22 @@ from ledgerbeam.transforms.exchange.gather import Gather, GroupRecords
 from ledgerbeam.transforms.exchange.scatter import Scatter
 from ledgerbeam.transforms.mapping.function import MapRecords
 from ledgerbeam.user_code.functions import code_identity, made_of
+
+_RUN = CallSpec(
+    "run",
+    "",
+    PipelineRunOptions,
+    (
+        Argument(
+            "pipeline",
+            beam.Pipeline,
+            "PIPELINE",
+            "pipeline that has not run, and is not used in a `with` statement; its options choose the runner",
+            lambda value: value,
+        ),
+    ),
+    is_job=False,
+)
 
 _SAID = ("output", "to", "functions", "scatter", "partition")
 """Parameters of a job that follow from its pipeline."""
@@ -99,46 +117,13 @@ class LedgerRunner(PipelineRunner):
     program of Beam that takes options can be told ``--runner=ledgerbeam.LedgerRunner --ledger=... --job_name=...``.
 
     Args:
-        ledger: URL of the ledger; by default a folder below ``.ledgerbeam`` in the working folder.
-        name: Of what the pipeline does. It is a part of the job's identity.
-        parameters: What else shapes the outputs: the ledger of a job with others is refused.
-        on_job_change: What to do with the ledger of another job: ``refuse``, ``restart`` or ``accept``.
-        existing: What to do with shards of others in the output folder: ``replace``, ``keep``; None refuses them.
-        workers: Worker processes of the local runner; by default one for each core.
-        storage_options: How stores are reached; passed to fsspec unchanged.
-        flush_interval: Longest time that a completion waits for its commit, in seconds.
-        audit: Share of the finished tasks whose `MapRecords` or `GroupRecords` is computed again in a fresh process, to
-            see that results depend on their records only: ``"5%"``, 0.05, or ``"off"``. None for 1 %, at least two
-            tasks, as far as it takes at most 2 % of the time of the workers. Chains with other functions are not
-            audited.
-        progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
+        options: Options of `run`.
     """
 
-    def __init__(
-        self,
-        *,
-        ledger: str | None = None,
-        name: str | None = None,
-        parameters: Mapping[str, Json] | None = None,
-        on_job_change: OnJobChange | None = None,
-        existing: Existing | None = None,
-        workers: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        flush_interval: float | None = None,
-        audit: str | float | None = None,
-        progress: bool | None = None,
-    ) -> None:
+    def __init__(self, **options: Unpack[PipelineRunOptions]) -> None:
         super().__init__()
-        self._ledger = ledger
-        self._name = name
-        self._parameters = dict(parameters or {})
-        self._on_job_change = on_job_change
-        self._existing = existing
-        self._workers = workers
-        self._storage_options = dict(storage_options or {})
-        self._flush_interval = flush_interval
-        self._audit = audit
-        self._progress = progress
+        _RUN.signature.bind(None, **options)
+        self._options = options
 
     def run_pipeline(self, pipeline: beam.Pipeline, options: PipelineOptions) -> PipelineRun:
         """Run a pipeline to its end.
@@ -150,74 +135,67 @@ class LedgerRunner(PipelineRunner):
             KeyboardInterrupt: If it was interrupted; the state is saved.
         """
         asked = options.view_as(LedgerOptions)
-        outcome = _outcome(
-            pipeline,
-            options,
-            ledger=self._ledger or asked.ledger,
-            name=self._name or options.get_all_options(retain_unknown_options=True).get("job_name"),
-            parameters=self._parameters,
-            on_job_change=self._on_job_change or asked.on_job_change,
-            existing=self._existing or asked.existing,
-            workers=self._workers or asked.workers,
-            storage_options=self._storage_options,
-            flush_interval=self._flush_interval or asked.flush_interval,
-            audit=asked.audit if self._audit is None else self._audit,
-            progress=self._progress,
-        )
-        return PipelineRun(outcome)
+        named = options.get_all_options(retain_unknown_options=True).get("job_name")
+        return PipelineRun(_outcome(pipeline, options, _merged(self._options, asked, named)))
 
 
-@call
-def _outcome(
-    pipeline: beam.Pipeline,
-    options: PipelineOptions,
-    *,
-    ledger: str | None,
-    name: str | None,
-    parameters: Mapping[str, Json],
-    on_job_change: OnJobChange,
-    existing: Existing | None,
-    workers: int | None,
-    storage_options: dict[str, Any],
-    flush_interval: float,
-    audit: str | float | None,
-    progress: bool | None,
-) -> Result:
-    if not name:
+def _merged(given: PipelineRunOptions, asked: LedgerOptions, name: str | None) -> dict[str, Any]:
+    """Return the options of a run: those of the runner, else those of the pipeline."""
+    found: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+    for option in ("ledger", "on_job_change", "existing", "workers", "flush_interval", "audit"):
+        found.setdefault(option, getattr(asked, option))
+    found.setdefault("name", name)
+    return found
+
+
+@interruptible
+def _outcome(pipeline: beam.Pipeline, options: PipelineOptions, given: Mapping[str, Any]) -> Result:
+    refuse_in_worker()
+    with errors_without_secrets():
+        return _result(pipeline, options, given)
+
+
+def _result(pipeline: beam.Pipeline, options: PipelineOptions, given: Mapping[str, Any]) -> Result:
+    values, console = begin(_RUN, (pipeline,), given)
+    parameters = dict(values.parameters or {})
+    if not values.name:
         raise UsageError("the pipeline has no name: give one with name=..., or with the option --job_name")
     taken = sorted(set(parameters) & set(_SAID))
     if taken:
         raise UsageError(f"parameters: {', '.join(taken)} follow from the pipeline; leave them out")
     chain = find_chain(pipeline)
     match, write = chain.match, chain.write
-    places = {"runs": match.runs, "scattered": match.ledger} if isinstance(match, Gather) else {}
-    console = begin_call(
-        progress, storage_options, patterns=match.patterns, output=write.output, ledger=ledger, **places
-    )
+    check_urls({"patterns": match.patterns, "output": write.output})
+    storage_options = values.storage_options
     proto = pipeline.to_runner_api()
     scatter = _scatter(write, chain) if isinstance(write, Scatter) else None
     job = PipelineJob(
-        name=name,
+        name=values.name,
         output=write.output,
         to=write.to if isinstance(write.to, str) else _described(write.to),
         functions=_made_of(chain),
-        given=dict(parameters),
+        given=parameters,
         whole=proto_text(proto),
         chain=proto_text(chain_alone(proto, chain.labels)),
         steps=chain.steps,
         rest=proto_text(rest_alone(proto, chain.labels)) if chain.has_downstream else None,
         audits=_audits(chain) if scatter is None else None,
-        audit=audit_text(audit),
+        audit=audit_text(values.audit),
         scatter=scatter,
         **_sources(chain, storage_options, as_read=scatter is not None and scatter.as_read),
-        **run_values(storage_options, workers, flush_interval, "warning"),
+        **run_values_of(values),
     )
-    how = RunOptions(ledger=ledger, on_job_change=on_job_change, existing=existing, options=_words(options))
-    result = job_result(job, how, console)
+    how = RunOptions(
+        ledger=values.ledger,
+        on_job_change=values.on_job_change,
+        existing=values.existing,
+        options=_words(options),
+    )
+    result = PreparedCall(job.resolve_ledger(how.ledger), how).result(console)
     if isinstance(match, Gather) and result.complete and not match.keep_runs:
         scattered = open_store(match.ledger, storage_options)
         writers = [scattered.ledger_id()] if has_kept_nothing(scattered) else []
-        remove_internal([match.runs], job.resolve_ledger(ledger), writers)
+        remove_internal([match.runs], job.resolve_ledger(values.ledger), writers)
     return result
 
 
@@ -232,17 +210,8 @@ class Pipeline(beam.Pipeline):
     recorded, and outputs that are out of date removed. At the end `result` is a `PipelineRun`.
 
     Args:
-        ledger: As of `LedgerRunner`, as are the others.
-        name: Likewise.
         options: Beam options: words, or `PipelineOptions`; ``--runner`` chooses another runner than the local one.
-        parameters: As of `LedgerRunner`.
-        on_job_change: Likewise.
-        existing: Likewise.
-        workers: Likewise.
-        storage_options: Likewise.
-        flush_interval: Likewise.
-        audit: Likewise.
-        progress: Likewise.
+        run_options: Options of `run`.
     """
 
     result: PipelineRun
@@ -262,80 +231,26 @@ class Pipeline(beam.Pipeline):
             raise refused.with_traceback(None) from refused.__cause__
 
     def __init__(
-        self,
-        *,
-        ledger: str | None = None,
-        name: str | None = None,
-        options: Sequence[str] | PipelineOptions = (),
-        parameters: Mapping[str, Json] | None = None,
-        on_job_change: OnJobChange | None = None,
-        existing: Existing | None = None,
-        workers: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        flush_interval: float | None = None,
-        audit: str | float | None = None,
-        progress: bool | None = None,
+        self, *, options: Sequence[str] | PipelineOptions = (), **run_options: Unpack[PipelineRunOptions]
     ) -> None:
-        runner = LedgerRunner(
-            ledger=ledger,
-            name=name,
-            parameters=parameters,
-            on_job_change=on_job_change,
-            existing=existing,
-            workers=workers,
-            storage_options=storage_options,
-            flush_interval=flush_interval,
-            audit=audit,
-            progress=progress,
-        )
         given = options if isinstance(options, PipelineOptions) else PipelineOptions(list(options))
-        super().__init__(runner, given)
+        super().__init__(LedgerRunner(**run_options), given)
 
 
-def run(
-    pipeline: beam.Pipeline,
-    *,
-    ledger: str | None = None,
-    name: str | None = None,
-    parameters: Mapping[str, Json] | None = None,
-    on_job_change: OnJobChange | None = None,
-    existing: Existing | None = None,
-    workers: int | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    flush_interval: float | None = None,
-    audit: str | float | None = None,
-    progress: bool | None = None,
-) -> PipelineRun:
+@public(_RUN)
+def run(pipeline: beam.Pipeline, **options: Unpack[PipelineRunOptions]) -> PipelineRun:
     """Run a pipeline that was built with `beam.Pipeline`, under the protection of a ledger.
 
-    Args:
-        pipeline: Not yet run, and not used in a ``with`` statement, which would run it. Its options choose the runner.
-        ledger: As of `LedgerRunner`, as are the others.
-        name: Likewise.
-        parameters: Likewise.
-        on_job_change: Likewise.
-        existing: Likewise.
-        workers: Likewise.
-        storage_options: Likewise.
-        flush_interval: Likewise.
-        audit: Likewise.
-        progress: Likewise.
+    Returns:
+        The run. `PipelineRun.raise_for_failures` raises if tasks failed.
 
     Raises:
-        LedgerbeamError: As `LedgerRunner.run_pipeline`.
+        JobMismatchError: The ledger is of another job.
+        KeyboardInterrupt: Ctrl-C ended the run; its state is saved.
+        LedgerbeamError: The run ended early. Everything that was recorded stays recorded.
+        UnsupportedShapeError: The ledger cannot protect the pipeline. Nothing was started.
     """
-    pipeline.runner = LedgerRunner(
-        ledger=ledger,
-        name=name,
-        parameters=parameters,
-        on_job_change=on_job_change,
-        existing=existing,
-        workers=workers,
-        storage_options=storage_options,
-        flush_interval=flush_interval,
-        audit=audit,
-        progress=progress,
-    )
+    pipeline.runner = LedgerRunner(**options)
     try:
         return cast(PipelineRun, pipeline.run())
     except LedgerbeamError as refused:  # as of `Pipeline.__exit__`

@@ -9,6 +9,16 @@ import sys
 from collections.abc import Sequence
 
 import ledgerbeam as lb
+from ledgerbeam.transforms import (
+    CommitTasks,
+    MapRecords,
+    MatchSources,
+    PlanTasks,
+    ProcessTask,
+    ReadTasks,
+    SkipCompleted,
+    WriteTasks,
+)
 from tests.fault.corpus import TASK_BYTES
 from tests.fault.findings import FLUSH_SECONDS
 
@@ -18,19 +28,19 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     """Return 0 if all is done, 3 if tasks have failed."""
     root, workers, *options = argv
-    work = lb.MapRecords("tests.fault.traced:work", "jsonl", on_error="reject")
+    work = MapRecords("tests.fault.traced:work", "jsonl", on_error="reject")
     with lb.Pipeline(
         ledger=f"{root}/ledger", name="own", options=options, workers=int(workers), flush_interval=FLUSH_SECONDS
     ) as pipeline:
         (
             pipeline
-            | lb.MatchSources(f"{root}/in/*.jsonl")
-            | lb.SkipCompleted()
-            | lb.PlanTasks(task_bytes=TASK_BYTES)
-            | lb.ReadTasks("reject")
-            | lb.ProcessTask(work)
-            | lb.WriteTasks(f"{root}/out", "jsonl")
-            | lb.CommitTasks()
+            | MatchSources(f"{root}/in/*.jsonl")
+            | SkipCompleted()
+            | PlanTasks(task_bytes=TASK_BYTES)
+            | ReadTasks("reject")
+            | ProcessTask(work)
+            | WriteTasks(f"{root}/out", "jsonl")
+            | CommitTasks()
         )
     return 3 if pipeline.result.status["tasks"]["failed"] else 0
 

@@ -32,6 +32,19 @@ from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.jobs import transport
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners import index_ahead, wave_files, wave_sources
+from ledgerbeam.transforms import (
+    CommitTasks,
+    CommittedTask,
+    EachRecord,
+    FilterRecords,
+    MapRecords,
+    MatchSources,
+    PlanTasks,
+    ProcessTask,
+    ReadTasks,
+    SkipCompleted,
+    WriteTasks,
+)
 from ledgerbeam.transforms.chain.base import TASKS
 
 RECORDS = 40
@@ -65,13 +78,13 @@ def build(
 ) -> Any:
     return (
         pipeline
-        | lb.MatchSources("in/*.jsonl")
-        | lb.SkipCompleted()
-        | lb.PlanTasks(task_records=task_records)
-        | lb.ReadTasks()
-        | (step or lb.ProcessTask(function))
-        | lb.WriteTasks("out", "jsonl")
-        | lb.CommitTasks()
+        | MatchSources("in/*.jsonl")
+        | SkipCompleted()
+        | PlanTasks(task_records=task_records)
+        | ReadTasks()
+        | (step or ProcessTask(function))
+        | WriteTasks("out", "jsonl")
+        | CommitTasks()
     )
 
 
@@ -114,10 +127,10 @@ def upper(record: dict[str, Any]) -> dict[str, Any]:
 
 def test_bodies_of_map_and_filter_work_on_records_and_their_labels_are_shown(folder: Path) -> None:
     with lb.Pipeline(ledger="L", name="even", workers=1) as pipeline:
-        tasks = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(task_records=10)
-        tasks = tasks | lb.ReadTasks() | "even" >> lb.ProcessTask(lb.FilterRecords(is_even))
-        tasks = tasks | "upper" >> lb.ProcessTask(lb.EachRecord(upper))
-        tasks | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+        tasks = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(task_records=10)
+        tasks = tasks | ReadTasks() | "even" >> ProcessTask(FilterRecords(is_even))
+        tasks = tasks | "upper" >> ProcessTask(EachRecord(upper))
+        tasks | WriteTasks("out", "jsonl") | CommitTasks()
     assert ids(folder) == sorted(f"{name}{number}" for name in "ABC" for number in range(0, RECORDS, 2))
     counts = pipeline.result.outcome.records
     assert (counts.read, counts.records) == (3 * RECORDS, 3 * RECORDS / 2)
@@ -183,13 +196,13 @@ def test_a_pipeline_without_a_ledger_is_refused(folder: Path) -> None:
 
 def test_sizes_may_be_texts(folder: Path) -> None:
     with lb.Pipeline(ledger="L", name="double", workers=1) as pipeline:
-        chain = pipeline | lb.MatchSources("in/*.jsonl", pack="2K") | lb.SkipCompleted() | lb.PlanTasks("20K")
-        chain | lb.ReadTasks() | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+        chain = pipeline | MatchSources("in/*.jsonl", pack="2K") | SkipCompleted() | PlanTasks("20K")
+        chain | ReadTasks() | WriteTasks("out", "jsonl") | CommitTasks()
     job = store().job()
     assert job is not None
     assert (job.parameters["pack_bytes"], job.parameters["task_bytes"]) == (2048, 20480)
     with pytest.raises(UsageError, match="MatchSources: pack: expected a size such as 16M, found 'big'"):
-        lb.MatchSources("in/*.jsonl", pack="big")
+        MatchSources("in/*.jsonl", pack="big")
 
 
 @pytest.mark.parametrize(
@@ -260,9 +273,9 @@ def test_a_task_that_a_transform_of_the_user_drops_is_not_lost_in_silence(folder
         return [task] if getattr(task, "start", 0) == 0 else []
 
     pipeline = lb.Pipeline(ledger="L", name="double", workers=1)
-    tasks = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(task_records=10)
-    kept = tasks | lb.ReadTasks() | beam.FlatMap(first).with_output_types(TASKS)
-    kept | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+    tasks = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(task_records=10)
+    kept = tasks | ReadTasks() | beam.FlatMap(first).with_output_types(TASKS)
+    kept | WriteTasks("out", "jsonl") | CommitTasks()
     with pytest.raises(LedgerError, match="3 sources left open, though nothing failed"):
         pipeline.run()
 
@@ -368,7 +381,7 @@ def test_a_worker_that_dies_behind_the_chain_ends_the_run(folder: Path) -> None:
 def test_summaries_on_another_runner_come_after_their_commit(folder: Path) -> None:
     marked = str(folder / "committed")
 
-    def look(task: lb.CommittedTask) -> None:
+    def look(task: CommittedTask) -> None:
         done = {row.output.name for row in open_store(str(folder / "L"), read_only=True).outputs()}
         assert {output.name for output in task.outputs} <= done
         note(marked, task.start)
@@ -402,7 +415,7 @@ def test_no_secret_goes_to_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(wave_files, "dump_job", noting)
     (folder / "records_of_mine.py").write_text("def same(record):\n    return record\n")
-    work = lb.MapRecords("records_of_mine:same", "jsonl")
+    work = MapRecords("records_of_mine:same", "jsonl")
     run(work, storage_options={"auto_mkdir": True, "key": "very-secret"})
     assert written
     assert all(b"very-secret" not in data for data in written)
@@ -426,7 +439,7 @@ def test_a_function_of_records_says_itself_what_it_is_made_of(folder: Path, monk
     (folder / "records_said.py").write_text("def same(record, n=1):\n    return record\n")
 
     def go(**values: Any) -> lb.PipelineRun:
-        return run(lb.MapRecords("records_said:same", "jsonl", values=values))
+        return run(MapRecords("records_said:same", "jsonl", values=values))
 
     assert go(n=1).outcome.tasks == 12
     with pytest.raises(JobMismatchError, match="set n: was 1, is 2"):

@@ -15,6 +15,17 @@ from ledgerbeam.ledger import NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
+from ledgerbeam.transforms import (
+    CommitTasks,
+    MapRecords,
+    MatchSources,
+    PlanTasks,
+    ProcessBatch,
+    ProcessTask,
+    ReadTasks,
+    SkipCompleted,
+    WriteTasks,
+)
 from ledgerbeam.transforms.chain.base import TASKS
 
 RECORDS = 7
@@ -91,11 +102,11 @@ def write(path: Path) -> None:
 def counts_of(*steps: Any, pattern: str = "in/*.jsonl") -> dict[str, RecordCounts]:
     """Run a pipeline, and return the counts of each source by its name."""
     with lb.Pipeline(ledger="L", name="counted", workers=1) as pipeline:
-        elements = pipeline | lb.MatchSources(pattern) | lb.SkipCompleted() | lb.PlanTasks(task_records=100)
-        elements |= lb.ReadTasks()
+        elements = pipeline | MatchSources(pattern) | SkipCompleted() | PlanTasks(task_records=100)
+        elements |= ReadTasks()
         for number, step in enumerate(steps):
             elements |= f"step {number}" >> step
-        elements | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+        elements | WriteTasks("out", "jsonl") | CommitTasks()
     assert pipeline.result.state == "DONE"
     found = {Path(row.url).stem: row.counts for row in open_store("L", read_only=True).sources()}
     assert pipeline.result.status["records"]["read"] == RECORDS * len(found)
@@ -103,7 +114,7 @@ def counts_of(*steps: Any, pattern: str = "in/*.jsonl") -> dict[str, RecordCount
 
 
 def test_every_result_of_a_function_of_one_task_counts_what_was_read() -> None:
-    found = counts_of(lb.ProcessTask(by_source))
+    found = counts_of(ProcessTask(by_source))
     assert found == {name: counts for name, (_, counts) in CASES.items()}
 
 
@@ -111,14 +122,14 @@ def test_every_result_of_a_function_of_one_task_counts_what_was_read() -> None:
 def test_results_of_a_function_of_several_tasks_count_what_was_read(folder: Path) -> None:
     for name in ("no-children", "parts", "part", "copies"):  # a batch has one result for each task
         (folder / "in" / f"{name}.jsonl").unlink()
-    found = counts_of(lb.ProcessBatch(by_sources, batch_size=3))
+    found = counts_of(ProcessBatch(by_sources, batch_size=3))
     assert found == {name: CASES[name][1] for name in found}
 
 
 @pytest.mark.slow
 def test_functions_that_follow_others_count_what_was_read() -> None:
     cutting = beam.Map(cut).with_output_types(TASKS)
-    found = counts_of(lb.ProcessTask(by_source), lb.ProcessTask(without_odd), lb.ProcessTask(by_source), cutting)
+    found = counts_of(ProcessTask(by_source), ProcessTask(without_odd), ProcessTask(by_source), cutting)
     assert found["none"] == RecordCounts(7, 0, {NOTHING: 7})
     assert found["twice"] == RecordCounts(7, 1, {NOTHING: 6}, {}, {"": 1})
     assert found["copies"].read == found["parts"].read == RECORDS
@@ -132,7 +143,7 @@ def test_records_that_other_functions_have_made_are_mapped_and_count_as_what_was
     (folder / "parity.py").write_text(
         "import ledgerbeam as lb\ndef even(record):\n    return record if record['id'] % 2 == 0 else lb.Drop('odd')\n"
     )
-    found = counts_of(lb.ProcessTask(by_source), lb.ProcessTask(lb.MapRecords("parity:even", "jsonl")))
+    found = counts_of(ProcessTask(by_source), ProcessTask(MapRecords("parity:even", "jsonl")))
     assert found["all"] == RecordCounts(7, 4, {"odd": 3}, {}, {"": 4})
     assert found["fewer"] == RecordCounts(7, 2, {"odd": 2, NOTHING: 3}, {}, {"": 2})
     assert found["twice"] == RecordCounts(7, 7, {}, {}, {"": 8})
@@ -142,5 +153,5 @@ def test_records_that_other_functions_have_made_are_mapped_and_count_as_what_was
 
 @pytest.mark.slow
 def test_a_function_of_blocks_counts_what_was_read() -> None:
-    found = counts_of(lb.ProcessTask(InBlocks()), pattern="in/all.jsonl")
+    found = counts_of(ProcessTask(InBlocks()), pattern="in/all.jsonl")
     assert found == {"all": RecordCounts(7, 3, {NOTHING: 4}, {}, {"": 3})}

@@ -1,1 +1,20 @@
-"""What the commands do, as functions of Python: the command line is their other face."""
+"""Calls: the functions of `ledgerbeam` that run jobs, each with a command of the same name."""
+
+MODULES = {
+    "map": "map",
+    "convert": "convert",
+    "materialize": "convert",
+    "tokenize": "tokenize",
+    "index": "index",
+    "verify": "index",
+    "sort": "exchanges",
+    "shuffle": "exchanges",
+    "repartition": "exchanges",
+    "group": "exchanges",
+    "join": "exchanges",
+    "split": "exchanges",
+    "dedup": "dedup",
+    "publish": "publish",
+    "merge": "publish",
+}
+"""Module of each call."""

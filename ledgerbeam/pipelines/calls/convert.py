@@ -1,178 +1,135 @@
-"""``convert``: write every record in another format."""
+"""``convert`` and ``materialize``: write records, or the items of an iterator graph, in a format."""
 
-from __future__ import annotations
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-from collections.abc import Iterable, Mapping, Sequence
-from os import PathLike
-from typing import Any, Literal
-
-from ledgerbeam.pipelines.calls.beginning import begin_call, call
-from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.values import (
-    CONVERTED,
-    given,
-    named_sources,
-    parse_options,
-    path,
+from ledgerbeam.pipelines.calls.call import Values, public, run_call
+from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec, Option
+from ledgerbeam.pipelines.calls.options import (
+    ANY_FORMAT,
+    OUTPUT,
+    PATTERNS,
+    WORK,
+    AnyJobOptions,
+    BaseOptions,
+    FieldOptions,
+    LimitOptions,
+    PartsOptions,
+    Places,
+    RecordOptions,
+    ShardOptions,
+    SharOptions,
+    StoreOptions,
 )
-from ledgerbeam.pipelines.console.run_console import RunConsole
+from ledgerbeam.pipelines.calls.values import CONVERTED, TARS_WITH_METADATA, OutputFormats
+
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.calls.result import Result
+    from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
 
 
-@call
-def convert(
-    *patterns: str | PathLike[str] | Iterable[str | PathLike[str]],
-    output: str | PathLike[str],
-    to: str,
-    sources_from: str | PathLike[str] | None = None,
-    storage_options: Mapping[str, Any] | str | None = None,
-    from_: Literal["shar"] | None = None,
-    no_index: bool = False,
-    columns: str | Iterable[str] = (),
-    index_root: str | PathLike[str] | None = None,
-    index_rule: Literal["scheme", "lhotse"] = "scheme",
-    group: Literal["auto", "pairs", "key"] = "auto",
-    schema: str | PathLike[str] | None = None,
-    row_group_bytes: int | str | None = None,
-    page_bytes: int | str | None = None,
-    compress: str | None = None,
-    frame: int | str | None = None,
-    fields: str | Mapping[str, str] | None = None,
-    existing: Literal["replace", "keep"] | None = None,
-    dtype: str | None = None,
-    drop_parts: bool = False,
-    base: str | PathLike[str] | None = None,
-    pack: int | str | None = None,
-    pack_by: Literal["order", "folder"] = "order",
-    task_bytes: int | str = "16M",
-    workers: int | None = None,
-    limit_tasks: int | None = None,
-    dry_run: bool = False,
-    ledger: str | PathLike[str] | None = None,
-    on_job_change: Literal["refuse", "restart", "accept"] = "refuse",
-    flush_interval: float = 1.0,
-    only_failed: str | None = None,
-    profile: str | PathLike[str] | None = None,
-    log_level: Literal["debug", "info", "warning", "error"] = "warning",
-    options: Sequence[str] = (),
-    progress: bool | RunConsole | None = None,
-    debug: bool = False,
-) -> Result:
-    """Write every record in another format.
+class ConvertOptions(
+    RecordOptions,
+    SharOptions,
+    ShardOptions,
+    FieldOptions,
+    PartsOptions,
+    BaseOptions,
+    LimitOptions,
+    AnyJobOptions,
+    total=False,
+):
+    """Options of `convert`."""
 
-    The same call again does only what is left, and so does the command line with the same values: it is the same job.
+    pack_by: Annotated[
+        Literal["order", "folder"],
+        Option(
+            OUTPUT,
+            "pack all sources in their order, or the sources of each folder apart, such as the folders of routes",
+            default="order",
+        ),
+    ]
 
-    Args:
-        patterns: Source URLs, with ``*``, ``?``, ``[...]``, ``**`` and ``{a,b}`` or ``{000..127}`` braces.
-        output: Folder to write below; for megatron prefix of the dataset.
-        to: Format, indexed in the same pass: jsonl, tar, parquet, arrow, text, shar, megatron or that of another
-            package; webdataset, energon, lit: tar, and the metadata beside it.
-        sources_from: A list of source URLs, one a line, in place of patterns.
-        storage_options: Passed to fsspec unchanged.
-        from_: ``shar``: patterns are folders of Shar datasets; a record is a sample: the cut as json, its fields as
-            members.
-        no_index: Refuse sources without an index instead of indexing them.
-        columns: Read only these columns of Parquet and Arrow files; none for all.
-        index_root: Mirrored tree that holds the indexes; None puts them beside the sources.
-        index_rule: How the mirrored tree names sources: by scheme and path, or as lhotse does.
-        group: How tar members make samples.
-        schema: For Parquet and Arrow: a Parquet or Arrow file with this schema, or JSON as ``ledgerbeam schema`` prints
-            it. None takes that of the sources if they are of columns and their rows stay as they are, else infers it
-            from some records.
-        row_group_bytes: For Parquet and Arrow: size of a row group in memory; None for 128M.
-        page_bytes: For Parquet: size of a page in memory; None for 1M.
-        compress: ``zstd`` or ``zstd:LEVEL``, from 1 to 22: compress the shards of jsonl, tar or text, so that any
-            record can still be read alone.
-        frame: What is compressed as one piece and read for one record: larger is smaller files and slower random reads;
-            None for 16K.
-        fields: For Shar: fields of the cuts and the members they come from, ``{"recording": "wav"}`` or
-            ``recording=wav,...``.
-        existing: What to do with shards of another ledger, or of none, below the output: remove them first, or leave
-            them. None refuses to write there.
-        dtype: For Megatron: dtype of the tokens; None for int32.
-        drop_parts: For Megatron: remove the parts of the dataset once they are merged; a change then makes them all
-            anew.
-        base: Folder that output names are relative to; None for the fixed part of the patterns, and for whole paths
-            with `sources_from`.
-        pack: Pack small sources into output shards of about this size.
-        pack_by: With ``folder`` the sources of each folder are packed apart, such as the shards of a route of another
-            job; with ``order`` a pack may have those of several.
-        task_bytes: Size of a task, the unit of restart inside a source.
-        workers: Local worker processes; None for all cores.
-        limit_tasks: Stop once so many tasks have been done or have failed; the same call continues with the others.
-        dry_run: Find out what would be done and why, and write nothing, not even a ledger: `Result.summary` has it.
-        ledger: Where progress is kept; None for a folder below ``.ledgerbeam/``, by command, sources and output.
-        on_job_change: What to do with the ledger of a job that did something else: ``refuse`` raises
-            `JobMismatchError`, ``restart`` does all of it again, ``accept`` keeps what is done.
-        flush_interval: Longest time that a completion waits for its commit, in seconds.
-        only_failed: Do only the sources with a failure of this reason, a shell pattern.
-        profile: Write a file for speedscope that shows where the time of the workers went, by function: a path or URL.
-        log_level: Show log messages of functions from this level on.
-        options: Beam options, such as ``["--runner=PrismRunner"]``; none for the local runner.
-        progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
-        debug: Whether the error of a worker carries its whole traceback.
 
-    Returns:
-        How the run ended. `Result.raise_for_failures` raises if tasks failed.
+class MaterializeOptions(
+    StoreOptions, ShardOptions, FieldOptions, PartsOptions, LimitOptions, AnyJobOptions, total=False
+):
+    """Options of `materialize`."""
 
-    Raises:
-        JobMismatchError: The ledger is of a job that did something else; the message names what differs.
-        KeyboardInterrupt: Ctrl-C ended the run; its state is saved, and the same call goes on.
-        LedgerbeamError: What ended the run early. All that was recorded stays recorded.
-        UsageError: The options cannot mean anything together.
-    """
-    sources, options_of_stores = named_sources(patterns), given("storage_options", storage_options, parse_options)
-    console = begin_call(
-        progress,
-        options_of_stores,
-        patterns=sources,
-        sources_from=sources_from,
-        output=output,
-        ledger=ledger,
-        index_root=index_root,
-        base=base,
-        profile=profile,
-    )
-    from ledgerbeam.pipelines.calls.job_values import conversion, file_sources, run_values, shards
+    epochs: Annotated[int, Option(WORK, "number of passes, each in its own order", "N", default=1)]
+    task_records: Annotated[
+        int | None,
+        Option(WORK, "places of a task, the most items of a shard", "N", unset="derived from `task_bytes`"),
+    ]
+
+
+_CONVERSION_CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "output": {"text": "folder to write below; for megatron the prefix of the dataset"},
+    "to": {**ANY_FORMAT, "choices": OutputFormats(CONVERTED, TARS_WITH_METADATA)},
+}
+
+CONVERT = CallSpec(
+    "convert",
+    "write every record in another format",
+    ConvertOptions,
+    (PATTERNS,),
+    changes=_CONVERSION_CHANGES,
+)
+MATERIALIZE = CallSpec(
+    "materialize",
+    "write the items of an iterator graph in its order",
+    MaterializeOptions,
+    (
+        Argument(
+            "graph",
+            str | Callable[[], Any],
+            "module:function",
+            "function that returns the graph; or module:object that is a graph",
+            lambda value: value,
+            more="The name of a function, or the function itself.",
+        ),
+    ),
+    changes={
+        **_CONVERSION_CHANGES,
+        "task_bytes": {"text": "size of a task by the mean size of the records that the graph reads"},
+        "storage_options": {"group": OUTPUT},
+    },
+    raises=("FunctionError: The graph cannot be built, or its function cannot be sent to the workers.",),
+)
+
+
+def _build_convert(values: Values) -> "PreparedCall":
+    from ledgerbeam.pipelines.calls.job_values import conversion, file_sources_of, job_call, run_values_of
     from ledgerbeam.pipelines.jobs.convert import ConvertJob
-    from ledgerbeam.pipelines.runners.prepared_call import job_result
-    from ledgerbeam.pipelines.runners.run_options import RunOptions
 
-    files = file_sources(
-        sources,
-        sources_from,
-        group=group,
-        index_root=index_root,
-        index_rule=index_rule,
-        task_bytes=task_bytes,
-        columns=columns,
-        no_index=no_index,
-        base=base,
-        pack=pack,
-        pack_by=pack_by,
-        read_as=from_,
+    return job_call(ConvertJob(files=file_sources_of(values), **conversion(values), **run_values_of(values)), values)
+
+
+@public(CONVERT, _build_convert)
+def convert(*patterns: Places, **options: Unpack[ConvertOptions]) -> "Result":
+    """Write every record in another format."""
+    return run_call(CONVERT, (patterns,), options)
+
+
+def _build_materialize(values: Values) -> "PreparedCall":
+    from ledgerbeam.pipelines.calls.job_values import conversion, job_call, run_values_of
+    from ledgerbeam.pipelines.jobs.convert import MaterializeJob
+    from ledgerbeam.pipelines.jobs.sources import GraphPasses
+    from ledgerbeam.pipelines.jobs.user_function import user_function
+
+    converted = conversion(values)
+    built = user_function(values.graph)
+    passes = GraphPasses(
+        reference=built.reference,
+        made_of=built.made_of,
+        epochs=values.epochs,
+        task_bytes=values.task_bytes,
+        task_records=values.task_records,
     )
-    written = shards(
-        to,
-        CONVERTED,
-        options_of_stores,
-        schema=schema,
-        row_group_bytes=row_group_bytes,
-        page_bytes=page_bytes,
-        compress=compress,
-        frame=frame,
-    )
-    job = ConvertJob(
-        files=files,
-        **conversion(written, output, dtype=dtype, drop_parts=drop_parts, fields=fields),
-        **run_values(options_of_stores, workers, flush_interval, log_level, limit_tasks=limit_tasks, profile=profile),
-    )
-    how = RunOptions(
-        ledger=None if ledger is None else path(ledger),
-        on_job_change=on_job_change,
-        existing=existing,
-        only_failed=only_failed,
-        dry_run=dry_run,
-        options=options,
-        debug=debug,
-    )
-    return job_result(job, how, console)
+    return job_call(MaterializeJob(passes=passes, **converted, **run_values_of(values)), values)
+
+
+@public(MATERIALIZE, _build_materialize)
+def materialize(graph: str | Callable[[], Any], **options: Unpack[MaterializeOptions]) -> "Result":
+    """Write the items of an iterator graph in its order."""
+    return run_call(MATERIALIZE, (graph,), options)

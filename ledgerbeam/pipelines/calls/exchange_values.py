@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from os import PathLike
 from typing import Any, TypedDict
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.order import By, Nulls, Scheme, key_fields, key_function
-from ledgerbeam.pipelines.calls.job_values import folder, shards
-from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, given, parse_count, parse_size
+from ledgerbeam.pipelines.calls.call import Values
+from ledgerbeam.pipelines.calls.job_values import file_sources_of, folder, run_values_of, shards
+from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.user_function import user_function
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.pipelines.outputs.compression import OutputCompression
@@ -26,65 +26,36 @@ class OutputValues(TypedDict):
     compression: OutputCompression | None
 
 
-class GatherValues(OutputValues):
-    """What an exchange writes and how, by the names of `GatherJob`."""
-
-    bucket_bytes: int | None
-    shard_bytes: int
-    max_slices: int
-
-
-def gather_values(
-    *, shard_bytes: int | str, bucket_bytes: int | str | None, max_slices: int, **written: Any
-) -> GatherValues:
-    """Return what an exchange writes, and how.
+def gather_values(values: Values, files: ListedFiles | None = None) -> dict[str, Any]:
+    """Return what the last job of an exchange reads, writes and how, by the names of `GatherJob`.
 
     Args:
-        shard_bytes: Size of a shard.
-        bucket_bytes: Size of a bucket.
-        max_slices: Slices of run files that a stage reads at most.
-        written: Those of `output_values`.
+        values: Values of the call.
+        files: Files that the exchange reads, if the call has several sides.
 
     Raises:
-        UsageError: If the options cannot mean anything together.
+        UsageError: The options exclude each other.
     """
     return {
-        **output_values(**written),
-        "bucket_bytes": None if bucket_bytes is None else given("bucket_bytes", bucket_bytes, parse_size),
-        "shard_bytes": given("shard_bytes", shard_bytes, parse_size),
-        "max_slices": given("max_slices", max_slices, parse_count),
+        "files": file_sources_of(values) if files is None else files,
+        **output_values(values),
+        "bucket_bytes": values.bucket_bytes,
+        "shard_bytes": values.shard_bytes,
+        "max_slices": values.max_slices,
+        **run_values_of(values),
     }
 
 
-def output_values(
-    to: str,
-    output: str | PathLike[str],
-    storage_options: Mapping[str, Any],
-    *,
-    schema: str | PathLike[str] | None,
-    row_group_bytes: int | str | None,
-    page_bytes: int | str | None,
-    compress: str | None,
-    frame: int | str | None,
-) -> OutputValues:
+def output_values(values: Values) -> OutputValues:
     """Return what a job writes that leaves its records as they are.
 
     Raises:
-        UsageError: If the options cannot mean anything together.
+        UsageError: The options exclude each other.
     """
-    require_plain_format(to)
-    written = shards(
-        to,
-        MAPPED,
-        storage_options,
-        schema=schema,
-        row_group_bytes=row_group_bytes,
-        page_bytes=page_bytes,
-        compress=compress,
-        frame=frame,
-    )
+    require_plain_format(values.to)
+    written = shards(values, MAPPED)
     return {
-        "output": folder(output),
+        "output": folder(values.output),
         "to": written["to"],
         "layout": written["layout"],
         "compression": written["compression"],
@@ -126,54 +97,3 @@ def key_choice(
     found = user_function(key_function(by, option))
     check_object(found.reference, {})
     return KeyChoice(scheme, function=found.reference, made_of=found.made_of, descending=descending, nulls=nulls)
-
-
-class JoinedFields(TypedDict):
-    """How a record of the right side of a join comes into that of the left side, by the names of `JoinJob`."""
-
-    suffix: str | None
-    under: str | None
-
-
-def joined_fields(how: str, suffix: str | None, under: str | None) -> JoinedFields:
-    """Return how records of a join are made.
-
-    Raises:
-        UsageError: The options cannot mean anything together.
-    """
-    if how in ("semi", "anti") and not suffix is under is None:
-        raise UsageError(f"--how {how} writes records of the left side alone: leave --suffix and --as out")
-    if suffix is not None and under is not None:
-        raise UsageError("--as gives all of the right side one field, and --suffix its fields other names: give one")
-    if "" in (suffix, under):
-        raise UsageError("expected a text behind --suffix and --as, found none")
-    return {"suffix": suffix, "under": under}
-
-
-def dedup_key(by: By | None, *, content: bool, near: By | None) -> KeyChoice:
-    """Return by what duplicates are found.
-
-    Raises:
-        UsageError: Not just one of a key, the content and a text is given; also as `key_choice`.
-    """
-    if (by is not None) + content + (near is not None) != 1:
-        raise UsageError(
-            "give what equal records have in common, --by KEY or --content, or the text by which they are near, --near "
-            "FIELD (one of the three)"
-        )
-    if near is not None:
-        if len(key_fields(near, "near")) > 1:
-            raise UsageError(f"near: expected one field or function that gives a text, found {near!r:.80}")
-        return key_choice(near, "digest", option="near")
-    return KeyChoice("content") if by is None else key_choice(by, "digest")
-
-
-def require_marks(to: str, written: OutputValues) -> str:
-    """Return the format of a list of duplicates.
-
-    Raises:
-        UsageError: It was to be another one, or compressed.
-    """
-    if to != "jsonl" or written["compression"] is not None:
-        raise UsageError(f"--mark writes plain lines: give --to jsonl without --compress, found --to {to}")
-    return to

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -13,27 +14,40 @@ from ledgerbeam.io.datasets.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.listing.patterns import canonical_pattern, common_base, files_of_folders
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.io.tar.grouping import Grouping
-from ledgerbeam.pipelines.calls.values import (
-    TARS_WITH_METADATA,
-    given,
-    parse_columns,
-    parse_count,
-    parse_seconds,
-    parse_size,
-    path,
-    require_format,
-)
+from ledgerbeam.pipelines.calls.call import Values
+from ledgerbeam.pipelines.calls.values import CONVERTED, TARS_WITH_METADATA, path, require_format
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.columns import COLUMN_FORMATS, ColumnLayout, read_schema
 from ledgerbeam.pipelines.outputs.compression import OutputCompression, parse_compression
+from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+from ledgerbeam.pipelines.runners.run_options import RunOptions
 from ledgerbeam.sources.recorded import RecordedOutputs
 
 if TYPE_CHECKING:  # jobs that make no such dataset start sooner without it
     from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
 
 
-Size = int | str
 Place = str | PathLike[str]
+
+_FILE_OPTIONS = ("group", "index_root", "index_rule", "task_bytes", "columns", "no_index", "base", "pack", "pack_by")
+_RUN_OPTIONS = tuple(option.name for option in dataclasses.fields(RunOptions))
+
+
+def run_options(values: Values) -> RunOptions:
+    """Return how the job of a call is run."""
+    return RunOptions(**{name: getattr(values, name) for name in _RUN_OPTIONS if hasattr(values, name)})
+
+
+def job_call(job: JobSpec, values: Values) -> PreparedCall:
+    """Return the call of a job.
+
+    Args:
+        job: The job, its ledger not yet resolved.
+        values: Values of the call.
+    """
+    how = run_options(values)
+    return PreparedCall(job.resolve_ledger(how.ledger), how)
 
 
 def folder(url: Place) -> str:
@@ -52,26 +66,19 @@ class RunValues(TypedDict):
     profile: str | None
 
 
-def run_values(
-    storage_options: dict[str, Any],
-    workers: int | None,
-    flush_interval: float,
-    log_level: str,
-    *,
-    limit_tasks: int | None = None,
-    profile: Place | None = None,
-) -> RunValues:
-    """Return how a job runs.
+def run_values_of(values: Values) -> RunValues:
+    """Return how the job of a call runs.
 
     Raises:
-        UsageError: A value cannot mean anything.
+        UsageError: The profile cannot be written.
     """
+    profile = getattr(values, "profile", None)
     return {
-        "storage_options": storage_options,
-        "workers": len(os.sched_getaffinity(0)) if workers is None else given("workers", workers, parse_count),
-        "flush_interval": given("flush_interval", flush_interval, parse_seconds),
-        "log_level": log_level,
-        "task_limit": None if limit_tasks is None else given("limit_tasks", limit_tasks, parse_count),
+        "storage_options": values.storage_options,
+        "workers": len(os.sched_getaffinity(0)) if values.workers is None else values.workers,
+        "flush_interval": values.flush_interval,
+        "log_level": getattr(values, "log_level", "warning"),
+        "task_limit": getattr(values, "limit_tasks", None),
         "profile": None if profile is None else _profile(profile),
     }
 
@@ -83,39 +90,44 @@ def _profile(place: Place) -> str:
     return url
 
 
+def file_sources_of(values: Values, **others: Any) -> ListedFiles:
+    """Return the files that the job of a call reads.
+
+    Args:
+        values: Values of the call.
+        others: Values in place of the values of the call.
+
+    Raises:
+        UsageError: The options exclude each other.
+    """
+    given = {name: getattr(values, name) for name in _FILE_OPTIONS if hasattr(values, name)}
+    given |= {
+        "patterns": getattr(values, "patterns", ()),
+        "sources_from": getattr(values, "sources_from", None),
+        "read_as": getattr(values, "from_", None),
+    }
+    return file_sources(**{**given, **others})
+
+
 def file_sources(
     patterns: Sequence[str | RecordedOutputs],
-    sources_from: Place | None,
+    sources_from: str | None,
     *,
     group: Grouping,
-    index_root: Place | None,
+    index_root: str | None,
     index_rule: Literal["scheme", "lhotse"],
-    task_bytes: Size,
-    columns: str | Iterable[str] = (),
+    task_bytes: int,
+    columns: tuple[str, ...] = (),
     no_index: bool = False,
-    base: Place | None = None,
-    pack: Size | None = None,
+    base: str | None = None,
+    pack: int | None = None,
     pack_by: Literal["order", "folder"] = "order",
     read_as: Literal["shar"] | None = None,
 ) -> ListedFiles:
-    """Return the files that a job reads.
-
-    Args:
-        patterns: Patterns, or what other jobs have written.
-        sources_from: A list, in place of both.
-        group: As of the calls, as are the others.
-        index_root: Likewise.
-        index_rule: Likewise.
-        task_bytes: Likewise.
-        columns: Likewise.
-        no_index: Likewise.
-        base: Likewise.
-        pack: Likewise.
-        pack_by: Likewise.
-        read_as: Likewise.
+    """Return the files that a job reads; arguments are the values of the options of these names.
 
     Raises:
-        UsageError: If the options cannot mean anything together.
+        UsageError: The options exclude each other.
     """
     if bool(patterns) == bool(sources_from):
         raise UsageError("give source patterns, or a list with --sources-from FILE (one of the two)")
@@ -125,28 +137,27 @@ def file_sources(
         raise UsageError("outputs of other jobs are read alone, and not as Shar: leave patterns and --from shar out")
     if pack_by == "folder" and pack is None:
         raise UsageError("--pack-by folder says how sources are packed: give --pack BYTES, too")
-    chosen = given("columns", columns, parse_columns) if columns else ()
     if read_as is not None:  # folders of Shar datasets
-        if pack or group != "auto" or chosen:
+        if pack or group != "auto" or columns:
             raise UsageError(
                 "--from shar reads whole shards, with payloads in pairs: leave --pack, --group and --columns out"
             )
         listed, group = tuple(map(files_of_folders, listed)), "pairs"
-    below = canonical_url(path(base)) if base else common_base(listed or [f"{one.folder}/*" for one in recorded])
+    below = canonical_url(base) if base else common_base(listed or [f"{one.folder}/*" for one in recorded])
     return ListedFiles(
         patterns=listed,
-        sources_from=canonical_url(path(sources_from)) if sources_from else None,
+        sources_from=canonical_url(sources_from) if sources_from else None,
         recorded=recorded,
         base=below and below.rstrip("/") + "/",
         index_root=folder(index_root) if index_root else None,
         index_rule=index_rule,
         build_index=not no_index,
         group=group,
-        task_bytes=given("task_bytes", task_bytes, parse_size),
-        pack_bytes=None if pack is None else given("pack", pack, parse_size),
+        task_bytes=task_bytes,
+        pack_bytes=pack,
         pack_by_folder=pack_by == "folder",
         read_as=read_as,
-        columns=chosen,
+        columns=columns,
     )
 
 
@@ -172,33 +183,24 @@ class Conversion(Written):
     fields: tuple[tuple[str, str], ...]
 
 
-def shards(
-    to: str,
-    formats: Sequence[str],
-    storage_options: Mapping[str, Any],
-    *,
-    schema: Place | None,
-    row_group_bytes: Size | None,
-    page_bytes: Size | None,
-    compress: str | None,
-    frame: Size | None,
-) -> Written:
-    """Return how shards are written as ``--to`` asks.
+def shards(values: Values, formats: Sequence[str]) -> Written:
+    """Return how the job of a call writes shards.
+
+    Args:
+        values: Values of the call.
+        formats: Names of our own formats that the call can write.
 
     Raises:
-        UsageError: If an option is of another format, or there is no such format among `formats`.
+        UsageError: An option belongs to another format, or the format is unknown.
     """
-    require_format(to, formats)
-    plain, published = target(to)
-    sizes = {
-        name: None if size is None else given(name, size, parse_size)
-        for name, size in (("row_group_bytes", row_group_bytes), ("page_bytes", page_bytes))
-    }
+    require_format(values.to, formats)
+    plain, published = target(values.to)
+    sizes = {"row_group_bytes": values.row_group_bytes, "page_bytes": values.page_bytes}
     return {
         "to": plain,
         "published": published,
-        "layout": _layout(to, None if schema is None else path(schema), sizes, storage_options),
-        "compression": parse_compression(compress, None if frame is None else given("frame", frame, parse_size), to),
+        "layout": _layout(values.to, values.schema, sizes, values.storage_options),
+        "compression": parse_compression(values.compress, values.frame, values.to),
     }
 
 
@@ -218,37 +220,24 @@ def _layout(
     return made if schema is None else made.decided(read_schema(schema, dict(storage_options)))
 
 
-def conversion(
-    written: Written,
-    output: Place,
-    *,
-    dtype: str | None,
-    drop_parts: bool,
-    fields: str | Mapping[str, str] | None,
-) -> Conversion:
-    """Return how any record is written.
-
-    Args:
-        written: What `shards` returned.
-        output: Where to.
-        dtype: Of a Megatron dataset.
-        drop_parts: Whether the parts of a Megatron dataset go once they are merged.
-        fields: Of a Shar dataset.
+def conversion(values: Values) -> Conversion:
+    """Return how the job of a call writes any records.
 
     Raises:
-        UsageError: If an option is of another format.
+        UsageError: An option belongs to another format, or the format is unknown.
     """
-    to = written["published"] or written["to"]
+    written, to = shards(values, CONVERTED), values.to
     merged = None
     if to == "megatron":
-        merged, place = dataset(output, dtype_name(dtype or "int32"), ("",), drop=drop_parts)
-    elif dtype or drop_parts:
+        merged, place = dataset(values.output, dtype_name(values.dtype or "int32"), ("",), drop=values.drop_parts)
+    elif values.dtype or values.drop_parts:
         raise UsageError(f"--dtype and --drop-parts are for --to megatron, found --to {to}")
     else:
-        place = folder(output)
-    if to != "shar" and fields is not None:
+        place = folder(values.output)
+    if to != "shar" and values.fields is not None:
         raise UsageError(f"--fields is for --to shar, found --to {to}")
-    return {**written, "output": place, "dataset": merged, "fields": _fields(fields) if to == "shar" else ()}
+    fields = _fields(values.fields) if to == "shar" else ()
+    return {**written, "output": place, "dataset": merged, "fields": fields}
 
 
 def _fields(fields: str | Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:

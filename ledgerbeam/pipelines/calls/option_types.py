@@ -1,55 +1,26 @@
-"""Types of the options of calls: a value that does not fit is refused, whoever gives it.
+"""Types of the values of options: the check of a value, and the words of a type in messages.
 
-The signature of a call is the one place that says what an option may be. Calls in Python, steps of flows and their
-defaults are checked by it, before any value is used.
+Calls in Python, steps of flows and their defaults are checked before any value is used.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import numbers
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
-
-from ledgerbeam.errors import UsageError
-
-_UNCHECKED = ("progress", "options")
-"""Options that `begin_call` and `checked_options` check: the console, and those of Beam."""
+from typing import Any, Literal, Union, get_args, get_origin
 
 _SECRET = ("storage_options",)
 """Options whose values are never shown."""
 
 
-@functools.cache
-def option_types(call: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the types of the options of a call: its keyword parameters, in the order of its signature."""
-    call = inspect.unwrap(call)
-    hints = get_type_hints(call)
-    parameters = inspect.signature(call).parameters
-    return {name: hints[name] for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
-
-
-def choices(call: Callable[..., Any]) -> dict[str, tuple[Any, ...]]:
-    """Return the values that a call may be given for each option that has only some."""
-    found = {name: _choices(hint) for name, hint in option_types(call).items()}
-    return {name: values for name, values in found.items() if values}
-
-
-def refuse_unfit(call: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise UsageError if a value is not of the type of its option.
-
-    Args:
-        call: The call.
-        options: Values by name; what is no option of the call is not looked at.
-    """
-    hints = option_types(call)
-    for name, value in options.items():
-        if name in hints and name not in _UNCHECKED and (expected := expected_type(value, hints[name])):
-            raise UsageError(f"{name}: expected {expected}, found {shown_value(name, value)}")
+def words_of(hint: Any) -> tuple[Any, ...]:
+    """Return the only values of a type, with None if it is one of them; nothing for a type that has other values."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    values = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
+    return (*values, *([None] if values and types.NoneType in kinds else []))
 
 
 def expected_type(value: Any, hint: Any) -> str | None:
@@ -111,16 +82,9 @@ _WORDS: Mapping[Any, str] = {
 }
 
 
-def _choices(hint: Any) -> tuple[Any, ...]:
-    """Return the only values that a type has; nothing if it has others."""
-    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    values = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
-    return (*values, *([None] if values and types.NoneType in kinds else []))
-
-
 def _shown(hint: Any) -> str:
     """Return a type as people read it."""
-    if values := _choices(hint):
+    if values := words_of(hint):
         return f"one of {', '.join(map(repr, values))}"
     parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     kinds = [get_origin(part) or part for part in parts]

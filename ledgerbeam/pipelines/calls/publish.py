@@ -1,63 +1,112 @@
-"""``publish``: makes the outputs of a complete job a dataset of a format, or sends it."""
-
-from __future__ import annotations
+"""``publish`` and ``merge``: make a dataset of the outputs of a job, send it, or join Megatron datasets."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from glob import escape
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, Unpack
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.pipelines.calls.beginning import begin_call, call
-from ledgerbeam.pipelines.calls.result import ListedRows, Result
-from ledgerbeam.pipelines.calls.values import given, parse_options, parse_parts, path
-from ledgerbeam.pipelines.console.run_console import RunConsole
+from ledgerbeam.pipelines.calls.call import Values, begin, public
+from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec, Option
+from ledgerbeam.pipelines.calls.options import OUTPUT, ConsoleOptions, Place, Places, StoreOptions
+from ledgerbeam.pipelines.calls.values import parse_parts, path, paths
 
 if TYPE_CHECKING:
     from ledgerbeam.ledger import OutputShard
+    from ledgerbeam.pipelines.calls.result import Result
     from ledgerbeam.pipelines.outputs.hub import HubPublication
     from ledgerbeam.pipelines.outputs.metadata import Publication
 
+
+class MergeOptions(StoreOptions, ConsoleOptions, total=False):
+    """Options of `merge`."""
+
+    output: Required[Annotated[Place, Option(OUTPUT, "prefix of the result", "PREFIX")]]
+
+
+class PublishOptions(StoreOptions, ConsoleOptions, total=False):
+    """Options of `publish`."""
+
+    as_: Annotated[
+        Literal["energon", "hf", "idxpack", "lit", "megatron", "shar", "webdataset"] | None,
+        Option(OUTPUT, "format whose index files and metadata to write"),
+    ]
+    to: Annotated[
+        str | None,
+        Option(
+            OUTPUT,
+            "send shards, indexes and metadata to hf://datasets/OWNER/NAME[@BRANCH][/FOLDER], in one commit",
+            "URL",
+        ),
+    ]
+    overwrite: Annotated[
+        bool, Option(OUTPUT, "with `to`: also replace files that this ledger has not put there", default=False)
+    ]
+    route: Annotated[
+        str,
+        Option(
+            OUTPUT,
+            "route whose dataset to publish; without it a job that wrote only to routes is one dataset of hf",
+            "NAME",
+            default="",
+            unset="the main dataset",
+        ),
+    ]
+    output: Annotated[
+        Place | None,
+        Option(OUTPUT, "URL of the file for idxpack or shar; prefix for megatron", "URL"),
+    ]
+    name: Annotated[str | None, Option(OUTPUT, "name of the dataset", "NAME", unset="last part of the job's output")]
+    part: Annotated[
+        Mapping[str, str] | Sequence[str],
+        Option(
+            OUTPUT,
+            "part of energon, hf or lit and the shards in it, a shell pattern; the first match counts. If the job "
+            "wrote only to routes, such as split, each route is a part of hf",
+            "NAME=PATTERN",
+            default=(),
+            unset="train=*",
+            repeats=True,
+            parse=parse_parts,
+            more='Also a mapping: `{"val": "b*", "train": "*"}`.',
+        ),
+    ]
+
+
+MERGE = CallSpec(
+    "merge",
+    "join Megatron datasets in the order given",
+    MergeOptions,
+    (
+        Argument(
+            "patterns",
+            Places,
+            "PREFIX",
+            "prefixes of datasets, with *, ? and {a,b}; the matches of one are sorted",
+            paths,
+            several=True,
+        ),
+    ),
+    is_job=False,
+    changes={"storage_options": {"group": OUTPUT}},
+)
+PUBLISH = CallSpec(
+    "publish",
+    "make a dataset of what a job has written, or send it",
+    PublishOptions,
+    (Argument("url", Place, "LEDGER", "URL of the job's ledger", path),),
+    is_job=False,
+    changes={"storage_options": {"group": OUTPUT}},
+)
 
 _WITH_PLACES = ("idxpack", "megatron", "shar")
 """Formats whose metadata names shards by where they lie, or that write them anew elsewhere."""
 
 
-@call
-def publish(
-    url: str | PathLike[str],
-    *,
-    as_: Literal["energon", "hf", "idxpack", "lit", "megatron", "shar", "webdataset"] | None = None,
-    to: str | None = None,
-    overwrite: bool = False,
-    route: str = "",
-    output: str | PathLike[str] | None = None,
-    name: str | None = None,
-    part: Mapping[str, str] | Sequence[str] = (),
-    storage_options: Mapping[str, Any] | str | None = None,
-    progress: bool | RunConsole | None = None,
-    debug: bool = False,  # noqa: ARG001 - every call has it
-) -> Result:
+@public(PUBLISH)
+def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
     """Make a dataset of what a job has written, or send it.
-
-    Args:
-        url: The job's ledger.
-        as_: Whose index files and metadata to write.
-        to: ``hf://datasets/OWNER/NAME[@BRANCH][/FOLDER]``: send shards, indexes and metadata there, in one commit.
-        overwrite: With `to`: also replace files that this ledger has not put there.
-        route: The dataset of a route; the empty name stands for the main dataset, and of a job that has written to
-            routes alone for one dataset of all of them, for hf or to be sent as it lies.
-        output: URL of the file for idxpack or shar; prefix for megatron.
-        name: Name of the dataset; None for the last part of the job's output.
-        part: Parts of energon, hf or lit and the shards in each, shell patterns, of which the first that matches
-            counts: ``{"val": "b*", "train": "*"}``, or ``NAME=PATTERN`` each; none for all in train, and of a job
-            that has written to routes alone, such as `split`, for each route as a part of hf.
-        storage_options: Passed to fsspec unchanged.
-        progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
-        debug: Whether the error of a worker carries its whole traceback.
 
     Returns:
         What was published: `Result.sources` shards; `Result.outputs` has a row for each file of metadata, with its
@@ -70,20 +119,22 @@ def publish(
         UsageError: The job wrote no shards, or not of this format; neither `as_` nor `to` is given, or files of others
             would be replaced.
     """
-    options = given("storage_options", storage_options, parse_options)
-    console = begin_call(progress, options, url=url, output=output)
+    values, console = begin(PUBLISH, (url,), options)
     from ledgerbeam.io.storage.urls import canonical_url
     from ledgerbeam.ledger import dataset_manifest
+    from ledgerbeam.ledger.model.accounts import RecordCounts
     from ledgerbeam.ledger.opening import open_store
+    from ledgerbeam.pipelines.calls.result import ListedRows, Result
     from ledgerbeam.pipelines.datasets.megatron_parts import suffixes_of
     from ledgerbeam.pipelines.jobs.claim import routes_of
     from ledgerbeam.pipelines.outputs.hub import files_of, publish_to_hub
     from ledgerbeam.pipelines.outputs.metadata import publish_shards, require_shards
     from ledgerbeam.pipelines.outputs.published import forget_published
 
-    started, place, parts = time.monotonic(), path(url), given("part", part, parse_parts)
-    _check(as_, to, output, overwrite=overwrite, is_made=bool(output or name or parts))
-    store = open_store(place, options, create=False, read_only=True)
+    started, place, parts, stores = time.monotonic(), values.url, values.part, values.storage_options
+    as_, to, route = values.as_, values.to, values.route
+    _check(values, is_made=bool(values.output or values.name or parts))
+    store = open_store(place, stores, create=False, read_only=True)
     manifest = dataset_manifest(store, route=route)
     if manifest.root is None:
         raise UsageError(f"ledger {place}: its job has written no shards; there is nothing to publish")
@@ -95,26 +146,28 @@ def publish(
         what = f"to route {route!r}" if route else "without a route"
         known = ", ".join(map(repr, routes_of(store))) or "none"
         raise UsageError(f"ledger {place}: its job has written no shards {what}; --route NAME takes: {known}")
-    require_shards(shards, manifest.root, options, ledger=place)
+    require_shards(shards, manifest.root, stores, ledger=place)
     made = sent = None
     if as_ is not None:
-        forget_published(store.url, as_, route, options)
+        forget_published(store.url, as_, route, stores)
         made = publish_shards(
             shards,
             manifest.root,
             as_,
-            options,
+            stores,
             ledger=place,
             parts=parts,
-            output=None if output is None else canonical_url(path(output)).rstrip("/"),
-            name=name,
+            output=None if values.output is None else canonical_url(values.output).rstrip("/"),
+            name=values.name,
             suffixes=suffixes_of(store),
         )
     if to is not None:
-        files = files_of(shards, manifest.root, [] if made is None else made.urls, options)
+        files = files_of(shards, manifest.root, [] if made is None else made.urls, stores)
         ledger_id = "-".join(filter(None, [store.ledger_id(), route]))
         with console.counting("file") as advance:
-            sent = publish_to_hub(to, files, ledger_id=ledger_id, options=options, overwrite=overwrite, on_file=advance)
+            sent = publish_to_hub(
+                to, files, ledger_id=ledger_id, options=stores, overwrite=values.overwrite, on_file=advance
+            )
     return Result(
         "publish",
         sources=len(shards),
@@ -127,36 +180,35 @@ def publish(
     )
 
 
-def _below(folder: str, shard: OutputShard) -> OutputShard:
+def _below(folder: str, shard: "OutputShard") -> "OutputShard":
     """Return a shard whose names are relative to the folder above the one that they are relative to."""
     index = None if shard.index is None else f"{folder}/{shard.index}"
     return replace(shard, name=f"{folder}/{shard.name}", index=index)
 
 
-def _check(
-    as_: str | None, to: str | None, output: str | PathLike[str] | None, *, overwrite: bool, is_made: bool
-) -> None:
+def _check(values: Values, *, is_made: bool) -> None:
     """Refuse options that say nothing together."""
+    as_, to = values.as_, values.to
     if as_ is None and to is None:
         raise UsageError("publish: say what to make, --as FORMAT, or where to send it, --to hf://datasets/..., or both")
     if as_ is None and is_made:
         raise UsageError("publish: --output, --name and --part belong to --as FORMAT")
     if to is not None and as_ in _WITH_PLACES:
         raise UsageError(f"publish: --as {as_} names shards by where they lie here; send them without it: --to {to}")
-    if to is not None and output is not None:
+    if to is not None and values.output is not None:
         raise UsageError(f"publish: --to {to} sends what lies with the shards; leave --output out")
-    if overwrite and to is None:
+    if values.overwrite and to is None:
         raise UsageError("publish: --overwrite belongs to --to hf://datasets/...")
 
 
-def _made_facts(made: Publication | None) -> dict[str, object]:
+def _made_facts(made: "Publication | None") -> dict[str, object]:
     if made is None:
         return {}
     keys = {"keys": made.keys} if made.keys else {}
     return {"format": made.format, "records": made.records, "published": made.urls, **keys}
 
 
-def _sent_facts(sent: HubPublication | None) -> dict[str, object]:
+def _sent_facts(sent: "HubPublication | None") -> dict[str, object]:
     if sent is None:
         return {}
     return {
@@ -168,3 +220,49 @@ def _sent_facts(sent: HubPublication | None) -> dict[str, object]:
         "same": sent.same,
         "kept": sent.kept,
     }
+
+
+@public(MERGE)
+def merge(*patterns: Places, **options: Unpack[MergeOptions]) -> "Result":
+    """Join Megatron datasets in the order given.
+
+    Returns:
+        What was joined: `Result.sources` datasets, of `Result.records` documents, at `Result.output`.
+
+    Raises:
+        LedgerbeamError: A dataset cannot be read, or the result not be written.
+        UsageError: No dataset is given, one has another dtype, or another file lies where the result is to be.
+    """
+    values, _ = begin(MERGE, (patterns,), options)
+    from ledgerbeam.io.datasets.megatron import merge_megatron
+    from ledgerbeam.io.datasets.megatron.layout import dataset_prefix
+    from ledgerbeam.ledger.model.accounts import RecordCounts
+    from ledgerbeam.pipelines.calls.result import ListedRows, Result
+
+    started = time.monotonic()
+    found = [prefix for pattern in values.patterns for prefix in _matches(pattern, values.storage_options)]
+    layout = merge_megatron(found, values.output, values.storage_options)
+    place = dataset_prefix(values.output)
+    facts = {"dtype": layout.dtype.name, "sequences": layout.sequences, "documents": layout.documents}
+    return Result(
+        "merge",
+        sources=len(found),
+        records=RecordCounts.plain(layout.documents),
+        seconds=time.monotonic() - started,
+        output=place,
+        outputs=ListedRows({"name": f"{place}{suffix}"} for suffix in (".bin", ".idx")),
+        summary={"output": place, "merged": len(found), **facts},
+    )
+
+
+def _matches(pattern: str, options: dict[str, Any]) -> list[str]:
+    """Return the `.bin` that one argument names: those of each alternative of its braces, sorted."""
+    from ledgerbeam.io.datasets.megatron.layout import dataset_prefix
+    from ledgerbeam.io.listing.pages import list_pages
+    from ledgerbeam.io.listing.patterns import expand_braces
+
+    return [
+        url
+        for alternative in expand_braces(dataset_prefix(pattern))
+        for url in sorted(url for page in list_pages([f"{alternative}.bin"], options) for url in page.urls)
+    ]

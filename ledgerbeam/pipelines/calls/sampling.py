@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ledgerbeam._base.redaction import plain_value
@@ -18,39 +19,51 @@ from ledgerbeam.pipelines.preview.sample import SampleRun, sampled_records, try_
 from ledgerbeam.sketches import merging
 
 
-def sample_result(job: MapJob, number: int, console: RunConsole) -> Result:
-    """Call the function with records from all over the sources, and return what becomes of them.
+@dataclass(frozen=True)
+class SampleCall:
+    """A call that tries a function on some records.
 
-    Args:
+    Attributes:
         job: The job.
-        number: How many records.
-        console: Told of files that are no sources.
-
-    Raises:
-        LedgerbeamError: The sources cannot be listed, or the function not be imported or built.
+        number: Number of records.
     """
-    started = time.perf_counter()
-    runs: list[SampleRun] = []
-    statistics: Mapping[str, Statistic] = {}
-    set_ups: list[float] = []
-    for run in try_function(job, sampled_records(job, listed_pages(job, console.say), number), set_ups.append):
-        runs.append(run)
-        statistics = joined_statistics(statistics, run.statistics)
-    called = sorted(run.seconds for run in runs if run.outcome != "unreadable")
-    seconds = time.perf_counter() - started
-    outcomes = Counter(run.outcome for run in runs)
-    summary = {
-        "records": dict(sorted(outcomes.items())),
-        "seconds": {
-            "all": round(seconds, 6),
-            "set_up": round(sum(set_ups), 6),
-            "median": round(called[len(called) // 2], 6) if called else None,
-            "longest": round(called[-1], 6) if called else None,
-        },
-        "statistics": {name: _value(statistic) for name, statistic in sorted(statistics.items())},
-        "sample": [_as_json(run) for run in runs],
-    }
-    return Result(job.command, complete=False, seconds=seconds, output=job.output, summary=summary)
+
+    job: MapJob
+    number: int
+
+    def result(self, console: RunConsole) -> Result:
+        """Call the function with records from all over the sources, and return the results.
+
+        Args:
+            console: Takes lines about files that are no sources.
+
+        Raises:
+            LedgerbeamError: The sources cannot be listed, or the function cannot be imported or built.
+        """
+        started = time.perf_counter()
+        runs: list[SampleRun] = []
+        statistics: Mapping[str, Statistic] = {}
+        set_ups: list[float] = []
+        for run in try_function(
+            self.job, sampled_records(self.job, listed_pages(self.job, console.say), self.number), set_ups.append
+        ):
+            runs.append(run)
+            statistics = joined_statistics(statistics, run.statistics)
+        called = sorted(run.seconds for run in runs if run.outcome != "unreadable")
+        seconds = time.perf_counter() - started
+        outcomes = Counter(run.outcome for run in runs)
+        summary = {
+            "records": dict(sorted(outcomes.items())),
+            "seconds": {
+                "all": round(seconds, 6),
+                "set_up": round(sum(set_ups), 6),
+                "median": round(called[len(called) // 2], 6) if called else None,
+                "longest": round(called[-1], 6) if called else None,
+            },
+            "statistics": {name: _value(statistic) for name, statistic in sorted(statistics.items())},
+            "sample": [_as_json(run) for run in runs],
+        }
+        return Result(self.job.command, complete=False, seconds=seconds, output=self.job.output, summary=summary)
 
 
 def _value(statistic: Statistic) -> Any:

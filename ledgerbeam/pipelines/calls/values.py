@@ -56,9 +56,13 @@ class OutputFormats(Collection[str]):
     Args:
         own: Those that come first.
         tars: Those that come last.
+
+    Attributes:
+        shown: The formats in words.
     """
 
     def __init__(self, own: Sequence[str], tars: Sequence[str] = ()) -> None:
+        self.shown = f"{', '.join(own)} or a format of another package"
         self._own = tuple(own)
         self._tars = tuple(tars)
 
@@ -152,7 +156,9 @@ def parse_seed(value: int | str) -> int:
 
 
 def parse_columns(value: str | Iterable[str]) -> tuple[str, ...]:
-    """Read names of columns; their order and repetitions mean nothing."""
+    """Read names of columns; their order and repetitions mean nothing. Nothing stands for all columns."""
+    if not value:
+        return ()
     names = value.split(",") if isinstance(value, str) else [*value]
     if not all(isinstance(name, str) and name for name in names):
         raise argparse.ArgumentTypeError(f"expected names of columns such as text,url, found {value!r}")
@@ -160,7 +166,9 @@ def parse_columns(value: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_devices(value: str | Iterable[str | int]) -> tuple[str, ...]:
-    """Read ids of devices, all different."""
+    """Read ids of devices, all different; nothing stands for no devices."""
+    if not value:
+        return ()
     devices = tuple(value.split(",") if isinstance(value, str) else map(str, value))
     if not all(devices) or len({*devices}) < len(devices):
         raise argparse.ArgumentTypeError(f"expected ids of different devices such as 0,1, found {value!r}")
@@ -193,6 +201,11 @@ def parse_options(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
         if not isinstance(name, str):
             raise argparse.ArgumentTypeError(f"expected names that are texts, found a {type(name).__name__}")
     return dict(value)
+
+
+def parse_reason(value: str | bool | None) -> str | None:
+    """Read a shell pattern of reasons; True stands for any reason."""
+    return "*" if value is True else value or None
 
 
 def parse_shares(value: Mapping[str, int] | str | int) -> tuple[tuple[str, int], ...]:

@@ -28,7 +28,7 @@ from ledgerbeam._base.redaction import (
 )
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.native import enable_crash_message
-from ledgerbeam.pipelines.calls.beginning import check_urls
+from ledgerbeam.pipelines.calls.call import check_urls
 from ledgerbeam.pipelines.cli.parser import parse_words
 from ledgerbeam.pipelines.runners.logs import show_log
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     args: argparse.Namespace | None = None
-    _know_secrets(arguments)
+    _register_secrets(arguments)
     try:
         args, behind = parse_words(arguments)
         check_urls(vars(args))
@@ -146,7 +146,7 @@ def _take_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGCHLD))
 
 
-def _know_secrets(arguments: Sequence[str]) -> None:
+def _register_secrets(arguments: Sequence[str]) -> None:
     """Have the secrets hidden that are in the environment and in JSON arguments, also of a misspelt option."""
     register_environment()
     for before, word in itertools.pairwise(["", *arguments]):

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from itertools import chain
-from typing import Protocol, cast
+from typing import NamedTuple
 
 from ledgerbeam._base.redaction import command_without_secrets
 from ledgerbeam._base.version import __version__
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.cli.arguments import Parser, add_base_options, must_be_given, set_usage
+from ledgerbeam.pipelines.calls import MODULES as CALL_MODULES
+from ledgerbeam.pipelines.calls.call import spec_of
+from ledgerbeam.pipelines.cli.arguments import Parser, add_base_options, add_call, must_be_given, required_of, set_usage
 
 
-class Command(Protocol):
-    """A module of a command. What it runs with it imports when it runs: help must not wait for that."""
+class Command(NamedTuple):
+    """A command. Its module imports at run time what it runs with: help must not wait for that.
 
-    SUMMARY: str
+    Attributes:
+        summary: Summary, as help shows it.
+        add_arguments: Adds the options; the default `only_prints` is true of a command that only prints.
+        run: Runs the command, with the words after ``--``; returns the exit status.
+    """
 
-    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
-        """Add the options of the command; the default `only_prints` is true of one that does no more than print."""
-
-    def run(self, args: argparse.Namespace, behind: list[str], /) -> int:
-        """Run it, with the words behind ``--``. Returns the exit status."""
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, list[str]], int]
 
 
 _GROUPS = {
@@ -52,7 +58,7 @@ _GROUPS = {
 }
 
 _MODULES = {"launch": "launch.actions", "ledger": "ledger.actions"}
-"""The modules of commands that have not their names."""
+"""Modules of commands that are neither calls nor named after their modules."""
 
 _FULL_NAMES = {"verify": "index verify"}
 """Commands with a name in two words, which `cli` takes as well, and help shows."""
@@ -64,11 +70,12 @@ _WIDTH = 54
 _INDENT = 2
 
 
-def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+def build_parser(only: str | None = None, *, brief: bool = False) -> argparse.ArgumentParser:
     """Return the parser of the whole command line. Parsing raises `UsageError` instead of exiting.
 
     Args:
         only: The one command that is to be parsed: the options of all others take longer than many a command.
+        brief: Whether no command is to be parsed: then calls have no parsers.
     """
     parser = _TopParser(
         prog="ledgerbeam",
@@ -82,8 +89,11 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     for name in chain.from_iterable(_GROUPS.values()):
         if only not in (None, name):
             continue
+        if brief and name in CALL_MODULES:
+            commands.choices[name] = parser
+            continue
         command = _command(name)
-        text = command.SUMMARY
+        text = command.summary
         added = commands.add_parser(
             name,
             prog=f"{parser.prog} {_FULL_NAMES.get(name, name)}",
@@ -120,7 +130,7 @@ def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if tuple(arguments[:2]) in _TWO_WORDS:
         arguments = [_TWO_WORDS[arguments[0], arguments[1]], *arguments[2:]]
     named = next((name for name in chain.from_iterable(_GROUPS.values()) if name in arguments[:1]), None)
-    args, rest = build_parser(named).parse_known_args(arguments)
+    args, rest = build_parser(named, brief=not any(map(_is_command, arguments))).parse_known_args(arguments)
     # argparse takes a list of positionals from one place only; patterns may stand on both sides of options.
     if rest and (any(word.startswith("-") for word in rest) or not (args.takes_patterns or hasattr(args, "patterns"))):
         shown = " ".join(command_without_secrets(rest))
@@ -132,9 +142,13 @@ def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return args, behind
 
 
+def _is_command(word: str) -> bool:
+    return word in chain.from_iterable(_GROUPS.values())
+
+
 def synopsis() -> str:
     """Return a line for each command: what it must be given, and what it does; grouped, as help shows it."""
-    parser = build_parser()
+    parser = build_parser(brief=True)
     return parser.synopsis() if isinstance(parser, _TopParser) else ""
 
 
@@ -157,8 +171,10 @@ class _TopParser(Parser):
         for title, members in _GROUPS.items():
             lines.append(f"{title}:")
             for name in members:
-                usage = " ".join([self.commands[name].prog, *must_be_given(self.commands[name])])
-                shown, text = " " * _INDENT + usage, _command(name).SUMMARY
+                command = self.commands.get(name)
+                words = required_of(spec_of(name)) if command is None else must_be_given(command)
+                prog = f"{self.prog} {_FULL_NAMES.get(name, name)}"
+                shown, text = " " * _INDENT + " ".join([prog, *words]), _command(name).summary
                 if len(shown) < _WIDTH:
                     lines.append(f"{shown:<{_WIDTH}}{text}")
                 else:
@@ -168,5 +184,20 @@ class _TopParser(Parser):
 
 
 def _command(name: str) -> Command:
-    """Import the module of a command."""
-    return cast(Command, import_module(f"{__package__}.{_MODULES.get(name, name)}"))
+    """Return a command; imports its module."""
+    if name in CALL_MODULES:
+        spec = spec_of(name)
+        return Command(spec.summary, partial(add_call, spec=spec), partial(_run_call, name))
+    if name in ("plan", "run"):
+        flow = import_module(f"{__package__}.flow")
+        if name == "plan":
+            return Command(flow.PLAN.summary, flow.add_plan, flow.plan)
+        return Command(flow.RUN.summary, flow.add_run, flow.run)
+    module = import_module(f"{__package__}.{_MODULES.get(name, name)}")
+    return Command(module.SUMMARY, module.add_arguments, module.run)
+
+
+def _run_call(name: str, args: argparse.Namespace, beam_args: list[str]) -> int:
+    from ledgerbeam.pipelines.cli.call import run_call
+
+    return run_call(name, args, beam_args)

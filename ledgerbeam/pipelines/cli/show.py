@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ledgerbeam.pipelines.cli.arguments import add_columns, add_index_place, add_json, add_storage
+from ledgerbeam.pipelines.calls.options import ColumnOptions, IndexOptions, StoreOptions
+from ledgerbeam.pipelines.cli.arguments import add_json, add_options
 
 SUMMARY = "print what a source holds, or some of its records"
 
@@ -21,9 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,  # else argparse asks for some where others are missing
         help="record numbers; negative ones count from the end",
     )
-    add_storage(parser)
-    add_columns(parser)
-    add_index_place(parser)
+    for options in (StoreOptions, ColumnOptions, IndexOptions):
+        add_options(parser, options)
     add_json(parser, "print JSON")
 
 

@@ -6,91 +6,44 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self, Unpack
 
 from ledgerbeam._base.names import check_root
-from ledgerbeam._base.redaction import refuse_secrets, register_environment, register_secrets, without_secrets
-from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam._base.redaction import refuse_secrets, register_environment, register_secrets
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.patterns import Pattern, expand_braces, parse
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.pipelines.calls.call import begin, prepare, public, spec_of
+from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec
+from ledgerbeam.pipelines.calls.interruptible import interruptible
+from ledgerbeam.pipelines.calls.options import FLOW_ARGUMENTS, FlowOptions
 from ledgerbeam.pipelines.calls.values import parse_shares
+from ledgerbeam.pipelines.flows.plan import FlowPlan, forecast
+from ledgerbeam.pipelines.flows.run import FlowRun, run_steps
 from ledgerbeam.pipelines.flows.step import (
     ABSENT,
     DEFAULTS,
+    FlowRunOptions,
     FlowStep,
     Place,
+    PreparedStep,
     Upstream,
-    call_of,
     check_defaults,
     read_step,
+    said_of,
 )
-from ledgerbeam.pipelines.outputs.owner import Existing
-from ledgerbeam.pipelines.runners.prepared_call import PreparedCall, prepared
+from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
 from ledgerbeam.sources.recorded import RecordedOutputs
-
-if TYPE_CHECKING:
-    from ledgerbeam.pipelines.flows.plan import FlowPlan
-    from ledgerbeam.pipelines.flows.run import FlowRun
-
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _KEYS = ("root", "steps", DEFAULTS)
 
 OUTPUT, LEDGER = "output", "ledger"
 """Below the folder of a step in the root: the folders of its outputs and of its ledger."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlowRunOptions:
-    """How the steps of a flow are run: what is None is left to the step.
-
-    Attributes:
-        on_job_change: What becomes of what a step has done once its function or its options are others.
-        existing: What to do with shards of others in the output folders; None refuses them.
-        workers: Local worker processes.
-        log_level: Show log messages of functions from this level on.
-        options: Beam options.
-        debug: Whether errors carry whole tracebacks.
-    """
-
-    on_job_change: OnJobChange = "restart"
-    existing: Existing | None = None
-    workers: int | None = None
-    log_level: str | None = None
-    options: tuple[str, ...] = ()
-    debug: bool = False
-
-    def given(self) -> dict[str, Any]:
-        """Return those that were given, by the names of the calls."""
-        found = {"workers": self.workers, "log_level": self.log_level, "existing": self.existing}
-        fixed = {"on_job_change": self.on_job_change, "options": self.options, "debug": self.debug}
-        return {**{key: value for key, value in found.items() if value is not None}, **fixed}
-
-
-@dataclass(frozen=True)
-class PreparedStep:
-    """A step with the call that it asks for, checked.
-
-    Attributes:
-        step: The step.
-        call: What it asks for; not done yet.
-        reads: Of each step that it reads, what.
-    """
-
-    step: FlowStep
-    call: PreparedCall
-    reads: Mapping[RecordedOutputs, str] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The name of the step."""
-        return self.step.name
 
 
 class Flow:
@@ -191,36 +144,12 @@ class Flow:
         return f"<Flow {self.title}: {', '.join(self.steps)}>"
 
     def plan(self, *steps: str) -> FlowPlan:
-        """Find out what a run would do and why; see `ledgerbeam.plan`."""
-        from ledgerbeam.pipelines.flows.plan import plan  # noqa: PLC0415 - which reads flows
+        """Return what a run would do and why; see `ledgerbeam.plan_flow`."""
+        return plan_flow(self, *steps)
 
-        return plan(self, *steps)
-
-    def run(
-        self,
-        *steps: str,
-        workers: int | None = None,
-        on_job_change: Literal["refuse", "restart", "accept"] = "restart",
-        existing: Literal["replace", "keep"] | None = None,
-        log_level: Literal["debug", "info", "warning", "error"] | None = None,
-        options: Iterable[str] = (),
-        progress: bool | None = None,
-        debug: bool = False,
-    ) -> FlowRun:
-        """Bring the outputs of all steps up to date; see `ledgerbeam.run`."""
-        from ledgerbeam.pipelines.flows.run import run  # noqa: PLC0415 - likewise
-
-        return run(
-            self,
-            *steps,
-            workers=workers,
-            on_job_change=on_job_change,
-            existing=existing,
-            log_level=log_level,
-            options=options,
-            progress=progress,
-            debug=debug,
-        )
+    def run(self, *steps: str, **options: Unpack[FlowOptions]) -> FlowRun:
+        """Bring the outputs of all steps up to date; see `ledgerbeam.run_flow`."""
+        return run_flow(self, *steps, **options)
 
     def needed(self, names: Iterable[str]) -> list[str]:
         """Return some steps and all that they read, in order; all steps if none are named.
@@ -270,7 +199,7 @@ class Flow:
         folder = f"{self.root}/{step.name}"
         output = f"{folder}/{OUTPUT}/{step.name}" if step.makes_dataset else f"{folder}/{OUTPUT}"
         named = {"output": output, "ledger": f"{folder}/{LEDGER}", **options, **given}
-        call = prepared(call_of(step.command), *args, **named)
+        call = prepare(spec_of(step.command), args, named)
         return PreparedStep(step, replace(call, how=replace(call.how, withdraws=True)), reads)
 
     def _check_places(self, found: Mapping[str, PreparedStep]) -> None:
@@ -306,20 +235,59 @@ class Flow:
         )
 
 
+_FLOW = Argument("flow", Any, "FILE", "flow, or its TOML file", lambda value: value)
+_RUN = CallSpec("run_flow", "", FlowOptions, (_FLOW, FLOW_ARGUMENTS[1]), is_job=False)
+
+
+@public(_RUN)
+def run_flow(flow: Flow | str | PathLike[str], *steps: str, **options: Unpack[FlowOptions]) -> FlowRun:
+    """Bring the outputs of all steps of a flow up to date.
+
+    Only what follows from a change is done: sources that are new or changed, steps whose function or options have
+    changed, outputs that are missing. Outputs of sources that are gone are removed. The same call resumes after any
+    crash.
+
+    Returns:
+        The run, with the `Result` of each step.
+
+    Raises:
+        FlowInterrupt: Ctrl-C ended the run; its state is saved, and the same call resumes it. Its attribute ``run`` has
+            what was done.
+        LedgerbeamError: A step is invalid, or it ended early: then after all other steps that do not need it.
+    """
+    values, console = begin(_RUN, (flow, steps), options)
+    how = FlowRunOptions(**{name: getattr(values, name) for name in _RUN.rows if name != "progress"})
+    found = as_flow(flow)
+    made = run_steps(found.title, found.prepared(steps, how), how, console)
+    for error in made.errors.values():
+        raise error
+    return made
+
+
+@interruptible
+def plan_flow(flow: Flow | str | PathLike[str], *steps: str) -> FlowPlan:
+    """Find out what a run of a flow would do, and why. Nothing is written.
+
+    Args:
+        flow: The flow, or its file.
+        steps: Names of steps; those that they read come along. None for all.
+
+    Returns:
+        Of each step how many sources would run, by reason: ``new``, ``changed``, ``upstream`` (an earlier step would
+        write, or has written, what they are), ``code`` or ``options`` (those of the step are others), ``failed``,
+        ``open`` (begun and not finished), ``lost`` (outputs of them are gone); how many are complete, and how many
+        withdrawn.
+
+    Raises:
+        LedgerbeamError: A step cannot mean anything, or its sources cannot be listed; the message names the step.
+    """
+    found = as_flow(flow)
+    return forecast(found.title, found.prepared(steps, FlowRunOptions()))
+
+
 def as_flow(flow: Flow | str | PathLike[str]) -> Flow:
     """Return a flow that may be given by its file."""
     return flow if isinstance(flow, Flow) else Flow.from_file(flow)
-
-
-@contextmanager
-def said_of(place: Place) -> Iterator[None]:
-    """Name the step in errors of the body."""
-    try:
-        yield
-    except LedgerbeamError as error:
-        if error.args and not str(error.args[0]).startswith(str(place)):
-            error.args = (without_secrets(f"{place}: {error.args[0]}"), *error.args[1:])
-        raise
 
 
 def _table(value: object, key: str, place: Place) -> Mapping[str, Any]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from os import PathLike
 from typing import Any
 
 from ledgerbeam._base.redaction import printable, without_secrets
@@ -15,9 +14,8 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.checksums import content_version
 from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, as_flow, said_of
+from ledgerbeam.pipelines.flows.step import PreparedStep, said_of
 from ledgerbeam.pipelines.jobs.listing import listed_pages, listed_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.recorded import lost_sources
@@ -139,29 +137,21 @@ class FlowPlan:
         return "\n".join(self.lines())
 
 
-@interruptible
-def plan(flow: Flow | str | PathLike[str], *steps: str) -> FlowPlan:
-    """Find out what a run of a flow would do, and why. Nothing is written.
+def forecast(title: str, steps: Iterable[PreparedStep]) -> FlowPlan:
+    """Return what a run of steps would do, and why. Nothing is written.
 
     Args:
-        flow: The flow, or its file.
-        steps: Names of steps; those that they read come along. None for all.
-
-    Returns:
-        Of each step how many sources would run, by reason: ``new``, ``changed``, ``upstream`` (an earlier step would
-        write, or has written, what they are), ``code`` or ``options`` (those of the step are others), ``failed``,
-        ``open`` (begun and not finished), ``lost`` (outputs of them are gone); how many are complete, and how many
-        withdrawn.
+        title: Name of the flow in messages.
+        steps: The steps, each after those that it reads.
 
     Raises:
-        LedgerbeamError: A step cannot mean anything, or its sources cannot be listed; the message names the step.
+        LedgerbeamError: The sources of a step cannot be listed; the message names the step.
     """
-    found = as_flow(flow)
-    forecasts: dict[str, _Forecast] = {}
-    for step in found.prepared(steps, FlowRunOptions()):
+    found: dict[str, _Forecast] = {}
+    for step in steps:
         with said_of(step.step.place):
-            forecasts[step.name] = _Forecast(step, forecasts)
-    return FlowPlan(found.title, {name: one.plan for name, one in forecasts.items()})
+            found[step.name] = _Forecast(step, found)
+    return FlowPlan(title, {name: one.plan for name, one in found.items()})
 
 
 def job_changes(call: PreparedCall) -> list[str]:

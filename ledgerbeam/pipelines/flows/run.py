@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import Any, Self
 
-from ledgerbeam._base.beam_import import import_beam
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError, LedgerError
 from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.pipelines.calls.beginning import begin_call
-from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
 from ledgerbeam.pipelines.console.run_console import PartConsole, RunConsole
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, as_flow, said_of
 from ledgerbeam.pipelines.flows.plan import job_changes
+from ledgerbeam.pipelines.flows.step import FlowRunOptions, PreparedStep, said_of
 from ledgerbeam.pipelines.jobs.listing import listed_ids
 from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.sources.recorded import missing_outputs_warning
-
-if TYPE_CHECKING:  # Beam takes a second to import
-    import apache_beam as beam
-
-    from ledgerbeam.ledger.model.job import Json
-    from ledgerbeam.pipelines.own_pipeline import PipelineRun
-
 
 _SHOWN = 3
 
@@ -112,89 +101,9 @@ class FlowInterrupt(JobInterrupt):
         self.run = FlowRun("", ()) if run is None else run
 
 
-@overload
-def run(
-    flow: beam.Pipeline,
-    /,
-    *,
-    ledger: str | None = None,
-    name: str | None = None,
-    parameters: Mapping[str, Json] | None = None,
-    on_job_change: Literal["refuse", "restart", "accept"] | None = None,
-    existing: Literal["replace", "keep"] | None = None,
-    workers: int | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    flush_interval: float | None = None,
-    progress: bool | None = None,
-) -> PipelineRun: ...
-
-
-@overload
-def run(
-    flow: Flow | str | PathLike[str],
-    /,
-    *steps: str,
-    workers: int | None = None,
-    on_job_change: Literal["refuse", "restart", "accept"] = "restart",
-    existing: Literal["replace", "keep"] | None = None,
-    log_level: Literal["debug", "info", "warning", "error"] | None = None,
-    options: Iterable[str] = (),
-    progress: bool | None = None,
-    debug: bool = False,
-) -> FlowRun: ...
-
-
-@interruptible
-def run(flow: Any, /, *steps: str, **options: Any) -> Any:
-    """Bring the outputs of all steps of a flow up to date; or run a Beam pipeline under the protection of a ledger.
-
-    Of a flow only what follows from what has changed is done: sources that are new or others, steps whose function or
-    options are others, outputs that are gone. What comes of sources that are gone is removed. The same call goes on
-    after any crash. A pipeline that was built with `beam.Pipeline` is run as by `ledgerbeam.Pipeline`, whose arguments
-    it takes.
-
-    Args:
-        flow: A `Flow`, or its TOML file; or a pipeline.
-        steps: Of a flow: the names of the steps to be done, with those that they read. None for all.
-        options: Of a flow: ``workers``, ``existing`` and ``log_level`` for all its steps; ``on_job_change``: what
-            becomes of what a step has done once its function or its options are others, which is done again by
-            ``"restart"``, the default, kept by ``"accept"``, and an error by ``"refuse"``; ``options`` of Beam;
-            ``progress`` and ``debug``. Of a pipeline those of `ledgerbeam.Pipeline`.
-
-    Returns:
-        `FlowRun`, with the `Result` of each step; of a pipeline a `PipelineRun`.
-
-    Raises:
-        JobInterrupt: Ctrl-C ended the run; its state is saved, and the same call goes on. Of a flow its attribute
-            ``run`` has what was done.
-        LedgerbeamError: A step cannot mean anything, or it ended early: then once all others are done that do not need
-            it.
-    """
-    if not isinstance(flow, (Flow, str, PathLike)):
-        import_beam()
-        from ledgerbeam.pipelines.own_pipeline import run as run_pipeline  # noqa: PLC0415 - brings Beam
-
-        return run_pipeline(flow, *steps, **options)
-    return _run(flow, *steps, **options)
-
-
-def _run(
-    flow: Flow | str | PathLike[str],
-    *steps: str,
-    progress: bool | None = None,
-    options: Iterable[str] = (),
-    **how: Any,
-) -> FlowRun:
-    console = begin_call(progress, {})
-    made = run_flow(as_flow(flow), steps, FlowRunOptions(options=tuple(options), **how), console)
-    for error in made.errors.values():
-        raise error
-    return made
-
-
-def run_flow(
-    flow: Flow,
-    steps: Sequence[str],
+def run_steps(
+    title: str,
+    steps: Sequence[PreparedStep],
     how: FlowRunOptions,
     console: RunConsole,
     ended: Callable[[RunConsole, Result], None] | None = None,
@@ -202,21 +111,19 @@ def run_flow(
     """Run what is left of the steps of a flow.
 
     Args:
-        flow: The flow.
-        steps: Names of steps; none for all.
+        title: Name of the flow in messages.
+        steps: The steps, each after those that it reads.
         how: How they are run.
         console: Told of it.
         ended: Tells how a step has ended; by default the console does.
 
     Raises:
         FlowInterrupt: Ctrl-C ended the run.
-        LedgerbeamError: A step cannot mean anything; nothing was begun.
     """
-    todo = flow.prepared(steps, how)
-    made = FlowRun(flow.title, tuple(step.name for step in todo))
-    schemes = {scheme for step in todo for scheme in step.call.job.schemes()}
+    made = FlowRun(title, tuple(step.name for step in steps))
+    schemes = {scheme for step in steps for scheme in step.call.job.schemes()}
     with Waves(how.log_level or "warning", sorted(schemes)) as waves:
-        for step in todo:
+        for step in steps:
             of_step = _StepConsole(console, step.name, ended)
             waits = [name for name in step.reads.values() if name not in made.steps or name in made.left]
             waits += [name for name in step.reads.values() if name in made.steps and not made.steps[name].complete]
@@ -236,7 +143,7 @@ def run_flow(
                 continue
             except JobInterrupt as error:
                 made.steps[step.name] = error.result
-                made.left.update({one.name: "the run was interrupted" for one in todo if one.name not in made.steps})
+                made.left.update({one.name: "the run was interrupted" for one in steps if one.name not in made.steps})
                 raise FlowInterrupt(str(error), error.result, made) from error
             result = made.steps[step.name]
             if result.tasks and result.complete and step.reads and not _is_current(step):

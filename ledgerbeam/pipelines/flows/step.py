@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, NamedTuple, NoReturn
 
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam._base.redaction import without_secrets
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.listing.patterns import canonical_pattern
-from ledgerbeam.pipelines.calls.option_types import expected_type, option_types, shown_value
+from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.pipelines.calls.call import spec_of
+from ledgerbeam.pipelines.calls.call_spec import REQUIRED
+from ledgerbeam.pipelines.calls.option_types import expected_type, shown_value
+from ledgerbeam.pipelines.outputs.owner import Existing
+from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+from ledgerbeam.sources.recorded import RecordedOutputs
 
 COMMANDS: Mapping[str, str | None] = {
     "map": "function",
@@ -135,30 +140,23 @@ class FlowStep:
         """Whether other steps can read its outputs."""
         return not self.makes_dataset and self.options.get("to") != "shar"
 
-    def arguments(self, sides: Sequence[Sequence[Any]]) -> tuple[list[Any], dict[str, Any]]:
-        """Return what the call is given of it, positional and by name.
+    def arguments(self, sides: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the values of the arguments and options of the call.
 
         Args:
             sides: The sources of each side, as the call takes them.
         """
-        sources = [list(side) for side in sides]
         match COMMANDS[self.command]:
             case "function":
-                return [self.main, *sources], {**self.options}
+                return (self.main, *sides), {**self.options}
             case None:
-                return sources, {**self.options}
+                return (*sides,), {**self.options}
             case name:
-                return sources, {**self.options, name: self.main}
+                return (*sides,), {**self.options, name: self.main}
 
 
 DEFAULTS = "defaults"
 """The table of a flow with options of all steps."""
-
-
-def call_of(command: str) -> Callable[..., Any]:
-    """Return what does a command."""
-    found: Callable[..., Any] = getattr(importlib.import_module(f"ledgerbeam.pipelines.calls.{command}"), command)
-    return found
 
 
 def read_step(
@@ -195,9 +193,8 @@ def read_step(
     for key in _PATHS:
         if key in options:
             options[key] = _whole(key, options[key], below, place)
-    required = [key for key, one in inspect.signature(call_of(command)).parameters.items() if one.default is one.empty]
-    for key in required:
-        if key in hints and key not in options and key != "output":
+    for key, row in spec_of(command).rows.items():
+        if row.option.default is REQUIRED and key in hints and key not in options and key != "output":
             place.refuse(key, f"a value, as of ledgerbeam {command}", ABSENT)
     return FlowStep(name, command, _main(command, table[command], place, below), sides, options, place)
 
@@ -271,7 +268,7 @@ def _whole(key: str, value: Any, below: Callable[[str], str], place: Place) -> A
 def step_options(command: str) -> dict[str, Any]:
     """Return the options of a command that a step may give, with their types."""
     taken = {COMMANDS[command], *OF_A_RUN}
-    return {key: hint for key, hint in option_types(call_of(command)).items() if key not in taken}
+    return {key: row.hint for key, row in spec_of(command).rows.items() if key not in taken}
 
 
 def check_defaults(defaults: Mapping[str, Any], place: Place) -> None:
@@ -300,3 +297,61 @@ def check_options(options: Mapping[str, Any], hints: Mapping[str, Any], place: P
             place.refuse(key, f"one of {', '.join(sorted(hints))}", key)
         if expected := expected_type(value, hints[key]):
             place.refuse(key, expected, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowRunOptions:
+    """How the steps of a flow are run: what is None is left to the step.
+
+    Attributes:
+        on_job_change: What becomes of what a step has done once its function or its options are others.
+        existing: What to do with shards of others in the output folders; None refuses them.
+        workers: Local worker processes.
+        log_level: Show log messages of functions from this level on.
+        options: Beam options.
+        debug: Whether errors carry whole tracebacks.
+    """
+
+    on_job_change: OnJobChange = "restart"
+    existing: Existing | None = None
+    workers: int | None = None
+    log_level: str | None = None
+    options: tuple[str, ...] = ()
+    debug: bool = False
+
+    def given(self) -> dict[str, Any]:
+        """Return those that were given, by the names of the calls."""
+        found = {"workers": self.workers, "log_level": self.log_level, "existing": self.existing}
+        fixed = {"on_job_change": self.on_job_change, "options": self.options, "debug": self.debug}
+        return {**{key: value for key, value in found.items() if value is not None}, **fixed}
+
+
+@dataclass(frozen=True)
+class PreparedStep:
+    """A step with the call that it asks for, checked.
+
+    Attributes:
+        step: The step.
+        call: What it asks for; not done yet.
+        reads: Of each step that it reads, what.
+    """
+
+    step: FlowStep
+    call: PreparedCall
+    reads: Mapping[RecordedOutputs, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the step."""
+        return self.step.name
+
+
+@contextmanager
+def said_of(place: Place) -> Iterator[None]:
+    """Name the step in errors of the body."""
+    try:
+        yield
+    except LedgerbeamError as error:
+        if error.args and not str(error.args[0]).startswith(str(place)):
+            error.args = (without_secrets(f"{place}: {error.args[0]}"), *error.args[1:])
+        raise

@@ -19,7 +19,7 @@ from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.audits import AuditAnswer, AuditRequest
-from ledgerbeam.pipelines.calls.beginning import refuse_calls
+from ledgerbeam.pipelines.calls.call import refuse_calls
 from ledgerbeam.pipelines.runners.forking import ForkServer
 from ledgerbeam.pipelines.runners.wave_files import load_job_file, take_import_path
 from ledgerbeam.transforms.mapping.audit import AuditedWork, audit_task

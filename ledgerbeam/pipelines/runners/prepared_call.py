@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.storage.urls import is_local
@@ -19,23 +17,6 @@ from ledgerbeam.pipelines.runners.run import is_local_runner
 from ledgerbeam.pipelines.runners.run_options import RunOptions, checked_options
 from ledgerbeam.pipelines.runners.stage_loop import StageLoop
 from ledgerbeam.pipelines.runners.waves import Waves, require_descriptors
-
-
-def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
-    """Run all stages of a job.
-
-    Args:
-        job: The job, its ledger not resolved.
-        how: Options of the run.
-        console: Shows the course of the run.
-
-    Raises:
-        JobInterrupt: Ctrl-C ended the run; its state is saved.
-        LedgerError: Sources are left open though nothing failed.
-        LedgerbeamError: What ended the run early. All that was recorded stays recorded.
-        UsageError: The options cannot be combined.
-    """
-    return PreparedCall(job.resolve_ledger(how.ledger), how).result(console)
 
 
 @dataclass(frozen=True)
@@ -100,7 +81,7 @@ class PreparedCall:
         return Result(self.command, complete=not left, ledger=job.ledger, output=job.output, summary=summary)
 
     def result(self, console: RunConsole, waves: Waves | None = None) -> Result:
-        """Run or preview the job; within `prepared` only keep the call.
+        """Run or preview the job.
 
         Args:
             console: Shows the course of the run.
@@ -111,10 +92,6 @@ class PreparedCall:
             LedgerbeamError: What ended the run early. All that was recorded stays recorded.
             UsageError: The options cannot be combined.
         """
-        asked = _asked.get()
-        if asked is not None:
-            asked.append(self)
-            return Result(self.command, complete=False, ledger=self.job.ledger, output=self.job.output)
         beam_args = self.checked_options()
         if self.how.dry_run:
             return self.previewed(console)
@@ -126,30 +103,6 @@ class PreparedCall:
         with Waves(self.job.log_level, self.job.schemes()) as own:
             _prepare_waves(own, self.job, beam_args)
             return self.run(console, beam_args, own)
-
-
-_asked: ContextVar[list[PreparedCall] | None] = ContextVar("asked", default=None)
-"""Receives the calls that are only prepared; None where calls run."""
-
-
-def prepared(call: Callable[..., Result], *args: Any, **options: Any) -> PreparedCall:
-    """Check a call, and return it without running it.
-
-    Args:
-        call: A function of the public API that runs a job.
-        args: Its arguments.
-        options: Its keyword arguments.
-
-    Raises:
-        LedgerbeamError: The arguments are invalid.
-    """
-    found: list[PreparedCall] = []
-    token = _asked.set(found)
-    try:
-        call(*args, **options)
-    finally:
-        _asked.reset(token)
-    return found[0]
 
 
 def _prepare_waves(waves: Waves, job: JobSpec, beam_args: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ from ledgerbeam.io.storage.client import import_client
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.reports import report_error
 from ledgerbeam.ledger.worker.writer import close_shared_writers
-from ledgerbeam.pipelines.calls.beginning import refuse_calls
+from ledgerbeam.pipelines.calls.call import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import Part
 from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
 from ledgerbeam.pipelines.runners.index_ahead import make_indexes

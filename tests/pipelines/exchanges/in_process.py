@@ -6,6 +6,7 @@ import socket
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 import ledgerbeam
 from ledgerbeam._base.beam_import import BeamParts
 from ledgerbeam.ledger.worker.writer import close_shared_writers
+from ledgerbeam.pipelines.calls.call import prepare, spec_of
 from ledgerbeam.pipelines.console.run_progress import RunProgress
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import load_job
-from ledgerbeam.pipelines.runners.prepared_call import prepared
+from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
 from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.wave_files import DONE, TRACEBACK, load_sources, touch
 from ledgerbeam.pipelines.runners.waves import Waves
@@ -93,6 +95,16 @@ class HereWaves(Waves):
             values = ChainValues(handle, sources=read.opened({}), base=read.base, in_blocks=in_blocks)
             elements = list(_through(transform.dofn(values), elements))
         close_shared_writers()
+
+
+def prepared(call: Callable[..., Any], **options: Any) -> PreparedCall:
+    """Return a call, checked and not run: a function of `ledgerbeam`, or partials of it."""
+    args: tuple[Any, ...] = ()
+    while isinstance(call, partial):
+        args, options, call = (*call.args, *args), {**call.keywords, **options}, call.func
+    spec = spec_of(call.__name__)
+    bound = spec.signature.bind(*args, **options).arguments
+    return prepare(spec, tuple(bound.pop(one.name, ()) for one in spec.arguments), bound)
 
 
 def call_here(call: Callable[..., ledgerbeam.Result]) -> ledgerbeam.Result:

@@ -20,8 +20,7 @@ from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.dedup.exact import ListsRead
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.prepared_call import prepared
-from tests.pipelines.exchanges.in_process import HereWaves, Told
+from tests.pipelines.exchanges.in_process import HereWaves, Told, prepared
 from tests.pipelines.exchanges.stages import write_jsonl
 
 PASSED_OVER = "passed over, since their names are not those of sources: 1 file, such as {}/in/README"

@@ -25,6 +25,20 @@ from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns
 from ledgerbeam.results import Drop, Route
+from ledgerbeam.transforms import (
+    CommitTasks,
+    Gather,
+    GroupRecords,
+    KeepRecords,
+    MapRecords,
+    MatchSources,
+    PlanTasks,
+    ProcessTask,
+    ReadTasks,
+    Scatter,
+    SkipCompleted,
+    WriteTasks,
+)
 from tests.cases import each
 from tests.conftest import S3Server
 from tests.pages import ROOT
@@ -54,10 +68,10 @@ def scatter(
     *between: Callable[[Task], Any], options: tuple[str, ...] = (), by: Any = "k", **values: Any
 ) -> lb.PipelineRun:
     with lb.Pipeline(ledger="S", name="scatter", workers=1, options=options) as pipeline:
-        tasks = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(SIZE) | lb.ReadTasks()
+        tasks = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(SIZE) | ReadTasks()
         for position, function in enumerate(between):
-            tasks = tasks | f"Between {position}" >> lb.ProcessTask(function)
-        tasks | lb.Scatter("runs", by, **(values or {"bucket_bytes": SIZE})) | lb.CommitTasks()
+            tasks = tasks | f"Between {position}" >> ProcessTask(function)
+        tasks | Scatter("runs", by, **(values or {"bucket_bytes": SIZE})) | CommitTasks()
     return pipeline.result
 
 
@@ -65,11 +79,11 @@ def gather(
     *functions: Callable[[Task], Any], options: tuple[str, ...] = (), size: int = SIZE, **values: Any
 ) -> lb.PipelineRun:
     with lb.Pipeline(ledger="G", name="gather", workers=1, options=options) as pipeline:
-        buckets = pipeline | lb.Gather("runs", ledger="S", **values)
-        tasks = buckets | lb.SkipCompleted() | lb.PlanTasks(size) | lb.ReadTasks()
+        buckets = pipeline | Gather("runs", ledger="S", **values)
+        tasks = buckets | SkipCompleted() | PlanTasks(size) | ReadTasks()
         for position, function in enumerate(functions):
-            tasks = tasks | f"Function {position}" >> lb.ProcessTask(function)
-        tasks | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+            tasks = tasks | f"Function {position}" >> ProcessTask(function)
+        tasks | WriteTasks("out", "jsonl") | CommitTasks()
     return pipeline.result
 
 
@@ -107,7 +121,7 @@ def is_grouped(task: Task) -> Task:
 )
 def test_it_sorts_as_the_command_does(folder: Path, by: Any, values: dict[str, Any]) -> None:
     assert scatter(by=by, bucket_bytes=SIZE, **values).outcome.complete
-    assert gather(lb.KeepRecords("jsonl"), whole_keys=False).outcome.complete
+    assert gather(KeepRecords("jsonl"), whole_keys=False).outcome.complete
     lb.sort("in/*.jsonl", by=by, output="sorted", to="jsonl", shard_bytes=SIZE, task_bytes=SIZE, workers=1, **values)
     assert files("out") == files("sorted")
     assert len(files("out")) > 6
@@ -116,7 +130,7 @@ def test_it_sorts_as_the_command_does(folder: Path, by: Any, values: dict[str, A
 @pytest.mark.slow
 def test_it_groups_as_the_command_does(folder: Path) -> None:
     scatter(**HASHED)
-    gather(lb.GroupRecords(count_and_sum, "jsonl", by="k"))
+    gather(GroupRecords(count_and_sum, "jsonl", by="k"))
     values: dict[str, Any] = {"shard_bytes": SIZE, "task_bytes": SIZE, "workers": 1}
     lb.group(count_and_sum, "in/*.jsonl", by="k", output="grouped", to="jsonl", **values)
     assert files("out") == files("grouped")
@@ -126,7 +140,7 @@ def test_it_groups_as_the_command_does(folder: Path) -> None:
 @pytest.mark.slow
 def test_without_a_key_records_stay_in_their_order(folder: Path) -> None:
     scatter(by=None, bucket_bytes=SIZE)
-    gather(lb.KeepRecords("jsonl"), whole_keys=False)
+    gather(KeepRecords("jsonl"), whole_keys=False)
     values: dict[str, Any] = {"shard_bytes": SIZE, "task_bytes": SIZE, "workers": 1}
     lb.repartition("in/*.jsonl", output="cut", to="jsonl", **values)
     assert files("out") == files("cut")
@@ -145,7 +159,7 @@ def even(record: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("by", ["half", pytest.param(None, marks=pytest.mark.slow)])
 def test_functions_may_stand_before_and_behind(folder: Path, by: str | None) -> None:
     scatter(halves, by=by, **({"cuts": [10, 20, 5, 40]} if by else {"buckets": 4}))
-    mapped = lb.MapRecords(f"{__name__}:even", "jsonl")
+    mapped = MapRecords(f"{__name__}:even", "jsonl")
     result = gather(mapped)
     made = [{**row, "half": row["n"] // 2, "text": "é" * 3} for row in sources()]
     if by:
@@ -162,7 +176,7 @@ def test_functions_may_stand_before_and_behind(folder: Path, by: str | None) -> 
 
 @pytest.mark.slow
 def test_a_function_of_records_may_stand_before(folder: Path) -> None:
-    mapped = lb.MapRecords(f"{__name__}:even", "jsonl")
+    mapped = MapRecords(f"{__name__}:even", "jsonl")
     done = scatter(mapped, **HASHED)
     assert done.status["records"]["dropped"] == {"odd": 150}
     gather(is_grouped)
@@ -228,12 +242,12 @@ def test_run_files_that_are_gone_are_scattered_again(folder: Path) -> None:
 @pytest.mark.parametrize("keep", [True, False])
 def test_what_has_changed_is_gathered_again_and_nothing_else(folder: Path, keep: bool) -> None:
     scatter(**HASHED)
-    gather(lb.KeepRecords("jsonl"), keep_runs=keep)
+    gather(KeepRecords("jsonl"), keep_runs=keep)
     assert bool(list(Path("runs").rglob("*.run"))) is keep
     before = {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl")}
     write_jsonl(folder / "in" / "d.jsonl", [{"k": "x", "name": "d", "n": 0}])
     assert (scatter(**HASHED).outcome.tasks == 1) is keep
-    done = gather(lb.KeepRecords("jsonl"), keep_runs=keep)
+    done = gather(KeepRecords("jsonl"), keep_runs=keep)
     assert done.outcome.sources == 1
     assert done.outcome.tasks < len(before) / 2
     after = {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl")}
@@ -241,7 +255,7 @@ def test_what_has_changed_is_gathered_again_and_nothing_else(folder: Path, keep:
     assert sorted(map(str, records())) == sorted(map(str, sources()))
     (folder / "in" / "d.jsonl").unlink()
     scatter(**HASHED)
-    gather(lb.KeepRecords("jsonl"), keep_runs=keep)
+    gather(KeepRecords("jsonl"), keep_runs=keep)
     assert sorted(map(str, records())) == sorted(map(str, sources()))
 
 
@@ -263,8 +277,8 @@ def test_gather_takes_the_ledger_that_has_scattered_there(folder: Path) -> None:
 
     def run(runs: str, ledger: str) -> None:
         with lb.Pipeline(ledger="G", name="gather", workers=1) as pipeline:
-            buckets = pipeline | lb.Gather(runs, ledger=ledger) | lb.SkipCompleted()
-            buckets | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+            buckets = pipeline | Gather(runs, ledger=ledger) | SkipCompleted()
+            buckets | PlanTasks() | ReadTasks() | WriteTasks("out", "jsonl") | CommitTasks()
 
     with pytest.raises(UsageError, match=r"Gather\('\S+/other'\): \S+/S has scattered to \S+/runs"):
         run("other", "S")
@@ -277,20 +291,20 @@ def test_gather_takes_the_ledger_that_has_scattered_there(folder: Path) -> None:
 def test_groups_are_those_of_the_key_that_was_scattered(folder: Path) -> None:
     scatter(**HASHED)
     with pytest.raises(UsageError, match=r"expected the key by which \S+/S has scattered, k, found name; give both"):
-        gather(lb.GroupRecords(count_and_sum, "jsonl", by="name"))
+        gather(GroupRecords(count_and_sum, "jsonl", by="name"))
     with pytest.raises(UsageError, match="takes all records of a key at once: leave whole_keys=False out of Gather"):
-        gather(lb.GroupRecords(count_and_sum, "jsonl", by="k"), whole_keys=False)
+        gather(GroupRecords(count_and_sum, "jsonl", by="k"), whole_keys=False)
     with pytest.raises(
         UnsupportedShapeError, match=r"KeepRecords received a list for .*: expected what ReadTasks reads"
     ):
-        gather(is_grouped, lb.KeepRecords("jsonl"))
+        gather(is_grouped, KeepRecords("jsonl"))
 
 
 def test_a_task_of_a_bucket_has_a_size_in_bytes(folder: Path) -> None:
     scatter(**HASHED)
     pipeline = lb.Pipeline(ledger="G", name="gather")
-    buckets = pipeline | lb.Gather("runs", ledger="S") | lb.SkipCompleted() | lb.PlanTasks(task_records=5)
-    buckets | lb.ReadTasks() | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+    buckets = pipeline | Gather("runs", ledger="S") | SkipCompleted() | PlanTasks(task_records=5)
+    buckets | ReadTasks() | WriteTasks("out", "jsonl") | CommitTasks()
     with pytest.raises(UsageError, match="behind Gather a task has a size in bytes: give task_bytes"):
         pipeline.run()
 
@@ -310,7 +324,7 @@ def test_a_task_of_a_bucket_has_a_size_in_bytes(folder: Path) -> None:
 )
 def test_arguments_that_cannot_mean_anything_together_are_refused(values: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=f"Scatter: {said}|^{said}"):
-        lb.Scatter("runs", **{"by": "k", **values})
+        Scatter("runs", **{"by": "k", **values})
 
 
 def test_a_key_that_the_sources_do_not_have_needs_cuts(folder: Path) -> None:
@@ -336,18 +350,18 @@ def refuse(record: dict[str, Any]) -> Any:
 @pytest.mark.slow
 def test_rejects_stay_behind_and_routes_are_refused(folder: Path) -> None:
     with lb.Pipeline(ledger="S", name="scatter", workers=1) as pipeline:
-        read = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(SIZE)
-        tasks = read | lb.ReadTasks("reject")
-        mapped = tasks | lb.ProcessTask(lb.MapRecords(f"{__name__}:refuse", "jsonl", on_error="reject"))
-        mapped | lb.Scatter("runs", by="k", buckets=2) | lb.CommitTasks()
+        read = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(SIZE)
+        tasks = read | ReadTasks("reject")
+        mapped = tasks | ProcessTask(MapRecords(f"{__name__}:refuse", "jsonl", on_error="reject"))
+        mapped | Scatter("runs", by="k", buckets=2) | CommitTasks()
     assert pipeline.result.status["records"]["rejected"] == {"ValueError": 3}
     gather()
     assert len(records()) == 297
     assert len(list((folder / "runs" / "_rejects").glob("*.jsonl"))) == 3
     failed = lb.Pipeline(ledger="S2", name="scatter", workers=1)
-    read = failed | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(SIZE) | lb.ReadTasks()
-    mapped = read | lb.ProcessTask(lb.MapRecords(f"{__name__}:route", "jsonl"))
-    mapped | lb.Scatter("runs2", by="k", buckets=2) | lb.CommitTasks()
+    read = failed | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(SIZE) | ReadTasks()
+    mapped = read | ProcessTask(MapRecords(f"{__name__}:route", "jsonl"))
+    mapped | Scatter("runs2", by="k", buckets=2) | CommitTasks()
     run: Any = failed.run()
     with pytest.raises(lb.TasksFailedError, match="found the route 'other'; Scatter has no routes"):
         run.raise_for_failures()
@@ -357,11 +371,11 @@ def test_rejects_stay_behind_and_routes_are_refused(folder: Path) -> None:
 def test_what_is_gathered_can_be_scattered_again(folder: Path) -> None:
     scatter(**HASHED)
     with lb.Pipeline(ledger="S2", name="again", workers=1) as pipeline:
-        buckets = pipeline | lb.Gather("runs", ledger="S") | lb.SkipCompleted() | lb.PlanTasks(SIZE) | lb.ReadTasks()
-        buckets | lb.Scatter("runs2", by="n", cuts=[30, 60]) | lb.CommitTasks()
+        buckets = pipeline | Gather("runs", ledger="S") | SkipCompleted() | PlanTasks(SIZE) | ReadTasks()
+        buckets | Scatter("runs2", by="n", cuts=[30, 60]) | CommitTasks()
     with lb.Pipeline(ledger="G", name="gather", workers=1) as pipeline:
-        buckets = pipeline | lb.Gather("runs2", ledger="S2") | lb.SkipCompleted() | lb.PlanTasks(SIZE)
-        buckets | lb.ReadTasks() | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+        buckets = pipeline | Gather("runs2", ledger="S2") | SkipCompleted() | PlanTasks(SIZE)
+        buckets | ReadTasks() | WriteTasks("out", "jsonl") | CommitTasks()
     assert [record["n"] for record in records()] == sorted(record["n"] for record in sources())
 
 
@@ -517,11 +531,11 @@ def test_both_pipelines_may_be_restarted_as_other_jobs(folder: Path) -> None:
 
     def restarted(between: Callable[[Task], Any], **values: Any) -> None:
         with lb.Pipeline(ledger="S", name="scatter", workers=1, on_job_change="restart") as pipeline:
-            tasks = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(SIZE) | lb.ReadTasks()
-            tasks | lb.ProcessTask(between) | lb.Scatter("runs", "n", **values) | lb.CommitTasks()
+            tasks = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(SIZE) | ReadTasks()
+            tasks | ProcessTask(between) | Scatter("runs", "n", **values) | CommitTasks()
         with lb.Pipeline(ledger="G", name="gather", workers=1, on_job_change="restart") as pipeline:
-            buckets = pipeline | lb.Gather("runs", ledger="S") | lb.SkipCompleted() | lb.PlanTasks(SIZE)
-            buckets | lb.ReadTasks() | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+            buckets = pipeline | Gather("runs", ledger="S") | SkipCompleted() | PlanTasks(SIZE)
+            buckets | ReadTasks() | WriteTasks("out", "jsonl") | CommitTasks()
 
     for cuts in ([20, 40, 60, 80], [50]):
         restarted(is_grouped, cuts=cuts)

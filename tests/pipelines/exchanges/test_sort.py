@@ -251,7 +251,7 @@ def test_more_slices_than_any_number_of_rounds_allows_are_refused_with_what_help
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ledgerbeam.errors import UsageError
-    from ledgerbeam.pipelines.calls.sort import sort
+    from ledgerbeam.pipelines.calls.exchanges import sort
 
     write_sources(workspace)
     monkeypatch.chdir(workspace.root)

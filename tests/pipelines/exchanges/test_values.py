@@ -9,20 +9,14 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import FunctionError, UsageError
-from ledgerbeam.pipelines.calls.exchange_values import (
-    dedup_key,
-    gather_values,
-    joined_fields,
-    key_choice,
-    output_values,
-    require_marks,
-)
+from ledgerbeam.pipelines.calls.call import Values, read_values, spec_of
+from ledgerbeam.pipelines.calls.dedup import dedup_key, require_marks
+from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice, output_values
+from ledgerbeam.pipelines.calls.exchanges import joined_fields
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.pipelines.outputs.compression import OutputCompression
 from tests.cases import each
-
-NONE: dict[str, Any] = dict.fromkeys(("schema", "row_group_bytes", "page_bytes", "compress", "frame"))
 
 
 def key_of(record: Any) -> Any:
@@ -33,19 +27,23 @@ def nothing() -> None:
     """Take no record."""
 
 
-def written(to: str = "jsonl", output: str = "/out/", **options: Any) -> Any:
-    return output_values(to, output, {}, **{**NONE, **options})
+def values(**options: Any) -> Values:
+    return read_values(spec_of("shuffle"), (["in/*.jsonl"],), {"to": "jsonl", "output": "/out/", **options})
+
+
+def written(to: str = "jsonl", **options: Any) -> Any:
+    return output_values(values(to=to, **options))
 
 
 def gathered(**options: Any) -> Any:
-    sizes: dict[str, Any] = {"shard_bytes": "64M", "bucket_bytes": None, "max_slices": 100, **options}
-    return gather_values(**sizes, to="jsonl", output="/out", storage_options={}, **NONE)
+    found = gather_values(values(**options))
+    return {name: found[name] for name in ("bucket_bytes", "shard_bytes", "max_slices", *written())}
 
 
 def test_what_an_exchange_writes_is_as_large_as_it_is_told() -> None:
     plain = {"output": "/out", "to": "jsonl", "layout": None, "compression": None}
     assert written() == plain
-    assert gathered() == {**plain, "bucket_bytes": None, "shard_bytes": 64 * 2**20, "max_slices": 100}
+    assert gathered() == {**plain, "bucket_bytes": None, "shard_bytes": 64 * 2**20, "max_slices": 10_000_000}
     assert gathered(bucket_bytes="2K", shard_bytes=7)["bucket_bytes"] == 2048
 
 

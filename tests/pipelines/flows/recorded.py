@@ -13,7 +13,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.pipelines.exchange.jobs import GatherJob
-from ledgerbeam.pipelines.flows.flow import FlowRunOptions, PreparedStep
+from ledgerbeam.pipelines.flows.step import FlowRunOptions, PreparedStep
 from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.spec import JobSpec

@@ -12,8 +12,7 @@ import pytest
 import ledgerbeam
 from ledgerbeam.errors import FunctionError, LedgerbeamError, UsageError
 from ledgerbeam.pipelines.cli.cli import main
-from ledgerbeam.pipelines.flows.flow import FlowRunOptions
-from ledgerbeam.pipelines.flows.step import COMMANDS, step_options
+from ledgerbeam.pipelines.flows.step import COMMANDS, FlowRunOptions, step_options
 
 SOURCES = 'sources = ["in/*.jsonl"]\nto = "jsonl"'
 FIRST = f"[steps.first]\nconvert = true\n{SOURCES}\n"

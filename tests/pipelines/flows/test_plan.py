@@ -15,8 +15,8 @@ import ledgerbeam
 from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
 from ledgerbeam.pipelines.cli.cli import main
 from ledgerbeam.pipelines.console.reporter import Reporter
-from ledgerbeam.pipelines.flows.flow import FlowRunOptions
-from ledgerbeam.pipelines.flows.run import FlowRun, run_flow
+from ledgerbeam.pipelines.flows.run import FlowRun, run_steps
+from ledgerbeam.pipelines.flows.step import FlowRunOptions
 from tests.pipelines.flows.recorded import record, record_gather, record_scatter
 
 
@@ -81,7 +81,8 @@ def finished(flow: ledgerbeam.Flow) -> ledgerbeam.Flow:
 
 
 def run(flow: ledgerbeam.Flow) -> FlowRun:
-    return run_flow(flow, (), FlowRunOptions(), Reporter(quiet=True))
+    how = FlowRunOptions()
+    return run_steps(flow.title, flow.prepared((), how), how, Reporter(quiet=True))
 
 
 def test_with_nothing_there_all_is_new_and_nothing_is_written(folder: Path) -> None:

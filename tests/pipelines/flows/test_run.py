@@ -170,7 +170,7 @@ def test_a_step_that_is_not_complete_holds_up_what_reads_it_and_nothing_else(
     plan = json.loads(capsys.readouterr().out)
     assert [step["sources"]["failed"] for step in plan["steps"]] == [1, 0, 0]
     with pytest.raises(TasksFailedError, match="seven"):
-        ledgerbeam.run("flow.toml").raise_for_failures()
+        ledgerbeam.run_flow("flow.toml").raise_for_failures()
     put(folder, "d", 2)
     assert main(["run", "flow.toml"]) == 0
     assert "done: 3 of 3 steps complete" in capsys.readouterr().out
@@ -259,6 +259,6 @@ def test_an_interrupted_flow_says_how_far_it_came_and_goes_on(folder: Path) -> N
     assert found["steps"]["slow"]["interrupted"]
     assert found["steps"]["after"]["left"] == "the run was interrupted"
     (folder / "flow_waiting.py").write_text(waiting.replace("0.5", "0"))
-    done = ledgerbeam.run("flow.toml", on_job_change="accept").raise_for_failures()
+    done = ledgerbeam.run_flow("flow.toml", on_job_change="accept").raise_for_failures()
     assert 0 < done["slow"].sources < 34
     assert len(names(folder, "after")) == 34

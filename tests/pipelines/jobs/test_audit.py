@@ -184,6 +184,8 @@ def test_impurities_of_many_kinds_end_the_job(place: Workspace, function: str) -
 OWN = """
 import sys
 import ledgerbeam as lb
+from ledgerbeam.transforms import CommitTasks, MatchSources, PlanTasks, ProcessTask, ReadTasks, SkipCompleted
+from ledgerbeam.transforms import MapRecords, WriteTasks
 
 calls = 0
 
@@ -195,8 +197,8 @@ def counted(record):
 if __name__ == "__main__":
     with lb.Pipeline(ledger="own", name="own", progress=False, audit=sys.argv[1] if sys.argv[1:] else None) as p:
         _ = (
-            p | lb.MatchSources("texts/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks("9K") | lb.ReadTasks()
-            | lb.ProcessTask(lb.MapRecords(counted, "jsonl")) | lb.WriteTasks("own-out", "jsonl") | lb.CommitTasks()
+            p | MatchSources("texts/*.jsonl") | SkipCompleted() | PlanTasks("9K") | ReadTasks()
+            | ProcessTask(MapRecords(counted, "jsonl")) | WriteTasks("own-out", "jsonl") | CommitTasks()
         )
 """
 

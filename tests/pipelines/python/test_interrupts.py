@@ -100,9 +100,10 @@ def test_a_job_that_is_interrupted_while_it_imports_beam_can_be_repeated(sources
 @pytest.mark.slow
 @pytest.mark.parametrize("at", ["apache_beam.pipeline", "ledgerbeam.pipelines.own_pipeline"])
 def test_an_own_pipeline_that_is_interrupted_while_it_imports_can_be_repeated(sources: Path, at: str) -> None:
-    chain = 'lb.MatchSources("a.jsonl") | lb.SkipCompleted() | lb.PlanTasks() | lb.ReadTasks()'
-    chain += ' | lb.ProcessTask(lb.MapRecords(lambda r: r, "jsonl")) | lb.WriteTasks("out", "jsonl")'
-    call = f'with lb.Pipeline(ledger="L", name="x", workers=1) as pipeline: pipeline | {chain} | lb.CommitTasks()'
+    chain = 't.MatchSources("a.jsonl") | t.SkipCompleted() | t.PlanTasks() | t.ReadTasks()'
+    chain += ' | t.ProcessTask(t.MapRecords(lambda r: r, "jsonl")) | t.WriteTasks("out", "jsonl")'
+    call = 'with lb.Pipeline(ledger="L", name="x", workers=1) as pipeline:\n        import ledgerbeam.transforms as t\n'
+    call += f"        pipeline | {chain} | t.CommitTasks()"
     assert run(sources, call, at) == ["JobInterrupt True", "done"]
 
 

@@ -20,6 +20,8 @@ import apache_beam as beam
 import helpers
 from ledgerbeam.ledger import Task
 from ledgerbeam.io import JsonlFormat
+from ledgerbeam.transforms import CommitTasks, MatchSources, PlanTasks, ProcessTask, ReadTasks, SkipCompleted
+from ledgerbeam.transforms import WriteTasks
 
 LIMIT = 3
 
@@ -64,30 +66,30 @@ class Encode:
         return self.plain.encode([{**record, "suffix": self.suffix} for record in records])
 
 STEPS = [
-    lb.ProcessTask(short),
-    lb.ProcessTask(marked),
-    lb.ProcessTask(above(4)),
-    lb.ProcessTask(above(5)),
-    lb.ProcessTask(functools.partial(put, "a", 1)),
-    lb.ProcessTask(functools.partial(put, "z", 1)),
-    lb.ProcessTask(functools.partial(tagged, value=2)),
-    lb.ProcessTask(Once("c")),
-    lb.ProcessTask(Once("d")),
-    lb.ProcessTask(Once("e").twice),
-    lb.ProcessTask(lambda task: put("f", 6, task)),
-    lb.ProcessTask(lambda task: put("g", 7, task)),
-    lb.ProcessTask(short),
+    ProcessTask(short),
+    ProcessTask(marked),
+    ProcessTask(above(4)),
+    ProcessTask(above(5)),
+    ProcessTask(functools.partial(put, "a", 1)),
+    ProcessTask(functools.partial(put, "z", 1)),
+    ProcessTask(functools.partial(tagged, value=2)),
+    ProcessTask(Once("c")),
+    ProcessTask(Once("d")),
+    ProcessTask(Once("e").twice),
+    ProcessTask(lambda task: put("f", 6, task)),
+    ProcessTask(lambda task: put("g", 7, task)),
+    ProcessTask(short),
     beam.ParDo(Keep(4)).with_output_types(Task),
     beam.Map(lambda task, n: task, 8).with_output_types(Task),
 ]
 
 def tasks_done(**more):
     with lb.Pipeline(ledger="L", name="all", workers=2, **more) as pipeline:
-        tasks = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(task_records=5)
-        tasks |= lb.ReadTasks()
+        tasks = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(task_records=5)
+        tasks |= ReadTasks()
         for number, step in enumerate(STEPS):
             tasks |= f"Step{number}" >> step
-        tasks | lb.WriteTasks("out", Encode("s")) | lb.CommitTasks()
+        tasks | WriteTasks("out", Encode("s")) | CommitTasks()
     return pipeline.result.raise_for_failures().outcome.tasks
 
 try:
@@ -123,7 +125,7 @@ EDITS = {  # what takes the place of what, and what is said of it
     "10 * self|11 * self": "code Keep.process: changed",
     "n: task, 8|n: task, 9": "captured value argument 1 of partial <lambda> 3: was '8', is '9'",
     'Encode("s")|Encode("t")': "captured value 'suffix' of Encode: was",
-    "    lb.ProcessTask(short),\n    beam|    beam": "functions order: was",
+    "    ProcessTask(short),\n    beam|    beam": "functions order: was",
 }
 
 
@@ -157,14 +159,16 @@ def test_functions_of_all_kinds_travel_and_each_edit_is_named(programs: Programs
 
 FAILING = """
 import os
+from ledgerbeam.transforms import CommitTasks, MatchSources, PlanTasks, ProcessTask, ReadTasks, SkipCompleted
+from ledgerbeam.transforms import WriteTasks
 
 def strict(task):
     assert os.path.exists("mended")
     return task
 
 with lb.Pipeline(ledger="L", name="strict", workers=1) as pipeline:
-    chain = pipeline | lb.MatchSources(sys.argv[1]) | lb.SkipCompleted() | lb.PlanTasks("20K") | lb.ReadTasks()
-    chain | lb.ProcessTask(strict) | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+    chain = pipeline | MatchSources(sys.argv[1]) | SkipCompleted() | PlanTasks("20K") | ReadTasks()
+    chain | ProcessTask(strict) | WriteTasks("out", "jsonl") | CommitTasks()
 show(state=pipeline.result.state)
 """
 

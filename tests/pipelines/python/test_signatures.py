@@ -1,4 +1,4 @@
-"""The command line and the calls in Python are two faces of one thing: the same options, in names, values and words."""
+"""The command line, the calls in Python and their reference have the same options, from one table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import inspect
 import keyword
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,45 +16,33 @@ import pytest
 
 import ledgerbeam
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.calls.option_types import choices, expected_type, option_types
+from ledgerbeam.pipelines.calls import MODULES
+from ledgerbeam.pipelines.calls.call import spec_of
+from ledgerbeam.pipelines.calls.option_types import expected_type
 from ledgerbeam.pipelines.calls.result import JobInterrupt, ListedRows
 from ledgerbeam.pipelines.cli.parser import build_parser
 from tests.cases import each
 
-CALLS: dict[str, Callable[..., ledgerbeam.Result]] = {
-    name: getattr(ledgerbeam, name)
-    for name in (
-        *(
-            "convert",
-            "dedup",
-            "group",
-            "index",
-            "join",
-            "map",
-            "materialize",
-            "merge",
-            "publish",
-            "repartition",
-            "shuffle",
-            "sort",
-        ),
-        *("split", "tokenize", "verify"),
-    )
-}
+CALLS: dict[str, Callable[..., ledgerbeam.Result]] = {name: getattr(ledgerbeam, name) for name in MODULES}
 CONSOLE = {"help", "json", "quiet", "debug"}
 """Options of the command line alone; all but the last stand for `progress`."""
 
 OF_PYTHON = {"progress", "options", "debug"}
 """Parameters of calls alone: how it is told of, and what follows ``--``."""
 
-EMPTY: dict[Any, set[str]] = {(): {"all", "train=*"}, "": {"the main dataset"}}
-"""What help says of defaults that are empty."""
-
 
 def actions(command: str) -> dict[str, argparse.Action]:
     """Return the options and arguments of a command by the names that calls have for them."""
     (commands,) = (one for one in build_parser()._actions if isinstance(one, argparse._SubParsersAction))
     return {_name(action): action for action in commands.choices[command]._actions}
+
+
+def test_a_command_shows_the_defaults_and_the_flags_of_the_table() -> None:
+    shown = {name: (action.help or "") % {"choices": ""} for name, action in actions("dedup").items()}
+    assert shown["task_bytes"].endswith("(default: 64M)")
+    assert "of --near, in place of --minhash" in shown["threshold"]
+    documented_near = documented("dedup")["threshold"]
+    assert "of `near`, in place of `minhash`" in documented_near.replace("Of", "of")
 
 
 def _name(action: argparse.Action) -> str:
@@ -76,12 +64,6 @@ def documented(command: str) -> dict[str, str]:
     return {name: " ".join(words.split()) for name, words in found}
 
 
-def every_parameter() -> Iterator[tuple[str, str]]:
-    for command in CALLS:
-        for name in parameters(command):
-            yield command, name
-
-
 @each("command", CALLS)
 def test_every_option_is_a_parameter_and_the_other_way_round(command: str) -> None:
     assert set(actions(command)) - CONSOLE == set(parameters(command)) - OF_PYTHON
@@ -94,17 +76,6 @@ def test_the_parser_holds_no_default_of_its_own(command: str) -> None:
 
 
 @each("command", CALLS)
-def test_what_help_says_of_defaults_is_what_the_signature_has(command: str) -> None:
-    for name, action in actions(command).items():
-        said = re.findall(r"\(default: ([^)]*)\)", (action.help or "").replace("%%", "%"))
-        default = parameters(command)[name].default if name in parameters(command) else None
-        if not said or default is None:  # None has words of its own
-            continue
-        shown = f"{default:g}" if isinstance(default, float) else str(default)
-        assert said[0] in EMPTY.get(default, {shown}), name
-
-
-@each("command", CALLS)
 def test_what_must_be_given_must_be_given_in_both(command: str) -> None:
     required = {name for name, one in actions(command).items() if one.required and one.nargs != "*"}
     empty = inspect.Parameter.empty
@@ -114,25 +85,16 @@ def test_what_must_be_given_must_be_given_in_both(command: str) -> None:
 
 @each("command", CALLS)
 def test_what_the_command_line_reads_is_of_the_type_that_the_call_takes(command: str) -> None:
-    types = option_types(CALLS[command])
+    rows = spec_of(command).rows
     for name, action in actions(command).items():
-        if name not in types:
+        if name not in rows:
             continue
         for text in ("3", "a=1", "a", "1.5", '{"a": 1}'):
             with contextlib.suppress(argparse.ArgumentTypeError, ValueError):
                 read = True if action.nargs == 0 else action.type(text) if callable(action.type) else text
                 value = [read] if isinstance(action, argparse._AppendAction) else read
                 if action.choices is None or value in action.choices:
-                    assert expected_type(value, types[name]) is None, (name, value)
-
-
-@each("command", CALLS)
-def test_both_take_the_same_words(command: str) -> None:
-    taken = choices(CALLS[command])
-    for name, action in actions(command).items():
-        if name != "to" and action.choices is not None:  # formats of other packages come to it
-            assert set(action.choices) == set(taken[name]) - {None}, name
-    assert set(taken) <= {name for name, one in actions(command).items() if one.choices is not None}
+                    assert expected_type(value, rows[name].hint) is None, (name, value)
 
 
 @each("command", CALLS)
@@ -140,34 +102,11 @@ def test_every_parameter_is_documented_in_order(command: str) -> None:
     assert list(documented(command)) == list(parameters(command))
 
 
-def test_what_several_calls_take_is_documented_in_the_same_words() -> None:
-    own = {
-        "as_",
-        "bucket_bytes",
-        "by",
-        "columns",
-        "drop_parts",
-        "dtype",
-        "function",
-        "on_error",
-        "output",
-        "pack",
-        "patterns",
-        "storage_options",
-        "task_bytes",
-        "to",
-    }
-    texts: dict[str, set[str]] = {}
-    for command, name in every_parameter():
-        texts.setdefault(name, set()).add(documented(command)[name])
-    assert {name for name, found in texts.items() if len(found) > 1} <= own
-
-
 @pytest.mark.parametrize("command", CALLS)
 def test_help_of_a_call_is_a_page_with_its_signature(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     help(CALLS[command])
     shown = capsys.readouterr().out
-    assert f"function {command} in module ledgerbeam.pipelines.calls.{command}" in shown
+    assert f"function {command} in module ledgerbeam.pipelines.calls.{MODULES[command]}" in shown
     assert "-> 'Result'" in shown
     for part in ("Args:", "Returns:", "Raises:"):
         assert part in shown

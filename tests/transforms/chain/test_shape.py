@@ -20,6 +20,16 @@ import ledgerbeam as lb
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.io import JsonlFormat
 from ledgerbeam.ledger import Task
+from ledgerbeam.transforms import (
+    CommitTasks,
+    MatchSources,
+    PlanTasks,
+    ProcessTask,
+    ReadTasks,
+    Scatter,
+    SkipCompleted,
+    WriteTasks,
+)
 from ledgerbeam.transforms.chain.base import TASKS
 from ledgerbeam.transforms.chain.shape import find_chain
 
@@ -87,7 +97,7 @@ def group_by_key(tasks: Any) -> Any:
 
 
 def flatten(tasks: Any) -> Any:
-    return (tasks | "A" >> lb.ProcessTask(keep), tasks | "B" >> lb.ProcessTask(keep)) | "Both" >> beam.Flatten()
+    return (tasks | "A" >> ProcessTask(keep), tasks | "B" >> ProcessTask(keep)) | "Both" >> beam.Flatten()
 
 
 def side_input(tasks: Any) -> Any:
@@ -146,53 +156,53 @@ INSIDE: dict[Callable[[Any], Any], str] = {
 
 
 def build(pipeline: beam.Pipeline, folder: Path, inside: Callable[[Any], Any] = lambda tasks: tasks) -> None:
-    tasks = inside(begin(pipeline, folder) | lb.PlanTasks(task_records=2) | lb.ReadTasks())
-    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    tasks = inside(begin(pipeline, folder) | PlanTasks(task_records=2) | ReadTasks())
+    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
 
 
 def begin(pipeline: beam.Pipeline, folder: Path) -> Any:
-    return pipeline | lb.MatchSources(str(folder / "*.jsonl")) | lb.SkipCompleted()
+    return pipeline | MatchSources(str(folder / "*.jsonl")) | SkipCompleted()
 
 
 def without_skip(pipeline: beam.Pipeline, folder: Path) -> None:
-    tasks = pipeline | lb.MatchSources(str(folder / "*.jsonl")) | lb.PlanTasks() | lb.ReadTasks()
-    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    tasks = pipeline | MatchSources(str(folder / "*.jsonl")) | PlanTasks() | ReadTasks()
+    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
 
 
 def without_write(pipeline: beam.Pipeline, folder: Path) -> None:
-    begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.CommitTasks()
+    begin(pipeline, folder) | PlanTasks() | ReadTasks() | CommitTasks()
 
 
 def without_commit(pipeline: beam.Pipeline, folder: Path) -> None:
-    begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
+    begin(pipeline, folder) | PlanTasks() | ReadTasks() | WriteTasks(str(folder / "out"), "jsonl")
 
 
 def two_commits(pipeline: beam.Pipeline, folder: Path) -> None:
-    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks()
+    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks()
     for name in "ab":
-        written = tasks | f"Write{name}" >> lb.WriteTasks(str(folder / name), "jsonl")
-        written | f"Commit{name}" >> lb.CommitTasks()
+        written = tasks | f"Write{name}" >> WriteTasks(str(folder / name), "jsonl")
+        written | f"Commit{name}" >> CommitTasks()
 
 
 def of_sources(pipeline: beam.Pipeline, folder: Path) -> None:
-    tasks = begin(pipeline, folder) | "Some" >> beam.Map(lambda source: source) | lb.PlanTasks() | lb.ReadTasks()
-    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    tasks = begin(pipeline, folder) | "Some" >> beam.Map(lambda source: source) | PlanTasks() | ReadTasks()
+    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
 
 
 def after_writing(pipeline: beam.Pipeline, folder: Path) -> None:
-    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
-    tasks | "Late" >> lb.ProcessTask(keep) | lb.CommitTasks()
+    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks() | WriteTasks(str(folder / "out"), "jsonl")
+    tasks | "Late" >> ProcessTask(keep) | CommitTasks()
 
 
 def before_reading(pipeline: beam.Pipeline, folder: Path) -> None:
-    tasks = begin(pipeline, folder) | lb.PlanTasks() | "Early" >> lb.ProcessTask(keep) | lb.ReadTasks()
-    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    tasks = begin(pipeline, folder) | PlanTasks() | "Early" >> ProcessTask(keep) | ReadTasks()
+    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
 
 
 def two_chains(pipeline: beam.Pipeline, folder: Path) -> None:
     """A chain that ends nowhere, and the end of one that begins nowhere."""
-    begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks()
-    pipeline | beam.Create([]) | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    begin(pipeline, folder) | PlanTasks() | ReadTasks()
+    pipeline | beam.Create([]) | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
 
 
 WHOLE: dict[Callable[[beam.Pipeline, Path], None], str] = {
@@ -239,12 +249,12 @@ def test_a_chain_that_is_not_whole_is_refused_before_anything_runs(
 
 def test_all_that_is_refused_is_in_one_message(folder: Path) -> None:
     pipeline = beam.Pipeline()
-    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | "Spread" >> beam.Reshuffle()
+    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks() | "Spread" >> beam.Reshuffle()
     tasks = tasks | "Long" >> beam.Filter(bool) | "Same" >> beam.Map(lambda task: task).with_output_types(TASKS)
     others = beam.pvalue.AsList(pipeline | beam.Create([1]))
     tasks = tasks | "Aside" >> beam.Map(lambda task, _: task, others).with_output_types(TASKS)
     tasks = tasks | "Records" >> beam.Map(lambda record: {"id": record})
-    tasks | lb.WriteTasks(str(folder / "out"), "jsonl")
+    tasks | WriteTasks(str(folder / "out"), "jsonl")
     with pytest.raises(UnsupportedShapeError) as refused:
         find_chain(pipeline)
     lines = str(refused.value).splitlines()
@@ -256,9 +266,9 @@ def test_all_that_is_refused_is_in_one_message(folder: Path) -> None:
 
 def test_two_ends_of_one_chain_are_refused(folder: Path) -> None:
     pipeline = beam.Pipeline()
-    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
-    tasks | lb.CommitTasks()
-    tasks | "Twice" >> lb.CommitTasks()
+    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks() | WriteTasks(str(folder / "out"), "jsonl")
+    tasks | CommitTasks()
+    tasks | "Twice" >> CommitTasks()
     with pytest.raises(UnsupportedShapeError, match="2 transforms CommitTasks, 'CommitTasks' and 'Twice'"):
         find_chain(pipeline)
 
@@ -271,9 +281,9 @@ class Whole(beam.PTransform[Any, Any]):
         self.folder = folder
 
     def expand(self, pipeline: Any) -> Any:
-        read = begin(pipeline, self.folder) | beam.Reshuffle() | lb.PlanTasks() | "Again" >> beam.Reshuffle()
-        tasks = read | lb.ReadTasks() | lb.ProcessTask(keep) | beam.Map(lambda task: task).with_output_types(TASKS)
-        return tasks | lb.WriteTasks(str(self.folder / "out"), "jsonl") | lb.CommitTasks()
+        read = begin(pipeline, self.folder) | beam.Reshuffle() | PlanTasks() | "Again" >> beam.Reshuffle()
+        tasks = read | ReadTasks() | ProcessTask(keep) | beam.Map(lambda task: task).with_output_types(TASKS)
+        return tasks | WriteTasks(str(self.folder / "out"), "jsonl") | CommitTasks()
 
 
 def test_a_chain_is_found_in_transforms_of_the_user_with_its_functions(folder: Path) -> None:
@@ -288,8 +298,8 @@ def test_a_chain_is_found_in_transforms_of_the_user_with_its_functions(folder: P
 
 def test_what_comes_behind_the_chain_may_be_anything(folder: Path) -> None:
     pipeline = beam.Pipeline()
-    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
-    committed = tasks | lb.CommitTasks()
+    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks() | WriteTasks(str(folder / "out"), "jsonl")
+    committed = tasks | CommitTasks()
     words = pipeline | beam.Create(["a"])
     committed | Count.Globally() | beam.Map(lambda n, words: n, beam.pvalue.AsList(words))
     assert find_chain(pipeline).has_downstream
@@ -363,21 +373,21 @@ def test_what_does_nothing_may_stand_anywhere(folder: Path, inside: Callable[[An
     assert find_chain(pipeline).write.output == str(folder / "out")
 
 
-class Planned(lb.PlanTasks):
+class Planned(PlanTasks):
     """A transform of the chain that a user has changed."""
 
 
 def test_a_transform_that_a_user_has_derived_is_code_of_the_user(folder: Path) -> None:
     pipeline = beam.Pipeline()
-    tasks = begin(pipeline, folder) | Planned() | lb.ReadTasks() | lb.ProcessTask(keep)
-    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    tasks = begin(pipeline, folder) | Planned() | ReadTasks() | ProcessTask(keep)
+    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
     assert find_chain(pipeline).functions == (keep, Planned)
 
 
 def test_what_makes_keys_for_a_scatter_is_no_function_of_the_user(folder: Path) -> None:
     pipeline = beam.Pipeline()
-    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.ProcessTask(keep)
-    tasks | lb.Scatter(str(folder / "runs"), by="id") | lb.CommitTasks()
+    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks() | ProcessTask(keep)
+    tasks | Scatter(str(folder / "runs"), by="id") | CommitTasks()
     found = find_chain(pipeline)
     assert found.functions == (keep,)
     assert found.labels[-3:] == ("Scatter/Keys/ProcessTask", "Scatter/Scatter", "CommitTasks/CommitTasks")
@@ -394,33 +404,33 @@ def test_what_else_is_in_the_pipeline_comes_before_or_behind(folder: Path) -> No
 
 def twice(pipeline: beam.Pipeline, folder: Path) -> None:
     """Sources that come on two ways."""
-    pages = pipeline | lb.MatchSources(str(folder / "*.jsonl"))
+    pages = pipeline | MatchSources(str(folder / "*.jsonl"))
     both = (pages | "One" >> beam.Map(lambda page: page), pages | "Other" >> beam.Map(lambda page: page))
-    tasks = both | beam.Flatten() | lb.SkipCompleted() | lb.PlanTasks() | lb.ReadTasks()
-    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    tasks = both | beam.Flatten() | SkipCompleted() | PlanTasks() | ReadTasks()
+    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
 
 
 def leaving_late(pipeline: beam.Pipeline, folder: Path) -> None:
     """A branch that is applied when the chain is."""
-    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks()
-    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks()
+    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
     tasks | "Sizes" >> beam.Map(lambda task: len(task.records))
 
 
 def written_unread(pipeline: beam.Pipeline, folder: Path) -> None:
-    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
-    tasks | lb.ReadTasks() | lb.CommitTasks()
+    tasks = begin(pipeline, folder) | PlanTasks() | WriteTasks(str(folder / "out"), "jsonl")
+    tasks | ReadTasks() | CommitTasks()
 
 
 def unwritten(pipeline: beam.Pipeline, folder: Path) -> None:
-    begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.CommitTasks()
-    pipeline | beam.Create([]) | lb.WriteTasks(str(folder / "out"), "jsonl")
+    begin(pipeline, folder) | PlanTasks() | ReadTasks() | CommitTasks()
+    pipeline | beam.Create([]) | WriteTasks(str(folder / "out"), "jsonl")
 
 
 def of_pages(pipeline: beam.Pipeline, folder: Path) -> None:
-    pages = pipeline | lb.MatchSources(str(folder / "*.jsonl")) | "Some" >> beam.Map(lambda page: page)
-    tasks = pages | lb.SkipCompleted() | lb.PlanTasks() | lb.ReadTasks()
-    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    pages = pipeline | MatchSources(str(folder / "*.jsonl")) | "Some" >> beam.Map(lambda page: page)
+    tasks = pages | SkipCompleted() | PlanTasks() | ReadTasks()
+    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
 
 
 def of_numbers(pipeline: beam.Pipeline, folder: Path) -> None:
@@ -494,11 +504,5 @@ class Encoder:
 @pytest.mark.parametrize("to", ["jsonl", JsonlFormat(), Encoder()])
 def test_what_encodes_shards_is_a_function_of_the_user_if_it_is_no_format_of_ours(folder: Path, to: Any) -> None:
     pipeline = beam.Pipeline()
-    (
-        begin(pipeline, folder)
-        | lb.PlanTasks()
-        | lb.ReadTasks()
-        | lb.WriteTasks(str(folder / "out"), to)
-        | lb.CommitTasks()
-    )
+    (begin(pipeline, folder) | PlanTasks() | ReadTasks() | WriteTasks(str(folder / "out"), to) | CommitTasks())
     assert find_chain(pipeline).functions == ((to.encode,) if isinstance(to, Encoder) else ())

@@ -25,8 +25,8 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import pack_id, source_id
 from ledgerbeam.ledger.model.job import flat_parameters
 from ledgerbeam.ledger.model.rows import SourceRow
-from ledgerbeam.pipelines.cli.dry_run import cost_line
 from ledgerbeam.pipelines.cli.ledger.hosts import print_hosts
+from ledgerbeam.pipelines.cli.summary import cost_line
 from ledgerbeam.pipelines.console.reporter import (
     counting,
     describe_set_ups,

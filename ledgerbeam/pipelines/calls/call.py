@@ -1,0 +1,240 @@
+"""Public calls: from the values that a user gives to a checked call, and its run."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
+
+from ledgerbeam._base.names import check_root
+from ledgerbeam._base.process import hold_standard_descriptors
+from ledgerbeam._base.redaction import refuse_secrets, register_environment, register_secrets, without_secrets
+from ledgerbeam.errors import FunctionError, LedgerbeamError, UsageError
+from ledgerbeam.pipelines.calls import MODULES
+from ledgerbeam.pipelines.calls.interruptible import interruptible
+from ledgerbeam.pipelines.calls.values import given, parse_options
+
+if TYPE_CHECKING:  # the help of commands does without them
+    from ledgerbeam.pipelines.calls.call_spec import CallSpec
+    from ledgerbeam.pipelines.calls.result import Result
+    from ledgerbeam.pipelines.console.run_console import RunConsole
+    from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_URLS = {
+    "patterns": "a source",
+    "source": "a source",
+    "sources_from": "a list of sources",
+    "output": "an output",
+    "left": "a source",
+    "right": "a source",
+    "ledger": "a ledger",
+    "against": "a ledger",
+    "url": "a ledger",
+    "index_root": "a folder of indexes",
+    "base": "a folder",
+    "tokenizer": "a tokenizer",
+    "watch_file": "a watched file",
+    "profile": "a profile",
+}
+"""Options that are URLs, and the role of each in messages."""
+
+_ROOTS = ("output", "index_root", "ledger", "against")
+
+_refused: str | None = None
+
+
+class Values(SimpleNamespace):
+    """Values of all arguments and options of a call, read, by name."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class Runnable(Protocol):
+    """A call that is checked and not run."""
+
+    def result(self, console: RunConsole, /) -> Result:
+        """Run the call."""
+
+
+_specs: dict[str, CallSpec] = {}
+_calls: dict[str, Callable[..., Any]] = {}
+_builders: dict[str, Callable[[Values], Runnable]] = {}
+"""Specifications and functions of all calls; functions that return a call with a job for its values, not run."""
+
+
+def spec_of(name: str) -> CallSpec:
+    """Return the specification of a call by its name."""
+    importlib.import_module(f"{__package__}.{MODULES[name]}")
+    return _specs[name]
+
+
+def document(call: Any) -> None:
+    """Give a call its signature and its reference, if it has none yet; commands need neither."""
+    if not hasattr(call, "__signature__"):
+        call.__signature__ = call.spec.signature
+        call.__doc__ = call.spec.reference(call.__doc__ or "")
+
+
+def call_of(name: str) -> Callable[..., Any]:
+    """Return a call by its name."""
+    return _calls[spec_of(name).name]
+
+
+def refuse_calls(reason: str) -> None:
+    """Refuse every later call in this process, which is a worker of a job."""
+    global _refused  # noqa: PLW0603 - the process is a worker until it ends
+    _refused = reason
+
+
+def refuse_in_worker() -> None:
+    """Raise an error in a worker of a job.
+
+    Raises:
+        FunctionError: The process is a worker.
+    """
+    if _refused is not None:
+        raise FunctionError(_refused)
+
+
+def public(
+    spec: CallSpec, build: Callable[[Values], Runnable] | None = None
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Make a function a public call, with the signature and the reference of its specification.
+
+    Args:
+        spec: Specification of the call.
+        build: Function that returns the call for its values, checked and not run; None for a call without a job.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @interruptible
+        @functools.wraps(function)
+        def called(*args: _P.args, **options: _P.kwargs) -> _R:
+            refuse_in_worker()
+            try:
+                spec.signature.bind(*args, **options)
+            except TypeError as error:
+                raise TypeError(f"{spec.name}() {error}") from None
+            with errors_without_secrets():
+                return function(*args, **options)
+
+        called.spec = spec  # type: ignore[attr-defined]
+        _specs[spec.name], _calls[spec.name] = spec, called
+        if build is not None:
+            _builders[spec.name] = build
+        return called
+
+    return decorate
+
+
+@contextmanager
+def errors_without_secrets() -> Iterator[None]:
+    """Hide secrets in the errors of the body."""
+    try:
+        yield
+    except LedgerbeamError as error:
+        if error.args and (safe := without_secrets(str(error.args[0]))) != error.args[0]:
+            error.args = (safe, *error.args[1:])
+        raise
+
+
+def run_call(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Result:
+    """Run a call that has a job.
+
+    Args:
+        spec: Specification of the call.
+        arguments: Values of its arguments, one for each.
+        options: Values of the options that were given.
+
+    Raises:
+        JobInterrupt: Ctrl-C ended the run; its state is saved.
+        LedgerbeamError: The run ended early. Everything that was recorded stays recorded.
+        UsageError: The options exclude each other, or a value is invalid.
+    """
+    values, console = begin(spec, arguments, options)
+    return _builders[spec.name](values).result(console)
+
+
+def prepare(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> PreparedCall:
+    """Return a call that has a job, checked and not run.
+
+    Args:
+        spec: Specification of the call.
+        arguments: Values of its arguments, one for each.
+        options: Values of the options that were given.
+
+    Raises:
+        LedgerbeamError: A value is invalid.
+    """
+    with errors_without_secrets():
+        return cast("PreparedCall", _builders[spec.name](read_values(spec, arguments, options)))
+
+
+def begin(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Values, RunConsole]:
+    """Return the values of a call, and the console of its run; arguments and errors as of `read_values`."""
+    values = read_values(spec, arguments, options)
+    return values, console_of(values.progress)
+
+
+def read_values(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Values:
+    """Return the values of all arguments and options of a call.
+
+    Args:
+        spec: Specification of the call.
+        arguments: Values of its arguments, one for each.
+        options: Values of the options that were given.
+
+    Raises:
+        UsageError: A value is invalid, or a URL holds credentials.
+    """
+    hold_standard_descriptors()
+    register_environment()
+    spec.check(options)
+    register_secrets(given("storage_options", options.get("storage_options"), parse_options))
+    values = spec.parse(arguments, options)
+    check_urls(values)
+    return Values(**values)
+
+
+def check_urls(values: Mapping[str, Any]) -> None:
+    """Refuse URLs with credentials, and folders with `..` in their keys, before anything is named after them.
+
+    Args:
+        values: Values by name of option; each may be a list.
+    """
+    for name, what in _URLS.items():
+        value = values.get(name)
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            url = os.fspath(one) if isinstance(one, PathLike) else one
+            if isinstance(url, str):
+                refuse_secrets(url, what)
+                if name in _ROOTS:
+                    check_root(os.path.abspath(url) if "://" not in url else url)
+
+
+def console_of(progress: bool | RunConsole | None) -> RunConsole:
+    """Return the console of a run.
+
+    Args:
+        progress: Whether progress is shown, or the console itself; None shows it on a terminal and in a notebook.
+
+    Raises:
+        UsageError: `progress` is none of these.
+    """
+    if progress is not None and not isinstance(progress, bool):
+        if not hasattr(progress, "ended"):
+            raise UsageError(f"progress: expected True, False or None, found {progress!r:.80}")
+        return progress
+    from ledgerbeam.pipelines.console.python_console import PythonConsole
+
+    return PythonConsole(progress)

@@ -1,0 +1,291 @@
+"""Specifications of calls: the options of a call, its signature, its reference and the check of its values."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from os import PathLike
+from typing import Any, NamedTuple, Required, get_args, get_origin
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.pipelines.calls.option_types import expected_type, shown_value
+from ledgerbeam.pipelines.calls.values import (
+    OutputFormats,
+    given,
+    parse_columns,
+    parse_count,
+    parse_devices,
+    parse_options,
+    parse_seconds,
+    parse_size,
+    path,
+    paths,
+)
+
+REQUIRED = inspect.Parameter.empty
+"""The default of an option that must be given."""
+
+UNCHECKED = ("progress", "options")
+"""Options whose types are checked where they are used: the console, and the options of Beam."""
+
+_PARSERS: Mapping[str | None, Callable[[Any], Any]] = {
+    "BYTES": parse_size,
+    "ID,...": parse_devices,
+    "JSON": parse_options,
+    "N": parse_count,
+    "NAME,...": parse_columns,
+    "SECONDS": parse_seconds,
+}
+"""Functions that read values, by the name of the value in the help of a command."""
+
+_REQUIRED: Any = Required
+_WIDTH = 100
+"""Characters of a line in the reference of a call."""
+
+_JOB = """The same call again does only what is left. The command line with the same values runs the same job."""
+
+_JOB_RETURNS = """The result of the run. `Result.raise_for_failures` raises if tasks failed."""
+
+_JOB_RAISES = (
+    "JobMismatchError: The ledger belongs to a job that did something else; the message names the differences.",
+    "KeyboardInterrupt: Ctrl-C ended the run; its state is saved, and the same call resumes it.",
+    "LedgerbeamError: The run ended early. Everything that was recorded stays recorded.",
+    "UsageError: The options exclude each other, or a value is invalid.",
+)
+
+
+class Option(NamedTuple):
+    """One option of calls, commands and steps of flows.
+
+    Attributes:
+        group: Heading in the help of a command; empty for an option that the command line does not have.
+        text: Description, in lower case and without a full stop. Names of options stand in backquotes.
+        metavar: Name of the value in the help of a command.
+        default: Default value; `REQUIRED` for none.
+        unset: Meaning of a default that is None or empty.
+        parse: Function that reads the value, if `metavar` and type do not decide; it raises
+            `argparse.ArgumentTypeError`.
+        more: Sentences of the reference that the help of a command leaves out.
+        choices: Accepted formats, of which other packages may add some.
+        const: Value of the bare flag; None if the flag needs a value.
+        repeats: Whether the flag may be given several times.
+    """
+
+    group: str
+    text: str
+    metavar: str | None = None
+    default: Any = None
+    unset: str = ""
+    parse: Callable[[Any], Any] | None = None
+    more: str = ""
+    choices: OutputFormats | None = None
+    const: Any = None
+    repeats: bool = False
+
+    @property
+    def default_text(self) -> str:
+        """Return the default as readers see it; empty for an option that has none worth a word."""
+        if self.default in (None, (), "") or isinstance(self.default, bool):
+            return self.unset
+        return (
+            ""
+            if self.default is REQUIRED
+            else f"{self.default:g}"
+            if isinstance(self.default, float)
+            else str(self.default)
+        )
+
+
+class Row(NamedTuple):
+    """An option with its type.
+
+    Attributes:
+        hint: Type of the value in Python.
+        option: The option.
+    """
+
+    hint: Any
+    option: Option
+
+    @property
+    def parse(self) -> Callable[[Any], Any] | None:
+        """The function that reads the value; None for a value that is taken as it is."""
+        if self.option.parse is not None or self.option.metavar in _PARSERS:
+            return self.option.parse or _PARSERS[self.option.metavar]
+        kinds = [get_origin(kind) or kind for kind in get_args(self.hint)]
+        if PathLike not in kinds:
+            return None
+        return _several_paths if Iterable in kinds else path
+
+    def read(self, name: str, value: Any) -> Any:
+        """Return a value, read.
+
+        Args:
+            name: Name of the option.
+            value: The value as given, or the default.
+
+        Raises:
+            UsageError: The value is invalid.
+        """
+        parse = self.parse
+        if parse is None or (value is None and parse is not parse_options):
+            return value
+        return given(name, value, parse)
+
+
+def _several_paths(value: Any) -> list[str]:
+    return paths([value])
+
+
+def rows_of(options: type, changes: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Row]:
+    """Return the options of a `TypedDict` by name, in the order of their declaration.
+
+    Args:
+        options: `TypedDict` whose fields are `Annotated` with an `Option` each.
+        changes: Fields of `Option` that differ from the declaration, by option.
+    """
+    rows = {}
+    for name, annotated in options.__annotations__.items():
+        is_required = get_origin(annotated) is _REQUIRED
+        hint, option = get_args(get_args(annotated)[0] if is_required else annotated)
+        changed = {"default": REQUIRED} if is_required else {}
+        changed |= (changes or {}).get(name, {})
+        rows[name] = Row(hint, option._replace(**changed) if changed else option)
+    return rows
+
+
+class Argument(NamedTuple):
+    """A positional argument of a call and a command.
+
+    Attributes:
+        name: Name of the parameter.
+        hint: Type of the parameter.
+        metavar: Name in the help of a command.
+        text: Description, as of an `Option`.
+        parse: Function that reads the value.
+        several: Whether the argument takes any number of values.
+        more: Sentences of the reference that the help of a command leaves out.
+    """
+
+    name: str
+    hint: Any
+    metavar: str
+    text: str
+    parse: Callable[[Any], Any]
+    several: bool = False
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """One call, and the command of the same name.
+
+    Attributes:
+        name: Name of both.
+        summary: Summary of the command.
+        options: `TypedDict` whose fields are `Annotated` with an `Option` each.
+        arguments: Positional arguments, in order.
+        is_job: Whether the call runs a job, which a ledger makes restartable.
+        changes: Fields of `Option` that differ from the shared declaration, by option.
+        raises: Further errors, in the form ``Error: Reason.``
+        epilog: Last line of the command's help.
+    """
+
+    name: str
+    summary: str
+    options: type
+    arguments: tuple[Argument, ...]
+    is_job: bool = True
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    raises: tuple[str, ...] = ()
+    epilog: str = ""
+
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        """The options by name, in the order of their declaration."""
+        return rows_of(self.options, self.changes)
+
+    @property
+    def runs_beam(self) -> bool:
+        """Whether the call takes options of Beam."""
+        return "options" in self.rows
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """The signature of the call."""
+        kinds = inspect.Parameter
+        positional = [
+            kinds(one.name, kinds.VAR_POSITIONAL if one.several else kinds.POSITIONAL_OR_KEYWORD, annotation=one.hint)
+            for one in self.arguments
+        ]
+        named = [
+            kinds(name, kinds.KEYWORD_ONLY, annotation=row.hint, default=row.option.default)
+            for name, row in self.rows.items()
+        ]
+        return inspect.Signature([*positional, *named], return_annotation="Result")
+
+    def reference(self, text: str) -> str:
+        """Return the docstring of the call: its own text, its arguments, its result and its errors.
+
+        Args:
+            text: Docstring as written, which may end with the sections Returns and Raises.
+        """
+        own, cut, sections = inspect.cleandoc(text).partition("\n\nReturns:")
+        parts = [own, *([_JOB] if self.is_job else []), "Args:\n" + "\n".join(self._entries())]
+        if self.is_job:
+            parts += [_section("Returns", (_JOB_RETURNS,)), _section("Raises", (*self.raises, *_JOB_RAISES))]
+        return "\n\n".join(parts) + cut + sections
+
+    def _entries(self) -> Iterator[str]:
+        for one in self.arguments:
+            yield _entry(f"{one.name}: {sentence(one.text)} {one.more}")
+        for name, (_, option) in self.rows.items():
+            default = option.default_text if option.default in (None, (), "") else ""
+            meaning = f" ({'None' if option.default is None else 'empty'}: {default})" if default else ""
+            text = option.text.replace("{choices}", "" if option.choices is None else option.choices.shown)
+            yield _entry(f"{name}: {sentence(text, meaning)} {option.more}")
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Check the types of values.
+
+        Args:
+            options: Values by name of option.
+
+        Raises:
+            UsageError: A value is not of the type of its option.
+        """
+        for name, value in options.items():
+            if name not in UNCHECKED and (expected := expected_type(value, self.rows[name].hint)):
+                raise UsageError(f"{name}: expected {expected}, found {shown_value(name, value)}")
+
+    def parse(self, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of all arguments and options, read.
+
+        Args:
+            arguments: Values of the arguments, in order.
+            options: Values of the options that were given.
+
+        Raises:
+            UsageError: A value is invalid.
+        """
+        values = {one.name: one.parse(value) for one, value in zip(self.arguments, arguments, strict=True)}
+        for name, row in self.rows.items():
+            values[name] = row.read(name, options.get(name, row.option.default))
+        return values
+
+
+def sentence(text: str, end: str = "") -> str:
+    """Return the description of an option as a sentence."""
+    return f"{text[0].upper()}{text[1:]}{end}."
+
+
+def _section(title: str, entries: tuple[str, ...]) -> str:
+    return "\n".join([f"{title}:", *map(_entry, entries)])
+
+
+@lru_cache(None)
+def _entry(text: str) -> str:
+    return textwrap.fill(text.rstrip(), _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)

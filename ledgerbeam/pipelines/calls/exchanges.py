@@ -1,0 +1,327 @@
+"""``sort``, ``shuffle``, ``repartition``, ``group``, ``join`` and ``split``: exchange records by key."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict, Unpack
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.exchange.order import By
+from ledgerbeam.pipelines.calls.call import Values, public, run_call
+from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec, Option
+from ledgerbeam.pipelines.calls.options import (
+    FUNCTION_ERROR,
+    KEYS,
+    OUTPUT,
+    PATTERNS,
+    SOURCES,
+    URLS,
+    AnyJobOptions,
+    AuditOptions,
+    BaseOptions,
+    BucketOptions,
+    IndexOptions,
+    KeyOptions,
+    LimitOptions,
+    ListOptions,
+    Places,
+    ReadOptions,
+    RecordOptions,
+    ShardOptions,
+    StoreOptions,
+)
+from ledgerbeam.pipelines.calls.values import named_sources, parse_seed, parse_shares
+
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.calls.result import Result
+    from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+
+
+class ExchangeOptions(StoreOptions, IndexOptions, ReadOptions, ShardOptions, BucketOptions, AnyJobOptions, total=False):
+    """Options of exchanges that move records."""
+
+
+class SplitOptions(RecordOptions, ShardOptions, KeyOptions, BaseOptions, LimitOptions, AnyJobOptions, total=False):
+    """Options of `split`."""
+
+    parts: Required[
+        Annotated[
+            str | int | Mapping[str, int],
+            Option(
+                KEYS,
+                "names and shares of the parts, such as train=98,val=2; or a number of equal parts",
+                "NAME=SHARE,...",
+                parse=lambda value: dict(parse_shares(value)),
+                more='Also a mapping: `{"train": 98, "val": 2}`.',
+            ),
+        ]
+    ]
+
+
+class RepartitionOptions(ExchangeOptions, ListOptions, total=False):
+    """Options of `repartition`."""
+
+
+class SortOptions(RepartitionOptions, KeyOptions, total=False):
+    """Options of `sort`."""
+
+    descending: Annotated[bool, Option(KEYS, "put the greatest key first", default=False)]
+    nulls: Annotated[Literal["first", "last"], Option(KEYS, "place of the records whose key is null", default="last")]
+
+
+class ShuffleOptions(RepartitionOptions, total=False):
+    """Options of `shuffle`."""
+
+    seed: Annotated[int, Option(OUTPUT, "seed of the order", "N", default=0, parse=parse_seed)]
+
+
+class GroupOptions(RepartitionOptions, KeyOptions, AuditOptions, total=False):
+    """Options of `group`."""
+
+
+class JoinOptions(ExchangeOptions, KeyOptions, total=False):
+    """Options of `join`."""
+
+    right_by: Annotated[
+        By | None, Option(KEYS, "key of the records of the right side", "KEY", unset="the key of the left side")
+    ]
+    right_columns: Annotated[
+        str | Iterable[str],
+        Option(SOURCES, "read only these columns of the files of the right side", "NAME,...", default=(), unset="all"),
+    ]
+    how: Annotated[
+        Literal["inner", "left", "semi", "anti"],
+        Option(
+            OUTPUT,
+            "records to write: pairs with the same key (inner), and also records of the left side without a match "
+            "(left); or unchanged records of the left side with a match (semi), or without one (anti)",
+            default="inner",
+        ),
+    ]
+    suffix: Annotated[
+        str | None,
+        Option(
+            OUTPUT,
+            "suffix for the name of a field of the right side that the left side also has",
+            "TEXT",
+            unset="such a field is an error",
+        ),
+    ]
+    as_: Annotated[
+        str | None,
+        Option(
+            OUTPUT,
+            "field for the whole record of the right side, in place of its fields; of a sample the member. It is null "
+            "without a match",
+            "NAME",
+        ),
+    ]
+
+
+_FUNCTION = str | Callable[..., Any]
+_CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "task_bytes": {"text": "size of a task of the first stage, which makes one run file", "default": "64M"},
+    "pack": {"group": SOURCES, "text": "pack small sources, so that a run file has about this size"},
+}
+SPLIT = CallSpec(
+    "split",
+    "write records in parts, all those of a key in one",
+    SplitOptions,
+    (PATTERNS,),
+    changes={"output": {"text": "folder to write below, with a folder for each part"}},
+    raises=(FUNCTION_ERROR,),
+)
+SORT = CallSpec(
+    "sort",
+    "write all records in the order of a key",
+    SortOptions,
+    (PATTERNS,),
+    changes=_CHANGES,
+    raises=(FUNCTION_ERROR,),
+)
+SHUFFLE = CallSpec(
+    "shuffle",
+    "write all records in an order that a seed decides",
+    ShuffleOptions,
+    (PATTERNS,),
+    changes=_CHANGES,
+)
+REPARTITION = CallSpec(
+    "repartition",
+    "write all records in their order, in shards of another size",
+    RepartitionOptions,
+    (PATTERNS,),
+    changes=_CHANGES,
+)
+GROUP = CallSpec(
+    "group",
+    "call a function with each key and its records",
+    GroupOptions,
+    (
+        Argument(
+            "function",
+            _FUNCTION,
+            "module:function",
+            "function of a key and an iterator of its records that returns a record, None, a list, Drop or Route; or a "
+            "class, built once in each worker process",
+            lambda value: value,
+            more="The name `module:object`, or the object itself. Records come in the order of sources and records.",
+        ),
+        PATTERNS,
+    ),
+    changes=_CHANGES,
+    raises=(FUNCTION_ERROR,),
+)
+JOIN = CallSpec(
+    "join",
+    "join the records of two sides by key",
+    JoinOptions,
+    (
+        Argument("left", Places, "LEFT", f"{URLS}, of the left side", lambda value: named_sources([value])),
+        Argument("right", Places, "RIGHT", "source URLs of the right side", lambda value: named_sources([value])),
+    ),
+    changes={
+        **_CHANGES,
+        "columns": {"text": "read only these columns of the Parquet and Arrow files of the left side"},
+    },
+    raises=(FUNCTION_ERROR,),
+)
+
+
+def _build_sort(values: Values) -> "PreparedCall":
+    from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
+    from ledgerbeam.pipelines.calls.job_values import job_call
+    from ledgerbeam.pipelines.exchange.orders import SortJob
+
+    key = key_choice(values.by, "key", descending=values.descending, nulls=values.nulls)
+    return job_call(SortJob(key=key, **gather_values(values)), values)
+
+
+@public(SORT, _build_sort)
+def sort(*patterns: Places, **options: Unpack[SortOptions]) -> "Result":
+    """Write all records in the order of a key. The shards, in the order of their names, are the sorted corpus."""
+    return run_call(SORT, (patterns,), options)
+
+
+def _build_shuffle(values: Values) -> "PreparedCall":
+    from ledgerbeam.pipelines.calls.exchange_values import gather_values
+    from ledgerbeam.pipelines.calls.job_values import job_call
+    from ledgerbeam.pipelines.exchange.orders import ShuffleJob
+    from ledgerbeam.pipelines.exchange.partition import KeyChoice
+
+    return job_call(ShuffleJob(key=KeyChoice("shuffle", seed=values.seed), **gather_values(values)), values)
+
+
+@public(SHUFFLE, _build_shuffle)
+def shuffle(*patterns: Places, **options: Unpack[ShuffleOptions]) -> "Result":
+    """Write all records in an order that only a seed, the names of the files and the numbers of the records decide."""
+    return run_call(SHUFFLE, (patterns,), options)
+
+
+def _build_repartition(values: Values) -> "PreparedCall":
+    from ledgerbeam.pipelines.calls.exchange_values import gather_values
+    from ledgerbeam.pipelines.calls.job_values import job_call
+    from ledgerbeam.pipelines.exchange.orders import RepartitionJob
+    from ledgerbeam.pipelines.exchange.partition import KeyChoice
+
+    return job_call(RepartitionJob(key=KeyChoice("place"), **gather_values(values)), values)
+
+
+@public(REPARTITION, _build_repartition)
+def repartition(*patterns: Places, **options: Unpack[RepartitionOptions]) -> "Result":
+    """Write all records in their order, in shards of about one size."""
+    return run_call(REPARTITION, (patterns,), options)
+
+
+def _build_group(values: Values) -> "PreparedCall":
+    from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
+    from ledgerbeam.pipelines.calls.job_values import job_call
+    from ledgerbeam.pipelines.exchange.orders import GroupJob
+    from ledgerbeam.pipelines.jobs.audit_share import audit_text
+    from ledgerbeam.pipelines.jobs.user_function import user_function
+    from ledgerbeam.user_code.objects import OF_A_GROUP, check_object
+
+    gathered = gather_values(values)
+    reduce = user_function(values.function)
+    check_object(reduce.reference, {}, OF_A_GROUP)
+    job = GroupJob(
+        key=key_choice(values.by, "hash"),
+        function=reduce.reference,
+        made_of=reduce.made_of,
+        audit=audit_text(values.audit),
+        **gathered,
+    )
+    return job_call(job, values)
+
+
+@public(GROUP, _build_group)
+def group(function: _FUNCTION, *patterns: Places, **options: Unpack[GroupOptions]) -> "Result":
+    """Call a function with each key and an iterator of the records that have it."""
+    return run_call(GROUP, (function, patterns), options)
+
+
+def _build_join(values: Values) -> "PreparedCall":
+    from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
+    from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call
+    from ledgerbeam.pipelines.exchange.join import JoinJob
+
+    left = file_sources_of(values, patterns=values.left)
+    right = file_sources_of(values, patterns=values.right, columns=values.right_columns)
+    gathered = gather_values(values, left)
+    key = key_choice(values.by, "hash")
+    if values.right_by is None:
+        right_key = key_choice(values.by, "match")
+    else:
+        right_key = key_choice(values.right_by, "match", option="right_by")
+    fields = joined_fields(values.how, values.suffix, values.as_)
+    job = JoinJob(key=key, right=right, right_key=right_key, how=values.how, **fields, **gathered)
+    return job_call(job, values)
+
+
+@public(JOIN, _build_join)
+def join(left: Places, right: Places, **options: Unpack[JoinOptions]) -> "Result":
+    """Join the records of two sides that have the same key.
+
+    A joined record has the fields of the left record, then the fields of the right record that are not the key. A key
+    that is null or missing matches nothing.
+    """
+    return run_call(JOIN, (left, right), options)
+
+
+class JoinedFields(TypedDict):
+    """Fields of a joined record that come from the right side, by the names of `JoinJob`."""
+
+    suffix: str | None
+    under: str | None
+
+
+def joined_fields(how: str, suffix: str | None, under: str | None) -> JoinedFields:
+    """Return how records of a join are made.
+
+    Raises:
+        UsageError: The options cannot mean anything together.
+    """
+    if how in ("semi", "anti") and not suffix is under is None:
+        raise UsageError(f"--how {how} writes records of the left side alone: leave --suffix and --as out")
+    if suffix is not None and under is not None:
+        raise UsageError("--as gives all of the right side one field, and --suffix its fields other names: give one")
+    if "" in (suffix, under):
+        raise UsageError("expected a text behind --suffix and --as, found none")
+    return {"suffix": suffix, "under": under}
+
+
+def _build_split(values: Values) -> "PreparedCall":
+    from ledgerbeam.pipelines.calls.exchange_values import key_choice, output_values
+    from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call, run_values_of
+    from ledgerbeam.pipelines.exchange.split import SplitJob
+
+    files = file_sources_of(values)
+    written = output_values(values)
+    key = key_choice(values.by, "hash")
+    return job_call(
+        SplitJob(files=files, key=key, parts=tuple(values.parts.items()), **written, **run_values_of(values)), values
+    )
+
+
+@public(SPLIT, _build_split)
+def split(*patterns: Places, **options: Unpack[SplitOptions]) -> "Result":
+    """Write records in parts, all those of a key in one: for training and evaluation, for example."""
+    return run_call(SPLIT, (patterns,), options)
