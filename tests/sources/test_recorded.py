@@ -140,7 +140,7 @@ def test_a_file_that_is_replaced_while_its_content_is_compared_is_told_as_that(
         return content_checksum(blocks, **like)
 
     monkeypatch.setattr(kind, "content_checksum", compared)
-    with pytest.raises(ChangedSourceError, match="written, replaced or renamed while they were read"):
+    with pytest.raises(ChangedSourceError, match="written, replaced or renamed while it was read"):
         with_file_marks(source, {})
 
 

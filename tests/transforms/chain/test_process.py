@@ -473,5 +473,5 @@ def test_a_batch_observes_nothing() -> None:
         return batch
 
     made = TestBatches().batch(observing, 1)
-    with pytest.raises(UnsupportedShapeError, match=r"observing observed seen by ledgerbeam\.stats for a batch"):
+    with pytest.raises(UnsupportedShapeError, match=r"observing observed seen with ledgerbeam\.stats for a batch"):
         list(made.process(tasks()[0]))
