@@ -1,8 +1,8 @@
-/* The inner loops of ledgerbeam.io that interpreted Python is too slow for.
+/* Inner loops of ledgerbeam.io that are too slow in interpreted Python.
  *
- * Each does the common case only and stops before what is not: the caller goes on in Python, which words all errors.
- * No buffer is held beyond a call, nothing is mapped, and the GIL is released around system calls. native.py has the
- * meaning of each function; its limits are checked here again.
+ * Each function handles the common case only and stops before any other: the caller continues in Python, which raises
+ * all errors. No buffer is kept after a call, no file is mapped, and the GIL is released around system calls. native.py
+ * documents the functions. Their limits are checked here again.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -25,19 +25,19 @@
 #endif
 
 #define TAR_BLOCK 512
-#define TAR_PEEK 4096 /* most bytes of one read of a scan */
+#define TAR_PEEK 4096 /* greatest size of one read of a scan */
 
-#define GROUP 32 /* most members of a sample that are compared with each other here */
+#define GROUP 32 /* greatest number of members of a sample that is compared here */
 
-#define MOST_SAMPLE (8 << 20) /* bytes of a sample that is read here, at most */
-#define LEAD 2048 /* bytes before a sample that are read with it: headers of the previous one */
+#define MOST_SAMPLE (8 << 20) /* greatest size of a sample that is read here, in bytes */
+#define LEAD 2048 /* bytes before a sample that are read too: headers of the previous sample */
 
-#define MOST_LINE (8 << 20) /* bytes of a line that is read here, at most */
+#define MOST_LINE (8 << 20) /* greatest size of a line that is read here, in bytes */
 #define WIDE 19 /* digits of the shortest integer beyond 64 bits */
-#define BATCH 64 /* system calls between two looks at the GIL */
+#define BATCH 64 /* system calls each time the GIL is released */
 
-/* Fills a buffer from a file: how many bytes there were, fewer than asked at the end of the file and after an error, an
- * interrupt by a signal included. */
+/* Fills a buffer from a file. Returns the number of bytes: fewer than requested at the end of the file, and after an
+ * error or an interrupt by a signal. */
 static Py_ssize_t
 read_fully(int fd, char *into, Py_ssize_t size, int64_t position)
 {
@@ -68,7 +68,7 @@ load_u64(const char *array, Py_ssize_t place)
 
 /* ---- tar ---- */
 
-/* Reads `count` octal digits and the NUL or blank after them; 0 when there is anything else. */
+/* Reads `count` octal digits and the NUL or blank after them. Returns 0 for any other content. */
 static int
 octal(const unsigned char *field, int count, uint64_t *value)
 {
@@ -84,8 +84,7 @@ octal(const unsigned char *field, int count, uint64_t *value)
     return field[count] == 0 || field[count] == ' ';
 }
 
-/* Tells whether a header needs nothing else to be understood and has the right checksum; gives its size, which has at
- * most 33 bits. */
+/* Returns whether a header is complete by itself and has a correct checksum. Sets its size, which has at most 33 bits. */
 static int
 plain_header(const unsigned char *header, uint64_t *size)
 {
@@ -117,7 +116,7 @@ padded(uint64_t size)
     return (size + TAR_BLOCK - 1) & ~(uint64_t)(TAR_BLOCK - 1);
 }
 
-/* Where a scan puts what it finds. */
+/* Results of a scan. */
 typedef struct {
     char *headers;
     char *sizes;
@@ -125,8 +124,8 @@ typedef struct {
     Py_ssize_t count;
 } Found;
 
-/* Chases through bytes from `offset` on: to where the next header would be, which may lie past the end. Stops early
- * when there is no more room, and at a header that is not plain, which sets `odd`. */
+/* Walks headers in bytes from `offset` on. Returns the offset of the next header, which may be past the end. Stops
+ * early if the results are full, and at a header that is not plain, which sets `odd`. */
 static uint64_t
 chase(const unsigned char *data, uint64_t length, uint64_t offset, Found *found, int *odd)
 {
@@ -205,8 +204,8 @@ scan_bytes_headers(PyObject *Py_UNUSED(self), PyObject *args)
     return PyLong_FromSsize_t(found.count);
 }
 
-/* Gives the length of a name's key, up to the first dot of its base name: 0 when it has no dot or is hidden, -1 for names
- * whose key is found otherwise. */
+/* Returns the length of the key of a name, up to the first dot of its base name. 0 if it has no dot or is hidden; -1 for
+ * names whose key has another rule. */
 static Py_ssize_t
 key_length(const char *name, Py_ssize_t length)
 {
@@ -221,7 +220,7 @@ key_length(const char *name, Py_ssize_t length)
     return dot == NULL || dot == name + base ? 0 : dot - name;
 }
 
-/* Whether a name has no letters after its key that lower case changes, as far as ASCII tells. */
+/* Returns whether all bytes of a name after its key are ASCII without capital letters. */
 static int
 is_lower(const char *name, Py_ssize_t key, Py_ssize_t length)
 {
@@ -238,7 +237,7 @@ group_names(PyObject *Py_UNUSED(self), PyObject *args)
 {
     PyObject *names;
     Py_buffer regular, starts;
-    const char *run[GROUP]; /* the names of the present sample */
+    const char *run[GROUP]; /* names of the current sample */
     Py_ssize_t lengths[GROUP], members = 0, key = 0, count = 0;
     int odd = 0;
     if (!PyArg_ParseTuple(args, "O!y*w*", &PyList_Type, &names, &regular, &starts)) {
@@ -285,7 +284,7 @@ group_names(PyObject *Py_UNUSED(self), PyObject *args)
     return PyLong_FromSsize_t(count);
 }
 
-/* A member of a sample: its raw name, up to the NUL or 100 bytes, and what it holds. */
+/* A member of a sample: its raw name, up to the NUL or 100 bytes, and its content. */
 typedef struct {
     const char *name;
     Py_ssize_t length;
@@ -294,8 +293,8 @@ typedef struct {
     Py_ssize_t size;
 } Item;
 
-/* Parses the header of a file that is complete by itself, and whose name has a plain key and an extension in lower case; 0
- * for all others. */
+/* Parses the header of a file that is complete by itself, with a plain key and an extension in lower case in its name.
+ * Returns 0 for all other headers. */
 static int
 plain_item(const char *header, Item *item, uint64_t *size)
 {
@@ -315,7 +314,7 @@ same_key(const Item *one, const Item *other)
     return one->key == other->key && memcmp(one->name, other->name, (size_t)one->key) == 0;
 }
 
-/* Bytes of a file from `base` on, in memory that is used again. */
+/* Bytes of a file from `base` on, in reused memory. */
 typedef struct {
     int fd;
     char *data;
@@ -323,7 +322,8 @@ typedef struct {
     int64_t base;
 } Window;
 
-/* Whether whole members of another key fill the range before a sample. Headers before the window are read one by one. */
+/* Returns whether whole members of another key fill the range before a sample. Headers before the window are read one
+ * by one. */
 static int
 follows_another(const Window *window, int64_t position, int64_t start, const Item *own)
 {
@@ -345,8 +345,8 @@ follows_another(const Window *window, int64_t position, int64_t start, const Ite
     return 0;
 }
 
-/* Finds the members of a sample, which fill `size` bytes, and looks at the header after them: how many there are, 0 when
- * that is not one whole sample, whose members all have one key and different names. */
+/* Finds the members of a sample in `size` bytes, and checks the header after them. Returns their number; 0 unless they are
+ * one whole sample, whose members have the same key and different names. */
 static Py_ssize_t
 find_items(const char *data, Py_ssize_t size, Item *items)
 {
@@ -372,12 +372,12 @@ find_items(const char *data, Py_ssize_t size, Item *items)
     return at == size && plain_item(data + size, &after, &stored) && !same_key(&after, items) ? count : 0;
 }
 
-/* Gives the length of the part of two names before their last dot; 0 when that is not the same or nothing follows it. */
+/* Returns the length of the common part of two names before their last dot; 0 if it differs or nothing follows the dot. */
 static Py_ssize_t
 stem_length(const Item *items)
 {
     Py_ssize_t stem = items[0].length - 1;
-    while (items[0].name[stem] != '.') { /* its key ends at a dot */
+    while (items[0].name[stem] != '.') { /* the key ends at a dot */
         stem--;
     }
     Py_ssize_t other = items[1].length - 1;
@@ -390,7 +390,7 @@ stem_length(const Item *items)
                : 0;
 }
 
-/* Makes a sample of members; NULL, perhaps without an error, when a name is not UTF-8. */
+/* Creates a sample from members. NULL, perhaps without an error, if a name is not UTF-8. */
 static PyObject *
 sample_of(const Item *items, Py_ssize_t count, Py_ssize_t key, PyTypeObject *kind)
 {
@@ -416,8 +416,8 @@ sample_of(const Item *items, Py_ssize_t count, Py_ssize_t key, PyTypeObject *kin
     return sample;
 }
 
-/* Reads the sample in [start, stop), where the one before begins at `before`; NULL, perhaps without an error, when that is
- * not one whole sample of plain files. */
+/* Reads the sample in [start, stop); the previous one starts at `before`. NULL, perhaps without an error, unless it is one
+ * whole sample of plain files. */
 static PyObject *
 read_sample(Window *window, uint64_t before, uint64_t start, uint64_t stop, int by_stem, PyTypeObject *kind)
 {
@@ -524,7 +524,7 @@ is_digit(char byte)
     return byte >= '0' && byte <= '9';
 }
 
-/* Whether the digits [first, stop) of JSON text are an integer, and one that may need more than 64 bits. */
+/* Returns whether the digits [first, stop) of JSON text are an integer that may need more than 64 bits. */
 static int
 is_wide(const char *bytes, Py_ssize_t size, Py_ssize_t first, Py_ssize_t stop)
 {
@@ -534,13 +534,13 @@ is_wide(const char *bytes, Py_ssize_t size, Py_ssize_t first, Py_ssize_t stop)
     return is_whole && (stop - first > WIDE || before == '-');
 }
 
-/* Whether JSON text has what looks like an integer beyond 64 bits. */
+/* Returns whether JSON text seems to have an integer beyond 64 bits. */
 static int
 has_wide(const char *bytes, Py_ssize_t size)
 {
-    Py_ssize_t first = 0; /* where a run of digits may begin: nothing before it is one */
+    Py_ssize_t first = 0; /* possible start of a run of digits; the byte before it is not a digit */
     while (size - first >= WIDE) {
-        Py_ssize_t last = first + WIDE - 1; /* if it is no digit, no long run begins up to it */
+        Py_ssize_t last = first + WIDE - 1; /* if it is not a digit, no long run starts at or before it */
         while (last >= first && is_digit(bytes[last])) {
             last--;
         }
@@ -560,19 +560,20 @@ has_wide(const char *bytes, Py_ssize_t size)
     return 0;
 }
 
-/* Makes an empty bytes object for the line [start, stop) and the newline before it; NULL, perhaps without an error, when
- * that cannot be a line. */
+/* Creates an empty bytes object for the line [start, stop) and the newline before it. NULL, perhaps without an error, if
+ * the range cannot be a line. */
 static PyObject *
 room_for(uint64_t start, uint64_t stop)
 {
-    /* Room is made before the bytes are known to be there, and a damaged offset can claim any size. */
+    /* The memory is allocated before the read, and a damaged offset can have any value. */
     if (stop <= start || stop > INT64_MAX || stop - start > MOST_LINE) {
         return NULL;
     }
     return PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(stop - start + (start > 0)));
 }
 
-/* Reads a line and the newline before it: whether they are all there, and the line's only newline is its last byte. */
+/* Reads a line and the newline before it. Returns whether both are complete and the only newline of the line is its last
+ * byte. */
 static int
 fill_line(int fd, char *line, Py_ssize_t size, uint64_t start)
 {
@@ -611,7 +612,7 @@ read_lines(PyObject *Py_UNUSED(self), PyObject *args)
             sizes[asked] = PyBytes_Size(lines[asked]);
             most -= sizes[asked];
         }
-        /* Nobody else sees the objects yet, so that they can be filled without the GIL. */
+        /* No other thread has the objects yet, so they can be filled without the GIL. */
         Py_BEGIN_ALLOW_THREADS
         while (filled < asked && fill_line(fd, raw[filled], sizes[filled], begins[filled])) {
             wide = wide || has_wide(raw[filled], sizes[filled]);
@@ -638,7 +639,7 @@ read_lines(PyObject *Py_UNUSED(self), PyObject *args)
 
 /* ---- files ---- */
 
-/* Writes a number as decimal text before `end`; gives its begin. Takes 20 bytes at most, and a sixth of snprintf's time. */
+/* Writes a number as decimal text before `end`, and returns its start. At most 20 bytes; six times as fast as snprintf. */
 static char *
 decimal(int64_t number, char *end)
 {
@@ -653,8 +654,8 @@ decimal(int64_t number, char *end)
     return end;
 }
 
-/* Appends what a file has to two lists: its size, and its time of modification in nanoseconds as decimal text. 0 when
- * that has more than 64 bits, -1 with an error. */
+/* Appends the size of a file, and its modification time in nanoseconds as decimal text, to two lists. Returns 0 if the
+ * time has more than 64 bits, -1 with an error. */
 static int
 add_description(const struct stat *file, PyObject *sizes, PyObject *versions)
 {
@@ -673,8 +674,8 @@ add_description(const struct stat *file, PyObject *sizes, PyObject *versions)
     return added ? 1 : -1;
 }
 
-/* Describes up to BATCH files of a folder from `first` on: how many, less than asked at the first that is no
- * file or cannot be described, -1 with an error. */
+/* Describes up to BATCH files of a folder from `first` on. Returns their number, up to the first name that is not a file
+ * or cannot be described; -1 with an error. */
 static Py_ssize_t
 stat_some(int folder, PyObject *names, Py_ssize_t first, PyObject *sizes, PyObject *versions)
 {
@@ -770,13 +771,13 @@ holds_null(PyObject *Py_UNUSED(self), PyObject *line)
         return NULL;
     }
     int found = 0;
-    for (Py_ssize_t i = 0; i + 3 < size; i++) { /* without a branch, so that the compiler takes many bytes at once */
+    for (Py_ssize_t i = 0; i + 3 < size; i++) { /* without a branch, so that the compiler vectorizes the loop */
         found |= (bytes[i] == 'n') & (bytes[i + 1] == 'u') & (bytes[i + 2] == 'l') & (bytes[i + 3] == 'l');
     }
     return PyBool_FromLong(found);
 }
 
-/* ---- the end of the process ---- */
+/* ---- message of a crash ---- */
 
 static char last_words[4096];
 static size_t last_words_size;
