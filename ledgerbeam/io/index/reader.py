@@ -20,6 +20,44 @@ from ledgerbeam.io.storage.urls import canonical_url
 
 _T = TypeVar("_T")
 
+NO_BYTES = -1
+"""The position of a record without a byte range in its source."""
+
+
+class RawRecord(NamedTuple):
+    """The raw bytes of a record, with its position in the source.
+
+    Attributes:
+        url: The source.
+        record: Number of the record in it, from 0; blank JSONL lines count.
+        start: Its first byte; for a compressed source in the decompressed data. `NO_BYTES` for a row of columns, which
+            has no byte range.
+        stop: One past its last byte, or `NO_BYTES`. The newline at the end of a line of JSONL is not included.
+        data: Its bytes; for a row of columns its JSON.
+    """
+
+    url: str
+    record: int
+    start: int
+    stop: int
+    data: bytes
+
+
+def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> list[RawRecord]:
+    """Return consecutive records in memory as `RawRecord`.
+
+    Args:
+        url: The source.
+        data: Their bytes, from the start of the first one on.
+        bounds: Offset of each in the source, and the end of the last one.
+        record: Number of the first one.
+    """
+    first = bounds[0]
+    return [
+        RawRecord(url, number, start, stop, data[start - first : stop - first])
+        for number, (start, stop) in enumerate(pairwise(bounds), record)
+    ]
+
 
 def number_of(index: int, count: int, url: str, kind: str = "record") -> int:
     """Return the number of a record, counted from the start.
@@ -406,42 +444,3 @@ class IndexedRecords(ABC, Generic[_T]):
     @abstractmethod
     def _read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Read the raw bytes of the records `[start, stop)`, at least one."""
-
-
-NO_BYTES = -1
-"""The position of a record without a byte range in its source."""
-
-
-class RawRecord(NamedTuple):
-    """The raw bytes of a record, with its position in the source.
-
-    Attributes:
-        url: The source.
-        record: Number of the record in it, from 0; blank JSONL lines count.
-        start: Its first byte; for a compressed source in the decompressed data. `NO_BYTES` for a row of columns, which
-            has no byte range.
-        stop: One past its last byte, or `NO_BYTES`. The newline at the end of a line of JSONL is not included.
-        data: Its bytes; for a row of columns its JSON.
-    """
-
-    url: str
-    record: int
-    start: int
-    stop: int
-    data: bytes
-
-
-def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> list[RawRecord]:
-    """Return consecutive records in memory as `RawRecord`.
-
-    Args:
-        url: The source.
-        data: Their bytes, from the start of the first one on.
-        bounds: Offset of each in the source, and the end of the last one.
-        record: Number of the first one.
-    """
-    first = bounds[0]
-    return [
-        RawRecord(url, number, start, stop, data[start - first : stop - first])
-        for number, (start, stop) in enumerate(pairwise(bounds), record)
-    ]
