@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: stage, share, time left; on a terminal and in a pipe."""
+"""Progress of a run: stage, share and time left, on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_without_a_task_it_tells_what_there_is_to_do() -> None:
         (HALF, 0.5),
         (replace(HALF, tasks=10), 0.25),
         (replace(HALF, tasks=39), 0.975),
-        (replace(HALF, tasks=200), 1 / 8),  # more than the sizes let expect
+        (replace(HALF, tasks=200), 1 / 8),  # more tasks than expected from the sizes
         (replace(HALF, tasks=200, least=0.94), 0.94),  # never less than before
         (replace(HALF, tasks=200, sources_done=2), 1 / 16),
         (replace(HALF, sources_done=10), 1.0),
@@ -91,7 +91,7 @@ def test_text_of_users_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -
 
 
 def on_a_terminal(workspace: Workspace, *args: str, columns: int = 120) -> tuple[int, str]:
-    """Run a command on a terminal; return its status and what it printed, without movements."""
+    """Run a command on a terminal; return its status and its output without cursor movements."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
     env = {**workspace.env, "TERM": "xterm"}

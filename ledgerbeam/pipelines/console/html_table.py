@@ -1,4 +1,4 @@
-"""Facts as a small table for notebooks."""
+"""Facts as an HTML table for notebooks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from ledgerbeam._base.redaction import printable, without_secrets
 
 MOST_SHOWN = 500
-"""Characters of a value that are shown at most."""
+"""Maximum number of characters of a value."""
 
 
 def html_table(caption: str, rows: Iterable[tuple[str, str | None]]) -> str:
     """Return facts as an HTML table, escaped and without secrets.
 
     Args:
-        caption: Names what the facts are of.
-        rows: Name and value of each; a fact without a value is left out.
+        caption: Caption of the table.
+        rows: Name and value of each fact; a fact without a value is left out.
     """
     cells = "".join(f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in rows if value)
     return f"<table><caption>{_shown(caption)}</caption>{cells}</table>"

@@ -1,4 +1,4 @@
-"""What a call in Python shows of a run, on a terminal or in a notebook, and what it logs."""
+"""Console of Python calls: progress on a terminal or in a notebook, and log lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PythonConsole:
     """The `RunConsole` of calls in Python: lines go to the logger ``ledgerbeam``, nothing to standard output.
 
     Args:
-        progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook only.
+        progress: Whether to show progress on standard error. None shows it on a terminal and in a notebook only.
     """
 
     command: Sequence[str] | None = None
@@ -41,7 +41,7 @@ class PythonConsole:
         _log.info("%s", printable(without_secrets(text)))
 
     def warn(self, text: str) -> None:
-        """Log a line that belongs to the course of the run; show it if progress is shown and nobody has the log."""
+        """Log a warning about the run. Also show it beside the progress if the log has no handler."""
         line = printable(without_secrets(text))
         _log.warning("%s", line)
         if self._lines is not None and not _is_logged():
@@ -49,7 +49,7 @@ class PythonConsole:
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Show progress while the body runs, if it is to be shown."""
+        """Show progress while the body runs, if progress is on."""
         with self._shown() as bar:
             self._bar = bar
             try:
@@ -72,7 +72,7 @@ class PythonConsole:
         return RunBar(console) if console.is_terminal else nullcontext()
 
     def update(self, now: RunProgress) -> None:
-        """Show where the run stands."""
+        """Show the progress of the run."""
         if self._bar is not None:
             self._bar.update(now)
         elif self._progress and self._lines is not None:
@@ -84,21 +84,21 @@ class PythonConsole:
             self._lines(f"{now.title}: {now.text()}")
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Show how far something of unknown length is, if progress is to be shown and there is a terminal."""
+        """Count something of unknown length, on a terminal if progress is not off, or if progress is on."""
         is_shown = self._progress is not False and _notebook() is None and sys.stderr.isatty()
         return counting(noun) if is_shown or self._progress else nullcontext(_ignore)
 
     def ended(self, result: Result) -> None:
-        """Log how the run ended."""
+        """Log the result of the run."""
         _log.info("%r", result)
 
 
 def _ignore(number: int, size: int) -> None:
-    """Take what is not shown."""
+    """Ignore a count that is not shown."""
 
 
 def _is_logged() -> bool:
-    """Return whether somebody takes what is logged; the handler of the library itself takes nothing."""
+    """Return whether the log has a handler besides the library's own null handler."""
     logger: logging.Logger | None = _log
     while logger is not None:
         if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
@@ -108,7 +108,7 @@ def _is_logged() -> bool:
 
 
 def _notebook() -> Any:
-    """Return what displays in the notebook that this process is the kernel of; None in other processes."""
+    """Return the module `IPython.display` if this process is the kernel of a notebook; None otherwise."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is None or getattr(shell, "kernel", None) is None:
@@ -117,7 +117,7 @@ def _notebook() -> Any:
 
 
 class _NotebookBar:
-    """The progress of a run in the output of a cell: text that is replaced, and lines above it."""
+    """Progress of a run in the output of a notebook cell: text that is updated, with lines above it."""
 
     def __init__(self, display: Any) -> None:
         self._display = display

@@ -1,6 +1,6 @@
-"""The output of commands: a progress bar on a terminal, plain lines elsewhere, one JSON object for programs.
+"""Output of commands: a progress bar on a terminal, plain lines elsewhere, one JSON object for programs.
 
-Rich is imported where something is drawn with it: it takes as long as a command that finds its job done.
+Rich is imported only where it is used: its import takes as long as a command whose job is already done.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 
 LINE_SECONDS = 10.0
-"""How often a line of progress is printed where there is no terminal."""
+"""Seconds between two progress lines without a terminal."""
 
 
 def plain_console(**options: Any) -> Console:
-    """Return a console that prints text as it is: `[a]` is no markup, `:b:` no emoji, and numbers have no colours."""
+    """Return a console that prints text unchanged: without markup such as `[a]`, emoji such as `:b:`, or colours."""
     from rich.console import Console  # noqa: PLC0415
 
     return Console(highlight=False, markup=False, emoji=False, **options)
 
 
 def count_nulled(store: LedgerStore) -> int | None:
-    """Return how many NaN and infinities a job has written as null; None if it refuses them.
+    """Return the number of NaN and infinities that a job has written as null; None if the job refuses them.
 
-    Only a job that writes null has its outputs looked through.
+    Only the outputs of a job that writes null are read.
     """
     job = store.job()
     if job is None or job.parameters.get("nan") != "null":
@@ -55,13 +55,13 @@ def timestamp(seconds: float) -> str:
 
 
 def describe_set_ups(found: Mapping[str, Any]) -> str:
-    """Return how often user code was set up in a run, and how long that took."""
+    """Return the number of set-ups of user code in a run, and their total and longest time."""
     times, longest = count(found["times"], "time"), duration(found["longest"])
     return f"{times}, {duration(found['seconds'])} in all, the longest {longest}"
 
 
 def json_bytes(value: Any, *, indent: bool = False) -> bytes:
-    """Encode JSON. Names that are not UTF-8 travel as escaped surrogates, which orjson refuses."""
+    """Encode JSON. Names that are not UTF-8 are written as escaped surrogates, which orjson refuses."""
     try:
         return orjson.dumps(value, json_form, orjson.OPT_INDENT_2 if indent else None)
     except TypeError:
@@ -69,15 +69,15 @@ def json_bytes(value: Any, *, indent: bool = False) -> bytes:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON object without secrets, the only thing on standard output when ``--json`` is asked for."""
+    """Print one JSON object without secrets. With ``--json``, standard output contains nothing else."""
     sys.stdout.buffer.write(json_bytes(plain_value(value), indent=True) + b"\n")
     sys.stdout.flush()
 
 
 def print_json_stream(head: dict[str, Any], name: str, rows: Iterable[Any]) -> None:
-    """Print one JSON object whose last member is a list of any length, one row a line, without holding it.
+    """Print one JSON object whose last member is a list of any length, one row per line, without holding the list.
 
-    The rows are printed as they are: they may be data of the user.
+    Rows are printed unchanged, with any secrets, because they may be user data.
     """
     out = sys.stdout.buffer
     out.write(json_bytes(plain_value(head), indent=True).removesuffix(b"\n}") + f',\n  "{name}": ['.encode())
@@ -96,7 +96,7 @@ def print_facts(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """Print rows under column heads, wide where the output is no terminal so that nothing is cut."""
+    """Print rows under column heads. Without a terminal the table is wide, so that no cell is cut."""
     from rich.table import Table  # noqa: PLC0415
 
     terminal = sys.stdout.isatty()
@@ -114,13 +114,13 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 
 @contextmanager
 def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
-    """Show on standard error how far something of unknown length is.
+    """Show a count of unknown total on standard error.
 
     Args:
-        noun: What is counted, in the singular.
+        noun: Name of the counted things, in the singular.
 
     Yields:
-        A function to call with how many were done, and their bytes, since it was called last.
+        A function to call with the number of things done since the last call, and their bytes.
     """
     from rich.progress import Progress, TextColumn  # noqa: PLC0415
 
@@ -178,23 +178,23 @@ class RunBar:
         self._bar.stop()
 
     def print(self, text: str) -> None:
-        """Print a line above the bar, which is drawn again below it."""
+        """Print a line above the bar."""
         self._console.print(text)
 
     def update(self, now: RunProgress) -> None:
-        """Show where the run stands."""
+        """Show the progress of the run."""
         share = now.share
         done = {"completed": 0, "total": None} if share is None else {"completed": 100 * share, "total": 100}
         self._bar.update(self._task, description=now.title, text=now.text(), **done)
 
 
 class Reporter:
-    """Tells of one run on the standard streams: the `RunConsole` of the command line.
+    """The `RunConsole` of the command line. It writes to the standard streams.
 
     Args:
-        as_json: Whether standard output is kept for one JSON object; lines then go to standard error.
-        quiet: Whether progress is left out.
-        command: The command line that asked for the run.
+        as_json: Whether standard output is reserved for one JSON object. All lines then go to standard error.
+        quiet: Whether to show no progress.
+        command: Command line of the run.
     """
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False, command: Sequence[str] | None = None) -> None:
@@ -209,7 +209,7 @@ class Reporter:
         self._print(text, sys.stderr if self.as_json else sys.stdout)
 
     def warn(self, text: str) -> None:
-        """Print a line that belongs to the course of the run."""
+        """Print a warning about the run on standard error."""
         self._print(text, sys.stderr)
 
     def _print(self, text: str, stream: TextIO) -> None:
@@ -220,7 +220,7 @@ class Reporter:
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Show progress while the body runs: what it lists, then what is passed to `update`."""
+        """Show progress while the body runs: first the listing, then the progress passed to `update`."""
         if self._quiet or not sys.stderr.isatty():
             yield
             return
@@ -232,7 +232,7 @@ class Reporter:
                 self._bar = None
 
     def update(self, now: RunProgress) -> None:
-        """Show where the run stands: on the bar, or as a line now and then where there is no terminal."""
+        """Show the progress of the run: on the bar, or without a terminal as a line every `LINE_SECONDS`."""
         if self._bar is not None:
             self._bar.update(now)
         elif not self._quiet and not sys.stderr.isatty() and time.monotonic() - self._last_line > LINE_SECONDS:
@@ -240,8 +240,8 @@ class Reporter:
             self._print(f"{now.title}: {now.text()}", sys.stderr)
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Show how far something of unknown length is; see the function of this name."""
+        """Count something of unknown length; see the function `counting`."""
         return counting(noun)
 
     def ended(self, result: Result) -> None:
-        """Take how the run ended: the command prints it."""
+        """Do nothing: the command prints the result."""

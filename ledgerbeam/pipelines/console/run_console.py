@@ -1,4 +1,4 @@
-"""Who is told of the course of a run: the command line, or what a call in Python shows and logs."""
+"""Interface of consoles, which receive the output and progress of a run."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ if TYPE_CHECKING:
 
 
 class RunConsole(Protocol):
-    """Is told of the course of a run.
+    """A receiver of the output and progress of a run: the command line or a Python call.
 
     Attributes:
-        command: The words of the command line that asked for the run; None if Python called it.
+        command: Words of the command line of the run; None for a Python call.
     """
 
     command: Sequence[str] | None
 
     def say(self, text: str) -> None:
-        """Take a line that belongs to the result."""
+        """Receive a line of the result."""
 
     def warn(self, text: str) -> None:
-        """Take a line that belongs to the course of the run."""
+        """Receive a warning about the run."""
 
     def progress(self) -> AbstractContextManager[None]:
         """Return a context in which progress is shown."""
 
     def update(self, now: RunProgress) -> None:
-        """Take where the run stands."""
+        """Receive the progress of the run."""
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Return a context in which something of unknown length is counted; see `console.counting`."""
+        """Return a context that counts something of unknown length; see `console.counting`."""
 
     def ended(self, result: Result) -> None:
-        """Take how the run ended; called before what is wrong with it is warned of or raised."""
+        """Receive the result of the run. Called before warnings about the result, and before its error is raised."""
 
 
 class PartConsole:
-    """Tells another console of one part of what was called for: progress shows its name.
+    """A console for one part of a call. It passes everything on and adds the name of the part to progress.
 
     Args:
-        console: Told of all parts.
-        name: Of the part.
+        console: Console of the call.
+        name: Name of the part.
     """
 
     def __init__(self, console: RunConsole, name: str) -> None:
@@ -55,11 +55,11 @@ class PartConsole:
         self.command = console.command
 
     def say(self, text: str) -> None:
-        """Take a line that belongs to the result."""
+        """Receive a line of the result."""
         self._console.say(text)
 
     def warn(self, text: str) -> None:
-        """Take a line that belongs to the course of the run."""
+        """Receive a warning about the run."""
         self._console.warn(text)
 
     def progress(self) -> AbstractContextManager[None]:
@@ -67,13 +67,13 @@ class PartConsole:
         return self._console.progress()
 
     def update(self, now: RunProgress) -> None:
-        """Take where the run stands."""
+        """Receive the progress of the run."""
         self._console.update(replace(now, part=": ".join(filter(None, [self._name, now.part]))))
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Return a context in which something of unknown length is counted."""
+        """Return a context that counts something of unknown length."""
         return self._console.counting(noun)
 
     def ended(self, result: Result) -> None:
-        """Take how the run ended."""
+        """Receive the result of the run."""
         self._console.ended(result)

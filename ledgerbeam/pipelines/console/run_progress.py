@@ -1,4 +1,4 @@
-"""How far a run is: its stage, the share of its work that is done, and the time left."""
+"""Progress of a run: its stage, the share of work that is done, and the time left."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from rich.filesize import decimal
 
 Stage = Literal["listing", "starting workers", "indexing", "working", "waiting"]
 
-_MOST_SHARE = 0.99  # while a source is open, however the number of tasks was estimated
+_MOST_SHARE = 0.99  # maximum share while a source is open, because the number of tasks is an estimate
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Where a run stands.
+    """Progress of a run.
 
     Attributes:
-        stage: What it does. Indexing is all that workers do before the first task: they read indexes, or build them.
-        sources_done: Sources complete, also before this run.
-        sources: Sources listed so far, complete or not.
-        skipped: Sources that were complete before this run.
+        stage: Current stage. Indexing is all work before the first task: reading or building indexes.
+        sources_done: Number of complete sources, including sources complete before this run.
+        sources: Number of sources listed so far, complete or not.
+        skipped: Number of sources that were complete before this run.
         is_listed: Whether the listing has ended.
-        tasks: Tasks recorded since this run began, also by others.
-        bytes: Bytes of their outputs; of tasks that index, of what they read.
-        expected: How many tasks the sources that were open are expected to make, by their sizes.
-        seconds: Since the first workers were started.
-        elsewhere: While this run waits for others: what they have in work, in words.
-        failed: Failed tasks of the job.
-        least: The share that was shown before; the next one is not less.
-        part: The stage of a job of several stages, in words; empty for a job of one.
+        tasks: Number of tasks recorded since the start of this run, by any run.
+        bytes: Bytes of the outputs of these tasks; for tasks that index, bytes that they read.
+        expected: Expected number of tasks of the open sources, from their sizes.
+        seconds: Seconds since the first workers started.
+        elsewhere: Work of other runs that this run waits for, in words.
+        failed: Number of failed tasks of the job.
+        least: Share that was shown last. The next share is not smaller.
+        part: Stage of a job of several stages, in words; empty for a job of one stage.
     """
 
     stage: Stage = "listing"
@@ -48,18 +48,18 @@ class RunProgress:
 
     @property
     def share(self) -> float | None:
-        """The share of this run's work that is done, never less than `least`; None while the listing goes on."""
+        """Share of this run's work that is done, at least `least`; None during the listing."""
         found = self._estimated_share
         return None if found is None else max(found, self.least)
 
     @property
     def title(self) -> str:
-        """What the run does: the stage of the job, and of the run."""
+        """Stage of the job and of the run, in words."""
         return f"{self.part}, {self.stage}" if self.part and self.stage != "working" else self.part or self.stage
 
     @property
     def _estimated_share(self) -> float | None:
-        """The share by tasks. If their number was estimated too low, by sources: those complete show it best."""
+        """Share of tasks that are done. If the estimated number of tasks is too low, the share of complete sources."""
         if not self.is_listed or not self.expected:
             return None
         left, done = self.sources - self.skipped, self.sources_done - self.skipped
@@ -71,20 +71,20 @@ class RunProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """The time left if what is left goes like what is done; None before anything is."""
+        """Estimated seconds left, at the rate so far; None before the first task is done."""
         share = self._estimated_share
         return self.seconds * (1 - share) / share if share and share < 1 and self.tasks else None
 
     def text(self) -> str:
-        """Return it in words, without the stage."""
+        """Return the progress in words, without the stage."""
         if not self.sources:
-            return ""  # runners that are not local list for themselves
+            return ""  # Beam runners do their own listing
         sources = f"{self.sources_done:,} of {count(self.sources, 'source')}"
         if self.stage == "listing" and not self.tasks:
             return count(self.sources, "source")
         if self.elsewhere:
             return f"{self.elsewhere}, {sources}"
-        # A narrow terminal cuts off the end: what matters most comes first.
+        # A narrow terminal cuts off the end, so the most important parts are first.
         parts = [] if self.share is None else [f"{100 * self.share:.0f} %"]
         if self.seconds_left is not None:
             parts.append(f"{duration(self.seconds_left)} left")

@@ -1,4 +1,4 @@
-"""What a call in Python shows: a bar on a terminal and in a notebook, elsewhere nothing unless it is asked for."""
+"""Progress of Python calls: a bar on a terminal and in a notebook, elsewhere lines only with `progress=True`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IMPORT_MS = 50
 
 
 class Display:
-    """What a kernel shows of a cell, which IPython would draw."""
+    """A stand-in for `IPython.display`."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
