@@ -1,1 +1,1 @@
-"""Predictions and samples of jobs."""
+"""Dry runs, cost estimates and samples of jobs."""

@@ -1,7 +1,7 @@
-"""What a job, or the rest of one, will cost: time, requests, bytes and disk, by the law of docs/scale.md.
+"""Cost estimates of a job or its remaining work: time, requests, bytes and disk, by the law of docs/scale.md.
 
-The law was measured on two cores with records of 100 bytes and a function that does nothing. Once a ledger has
-recorded tasks of the job itself, what a task takes and writes comes from there.
+The law was measured on two cores with records of 100 bytes and a function that does nothing. If a ledger has recorded
+tasks of the job, the time and output of a task come from the ledger.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ SOURCE_SECONDS = 0.0021
 MEMBER_SECONDS = 0.0002
 TASK_SECONDS = 0.0031
 BYTE_SECONDS = 32e-9
-"""Seconds of a worker: at the start, for each source, small source in a pack, task and byte."""
+"""Seconds of a worker: at the start, and per source, small source in a pack, task and byte."""
 
 LEDGER_START, LEDGER_SOURCE, LEDGER_MEMBER, LEDGER_TASK = 200_000, 500, 200, 600
-"""Bytes of a ledger on its disk: at the start, for each source, small source in a pack, and task."""
+"""Disk bytes of a ledger: at the start, and per source, small source in a pack, and task."""
 
 SOURCE_REQUESTS, READ_REQUESTS, WRITE_REQUESTS, LEDGER_REQUESTS = 6, 2, 2, 0.1
-"""Requests: for a source to find and make its index; for a task to read, to write, and to be recorded in a ledger on a
-store."""
+"""Requests to find a source and make its index; then of a task: to read, to write, and to record it in a ledger on an
+object store."""
 
 TASK_OUTPUTS = 2
-"""Files of a task: a shard and its index."""
+"""Number of files of a task: a shard and its index."""
 
 WORKER_MEMORY, TASK_MEMORY = 171_000_000, 9.8
-"""Bytes of memory of a worker: at the start, and for each byte of its task."""
+"""Bytes of memory of a worker: at the start, and per byte of its task."""
 
 OTHER_TASKS = (4, 16)
-"""How many times larger the tasks of other ways are."""
+"""Factors of the larger task sizes whose costs are shown as alternatives."""
 
 OTHER_HOSTS = (4, 16)
 
 MOST_SOURCES = 100_000
-"""Up to this number of sources, the rest of a job is estimated from their sizes; reading more would take too long."""
+"""Maximum number of sources whose sizes are read to estimate the remaining work; reading more takes too long."""
 
 SMALL_SOURCE = 1 << 20
-"""Sources below this size, in bytes on average, are better packed."""
+"""Mean size of sources in bytes below which packing is suggested."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast the tasks of a job were so far, on average.
+    """Mean time and output of the tasks of a job so far.
 
     Attributes:
-        seconds: Of a worker for each task.
-        written_bytes: Bytes that it wrote.
+        seconds: Worker seconds per task.
+        written_bytes: Bytes written per task.
     """
 
     seconds: float
@@ -64,11 +64,11 @@ class Pace:
 
 @dataclass(frozen=True)
 class Speed:
-    """Time that a function takes.
+    """Speed of a function.
 
     Attributes:
-        set_up: Seconds of a worker to import or build it.
-        seconds: Seconds of a worker for each byte of its records.
+        set_up: Seconds of a worker to import or build the function.
+        seconds: Seconds of a worker per byte of its records.
     """
 
     set_up: float
@@ -77,22 +77,22 @@ class Speed:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the work that is left will cost.
+    """Estimated cost of the remaining work.
 
     Attributes:
-        change: The option that makes this way of doing it another; empty for the job as it is.
-        sources: Open sources.
-        tasks: Their tasks, by their sizes.
-        read_bytes: Their bytes, without those of finished tasks.
-        worker_seconds: Of all workers together.
-        seconds: From start to end.
-        requests: To stores; 0 if everything is local.
-        outputs: Files or objects written.
-        output_bytes: Their size; None before the job has recorded any.
-        ledger_bytes: What the ledger grows by on its disk.
-        memory_bytes: Of a worker.
-        basis: ``law`` where the time is that of the law, without that of the function; ``measured`` where the function
-            was called with some records; ``recorded`` where tasks of the job itself have shown it.
+        change: Option that changes the job to this alternative; empty for the job as it is.
+        sources: Number of open sources.
+        tasks: Number of their tasks, from their sizes.
+        read_bytes: Bytes of the sources, without the bytes of finished tasks.
+        worker_seconds: Seconds of all workers together.
+        seconds: Seconds from start to end.
+        requests: Requests to object stores; 0 if everything is local.
+        outputs: Number of files or objects to write.
+        output_bytes: Size of the outputs in bytes; None before the job has recorded any.
+        ledger_bytes: Growth of the ledger on its disk in bytes.
+        memory_bytes: Memory of a worker in bytes.
+        basis: Source of the time. ``law``: the law alone, without the function. ``measured``: the law and the function,
+            called with some records. ``recorded``: recorded tasks of the job.
     """
 
     change: str
@@ -109,7 +109,7 @@ class Cost:
     basis: Literal["law", "measured", "recorded"]
 
     def with_another(self, other: Cost) -> Cost:
-        """Return what this and then another one cost."""
+        """Return the cost of this work followed by other work."""
         known = None not in (self.output_bytes, other.output_bytes)
         return Cost(
             "",
@@ -129,7 +129,7 @@ class Cost:
 
 @dataclass
 class _Amount:
-    """Sources, their members and tasks, and the bytes of the largest task."""
+    """Numbers of sources, members and tasks, and the bytes of the largest task."""
 
     sources: int = 0
     members: int = 0
@@ -139,14 +139,14 @@ class _Amount:
 
 @dataclass(frozen=True)
 class CostShape:
-    """What of a job shapes its cost, besides its sources.
+    """Parameters of a job that determine its cost, besides its sources.
 
     Attributes:
-        task_bytes: Size of a task; None where it is counted in records or places.
-        expected_tasks: Returns the number of tasks of a source, by its size.
-        is_packed: Whether small files are packed already, or cannot be.
-        workers: Local worker processes.
-        on_stores: Which of ``sources``, ``outputs`` and ``ledger`` lie on an object store.
+        task_bytes: Size of a task; None if it is counted in records or places.
+        expected_tasks: Returns the number of tasks of a source of a given size.
+        is_packed: Whether small files are packed already, or cannot be packed.
+        workers: Number of local worker processes.
+        on_stores: Subset of ``sources``, ``outputs`` and ``ledger`` that is on an object store.
     """
 
     task_bytes: int | None
@@ -157,7 +157,7 @@ class CostShape:
 
     @classmethod
     def of_job(cls, job: JobSpec) -> CostShape:
-        """Return that of a job, its ledger resolved."""
+        """Return the shape of a job whose ledger is resolved."""
         files = job.sources()
         places = job.places()
         places_of = {"outputs": places.pop("--output", []), "ledger": places.pop("--ledger", [])}
@@ -174,7 +174,7 @@ class CostShape:
 
     @classmethod
     def of_ledger(cls, store: LedgerStore) -> CostShape | None:
-        """Return that of the job of a ledger; None where its tasks have no size in bytes."""
+        """Return the shape of the job of a ledger; None if its tasks have no size in bytes."""
         job, runs = store.job(), store.runs()
         size: Any = None if job is None else job.parameters.get("task_bytes")
         if job is None or not runs or not isinstance(size, int) or job.parameters.get("task_records"):
@@ -186,19 +186,19 @@ class CostShape:
             lambda total: max(1, -(-total // size)),
             bool(job.parameters.get("pack_bytes")),
             int(runs[-1]["info"].get("workers") or 1),
-            # An index job has no folder of outputs, and before the first page of a listing there is no source.
+            # An index job has no output folder, and there is no source before the first page of a listing.
             frozenset(name for name, url in {**places, "ledger": store.url}.items() if url and not is_local(url)),
         )
 
 
 @dataclass
 class CostTally:
-    """Adds up the open sources of a job.
+    """Sums the cost of the open sources of a job.
 
     Args:
-        shape: That of the job.
-        pace: That of its tasks so far; None for that of the law.
-        speed: That of its function, if there is no pace; None if it is not known.
+        shape: Shape of the job.
+        pace: Pace of the tasks so far; None to use the law.
+        speed: Speed of the function, used without a pace; None if it is not known.
     """
 
     shape: CostShape
@@ -209,13 +209,13 @@ class CostTally:
     _amounts: dict[str, _Amount] = field(default_factory=dict)
 
     def add(self, size: int, members: int, done: int = 0, held: int | None = None) -> int:
-        """Add an open source of which some tasks are done; return how many are left.
+        """Add an open source and return the number of its remaining tasks.
 
         Args:
-            size: Its size in bytes.
-            members: How many packed files it has; 0 for a plain source.
-            done: How many of its tasks are done.
-            held: The bytes that it holds; None for its size.
+            size: Size of the source in bytes.
+            members: Number of packed files; 0 for a plain source.
+            done: Number of done tasks.
+            held: Size after decompression in bytes; None if it equals `size`.
         """
         held = size if held is None else held
         expected = 1 if members and self.shape.task_bytes else self.shape.expected_tasks(held)
@@ -237,11 +237,11 @@ class CostTally:
         amount.sources += 1
 
     def cost(self) -> Cost:
-        """Return what the job costs as it is."""
+        """Return the cost of the job as it is."""
         return self._cost("", self._here)
 
     def other_ways(self) -> Iterator[Cost]:
-        """Yield what it costs otherwise: in larger tasks, with small sources packed, or on several hosts."""
+        """Yield the costs of alternatives: larger tasks, packed small sources, or several hosts."""
         here = self._here
         if here.tasks < 2:
             return
@@ -273,7 +273,7 @@ class CostTally:
         work = self._held * byte_seconds if self.pace is None else self._here.tasks * self.pace.seconds
         worker_seconds = work + sources * SOURCE_SECONDS + members * MEMBER_SECONDS + tasks * TASK_SECONDS
         at_once = max(1, min(self.shape.workers * hosts, tasks))
-        start = START_SECONDS / 2 + speed.set_up if tasks else 0.0  # of two workers, which was measured
+        start = START_SECONDS / 2 + speed.set_up if tasks else 0.0  # START_SECONDS was measured with two workers
         return Cost(
             change,
             sources,
@@ -296,7 +296,7 @@ class CostTally:
         return "law" if self.speed is None else "measured"
 
     def _requests(self, amount: _Amount) -> int:
-        """Return the requests to whatever of sources, outputs and ledger lies on a store."""
+        """Return the requests for those of sources, outputs and ledger that are on an object store."""
         plain = 0 if amount.members else amount.sources
         found = {
             "sources": plain * SOURCE_REQUESTS + amount.members + amount.tasks * READ_REQUESTS,
@@ -307,14 +307,15 @@ class CostTally:
 
 
 def cost_of_rest(store: LedgerStore, states: Mapping[str, int]) -> Cost | None:
-    """Return what the rest of the job of a ledger will cost.
-
-    It is None if all is done, before the first run, where the job's tasks have no size in bytes, or of more than
-    `MOST_SOURCES` sources, which would take long to read.
+    """Return the estimated cost of the remaining work of a ledger's job.
 
     Args:
         store: The ledger.
-        states: Its number of sources by state, of `LedgerStore.status`.
+        states: Number of sources by state, from `LedgerStore.status`.
+
+    Returns:
+        The cost. None if all work is done, before the first run, if tasks have no size in bytes, or for more than
+        `MOST_SOURCES` sources.
     """
     if not states["open"] + states["failed"] or sum(states.values()) > MOST_SOURCES:
         return None
@@ -330,7 +331,7 @@ def cost_of_rest(store: LedgerStore, states: Mapping[str, int]) -> Cost | None:
 
 
 def _tasks_ratio(store: LedgerStore, shape: CostShape) -> float:
-    """Return how many tasks complete sources made for each that their sizes let expect: compressed ones make more."""
+    """Return recorded tasks per expected task of complete sources, at least 1. Compressed sources make more tasks."""
     done = expected = 0
     for row in store.sources():
         if row.state == "complete" and not row.members and row.size:
@@ -340,7 +341,7 @@ def _tasks_ratio(store: LedgerStore, shape: CostShape) -> float:
 
 
 def pace_of(store: LedgerStore | None) -> Pace | None:
-    """Return how fast the tasks of a ledger were; None if it has recorded none."""
+    """Return the mean time and output of the tasks of a ledger; None if it has no tasks."""
     totals = None if store is None else store.totals()
     if totals is None or not totals.tasks:
         return None

@@ -1,4 +1,4 @@
-"""What a run of a job would do and why, found out by reading alone: for ``--dry-run``."""
+"""Preview of a run for ``--dry-run``: pending work, removed outputs and refusals. It only reads."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ EXAMPLES = 5
 
 @dataclass
 class JobPreview:
-    """What a run would do.
+    """A preview of a run.
 
     Attributes:
         ledger: URL of the job's ledger.
-        is_new: Whether there is none yet.
-        differences: In what the job differs from the one that the ledger holds; one line each.
-        refusals: Why the run would be refused; none if it would begin.
-        sources: Number of sources by state: ``complete``, and those of `WORK`; ``gone`` are known and were not listed.
-        examples: A few of their URLs.
-        tasks: How many tasks the sources that have work left are expected to make, by their sizes, without those done.
-        outputs: Names of outputs that the run would remove in the end, a few of them.
-        removed: How many these are.
-        schema: The schemas of the outputs as JSON, if they are files of columns.
-        costs: What it would cost, first as it is, then in other ways.
+        is_new: Whether the ledger does not exist yet.
+        differences: Differences between the job and the job in the ledger, one line each.
+        refusals: Reasons why the run would be refused; empty if it would start.
+        sources: Number of sources by state: ``complete``, the states of `WORK`, and ``gone``: recorded but not listed.
+        examples: Up to `EXAMPLES` URLs by state.
+        tasks: Expected number of remaining tasks of the sources with work left, from their sizes.
+        outputs: Up to `EXAMPLES` names of outputs that the run would remove at its end.
+        removed: Number of outputs that the run would remove.
+        schema: Schemas of the outputs as JSON, if they are column files.
+        costs: Estimated costs: first of the job as it is, then of alternatives.
     """
 
     ledger: str
@@ -67,7 +67,7 @@ class JobPreview:
             examples.append(url)
 
     def add(self, other: JobPreview) -> None:
-        """Count what a run of another job would do that belongs to this one."""
+        """Add the preview of another job that belongs to this one."""
         self.is_new = self.is_new and other.is_new
         self.differences += other.differences
         self.refusals += other.refusals
@@ -80,7 +80,7 @@ class JobPreview:
         self.costs = [self.costs[0].with_another(other.costs[0])]
 
     def removes(self, name: str) -> None:
-        """Count an output that is removed."""
+        """Count an output that the run would remove."""
         self.removed += 1
         if len(self.outputs) < EXAMPLES:
             self.outputs.append(name)
@@ -95,18 +95,18 @@ def preview_job(
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> JobPreview:
-    """Find out what a run of a job would do. Nothing is written.
+    """Return a preview of a run of a job. Nothing is written.
 
     Args:
-        job: The job, its ledger resolved.
-        pages: Its listing.
-        on_change: What to do with the ledger of another job.
-        existing: What to do with shards of others in the output folder.
-        force: Whether complete sources are done again.
+        job: The job, with its ledger resolved.
+        pages: Listing of the sources.
+        on_change: Action if the ledger contains a different job.
+        existing: Action if the output folder contains shards of another job.
+        force: Whether to process complete sources again.
         say: Called with lines for people.
 
     Raises:
-        LedgerError: The ledger does not read.
+        LedgerError: The ledger cannot be read.
     """
     preview = JobPreview(job.ledger)
     store = _open_if_there(job)
@@ -119,14 +119,14 @@ def preview_job(
         preview.differences = decided.identity().differences(stored)
         if preview.differences and on_change == "refuse":
             preview.refusals.append(
-                "the ledger holds another job; --on-job-change restart does all of it again, accept keeps what is done"
+                "the ledger holds another job; use --on-job-change restart to repeat it, or accept to keep its progress"
             )
         if preview.differences and on_change == "restart":
             for row in store.outputs(ordered=False):
                 preview.removes(row.output.name)
-            store = None  # of which nothing counts any more
+            store = None  # its results no longer count
     known = KnownSources(store)
-    from ledgerbeam.pipelines.preview.speed import measured_speed  # noqa: PLC0415 - of few commands
+    from ledgerbeam.pipelines.preview.speed import measured_speed  # noqa: PLC0415 - few commands need it
 
     pace = pace_of(store)
     tally = CostTally(CostShape.of_job(decided), pace, None if pace else measured_speed(decided))
@@ -163,18 +163,18 @@ def preview_plan(
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> JobPreview:
-    """Find out what a run of the first stages of a job would do, and whether the stage after them would start.
+    """Return a preview of the first stages of a job, with the refusals of the stage after them.
 
     Args:
-        plan: The stages, in the order in which they run.
+        plan: The stages, in the order of their runs.
         list_pages: Lists the sources of a job.
-        on_change: What to do with the ledger of another job.
-        existing: What to do with shards of others in the output folder.
-        force: Whether complete sources are done again.
+        on_change: Action if the ledger contains a different job.
+        existing: Action if the output folder contains shards of another job.
+        force: Whether to process complete sources again.
         say: Called with lines for people.
 
     Raises:
-        LedgerError: A ledger does not read.
+        LedgerError: A ledger cannot be read.
     """
     if len(plan) == 1:
         return preview_job(plan[0].job, list_pages(plan[0].job), on_change, existing, force=force, say=say)
@@ -209,7 +209,7 @@ def _open_if_there(job: JobSpec) -> LedgerStore | None:
 
 
 def look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | None, preview: JobPreview) -> None:
-    """Find out whether the output folder is the ledger's, and what becomes of what is there."""
+    """Check the owner of the output folder; add a refusal, or the existing shards that the run would remove."""
     if job.output is None:
         return
     owner = OutputOwner(job, existing)
@@ -223,10 +223,10 @@ def look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | 
 
 
 class KnownSources:
-    """The sources that a ledger knows, by 18 bytes each: of its id, and of its URLs.
+    """The sources recorded in a ledger, about 18 bytes each: short hashes of the ID and the URLs, and flags.
 
     Args:
-        store: The ledger; None if there is none yet.
+        store: The ledger; None if it does not exist yet.
     """
 
     def __init__(self, store: LedgerStore | None) -> None:
@@ -243,7 +243,7 @@ class KnownSources:
         self._listed_urls = np.zeros(len(self._urls), bool)
 
     def states(self, sources: Sequence[Source]) -> Iterator[tuple[Source, str, int]]:
-        """Yield for each source its state, and how many of its tasks are done."""
+        """Yield each source with its state and its number of done tasks."""
         store = self._store
         ids = [source.id for source in sources]
         if store is None or not ids:
@@ -269,7 +269,7 @@ class KnownSources:
                 yield source, "failed" if failed else "open", done
 
     def staying(self, ids: Sequence[bytes]) -> NDArray[np.bool_]:
-        """Return which sources are complete and were listed: what has come of them stays."""
+        """Return a mask of the sources that are complete and listed. Their results are kept."""
         if not len(self._ids):
             return np.zeros(len(ids), np.bool_)
         wanted = np.array([_short(one) for one in ids], np.uint64)
@@ -278,12 +278,12 @@ class KnownSources:
         return found
 
     def lists(self, url: str) -> bool:
-        """Return whether a source of this URL is known, and some source of it was listed."""
+        """Return whether a source of this URL is recorded, and a source of this URL was listed."""
         place = _find(self._urls, _short_url(url))
         return place is not None and bool(self._listed_urls[place])
 
     def gone(self) -> Iterator[SourceRow]:
-        """Yield the sources that are known, and neither listed nor replaced."""
+        """Yield the recorded sources that are neither listed nor replaced."""
         if self._store is None or self._listed.all():
             return
         for row in self._store.sources():

@@ -1,4 +1,4 @@
-"""``map --sample``: some records from all over the sources, and what the function makes of each; nothing is written."""
+"""``map --sample``: records from all sources, and the function's result for each. Nothing is written."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from ledgerbeam.transforms.mapping.function import MapRecords
 from ledgerbeam.user_code.guards import no_exit
 
 MOST_WHOLE = 64 * 2**20
-"""Most bytes of a source that is read as a whole, if its format cannot separate records without an index."""
+"""Maximum bytes of a source that is read as a whole, if its format cannot separate records without an index."""
 
 GROUP_RECORDS = 32
-"""Records that are read of a row group, about, before another one is read, too."""
+"""Approximate number of records read from a row group before another row group is read."""
 
 LEAST_GROUPS = 4
-"""Row groups that a small sample is taken from."""
+"""Number of row groups that a small sample is taken from."""
 
 
 class SampledJob(Protocol):
@@ -57,7 +57,7 @@ class SampledJob(Protocol):
         """Passed to fsspec unchanged."""
 
     def sources(self) -> JobSources:
-        """Return what the job reads."""
+        """Return the sources of the job."""
 
 
 class TrialJob(SampledJob, Protocol):
@@ -65,21 +65,21 @@ class TrialJob(SampledJob, Protocol):
 
     @property
     def to(self) -> str:
-        """The name of the output format."""
+        """Name of the output format."""
 
     def trial_work(self) -> MapRecords:
-        """Return what maps records that are only looked at."""
+        """Return the mapping function for a trial, whose results are only shown."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """A record of the sample, or why there is none.
+    """A record of the sample, or the error of reading it.
 
     Attributes:
-        source: What it is of.
-        number: Its number in the source.
+        source: Source of the record.
+        number: Number of the record in the source.
         records: The record, in the form of the records of a task.
-        error: Why it, or its source, cannot be read; empty if it can.
+        error: Error of reading the record or its source; empty if it was read.
     """
 
     source: Source
@@ -90,16 +90,16 @@ class Sampled:
 
 @dataclass
 class SampleRun:
-    """What became of a record of the sample.
+    """Result of the function for a record of the sample.
 
     Attributes:
         sampled: The record.
         outcome: ``kept``, ``dropped``, ``failed`` or ``unreadable``.
-        results: What is written of it, by route, as it would be read back.
-        reason: Why it is dropped or failed.
-        error: The message of that.
-        seconds: Time that the function and the encoding took.
-        statistics: What the function observed.
+        results: Results by route, as they are read back from the written file.
+        reason: Reason of a dropped or failed record.
+        error: Error message of a failed or unreadable record.
+        seconds: Time of the function and the encoding, in seconds.
+        statistics: Statistics that the function recorded.
     """
 
     sampled: Sampled
@@ -112,14 +112,14 @@ class SampleRun:
 
 
 def sample_places(sizes: Iterable[int], number: int) -> Iterator[tuple[int, list[float]]]:
-    """Choose places evenly over the bytes of all sources: the same for the same sources.
+    """Choose places evenly over the bytes of all sources. The choice is deterministic.
 
     Args:
-        sizes: Of the sources, in order.
-        number: How many places.
+        sizes: Sizes of the sources, in order.
+        number: Number of places.
 
     Yields:
-        The position of a source, and where in it its places are, as shares of it, ascending.
+        The position of a source, and its places as shares of the source from 0 to 1, ascending.
     """
     ends = list(accumulate(sizes))
     total = ends[-1] if ends else 0
@@ -135,21 +135,21 @@ def sample_places(sizes: Iterable[int], number: int) -> Iterator[tuple[int, list
 def sampled_records(
     job: SampledJob, pages: Iterable[Page], number: int, *, sources: int | None = None, most_bytes: int | None = None
 ) -> Iterator[Sampled]:
-    """Read records from all over the sources of a job: by index, or where there is none from the beginning.
+    """Read records from all sources of a job: by index, or from the start of a source without an index.
 
     Args:
         job: The job.
-        pages: Its listing.
-        number: How many records; fewer come if the sources have fewer, or fewer that differ.
-        sources: Of how many sources they are, at most; of each of these there are some, also of one that is small
-            beside others. None takes them evenly from all bytes.
-        most_bytes: Bytes of all of them, at most and about; of each source there is one in any case.
+        pages: Listing of the sources.
+        number: Number of records. Fewer are read if the sources have fewer, or if places are in the same record.
+        sources: Maximum number of sources. Records are read from each of them, also from small ones. None takes records
+            evenly from all bytes.
+        most_bytes: Approximate maximum of the total bytes. At least one record is read from each source.
     """
     rows = list(chain.from_iterable(zip(page.urls, page.sizes, page.versions, strict=True) for page in pages))
     weights = [size for _, size, _ in rows]
     if sources is not None:
         rows = [rows[position] for position in _some_of(weights, sources)]
-        # At least the mean each: all together at most twice as much, so half of an equal share is left for the least.
+        # Weights are at least the mean and at most double the total, so each source gets at least half an equal share.
         mean = sum(size for _, size, _ in rows) // max(1, len(rows))
         weights = [max(size, mean) for _, size, _ in rows]
     opened = job.sources().opened(job.storage_options)
@@ -166,7 +166,7 @@ def sampled_records(
 
 
 def _some_of(sizes: Sequence[int], number: int) -> list[int]:
-    """Choose sources that are not empty evenly over their bytes; where several places are in one, others come in."""
+    """Choose non-empty sources evenly over their bytes. If places are in the same source, choose more sources."""
     chosen: set[int] = set()
     left = [position for position, size in enumerate(sizes) if size]
     while left and len(chosen) < number:
@@ -177,7 +177,7 @@ def _some_of(sizes: Sequence[int], number: int) -> list[int]:
 
 
 def _of_first_span(opened: Sources, source: Source, number: int) -> Iterator[Sampled]:
-    """Read the first records of a source that is no file: of a pass of a graph, or a shard."""
+    """Read the first records of a source that is not a file, such as a pass or shard of a graph."""
     kind = opened.kind_of(source)
     cut = kind.cut(source, TaskLimits(task_records=number))
     if not cut.spans:
@@ -206,7 +206,7 @@ def _of_source(files: FileSources, source: Source, shares: list[float], room: in
 
 
 def _numbers(count: int, source: Source, shares: list[float], room: int | None) -> list[int]:
-    """Return which of `count` records are read, of about `room` bytes at most, ascending."""
+    """Return the numbers of the records to read, ascending, of `count` records and about `room` bytes at most."""
     if not count:
         return []
     if room is not None:
@@ -215,7 +215,7 @@ def _numbers(count: int, source: Source, shares: list[float], room: int | None) 
 
 
 def _of_groups(reader: ColumnReader, source: Source, number: int, form: RecordForm) -> Iterator[Sampled]:
-    """Read the first rows of some row groups, since a single row costs as much as its neighbours do."""
+    """Read the first rows of some row groups, because reading one row costs as much as reading its neighbours too."""
     groups = [group for group, found in enumerate(reader.groups) if found.rows]
     firsts = list(accumulate((found.rows for found in reader.groups), initial=0))
     of_all = -(-number * len(groups) // max(1, len(reader)))
@@ -233,7 +233,7 @@ def _of_groups(reader: ColumnReader, source: Source, number: int, form: RecordFo
 
 
 def _by_position(reader: Reader, source: Source, numbers: list[int]) -> Iterator[Sampled]:
-    """Read records by number, in few requests; one by one where one of them cannot be read."""
+    """Read records by number in few requests; one by one if one of them cannot be read."""
     try:
         for number, record in zip(numbers, reader.read_many(numbers), strict=True):
             yield Sampled(source, number, [record])
@@ -257,9 +257,9 @@ def _from_beginning(files: FileSources, source: Source, number: int, room: int |
 
     Args:
         files: The sources.
-        source: One of them.
-        number: Of records, at most.
-        room: Bytes of them, at most, unless the first one has more.
+        source: The source to read.
+        number: Maximum number of records.
+        room: Maximum bytes of the records. The first record may be larger.
     """
     kind = files.type_of(source.url).format
     options = files.storage_options
@@ -275,7 +275,7 @@ def _from_beginning(files: FileSources, source: Source, number: int, room: int |
         yield from (Sampled(source, place, [record]) for place, record in enumerate(records[:number]))
         return
     else:
-        yield Sampled(source, 0, error=f"{source.url}: no index, and too large to be read whole; index it first")
+        yield Sampled(source, 0, error=f"{source.url}: no index, and too large to read as a whole; index it first")
         return
     data = bytearray()
 
@@ -289,7 +289,7 @@ def _from_beginning(files: FileSources, source: Source, number: int, room: int |
     while found < number:
         try:
             end = int(next(ends, 0))
-        except SourceError as error:  # nothing after a damaged record can be found
+        except SourceError as error:  # records after a damaged record cannot be found
             yield Sampled(source, place, error=str(error))
             return
         if not end or (room is not None and found and end > room):
@@ -314,8 +314,8 @@ def try_function(
     Args:
         job: The job.
         records: The sample.
-        on_set_up: Called with the seconds that it took to import or build the function, before any record.
-        read_back: Whether the results are what would be read of what is written; else what the function returned.
+        on_set_up: Called before the first record with the seconds of importing or building the function.
+        read_back: Whether the results are read back from the written format. Otherwise they are as returned.
 
     Raises:
         LedgerbeamError: The function cannot be imported or built.
@@ -360,7 +360,7 @@ def _returned(records: Any) -> list[Any]:
 
 
 def _reading(to: str) -> Callable[[Any], list[Any]]:
-    """Return what writes records as a format does, and reads them back, both in memory."""
+    """Return a function that writes records in a format and reads them back, in memory."""
     kind = format_named(to)
 
     def read(records: Any) -> list[Any]:

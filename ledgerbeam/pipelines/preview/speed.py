@@ -1,4 +1,4 @@
-"""Speed of the function of a job, measured with some of its records in this process: for ``--dry-run``."""
+"""Speed of the function of a job for ``--dry-run``, measured in this process with some records."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ledgerbeam.pipelines.preview.sample import sampled_records, try_function
 from ledgerbeam.user_code.instances import close_objects
 
 _RECORDS, _SOURCES, _BYTES = 64, 8, 1 << 20
-"""The sample."""
+"""Maximum number of records, sources and bytes of the sample."""
 
 _SECONDS = 1.0
-"""Time after which no further record is tried."""
+"""Time limit of the trial in seconds, without set-up. After it, no further record is tried."""
 
 
 def measured_speed(job: JobSpec) -> Speed | None:
-    """Call the function of a job with some records; None if it has none, or no record came through."""
+    """Return the measured speed of a job's function; None if the job has no function, or no record was processed."""
     if not isinstance(job, ShardJob) or job.command not in ("map", "tokenize"):
         return None
     set_ups: list[float] = []
@@ -37,7 +37,7 @@ def measured_speed(job: JobSpec) -> Speed | None:
                 seconds += run.seconds
             if time.perf_counter() - began > _SECONDS + sum(set_ups):
                 break
-    except (LedgerbeamError, TypeError):  # the run reports the first; records of other kinds have no size
+    except (LedgerbeamError, TypeError):  # the run reports library errors; records of other types have no size
         return None
     finally:
         close_objects()
@@ -45,7 +45,7 @@ def measured_speed(job: JobSpec) -> Speed | None:
 
 
 def _size(records: Any) -> int:
-    """Return about how many bytes of a source records take; 0 of tables."""
+    """Return the approximate size of records in their source, in bytes; 0 for tables."""
     return sum(map(_record_size, records)) if isinstance(records, list) else 0
 
 

@@ -1,4 +1,4 @@
-"""`map --sample N`: records from all over the sources, in few requests, and nothing written."""
+"""`map --sample N`: records from all sources, in few requests, and nothing is written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sampled(record):
 
 
 def sample(workspace: Workspace, *options: str) -> Any:
-    """Return what a sample gives, after a look that nothing was written."""
+    """Return the output of a sample, after a check that nothing was written."""
     before = tree(workspace.root)
     ran = workspace.run(*COMMAND, *options, "--json")
     assert ran.status == 0, ran.err
@@ -298,7 +298,7 @@ def test_a_sample_of_a_bucket_takes_few_requests(faulty_s3: S3Proxy) -> None:
     found = list(sampled_records(job, job.pages(), 40))
     assert [sampled.error for sampled in found] == [""] * 40
     assert len({sampled.source.url for sampled in found}) == 20
-    # Of an index its size and its offsets, then the records; of a source without one that it has none, then a block.
+    # With an index: its size, its offsets, then the records. Without: that the index is missing, then a block.
     listing, indexed, plain = 3, 15, 5
     assert faulty_s3.count() <= listing + indexed * (2 + 2) + plain * 4
     assert faulty_s3.count("PUT") == 0

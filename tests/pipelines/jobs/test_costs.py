@@ -1,4 +1,4 @@
-"""What a job will cost: by the law, and by what its ledger has recorded."""
+"""Cost estimates of jobs: by the law, and by the tasks that a ledger has recorded."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_tasks_that_are_done_cost_nothing_more() -> None:
     made = CostTally(shape())
     assert made.add(10 * TASK, 0, done=4) == 6
     assert made.cost().read_bytes == 6 * TASK
-    assert made.add(TASK, 0, done=5) == 1  # it is open, whatever is done of it
+    assert made.add(TASK, 0, done=5) == 1  # an open source has at least one task left
 
 
 def test_nothing_left_costs_nothing() -> None:

@@ -1,4 +1,4 @@
-"""`--dry-run`: what the run then does, and nothing written."""
+"""`--dry-run`: the preview equals the run that follows, and nothing is written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 def preview(workspace: Workspace, *options: str, command: tuple[str, ...] = COMMAND) -> Any:
-    """Return what a dry run says, after a look that it has written nothing."""
+    """Return the output of a dry run, after a check that it has written nothing."""
     before = tree(workspace.root)
     ran = workspace.run(*command, "--dry-run", "--json", *options)
     assert ran.status == 0, ran.err

@@ -1,4 +1,4 @@
-"""What became of records, as every command shows it: the same numbers from the same place."""
+"""Record counts: every command shows the same numbers."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_the_status_says_what_became_of_records(counted: Workspace) -> None:
 def test_the_report_says_what_became_of_records(counted: Workspace, tmp_path: Path) -> None:
     assert counted.run("ledger", "report", "L", "--output", tmp_path / "r.html").status == 0
     page = (tmp_path / "r.html").read_text()
-    for words in ("What became of records", "why 0", "bad", "(no route)", "de", "2 dropped, 2 rejected"):
+    for words in ("Outcomes of records", "why 0", "bad", "(no route)", "de", "2 dropped, 2 rejected"):
         assert words in page
-    assert "76.5 %" in page, "the share of those kept"
+    assert "76.5 %" in page, "share of kept records"
 
 
 @pytest.mark.slow
