@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ledgerbeam.iterators.sources.indexed import IndexedManifest as IndexedManifest
     from ledgerbeam.iterators.sources.indexed import IndexedParquet as IndexedParquet
     from ledgerbeam.iterators.sources.indexed import IndexedTar as IndexedTar
+    from ledgerbeam.iterators.sources.indexed import PackedManifest as PackedManifest
     from ledgerbeam.iterators.sources.indexed import Records as Records
     from ledgerbeam.iterators.sources.shar import IndexedShar as IndexedShar
     from ledgerbeam.iterators.sources.shar import Shar as Shar
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from ledgerbeam.iterators.stages.flatten import Flatten as Flatten
     from ledgerbeam.iterators.stages.mix import Mix as Mix
     from ledgerbeam.iterators.stages.mux import Mux as Mux
-    from ledgerbeam.iterators.stages.packed import PackedManifest as PackedManifest
     from ledgerbeam.iterators.stages.repeat import Repeat as Repeat
     from ledgerbeam.iterators.stages.shuffle import Shuffle as Shuffle
     from ledgerbeam.iterators.stages.transforms import Filter as Filter
@@ -110,7 +110,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "Mix": "stages.mix",
             "Mux": "stages.mux",
             "OrderedNode": "ordered",
-            "PackedManifest": "stages.packed",
+            "PackedManifest": "sources.indexed",
             "Permutation": "permutation",
             "Records": "sources.indexed",
             "Repeat": "stages.repeat",

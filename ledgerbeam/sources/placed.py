@@ -17,8 +17,8 @@ from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import exact, holds_wide
-from ledgerbeam.io.lines.decode import JsonLines
 from ledgerbeam.io.lines.held_lines import HeldLines
+from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.lines.jsonl_reader import decode_line
 

@@ -17,7 +17,7 @@ from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.index.reader import RawRecord
-from ledgerbeam.io.lines.decode import JsonLines
+from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import Source

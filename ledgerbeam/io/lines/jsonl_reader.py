@@ -16,7 +16,7 @@ from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.index.reader import IndexedRecords, RawRecord
 from ledgerbeam.io.json_values import exact, holds_wide, loads
-from ledgerbeam.io.lines.decode import JsonLines, JsonLinesBuilder
+from ledgerbeam.io.lines.json_lines import JsonLines, JsonLinesBuilder
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import line_fault
 from ledgerbeam.io.storage.pipes import is_pipe

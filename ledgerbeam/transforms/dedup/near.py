@@ -21,7 +21,7 @@ from ledgerbeam.io.exchange.payloads import payload_of
 from ledgerbeam.io.exchange.run_file import SUFFIX
 from ledgerbeam.io.exchange.slices import EARLIER
 from ledgerbeam.io.exchange.stars import Pieces
-from ledgerbeam.io.lines.decode import JsonLines
+from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.sources.listed import file_key

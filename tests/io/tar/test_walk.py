@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import ArchiveError, SourceNotFoundError
 from ledgerbeam.io.storage.client import filesystem
-from ledgerbeam.io.tar import header_source as tar_source
+from ledgerbeam.io.tar import walk as tar_source
 from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
 from tests.cases import each
 from tests.conftest import S3Server

@@ -15,7 +15,7 @@ from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import decode_block, parse_footer, parse_table, tail_bytes
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.registry import format_named
-from ledgerbeam.io.lines.decode import JsonLinesBuilder
+from ledgerbeam.io.lines.json_lines import JsonLinesBuilder
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.blocks import RecordBlocks
