@@ -123,7 +123,9 @@ def test_a_job_survives_json(job: JobSpec) -> None:
 
 def test_every_kind_of_job_is_here() -> None:
     found = {job.command: type(job) for job in SPECS}
-    assert {name: (kind.__module__.rpartition(".")[2], kind.__name__) for name, kind in found.items()} == KINDS
+    assert {
+        name: (kind.__module__.removeprefix("ledgerbeam.pipelines."), kind.__name__) for name, kind in found.items()
+    } == KINDS
 
 
 @each("job", SPECS, ids=lambda job: f"{job.command} {getattr(job, 'to', '')}")
