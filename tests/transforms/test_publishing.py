@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
@@ -35,6 +34,7 @@ from ledgerbeam.transforms.chain.base import ChainValues, give_values
 from ledgerbeam.transforms.chain.task_results import RejectedRecord, Rejection, TaskResults
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from tests.disk import Disk
+from tests.transforms.metrics import reported
 
 RECORDS = [{"id": 1}, {"id": 2}]
 
@@ -232,17 +232,18 @@ def test_of_tasks_that_are_published_together_those_alone_fail_whose_source_was_
 
 
 def test_of_a_source_that_was_replaced_no_record_counts_as_rejected(
-    tmp_path: Path, replaced: tuple[Source, Source], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, replaced: tuple[Source, Source]
 ) -> None:
     ledger = LedgerHandle(str(tmp_path / "ledger"), run_dir=str(tmp_path / "run"))
     writes: Any = WriteTasks(str(tmp_path / "out"), "jsonl").dofn(ChainValues(ledger, base="/data/"))
-    counted: list[int] = []
-    monkeypatch.setattr(writes, "_rejected", SimpleNamespace(inc=counted.append))
+    rejected = []
     for source in replaced:
         bad = RejectedRecord(source.url, 1, 0, 1, b"x", Rejection(1, "bad"))
         results = TaskResults({"": [{"a": 1}]}, RecordCounts(2, 1, {}, {"bad": 1}, {"": 1}), (bad,), {})
-        list(writes.process(Task(source, 0, 2, (), results)))
-    assert counted == [1]
+        with reported() as metrics:
+            list(writes.process(Task(source, 0, 2, (), results)))
+        rejected.append(metrics.total("records_rejected"))
+    assert sorted(rejected) == [0, 1]
 
 
 @pytest.mark.parametrize("kind", [NoneTask, FailedTask])

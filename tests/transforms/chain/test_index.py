@@ -6,7 +6,6 @@ import dataclasses
 import gzip
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
@@ -35,6 +34,7 @@ from ledgerbeam.transforms.chain.index import _BuildIndexes, _PlanIndexes, part_
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.transforms.chain.write import WrittenTask
 from tests.sources.data import tar
+from tests.transforms.metrics import reported
 
 LINES = b"".join(b'{"id": %d}\n' % number for number in range(10))  # 10 bytes each
 
@@ -279,14 +279,13 @@ def test_samples_are_indexed_as_they_are_grouped(tmp_path: Path) -> None:
         assert found.records == records
 
 
-def test_indexed_records_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[int] = []
+def test_indexed_records_are_counted(tmp_path: Path) -> None:
     building = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), FileSources(), force=False)
-    monkeypatch.setattr(building, "_records", SimpleNamespace(inc=counted.append))
     source = make(tmp_path)
-    for task in (*plan(source), last(source, 4)):
-        list(building.process(task))
-    assert counted == [10]
+    with reported() as metrics:
+        for task in (*plan(source), last(source, 4)):
+            list(building.process(task))
+    assert metrics.total("records_indexed") == 10
 
 
 def test_the_transforms_say_how_sources_are_cut_and_where_parts_lie(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ledgerbeam.transforms.chain.base import ChainValues
 from ledgerbeam.transforms.chain.match import _SkipPacks, _SkipPages
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from tests.cases import each
+from tests.transforms.metrics import reported
 
 
 @pytest.fixture
@@ -29,24 +30,6 @@ def store(tmp_path: Path) -> Iterator[LedgerStore]:
     made.open_job(Job("map", {}))
     yield made
     made.close()
-
-
-class Count:
-    """In the place of a counter of Beam, which counts in pipelines only."""
-
-    def __init__(self) -> None:
-        self.total = 0
-
-    def inc(self, number: int) -> None:
-        self.total += number
-
-
-def counted(monkeypatch: pytest.MonkeyPatch, doing: Any) -> Callable[[], tuple[int, int]]:
-    """Return how many sources a transform has counted as open and as skipped."""
-    counts = Count(), Count()
-    monkeypatch.setattr(doing, "_open", counts[0])
-    monkeypatch.setattr(doing, "_skipped", counts[1])
-    return lambda: (counts[0].total, counts[1].total)
 
 
 def page(*names: str) -> Page:
@@ -83,33 +66,31 @@ def pairs(sources: Iterable[Source]) -> Iterator[Source]:
         yield Source.pack(pair)
 
 
-def test_what_is_open_goes_on_registered_with_what_is_done_of_it(
-    tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_open_goes_on_registered_with_what_is_done_of_it(tmp_path: Path, store: LedgerStore) -> None:
     store.register([source("a"), source("b")])
     store.commit([Leaf(source("a").id, ()), Leaf(source("b").id, ((1, 3),))])
     skip = _SkipPages(LedgerHandle(str(tmp_path / "L")))
-    counts = counted(monkeypatch, skip)
     skip.setup()
-    found = list(skip.process(page("a", "b", "c")))
+    with reported() as metrics:
+        found = list(skip.process(page("a", "b", "c")))
     assert [row.source for row in found] == [source("b"), source("c")]
     assert [len(row.applied) > 1 for row in found] == [True, False]
-    assert counts() == (2, 1)
+    assert (metrics.total("sources_open"), metrics.total("sources_skipped")) == (2, 1)
     assert store.source_count() == 3
 
 
-def test_packs_are_made_across_pages(tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packs_are_made_across_pages(tmp_path: Path, store: LedgerStore) -> None:
     done = Source.pack([source("a"), source("b")])
     store.register([done])
     store.commit([Leaf(done.id, ())])
     skip = _SkipPacks(LedgerHandle(str(tmp_path / "L")), pairs, Listed("abc", "d", "e"))
     skip.setup()
     next(skip.process(EMPTY))  # a bundle that is tried again begins anew
-    counts = counted(monkeypatch, skip)
-    found = list(skip.process(EMPTY))
+    with reported() as metrics:
+        found = list(skip.process(EMPTY))
     assert all(isinstance(row, PendingSource) for row in found)
     assert [[member.url[-1] for member in row.source.members] for row in found] == [["c", "d"], ["e"]]
-    assert counts() == (2, 1)
+    assert (metrics.total("sources_open"), metrics.total("sources_skipped")) == (2, 1)
     assert store.source_count() == 3
 
 
@@ -117,7 +98,6 @@ def test_packs_go_on_before_all_is_listed(tmp_path: Path, store: LedgerStore, mo
     monkeypatch.setattr(selection, "PACKS_A_PAGE", 1)
     listed = Listed(*"abcdefgh")
     skip = _SkipPacks(LedgerHandle(str(tmp_path / "L")), pairs, listed)
-    counted(monkeypatch, skip)
     skip.setup()
     taken = [listed.taken for _ in skip.process(EMPTY)]
     assert taken == [2, 4, 6, 8]  # what is held does not grow with the listing

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import apache_beam as beam
@@ -30,6 +29,7 @@ from ledgerbeam.transforms.chain.process import _Batch, _Process, check_result
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.user_code.instances import close_objects, take_set_ups
 from tests.cases import each
+from tests.transforms.metrics import reported
 
 SOURCE = Source("/data/a.jsonl", 10, "1")
 OTHER = Source("/data/b.jsonl", 10, "1")
@@ -341,13 +341,11 @@ def test_a_function_without_a_name_is_shown() -> None:
     assert ProcessBatch(keep_all).display_data() == {"function": "keep_all", "batch_size": 8}
 
 
-def test_failed_tasks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[int] = []
-    for function in (double, fail, none):
-        process = _Process(function, None)
-        monkeypatch.setattr(process, "_failed", SimpleNamespace(inc=lambda: counted.append(1)))
-        list(process.process(tasks()[1]))
-    assert counted == [1]
+def test_failed_tasks_are_counted() -> None:
+    with reported() as metrics:
+        for function in (double, fail, none):
+            list(_Process(function, None).process(tasks()[1]))
+    assert metrics.total("tasks_failed") == 1
 
 
 @pytest.mark.parametrize("kind", ["task", "batch"])
@@ -416,14 +414,13 @@ def test_a_function_is_set_up_before_the_first_task_and_the_time_is_left_for_the
     close_objects()
 
 
-def test_the_time_of_set_ups_is_counted_in_milliseconds_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
+def test_the_time_of_set_ups_is_counted_in_milliseconds_and_once() -> None:
     process = _Process(double, None)
-    monkeypatch.setattr(process, "_set_up_ms", SimpleNamespace(update=told.append))
     process._set_ups = [2.5, 0.0004]
-    process.start_bundle()
-    process.start_bundle()
-    assert told == [2500, 0]
+    with reported() as metrics:
+        process.start_bundle()
+        process.start_bundle()
+    assert metrics.values("set_up_ms") == (2, 2500)
 
 
 def test_the_transforms_say_what_a_function_takes_and_how_much_at_once() -> None:

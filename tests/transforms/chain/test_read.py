@@ -9,7 +9,6 @@ import tarfile
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
@@ -47,6 +46,7 @@ from ledgerbeam.transforms.chain.read import _Read, _read_fetched
 from ledgerbeam.transforms.chain.schedule import StreamedTasks
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from tests.cases import each
+from tests.transforms.metrics import reported
 
 
 def listed(path: Path | str) -> Source:
@@ -362,46 +362,34 @@ def test_records_and_blank_lines_are_counted(tmp_path: Path, monkeypatch: pytest
         (Task(graph, 0, 2), (1, 0), GraphSource("module:graph")),
     ]
     for task, expected, sources in cases:
-        counts = {"_records": 0, "_blank": 0}
-        reading = _Read(sources, None)
-        for name in counts:
-
-            def add(number: int, name: str = name) -> None:
-                counts[name] += number  # noqa: B023
-
-            monkeypatch.setattr(reading, name, SimpleNamespace(inc=add))
-        list(reading.process(task))
-        assert (counts["_records"], counts["_blank"]) == expected
+        with reported() as metrics:
+            list(_Read(sources, None).process(task))
+        assert (metrics.total("records_read"), metrics.total("blank_lines_skipped")) == expected
 
 
-def test_of_a_task_that_was_not_decoded_to_its_end_nothing_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_task_that_was_not_decoded_to_its_end_nothing_is_counted(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"id":1}\n\n{"id":2}\n')
     source = listed(tmp_path / "a.jsonl")
     FileSources().load_index(source)
     reading = _Read(FileSources(), None, in_blocks=True)
-    counted: list[int] = []
-    for name in ("_records", "_blank"):
-        monkeypatch.setattr(reading, name, SimpleNamespace(inc=counted.append))
-    for task in reading.process(Task(source, 0, 3)):
-        assert isinstance(task, Task)
-        next(iter(task.records))
-    assert counted == []
+    with reported() as metrics:
+        for task in reading.process(Task(source, 0, 3)):
+            assert isinstance(task, Task)
+            next(iter(task.records))
+    assert (metrics.total("records_read"), metrics.total("blank_lines_skipped")) == (0, 0)
 
 
-def test_records_of_a_stream_that_are_decoded_later_are_counted_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_of_a_stream_that_are_decoded_later_are_counted_then(tmp_path: Path) -> None:
     """How many a block holds is not known before what comes behind has decoded it."""
     reading = _Read(FileSources(), None, in_blocks=True)
     counted: list[int] = []
-    monkeypatch.setattr(reading, "_records", SimpleNamespace(inc=counted.append))
-    for task in reading.process(streamed(make(tmp_path, "a.jsonl.gz"), 4)):
-        assert isinstance(task, Task)
-        assert isinstance(task.records, RecordBlocks)
-        assert len(task.records.listed()) == task.stop - task.start
-    assert counted == [4, 4, 2]
+    with reported() as metrics:
+        for task in reading.process(streamed(make(tmp_path, "a.jsonl.gz"), 4)):
+            assert isinstance(task, Task)
+            assert isinstance(task.records, RecordBlocks)
+            assert len(task.records.listed()) == task.stop - task.start
+            counted.append(metrics.total("records_read"))
+    assert [*counted, metrics.total("records_read")] == [0, 4, 8, 10]
 
 
 def test_the_time_of_a_task_begins_before_it_is_read() -> None:

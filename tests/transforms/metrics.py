@@ -1,0 +1,42 @@
+"""Metrics that transforms report to Beam."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from apache_beam.metrics.execution import MetricsContainer
+from apache_beam.runners.worker import statesampler
+from apache_beam.utils.counters import CounterFactory
+
+
+class Reported:
+    """Values of counters and distributions, by their names."""
+
+    def __init__(self, container: Any) -> None:
+        self._container = container
+
+    def total(self, name: str) -> int:
+        """Return the value of a counter; 0 if nothing was added."""
+        found = self._container.get_cumulative().counters
+        return sum(value for key, value in found.items() if key.metric.name == name)
+
+    def values(self, name: str) -> tuple[int, int]:
+        """Return how many values a distribution has, and their sum."""
+        found = self._container.get_cumulative().distributions
+        return next(((data.count, data.sum) for key, data in found.items() if key.metric.name == name), (0, 0))
+
+
+@contextmanager
+def reported() -> Iterator[Reported]:
+    """Collect what is reported in this thread meanwhile, as a worker of Beam does."""
+    container = MetricsContainer("test")
+    sampler = statesampler.StateSampler("test", CounterFactory())
+    before = statesampler.get_current_tracker()
+    statesampler.set_current_tracker(sampler)
+    try:
+        with sampler.scoped_state("test", "process", metrics_container=container):
+            yield Reported(container)
+    finally:
+        statesampler.set_current_tracker(before)
