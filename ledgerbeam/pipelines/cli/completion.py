@@ -1,4 +1,4 @@
-"""``ledgerbeam completion``: what a shell runs to complete the command line."""
+"""``ledgerbeam completion``: the script by which a shell completes the command line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 _FILES = frozenset({"FILE", "PATTERN", "PREFIX", "SOURCE"})
 _FOLDERS = frozenset({"LEDGER", "URL"})
-"""Names of values that a shell completes with names of files, or of folders."""
+"""Metavars of values that a shell completes with names of files, or of folders."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.set_defaults(only_prints=True)
-    parser.add_argument("shell", metavar="|".join(SHELLS), choices=SHELLS, help="the shell that is to complete")
+    parser.add_argument("shell", metavar="|".join(SHELLS), choices=SHELLS, help="shell of the script")
     parser.epilog = 'for example, in ~/.bashrc: eval "$(ledgerbeam completion bash)"'
 
 

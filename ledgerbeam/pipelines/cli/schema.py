@@ -1,4 +1,4 @@
-"""``ledgerbeam schema``: the schema of a file of columns, or of what a job writes, as JSON."""
+"""``ledgerbeam schema``: the schema of a column file, or of the outputs of a job, as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "url",
         metavar="URL",
-        help="a Parquet or Arrow file, the JSON of a schema, or the ledger of a job that writes some",
+        help="a Parquet or Arrow file, a schema in JSON, or the ledger of a job that writes Parquet or Arrow",
     )
     add_storage(parser)
 
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     """Print the schema as JSON. Returns 0.
 
     Raises:
-        UsageError: If the ledger is of a job that writes no columns, or the file has no schema.
+        UsageError: The job of the ledger writes no column files, or the file has no schema.
     """
     import json
 
@@ -40,15 +40,15 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
         schemas = read_schema(url, args.storage_options)
     elif is_local(url) and os.path.isfile(url):
         raise UsageError(
-            f"{url}: expected a Parquet or Arrow file, a schema in JSON, or a ledger, found another file; what a job "
-            "would infer of it, --dry-run of that job says, for example of ledgerbeam convert --to parquet"
+            f"{url}: expected a Parquet or Arrow file, a schema in JSON, or a ledger, found another file; to see the "
+            "schema that a job would infer, use --dry-run, for example with ledgerbeam convert --to parquet"
         )
     else:
         job = open_store(url, args.storage_options, create=False, read_only=True).job()
         found = None if job is None else recorded_schema(job)
         if found is None:
             raise UsageError(
-                f"ledger {url}: it is of no job with a schema; those of --to parquet and --to arrow have one"
+                f"ledger {url}: its job has no schema; use the ledger of a job with --to parquet or --to arrow"
             )
         schemas = found
     print(printable(json.dumps(schemas.as_json(), indent=2, ensure_ascii=False)))

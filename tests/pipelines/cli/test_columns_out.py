@@ -1,4 +1,4 @@
-"""Jobs that write Parquet and Arrow files: the schema is decided once, before the job, and belongs to it."""
+"""Jobs that write Parquet and Arrow files: the schema is decided once before the job, and is part of the job."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_columns_become_the_same_columns_with_all_that_their_schema_says(work: W
     pq.write_table(full_table(), work.root / "in/a.parquet", use_compliant_nested_type=False)
     ran(work, "convert", "in/*.parquet", "--to", "parquet", "--output", "out")
     written = table(work, "out/a.parquet-0000000000.parquet")
-    # pyarrow reads the entries of a map under another name than it makes them.
+    # pyarrow reads the entries of a map under another name than it writes.
     assert written.schema.equals(pq.read_schema(work.root / "in/a.parquet"), check_metadata=True)
     assert written.equals(full_table())
     ran(work, "convert", "in/*.parquet", "--to", "arrow", "--output", "arrow")
@@ -202,7 +202,7 @@ def test_a_rerun_uses_the_recorded_schema_and_never_infers_again(work: Workspace
     lines(work, "in/a.jsonl", [{"a": 1}, {"a": 2}])
     args = ("convert", "in/*.jsonl", "--to", "parquet", "--output", "out", "--ledger", "ledger")
     assert "inferred from 2 records" in ran(work, *args).out
-    lines(work, "in/b.jsonl", [{"a": 3}, {"a": "x"}])  # of both, a would be JSON text
+    lines(work, "in/b.jsonl", [{"a": 3}, {"a": "x"}])  # with both types, `a` would be JSON text
     found = ran(work, *args, status=3)
     assert "inferred" not in found.out
     assert "b.jsonl, record 1: field a: expected an integer (int64), found str 'x'; give a --schema" in found.err
@@ -213,7 +213,7 @@ def test_a_rerun_uses_the_recorded_schema_and_never_infers_again(work: Workspace
     assert "schema column a: was 'int64', is 'json'" in found.err
     ran(work, *args, "--schema", "s.json", "--on-job-change", "restart")
     assert table(work, "out/b.jsonl-0000000000.parquet").to_pylist() == [{"a": "3"}, {"a": '"x"'}]
-    assert "inferred" not in ran(work, *args).out  # what was given is recorded, too
+    assert "inferred" not in ran(work, *args).out  # the given schema is recorded, too
 
 
 def test_a_record_that_does_not_fit_is_rejected_by_its_field(work: Workspace) -> None:

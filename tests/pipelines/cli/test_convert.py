@@ -1,4 +1,4 @@
-"""`ledgerbeam convert`: any of JSONL, tar and Megatron as any other, without loss."""
+"""`ledgerbeam convert`: JSONL, tar and Megatron are converted into each other without loss."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_values_of_jsonl_become_samples_that_hold_them_whole(workspace: Workspac
 
 
 def test_a_megatron_source_whose_index_is_replaced_has_changed(workspace: Workspace) -> None:
-    """The same `.bin` holds other documents then, also if some of the former ones are done."""
+    """The same `.bin` then contains other documents, even if some of the old documents are done."""
     for length, name in ((2, "data/train"), (4, "other"), (1, "another")):
         with write_megatron(str(workspace.root / name), np.int32) as builder:
             for first in range(0, 400, length):

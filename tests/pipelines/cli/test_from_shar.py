@@ -59,7 +59,7 @@ def test_cuts_come_with_all_of_their_fields(workspace: Workspace, dataset: Path)
 
 @pytest.mark.parametrize("command", ["convert", "index"])
 def test_a_folder_whose_name_is_a_pattern_is_refused(workspace: Workspace, dataset: Path, command: str) -> None:
-    """The files of another folder were read, and indexed, in its place."""
+    """Files of another folder were read and indexed instead."""
     dataset.rename(workspace.root / "run[1]")
     (workspace.root / "run1").mkdir()
     (workspace.root / "run1" / "cuts.000000.jsonl").write_text('{"id": "other"}\n')
@@ -195,7 +195,7 @@ def test_a_folder_that_is_no_dataset_is_refused(workspace: Workspace, dataset: P
     ran = workspace.run("index", "plain")
     assert (ran.status, "folder" in ran.err) == (2, True)
     ran = workspace.run("index", "--from", "shar", "plain")
-    assert ran.status == 0, ran.err  # its name could be that of a shard
+    assert ran.status == 0, ran.err  # its name is also valid for a shard
     mixed = workspace.run("index", "speech", "plain/a.jsonl")
     assert (mixed.status, "index them by two commands" in mixed.err) == (2, True)
 

@@ -35,7 +35,7 @@ def slow(batch):
 
 
 class Sorted:
-    """Sends rows to where they belong."""
+    """Sends rows to their routes."""
 
     def __init__(self, least=0):
         self.least = least

@@ -20,7 +20,7 @@ from ledgerbeam import Drop, Reject, Route
 
 
 class Model:
-    """Leaves a file when it is built, and one when it is closed."""
+    """Writes a file when it is built, and another file when it is closed."""
 
     def __init__(self, threshold, words="words.txt"):
         self.threshold = threshold
@@ -107,7 +107,7 @@ def job(place: Workspace, name: str, *more: str, workers: int = 1) -> Any:
 
 
 def seen(place: Workspace) -> tuple[int, int]:
-    """Return how many processes have built the object, and how many have closed it."""
+    """Return the numbers of processes that have built and that have closed the object."""
     names = [path.name for path in (place.root / "seen").iterdir()]
     return tuple(sum(name.startswith(what) for name in names) for what in ("built-", "closed-"))  # type: ignore[return-value]
 
@@ -133,7 +133,7 @@ def test_a_class_is_built_once_a_worker_and_closed_though_tasks_fail(place: Work
 def test_a_worker_that_dies_costs_set_ups_that_are_counted(place: Workspace) -> None:
     ran = job(place, "Killed", "--set", "threshold=14", workers=1)
     assert ran.status == 0, ran.err
-    assert seen(place) == (2, 1)  # one was killed, and closes nothing
+    assert seen(place) == (2, 1)  # one process was killed and closes nothing
     assert status(place)["last_run"]["set_ups"]["times"] == 2
 
 
@@ -199,7 +199,7 @@ STATUS = [sys.executable, "-m", "ledgerbeam", "ledger", "status", "L", "--json"]
 seen = []
 
 def change(record):
-    seen.append(record["id"])  # which task is the first follows from the name of the source
+    seen.append(record["id"])  # the name of the source decides which task is first
     if len(seen) == 100 and not os.path.exists("was-edited"):
         open("was-edited", "w").close()
         while b'"done": 0' in subprocess.run(STATUS, capture_output=True, check=True).stdout:
@@ -229,7 +229,7 @@ def late(record):
 def test_a_module_that_is_edited_while_the_job_runs_is_not_read_anew_unseen(
     workspace: Workspace, command: tuple[str, ...]
 ) -> None:
-    """A worker died, and the one in its place imported the new code: outputs of both came into one dataset."""
+    """A worker died, its replacement imported the new code, and outputs of both came into one dataset."""
     workspace.jsonl("in/a.jsonl", 160)
     (workspace.root / "edits.py").write_text(EDITS)
     edited = workspace.root / "edited.py"

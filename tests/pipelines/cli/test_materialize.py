@@ -114,7 +114,7 @@ def corpus(workspace: Workspace) -> Workspace:
 
 
 def items_of(workspace: Workspace, name: str, epoch: int = 0) -> list[Any]:
-    """Return what the graph gives when it is iterated, in a process of its own."""
+    """Return the items of the graph, iterated in another process."""
     script = f"import json, orders; g = orders.{name}(); g.set_epoch({epoch}); print(json.dumps(list(g)))"
     done = subprocess.run([sys.executable, "-c", script], cwd=workspace.root, check=True, stdout=subprocess.PIPE)
     found: list[Any] = json.loads(done.stdout)
@@ -187,7 +187,7 @@ def test_other_data_is_a_new_source_and_takes_the_place_of_the_old(corpus: Works
 
 
 def test_another_index_of_a_megatron_dataset_is_other_data(corpus: Workspace) -> None:
-    """Also if there are as many sequences as before."""
+    """The same if the number of sequences is unchanged."""
     for name, lengths in (("in/m", (2, 2)), ("other", (1, 3))):
         with write_megatron(str(corpus.root / name), np.int32) as builder:
             for _ in range(100):

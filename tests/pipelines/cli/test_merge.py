@@ -11,7 +11,7 @@ from tests.pipelines.conftest import Workspace
 
 @pytest.fixture
 def parts(workspace: Workspace) -> Workspace:
-    """Three datasets, each of one document with one token: its number."""
+    """Three datasets of one document with one token, the number of the dataset."""
     for number, name in enumerate(("b", "a", "c")):
         with write_megatron(str(workspace.root / f"parts/{name}"), np.uint16) as builder:
             builder.add_document([number])

@@ -1,4 +1,4 @@
-"""The command line as a whole: what its page says of it, its help, and what shells complete."""
+"""The whole command line: its page in the documentation, its help, and shell completion."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_index_verify_and_verify_are_one_command(workspace: Workspace) -> None:
 
 
 def completed(script: str, *words: str) -> set[str]:
-    """Return what bash offers for the last of some words."""
+    """Return the completions of bash for the last of some words."""
     line = " ".join(f"'{word}'" for word in words)
     typed = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}"
     code = f"{script}\n{typed}\n_shtab_ledgerbeam\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""

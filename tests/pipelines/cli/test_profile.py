@@ -1,4 +1,4 @@
-"""``--profile``: a file for speedscope of real jobs, also of those that fail, die or are interrupted."""
+"""``--profile``: speedscope files of real jobs, also of jobs that fail, die or are interrupted."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def profiles(root: Path) -> list[dict[str, float]]:
 def _seconds(profile: Any, frames: list[dict[str, Any]]) -> dict[str, float]:
     own: dict[str, float] = {}
     for stack, weight in zip(profile["samples"], profile["weights"], strict=True):
-        for frame in {number: frames[number] for number in stack}.values():  # an index that is none raises
+        for frame in {number: frames[number] for number in stack}.values():  # an invalid index raises
             if os.path.basename(frame["file"]) == "busy.py":
                 assert LINES[frame["name"]] == frame["line"]
                 own[frame["name"]] = own.get(frame["name"], 0.0) + weight
@@ -141,7 +141,7 @@ def test_each_worker_is_profiled_with_the_users_function(place: Workspace, worke
 
 
 def test_threads_hand_the_interpreter_over_soon_while_they_are_looked_at(place: Workspace) -> None:
-    """Else the profiler waits until they do so by themselves, and lays the time to what did: numpy, reading."""
+    """Otherwise the profiler waits for them, and attributes the time to code that releases the lock: numpy, reads."""
     for more, soon in ((("--profile", "profile.json"), True), ((), False)):
         out = f"out-{soon}"
         ran = place.run(
@@ -157,7 +157,7 @@ def test_of_deep_recursion_the_outermost_functions_are_kept(place: Workspace) ->
     (found,) = profiles(place.root)
     assert found["deep"] > 0.5
     assert found["inner"] > 0.5
-    assert "spin" not in found  # it is below what is kept
+    assert "spin" not in found  # it is deeper than the recorded part of the stack
 
 
 def test_a_job_whose_tasks_fail_has_a_profile(place: Workspace) -> None:
@@ -175,7 +175,7 @@ def test_what_a_worker_has_left_remains_when_it_is_killed(place: Workspace) -> N
     ran = place.run(*words("killed"))
     assert ran.status == 0, ran.err
     first, second = profiles(place.root)
-    assert first["killed"] > 1  # it slept before it was killed
+    assert first["killed"] > 1  # the worker slept before it was killed
     assert second["killed"] > 0.3
     assert last_run(place)["time"]["workers"] == 2
 

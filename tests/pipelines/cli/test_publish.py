@@ -1,4 +1,4 @@
-"""`ledgerbeam publish`: the outputs of a complete job as a dataset of each format, and jobs that cannot be one."""
+"""`ledgerbeam publish`: the outputs of a complete job as a dataset of each format, and jobs that are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = [f"clip-{number:03d}" for number in range(30)]
 
 @pytest.fixture
 def clips(workspace: Workspace) -> Workspace:
-    """Two tars of samples, of which jobs make several shards each."""
+    """Two tars of samples. Jobs make several shards of each."""
     (workspace.root / "in").mkdir()
     for name, numbers in (("a", range(20)), ("b", range(20, 30))):
         samples = [sample(number) for number in numbers]

@@ -1,4 +1,4 @@
-"""The line that tells how a run ended."""
+"""The result line of a run."""
 
 from __future__ import annotations
 

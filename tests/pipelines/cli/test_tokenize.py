@@ -1,4 +1,4 @@
-"""`ledgerbeam tokenize` from end to end: texts become one Megatron dataset, whatever happens on the way."""
+"""`ledgerbeam tokenize` from end to end: texts become one Megatron dataset, also after kills and errors."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_merge_that_was_cut_short_is_made_again(workspace: Workspace) -> None:
     expected = write_sources(workspace)
     workspace.run(*COMMAND, *SMALL)
     (workspace.root / "out/all.idx").unlink()
-    # As a merge leaves them when it is killed.
+    # The files that a killed merge leaves.
     (workspace.root / "L" / "work" / "merged.json").write_text('{"of": null}')
     (workspace.root / "out/.all.bin.99-0.lbtmp").write_bytes(b"half")
     ran = workspace.run(*COMMAND, *SMALL)
@@ -173,7 +173,7 @@ def test_a_merge_that_was_cut_short_is_made_again(workspace: Workspace) -> None:
 
 @pytest.mark.slow
 def test_a_part_that_is_written_again_after_a_merge_is_merged(workspace: Workspace) -> None:
-    """What was merged may have been another file of its size, as `ledger verify` finds and tells how to mend."""
+    """A merged part may have been another file of the same size. `ledger verify` reports it with a remedy."""
     write_sources(workspace)
     assert workspace.run(*COMMAND).status == 0
     right = dataset(workspace)
@@ -294,7 +294,7 @@ def test_sentences_are_the_sequences_of_a_document(workspace: Workspace) -> None
 
 
 def tokenizer_file(workspace: Workspace, words: Sequence[str] = ("<|endoftext|>", "[UNK]", "one", "two")) -> Path:
-    """Write a tokenizer of whole words that pads, cuts and puts tokens around texts unless it is told not to."""
+    """Write a tokenizer of whole words. By default it pads, cuts, and adds tokens around texts."""
     path = workspace.root / "tokenizer.json"
     wrap = [{"SpecialToken": {"id": "[UNK]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     content: dict[str, Any] = {

@@ -1,1 +1,1 @@
-"""``ledgerbeam launch``: prints what starts a job on many hosts; a module for each way."""
+"""``ledgerbeam launch``: scripts and manifests that start a job on many hosts, one module per launcher."""

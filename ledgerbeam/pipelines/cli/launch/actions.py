@@ -1,4 +1,4 @@
-"""``ledgerbeam launch ...``: print what starts a command on many hosts, which share its work by its ledger."""
+"""``ledgerbeam launch ...``: print a script or manifest that starts a command on many hosts, which share its ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WAYS = {"slurm": slurm, "kubernetes": kubernetes, "ssh": ssh}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the ways, each with its options."""
+    """Add the launchers with their options."""
     parser.set_defaults(only_prints=True)
     ways = parser.add_subparsers(dest="way", metavar="WAY", required=True, parser_class=Parser)
     for name, way in _WAYS.items():

@@ -1,4 +1,4 @@
-"""``ledgerbeam launch kubernetes``: an indexed Job, each of whose pods is a host that shares the work."""
+"""``ledgerbeam launch kubernetes``: manifest of an indexed Job. Each pod is a host that shares the work."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ledgerbeam.pipelines.cli.launch.options import add_size, mebibytes, parse_n
 TEXT = "print the manifest of an indexed Job of Kubernetes, for kubectl apply"
 
 RETRIES = 6
-"""How often a pod is started again at its index, not counting those that its node took away."""
+"""Maximum number of restarts of a pod at its index, not counting pods that a node has evicted."""
 
 GRACE_SECONDS = 60
 USAGE = 2
-"""Exit status of a command that no retry will mend."""
+"""Exit status of a usage error, which a retry cannot fix."""
 
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _PLAIN = re.compile(rf"({_VARIABLE})=(.*)")
@@ -26,18 +26,18 @@ _LABEL = re.compile(r"([A-Za-z0-9./_-]+)=([A-Za-z0-9._-]*)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the way."""
+    """Add the options of the launcher."""
     add_size(parser)
-    parser.add_argument("--image", required=True, metavar="IMAGE", help="with ledgerbeam and your own modules")
-    parser.add_argument("--namespace", type=parse_name, metavar="NAME", help="where the Job is (default: kubectl's)")
-    parser.add_argument("--service-account", type=parse_name, metavar="NAME", help="account whose rights the pods have")
+    parser.add_argument("--image", required=True, metavar="IMAGE", help="image with ledgerbeam and your modules")
+    parser.add_argument("--namespace", type=parse_name, metavar="NAME", help="namespace (default: kubectl's)")
+    parser.add_argument("--service-account", type=parse_name, metavar="NAME", help="service account of the pods")
     parser.add_argument(
         "--env",
         type=_plain,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an environment variable that is no secret; may be repeated",
+        help="an environment variable that is not secret; may be repeated",
     )
     parser.add_argument(
         "--secret-env",
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=SECRET:KEY",
-        help="an environment variable whose value is in a Secret of the cluster; may be repeated",
+        help="an environment variable from a key of a Secret of the cluster; may be repeated",
     )
     parser.add_argument(
         "--env-from-secret",
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SECRET",
-        help="a Secret, all of whose keys become environment variables; may be repeated",
+        help="a Secret whose keys all become environment variables; may be repeated",
     )
     parser.add_argument(
         "--node-selector",
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="LABEL=VALUE",
-        help="a label that nodes must have, such as that of spot instances; may be repeated",
+        help="a label that nodes must have, such as a label of spot instances; may be repeated",
     )
 
 
@@ -86,7 +86,7 @@ def text(args: argparse.Namespace, words: Sequence[str]) -> str:
 
 def _rules(container: str) -> list[dict[str, Any]]:
     return [
-        # A pod that its node took away, as spot instances do, is no failure.
+        # An evicted pod, for example of a spot instance, is not a failure.
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {"action": "FailJob", "onExitCodes": {"containerName": container, "operator": "In", "values": [USAGE]}},
     ]
@@ -104,7 +104,7 @@ def _pod(args: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
     if args.env_from_secret:
         container["envFrom"] = [{"secretRef": {"name": secret}} for secret in args.env_from_secret]
     if sizes := _sizes(args):
-        # Memory that a pod has not asked for is taken away from it first, so it asks for all that it may have.
+        # Pods that use more memory than requested are evicted first, so the request equals the limit.
         container["resources"] = {"requests": sizes, "limits": dict(sizes)}
     container["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     pod: dict[str, Any] = {"restartPolicy": "Never", "terminationGracePeriodSeconds": GRACE_SECONDS}

@@ -1,4 +1,4 @@
-"""``ledgerbeam launch slurm``: an array of Slurm, each of whose tasks is a host that shares the job."""
+"""``ledgerbeam launch slurm``: script of a Slurm array. Each array task is a host that shares the job."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ TEXT = "print the script of a Slurm array, for sbatch"
 _VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:=@%+/-]*")
 _OPTION = re.compile(r"[a-z][a-z-]*(=[^\s]+)?")
 GRACE_SECONDS = 60
-"""How long before the end of its time a task is told, so that what it has begun is given back at once."""
+"""Seconds from the signal to the end of an array task's time. The host then releases its claimed work at once."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the way."""
+    """Add the options of the launcher."""
     add_size(parser)
     add_setup(parser)
-    parser.add_argument("--time", type=_value, metavar="LIMIT", help="of each host, for example 12:00:00")
+    parser.add_argument("--time", type=_value, metavar="LIMIT", help="time limit of each host, for example 12:00:00")
     parser.add_argument("--partition", type=_value, metavar="NAME", help="partition of the cluster")
-    parser.add_argument("--account", type=_value, metavar="NAME", help="account that is charged")
+    parser.add_argument("--account", type=_value, metavar="NAME", help="account to charge")
     parser.add_argument(
         "--sbatch",
         type=_option,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="one more option of sbatch, such as qos=high; may be repeated",
+        help="a further sbatch option, such as qos=high; may be repeated",
     )
 
 
@@ -40,7 +40,7 @@ def text(args: argparse.Namespace, words: Sequence[str]) -> str:
     setup = "".join(f"{line}\n" for line in args.setup)
     return (
         f"#!/bin/bash\n{directives}set -euo pipefail\n{setup}"
-        f"# In place of the shell, so that it gets the signal which comes before the end of the time.\n"
+        f"# exec replaces the shell, so that the command gets the signal before its time ends.\n"
         f"exec {shlex.join(words)}\n"
     )
 
@@ -57,7 +57,7 @@ def _directives(args: argparse.Namespace) -> Iterator[str]:
     for name in ("time", "partition", "account"):
         if (value := getattr(args, name)) is not None:
             yield f"{name}={value}"
-    yield "requeue"  # a host that is taken away comes back, and goes on
+    yield "requeue"  # a preempted host is started again and resumes
     yield "open-mode=append"
     yield f"signal=B:TERM@{GRACE_SECONDS}"
     yield "output=%x-%A_%a.log"
@@ -66,11 +66,11 @@ def _directives(args: argparse.Namespace) -> Iterator[str]:
 
 def _value(text: str) -> str:
     if not _VALUE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"expected a value of an option of sbatch without spaces, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected the value of an sbatch option, without spaces, found {text!r}")
     return text
 
 
 def _option(text: str) -> str:
     if not _OPTION.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"expected NAME or NAME=VALUE as in qos=high, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected NAME or NAME=VALUE such as qos=high, found {text!r}")
     return text

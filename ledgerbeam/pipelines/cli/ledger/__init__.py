@@ -1,1 +1,1 @@
-"""``ledgerbeam ledger``: what can be done with a ledger, each action in a module of its own."""
+"""``ledgerbeam ledger``: actions on a ledger, one module for each."""

@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger ...``: look at a ledger while its job runs or after it, or make it forget."""
+"""``ledgerbeam ledger ...``: table of the actions, which show or change a ledger during or after its job."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Arguments = Callable[[argparse.ArgumentParser], None]
 
 @dataclass(frozen=True)
 class _Action:
-    """Something that can be done with a ledger.
+    """An action on a ledger.
 
     Attributes:
-        text: What, for help.
-        does: Module and function, which takes the open ledger and the arguments and returns the exit status; imported
-            on use, since most actions need little.
-        add: Adds the options of its own.
-        changes: Whether it changes the ledger.
-        only_prints: Whether it writes nothing, and its status says nothing.
+        text: Help text.
+        does: Module and function of the action. The function takes the open ledger and the arguments, and returns the
+            exit status. The module is imported on use, because most actions need few dependencies.
+        add: Adds the options of the action.
+        changes: Whether the action changes the ledger.
+        only_prints: Whether the action writes nothing and its exit status has no meaning of its own.
     """
 
     text: str
@@ -42,7 +42,7 @@ class _Action:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the actions, each with its options."""
+    """Add the actions with their options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
     for name, action in _ACTIONS.items():
         text = f"{action.text[0].upper()}{action.text[1:]}."
@@ -71,9 +71,9 @@ def _status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check-sources",
         action="store_true",
-        help="also ask for every source whether it has changed since it was listed: one request each",
+        help="also check every source for changes since the listing: one request per source",
     )
-    parser.add_argument("--by-host", action="store_true", help="print what each host does and has done, run by run")
+    parser.add_argument("--by-host", action="store_true", help="print the state and the work of each host and run")
 
 
 def _watch(parser: argparse.ArgumentParser) -> None:
@@ -82,9 +82,9 @@ def _watch(parser: argparse.ArgumentParser) -> None:
         type=parse_seconds,
         default=5.0,
         metavar="SECONDS",
-        help="time between two looks (default: 5)",
+        help="time between two updates (default: 5)",
     )
-    parser.add_argument("--once", action="store_true", help="look once")
+    parser.add_argument("--once", action="store_true", help="print once, then exit")
 
 
 def _audit(parser: argparse.ArgumentParser) -> None:
@@ -97,15 +97,15 @@ def _audit(parser: argparse.ArgumentParser) -> None:
 
 
 def _rejects(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--reason", metavar="PATTERN", help="only those of this reason, a shell pattern")
-    parser.add_argument("--source", metavar="PATTERN", help="only those of these source URLs, a shell pattern")
+    parser.add_argument("--reason", metavar="PATTERN", help="show only matching reasons, a shell pattern")
+    parser.add_argument("--source", metavar="PATTERN", help="show only matching source URLs, a shell pattern")
     parser.add_argument(
-        "--limit", type=parse_count, default=5, metavar="N", help="most examples of each reason (default: 5)"
+        "--limit", type=parse_count, default=5, metavar="N", help="number of examples per reason (default: 5)"
     )
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sizes-only", action="store_true", help="read nothing: check that outputs exist, and sizes")
+    parser.add_argument("--sizes-only", action="store_true", help="check only existence and size; do not read contents")
 
 
 def _export(parser: argparse.ArgumentParser) -> None:
@@ -114,16 +114,16 @@ def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table",
         choices=["sources", "counts", "outputs", "failures", "runs", "history", "durations"],
-        help="what to write (default: every table, each to a file of its own below --output)",
+        help="table to write (default: all tables, one file for each below --output)",
     )
 
 
 def _stats(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", metavar="NAME", help="only this statistic")
+    parser.add_argument("--name", metavar="NAME", help="show only this statistic")
 
 
 def _metrics(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prometheus", action="store_true", help="print the text format that Prometheus reads")
+    parser.add_argument("--prometheus", action="store_true", help="print the Prometheus text format")
 
 
 def _report(parser: argparse.ArgumentParser) -> None:
@@ -132,41 +132,41 @@ def _report(parser: argparse.ArgumentParser) -> None:
 
 def _forget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="source URLs, with *, ? and [...]")
-    parser.add_argument("--failures-only", action="store_true", help="forget only failures and quarantine")
+    parser.add_argument("--failures-only", action="store_true", help="forget only failures and quarantine, not results")
 
 
 _ACTIONS = {
-    "status": _Action("how far the job is, how fast it goes, and what its runs did", "status:status", _status),
-    "watch": _Action("what every host does, again and again until the job is complete", "watch:watch", _watch),
-    "failures": _Action("the tasks that failed, by reason, with the commands that try them again", "failures:failures"),
-    "rejects": _Action("the records that were rejected, by reason", "rejects:rejects", _rejects),
-    "outputs": _Action("what the job has written, in order", "outputs:outputs"),
+    "status": _Action("show progress, rates and runs of the job", "status:status", _status),
+    "watch": _Action("show all hosts repeatedly until the job is complete", "watch:watch", _watch),
+    "failures": _Action("show failed tasks by reason, with the commands to retry them", "failures:failures"),
+    "rejects": _Action("show rejected records by reason", "rejects:rejects", _rejects),
+    "outputs": _Action("list the outputs of the job in order", "outputs:outputs"),
     "stats": _Action(
-        "what the function has counted and measured by ledgerbeam.stats, over all recorded tasks",
+        "show the statistics that the function recorded with ledgerbeam.stats, over all recorded tasks",
         "stats:stats",
         _stats,
     ),
-    "metrics": _Action("how far the job is, as numbers that a monitor collects", "metrics:metrics", _metrics),
+    "metrics": _Action("print metrics of the job for a monitoring system", "metrics:metrics", _metrics),
     "verify": _Action(
-        "check that every output exists with its recorded size and checksum (of indexes: 'index verify')",
+        "check that every output has its recorded size and checksum (for indexes: 'index verify')",
         "verify:verify",
         _verify,
         only_prints=False,
     ),
     "audit": _Action(
-        "compute a share of the finished tasks again in a fresh process, and compare the results",
+        "repeat a share of the finished tasks in a fresh process and compare the results",
         "audit:audit",
         _audit,
         changes=True,
         only_prints=False,
     ),
     "export": _Action("write the tables of the ledger to files", "export:export", _export, only_prints=False),
-    "report": _Action("write one HTML page that shows how the job went", "report:report", _report, only_prints=False),
+    "report": _Action("write an HTML report of the job", "report:report", _report, only_prints=False),
     "compact": _Action(
-        "put one snapshot in the place of the many objects of a remote ledger",
+        "replace the many objects of a remote ledger by one snapshot",
         "changes:compact",
         changes=True,
         only_prints=False,
     ),
-    "forget": _Action("make the job do sources again", "changes:forget", _forget, changes=True, only_prints=False),
+    "forget": _Action("forget sources, to repeat them", "changes:forget", _forget, changes=True, only_prints=False),
 }

@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger audit``: compute a sample of the finished tasks of a job again, and compare the results."""
+"""``ledgerbeam ledger audit``: repeat a sample of the finished tasks of a job and compare the results."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def audit(store: LedgerStore, args: argparse.Namespace) -> int:
     found = run.found
     if not found.tasks:
         raise LedgerError(
-            f"ledger {store.url}: no task could be audited: none is finished, or the sources are not those "
-            "that the job has read; run the job again"
+            f"ledger {store.url}: no task can be audited: no task is finished, or the sources have changed; run the "
+            "job again"
         )
     if args.json:
         print_json({"audit": {"tasks": found.tasks, "differ": found.differ}, "found": found.found})
@@ -59,14 +59,14 @@ def _spec(store: LedgerStore, args: argparse.Namespace) -> JobSpec:
     job = store.job()
     if job is None or spec.identity().fingerprint != job.fingerprint or not store.runs():
         raise LedgerError(
-            f"ledger {store.url}: its last run has not ended, so it is not known what the job is; run the same command "
-            "again, then audit it"
+            f"ledger {store.url}: its last run has not ended, so the job is not known; run the job's command again, "
+            "then audit it"
         )
     changed = spec.changed_code()
     if changed:
         raise JobMismatchError(
             f"ledger {store.url}: {', '.join(changed)} changed since the job ran, so the results cannot be compared; "
-            "audit with the code that the job ran with"
+            "audit with the code of the run"
         )
     return spec
 

@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger forget`` and ``compact``: the actions that change a ledger."""
+"""``ledgerbeam ledger forget`` and ``ledgerbeam ledger compact``: actions that change a ledger."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ledgerbeam.pipelines.console.run_progress import count
 
 
 def forget(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Make the job do sources again.
+    """Forget sources, so that the next run processes them again. Returns 0.
 
     Raises:
-        UsageError: If a pattern matches no source.
+        UsageError: A pattern matches no source.
     """
     forgotten: list[str] = []
     gone = store.gone_ids() if not args.failures_only else set()
@@ -30,23 +30,23 @@ def forget(store: LedgerStore, args: argparse.Namespace) -> int:
     if args.json:
         print_json({"forgotten": forgotten})
     else:
-        print(f"{count(len(forgotten), 'source')} forgotten; the next run does them again")
+        print(f"{count(len(forgotten), 'source')} forgotten; the next run processes them again")
         if missing := missed.intersection(forgotten):
             print(
-                f"{len(missing):,} of them the last listing did not have: of those still gone the outputs stay "
-                "where they are, and the next run names them"
+                f"{len(missing):,} of them were missing from the last listing; if they are still missing, their "
+                "outputs are kept, and the next run names them"
             )
     return 0
 
 
 def compact(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Put one snapshot in the place of the objects of a remote ledger.
+    """Replace the objects of a remote ledger by one snapshot. Returns 0.
 
     Raises:
-        UsageError: If the ledger is local.
+        UsageError: The ledger is local.
     """
     if not isinstance(store, RemoteStore):
-        raise UsageError(f"ledger {args.url}: only a remote ledger is compacted; a local one needs none")
+        raise UsageError(f"ledger {args.url}: only remote ledgers can be compacted; a local ledger does not need it")
     done = compact_store(store)
     if args.json:
         print_json(dataclasses.asdict(done))

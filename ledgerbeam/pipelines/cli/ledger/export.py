@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger export``: the tables of a ledger as JSON lines or Parquet, for whatever reads those."""
+"""``ledgerbeam ledger export``: the tables of a ledger as JSON lines or Parquet."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ Writer = Callable[[Table, LedgerStore, BinaryIO, Callable[[int, int], None]], in
 
 
 def export(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Write one table to a file, or without ``--table`` every table into a folder. Returns 0.
+    """Write one table to a file, or without ``--table`` all tables to a folder. Returns 0.
 
-    Each file appears as a whole or not.
+    Each file is written atomically.
 
     Raises:
-        UsageError: If the output cannot be written atomically, names a folder where a file is meant, or another file
-            than an earlier export lies there.
+        UsageError: The output cannot be written atomically, is a folder instead of a file, or is an existing file that
+            is not an earlier export.
     """
     started = time.monotonic()
     output = canonical_url(args.output)
     if args.table is None:
         wanted = {name: f"{output.rstrip('/')}/{name}.{args.format}" for name in TABLES}
     elif args.output.endswith("/"):
-        raise UsageError(f"{args.output}: --table exports to a file, this names a folder; leave --table out for all")
+        raise UsageError(f"{args.output}: expected a file, found a folder; leave out --table to export all tables")
     else:
         wanted = {args.table: output}
     write = _WRITERS[args.format]
@@ -76,7 +76,7 @@ def _moment(seconds: float) -> str:
 
 
 def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO, advance: Callable[[int, int], None]) -> int:
-    import pyarrow.parquet as pq  # takes a while, and JSON lines need none of it
+    import pyarrow.parquet as pq  # slow to import, and not needed for JSON lines
 
     written = 0
     schema = arrow_schema(table).with_metadata({_MARK: " ".join(table.types)})
@@ -91,11 +91,11 @@ def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO, advance: Ca
 _WRITERS: dict[str, Writer] = {"jsonl": _write_jsonl, "parquet": _write_parquet}
 
 _MARK = "ledgerbeam.columns"
-"""What the metadata of a Parquet file says its columns by."""
+"""Key of the column names in the metadata of a Parquet file."""
 
 
 def _looks_of_jsonl(table: Table) -> re.Pattern[bytes]:
-    # Without a way back: a line of somebody else may hold some of the names, many times.
+    # Atomic groups prevent backtracking: a line of another program may contain some of the names many times.
     return re.compile(rb"\Z|\{" + b"".join(b'(?>.*?"%b":)' % name.encode() for name in table.types))
 
 
@@ -104,4 +104,4 @@ def _looks_of_parquet(table: Table) -> re.Pattern[bytes]:
 
 
 _LOOKS = {"jsonl": _looks_of_jsonl, "parquet": _looks_of_parquet}
-"""How an earlier export of a table looks, by format; see `Looks`."""
+"""Patterns that recognize an earlier export of a table, by format; see `Looks`."""

@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger failures``: the tasks that failed, by reason, and the commands that try them again."""
+"""``ledgerbeam ledger failures``: failed tasks by reason, and the commands to retry them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ledgerbeam.pipelines.report.failures import failure_values, grouped_failure
 from ledgerbeam.pipelines.report.stages import every_ledger
 
 SHOWN_ROWS = 5
-"""Failures of each reason that are printed."""
+"""Maximum number of failures printed per reason."""
 
 
 def failures(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Print the failures of a job, stage by stage, in groups, the largest first. Returns 0."""
+    """Print the failures of a job by stage and reason, largest groups first. Returns 0."""
     ledgers = every_ledger(store, args.storage_options)
     groups = [
         (ledger, grouped_failures(ledger.failures(), store.url, ledger.status()["last_run"])) for ledger in ledgers
@@ -70,7 +70,7 @@ def _first_of_each_reason(store: LedgerStore) -> dict[str, list[FailureRow]]:
 
 
 def _described(row: FailureRow) -> str:
-    """Return one failure as a line: its error, which mostly names the task."""
+    """Return a failure as a line: its error, with the task unless the error names its source."""
     error = row.error or row.reason
     named = error if row.url in error else f"{row.task}: {error}"
     again = f" (tried {row.attempts:,} times, last at {timestamp(row.last)})" if row.attempts > 1 else ""

@@ -1,4 +1,4 @@
-"""The hosts of a job as a table: a line for each run that counts, and of a host with several runs their sum."""
+"""Hosts of a job as a table: a line for each active or recent run, and a sum for hosts with several runs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ledgerbeam.pipelines.report.hosts import Host, HostRun
 HEADS = ["host", "run", "engine", "state", "tasks", "records", "written", "rate", "in work", "failed", "last news"]
 
 ENDED_RUNS = 2
-"""Runs of a host that have ended and are shown, the newest ones; its sum counts all."""
+"""Number of the newest ended runs that are shown for a host. Its sum counts all runs."""
 
 MOST_HOSTS = 200
 
 
 def print_hosts(hosts: Sequence[Host]) -> None:
-    """Print what hosts do."""
+    """Print the table of hosts."""
     if not hosts:
-        print("no run has begun yet")
+        print("no run has started yet")
         return
     print_table(HEADS, list(host_rows(hosts)))
     if len(hosts) > MOST_HOSTS:
@@ -31,7 +31,7 @@ def print_hosts(hosts: Sequence[Host]) -> None:
 
 
 def host_rows(hosts: Sequence[Host]) -> Iterator[list[str]]:
-    """Yield the cells of hosts, those at work first."""
+    """Yield the rows of the table, active hosts first."""
     ordered = sorted(hosts, key=lambda host: (not host.at_work, host.host))
     for host in ordered[:MOST_HOSTS]:
         ended = [run for run in host.runs if not _is_open(run)]
@@ -67,7 +67,7 @@ def _run_row(name: str, run: HostRun) -> list[str]:
 
 
 def _in_work(run: HostRun) -> str:
-    """Return the first span in work, and how many there are."""
+    """Return the first span in progress, and the number of further spans."""
     if not run.spans:
         return ""
     first: dict[str, Any] = run.in_work[0]

@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger metrics``: how far a job is, as numbers that a monitor collects."""
+"""``ledgerbeam ledger metrics``: metrics of a job for a monitoring system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger outputs``: what a job has written, in order."""
+"""``ledgerbeam ledger outputs``: the outputs of a job, in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ledgerbeam.pipelines.report.ledger import output_values
 
 
 def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Print one line for each output, or one JSON object; memory does not grow with their number. Returns 0."""
+    """Print a line for each output, or one JSON object. Memory does not depend on their number. Returns 0."""
     rows = store.outputs()
     if args.json:
         job = store.job()

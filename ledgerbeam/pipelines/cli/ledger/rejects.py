@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger rejects``: the records that were rejected, by reason, from the files that they are kept in."""
+"""``ledgerbeam ledger rejects``: rejected records by reason, read from the files that store them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.report.rejects import rejected_rows
 
 _SHOWN_CHARACTERS = 300
-"""Of what is wrong with a record, so many are printed."""
+"""Maximum number of characters printed of an error."""
 
 
 def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Print the rejected records of a ledger in groups, the largest first. Returns 0.
+    """Print the rejected records of a ledger by reason, largest groups first. Returns 0.
 
-    Memory holds the reasons and the examples that are shown, however many records there are.
+    Memory depends on the number of reasons, sources and shown examples, not on the number of records.
     """
     numbers: Counter[str] = Counter()
     sources: defaultdict[str, set[int]] = defaultdict(set)
@@ -63,9 +63,9 @@ def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def _described(row: Mapping[str, Any]) -> str:
-    """Return one record as a line: its place, and what is wrong with it unless that names the place itself."""
+    """Return a rejected record as a line: its place, then its error without a repeated place."""
     place = f"{row['source']}: record {row['record']}"
-    if row["bytes"] is not None:  # as of a row of columns
+    if row["bytes"] is not None:  # None for a row of a column file
         place += ", bytes [{}, {})".format(*row["bytes"])
     error = " ".join(str(row["error"]).split())
     error = error.removeprefix(f"{place}: ")

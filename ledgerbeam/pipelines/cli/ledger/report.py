@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger report``: one page on how a job went, that needs no network and runs no script."""
+"""``ledgerbeam ledger report``: an HTML report of a job on one page, without network access or scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.console.reporter import print_json
 from ledgerbeam.pipelines.report.data import report_data
 
 EXTRA = ("jinja2", "vl_convert")
-"""What the extra ``report`` brings."""
+"""Packages of the extra ``report``."""
 
 _LOOKS = re.compile(rb"\Z|<!doctype html>(?s:.*)<footer>Made by ledgerbeam ")
 
@@ -26,12 +26,13 @@ def report(store: LedgerStore, args: argparse.Namespace) -> int:
     """Write the report of a ledger. Returns 0.
 
     Raises:
-        UsageError: If the extra ``report`` is not installed, the output names a folder, or another file lies there.
+        UsageError: The extra ``report`` is not installed, the output is a folder, or it is an existing file that is not
+            an earlier report.
     """
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"the report is drawn with {' and '.join(missing)}, not installed here; install it with: "
+            f"the report needs {' and '.join(missing)}, which is not installed; install it with: "
             f"{install_command('report')}"
         )
     from ledgerbeam.pipelines.report.page import render_page

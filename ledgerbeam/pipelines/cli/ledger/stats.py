@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger stats``: what the functions of a job have counted and measured, over all of its tasks."""
+"""``ledgerbeam ledger stats``: statistics that the functions of a job recorded, over all tasks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ledgerbeam.pipelines.report.statistics import StatisticRow, statistic_rows
 
 
 def stats(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Print what the statistics of all recorded tasks come to. Returns 0.
+    """Print the statistics over all recorded tasks. Returns 0.
 
     Raises:
-        UsageError: If no task has a statistic of the name that is asked for.
+        UsageError: No task has a statistic of the given name.
     """
     found = stage_statistics(store, args.storage_options, args.name)
     if args.name is not None and not found:

@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger status``: how far a job is, how fast it goes, and what its runs did."""
+"""``ledgerbeam ledger status``: progress, rates and runs of a job."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from ledgerbeam.sources.kind import BUCKET_SCHEME
 
 SHOWN_RUNS = 10
 SHOWN_CHANGES = 10
-SHOWN_COMMAND, SHOWN_VALUE = 1000, 1000  # letters
+SHOWN_COMMAND, SHOWN_VALUE = 1000, 1000  # characters
 
 
 def status(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Print how far the job of a ledger is, or what its hosts do. Returns 0."""
+    """Print the state of the job of a ledger, or of its hosts. Returns 0."""
     if args.by_host and args.check_sources:
-        raise UsageError("--by-host tells of runs and --check-sources of sources; ask one after the other")
+        raise UsageError("--by-host cannot be used with --check-sources; run the command once for each")
     if args.by_host:
         hosts = hosts_of(store, shown_runs(store))
         if args.json:
@@ -135,7 +135,7 @@ def _bucket_rows(sizes: BucketSizes | None) -> list[tuple[str, str]]:
 
 
 def _stage_rows(name: str, stage: LedgerState) -> list[tuple[str, str]]:
-    """Return how far an earlier stage is."""
+    """Return the rows of an earlier stage."""
     rows = dict([*_count_rows(stage.found, RecordCounts(**stage.found["records"])), *_bucket_rows(stage.buckets)])
     return [(name, rows.pop("state")), *((f"  {what}", said) for what, said in rows.items())]
 
@@ -195,11 +195,11 @@ PAGE_SOURCES = 1000
 
 @dataclass(frozen=True)
 class ChangedSource:
-    """A source that the next run finds changed.
+    """A source that has changed since the last listing.
 
     Attributes:
-        url: Of the source; of a pack that of its first member.
-        problem: ``changed``: another size or version lies there; ``missing``: nothing does.
+        url: URL of the source, or of the first member of a pack.
+        problem: ``changed`` if size or version differ, ``missing`` if the source does not exist.
     """
 
     url: str
@@ -207,17 +207,17 @@ class ChangedSource:
 
 
 def changed_sources(store: LedgerStore, options: Options) -> Iterator[ChangedSource]:
-    """Look at every source that the last listing had: one system call or request each, 16 requests at a time.
+    """Check every source of the last listing: one system call or request each, `CONCURRENCY` requests at a time.
 
     Raises:
-        StorageError: If a store cannot be asked.
-        UsageError: If the sources are passes of a graph, or buckets.
+        StorageError: A store does not answer.
+        UsageError: The sources are outputs of other jobs, passes of a graph, or buckets.
     """
     job = store.job()
     if job is not None and CONTENT in job.parameters:
         raise UsageError(
-            f"{store.url}: its sources are outputs of other jobs, which are known by the checksums in the ledgers of "
-            "these: ledgerbeam plan says what is to do"
+            f"{store.url}: its sources are outputs of other jobs, identified by the checksums in their ledgers; "
+            "to see changes, run: ledgerbeam plan"
         )
     rows = (row for row in store.sources() if row.state != "gone")
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool, counting("source") as advance:
@@ -235,15 +235,16 @@ def _problems(rows: Sequence[SourceRow], ids: Sequence[bytes | None]) -> Iterato
 
 
 def _look(row: SourceRow, options: Options) -> bytes | None:
-    """Return the id that the source has as it is now, or None if a part of it is missing."""
+    """Return the current ID of a source; None if a part of the source is missing."""
     if row.url.startswith(BUCKET_SCHEME):
         raise UsageError(
-            f"{row.url}: a bucket of an exchange; ask the ledger of its first stage, in the folder scatter of this one"
+            f"{row.url}: a bucket of an exchange cannot be checked; check the ledger of the first stage, in the folder "
+            "scatter of this ledger"
         )
     if row.url.startswith(GRAPH_SCHEME):
         raise UsageError(
-            f"{row.url}: a pass of a graph, whose data only the code that builds it knows; run the job again: what has "
-            "changed is a new source then"
+            f"{row.url}: a pass of a graph cannot be checked, because its data depend on code; run the job again: a "
+            "changed pass is then a new source"
         )
     try:
         ids = [source_id(now.url, now.size, now.version) for now in (stat_source(url, options) for url in _urls(row))]

@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger verify``: is every output there as it was recorded, and what was made of all of them?"""
+"""``ledgerbeam ledger verify``: checks of outputs, and of the datasets and metadata made of them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from ledgerbeam.pipelines.outputs.contents import content_problem, size_problem
 from ledgerbeam.pipelines.outputs.published import PublishedFile, published_files
 
 WAITING = 4
-"""Checks that wait for each thread."""
+"""Number of queued checks per thread."""
 
 
 class _Check(NamedTuple):
-    """A file, or a span of one, with what was noted of it.
+    """A file, or a span of a file, with its recorded size and checksum.
 
     Attributes:
-        url: Of the file.
-        size: Bytes that it had.
-        checksum: Of the content, or of the span.
-        remedy: What to do if it is another one.
-        source: URL of the source of an output; None if it is made of all outputs.
-        span: First byte, and the one behind it; None for the whole file.
+        url: URL of the file.
+        size: Recorded size of the file in bytes.
+        checksum: Recorded checksum of the content or of the span.
+        remedy: Advice if the file differs.
+        source: URL of the source of an output; None for a file made of all outputs.
+        span: First byte and end of the span; None for the whole file.
     """
 
     url: str
@@ -47,11 +47,11 @@ class _Check(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Bytes that are read."""
+        """Number of bytes that the check reads."""
         return self.size if self.span is None else self.span[1] - self.span[0]
 
     def problem(self, options: Options, *, sizes_only: bool) -> str | None:
-        """Return what is wrong, or None."""
+        """Return the problem of the file; None if it has none."""
         if sizes_only:
             found = size_problem(self.url, self.size, options)
         else:
@@ -60,13 +60,13 @@ class _Check(NamedTuple):
 
 
 def verify(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Check every recorded output, and what was made of all, several at a time; print a line for each that is another.
+    """Check every output and every file made of all outputs, several at a time. Print a line for each problem.
 
     Returns:
-        0, or 1 if there were any.
+        0, or 1 if there were problems.
 
     Raises:
-        LedgerDamagedError: The numbers of records that the ledger has are not those of its tasks.
+        LedgerDamagedError: The record counts of the ledger are not the sums over its tasks.
     """
     job = store.job()
     root = job.parameters.get("output") if job else None
@@ -75,7 +75,7 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     def check(one: _Check) -> tuple[_Check, str | None]:
         return one, one.problem(options, sizes_only=args.sizes_only)
 
-    for _ in store.task_counts():  # their reader checks that the sums of the ledger are those of its tasks
+    for _ in store.task_counts():  # reading checks that the ledger's sums equal the sums over its tasks
         pass
     datasets, metadata = noted_datasets(store, options), published_files(store, options)
     there = set(ObjectFolder(str(root), options).names("")) if datasets else None
@@ -109,7 +109,7 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def _of_outputs(store: LedgerStore, ledger: str, root: str, there: set[str] | None) -> Iterator[_Check]:
-    """Yield the outputs; those that are not `there` are parts of datasets, which have the same bytes."""
+    """Yield the checks of outputs. Outputs that are not `there` were merged; their bytes are checked in datasets."""
     for row in store.outputs(ordered=False):
         output, source = row.output, without_secrets(row.url)
         if there is None or output.name in there:
@@ -119,7 +119,7 @@ def _of_outputs(store: LedgerStore, ledger: str, root: str, there: set[str] | No
 
 
 def _of_datasets(datasets: list[NotedDataset], options: Options, *, sizes_only: bool) -> Iterator[_Check]:
-    """Yield the indexes of datasets, and what each part has become."""
+    """Yield the checks of the indexes of datasets, and of the span of each merged part."""
     for dataset in datasets:
         index, data = f"{dataset.prefix}.idx", f"{dataset.prefix}.bin"
         remedy = f"to merge the parts again, delete {without_secrets(index)} and run the job again"

@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger watch``: what all hosts of a job do, again and again until the job is complete."""
+"""``ledgerbeam ledger watch``: repeated view of all hosts of a job until the job is complete."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from ledgerbeam.pipelines.report.stages import stage_ledgers, state_values
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
 
 CLAIM_SECONDS = 10.0
-"""How often claims are read: as often as launchers write them; less often if there are more than `CROWD` of them."""
+"""Seconds between two reads of claims: the interval of launchers, and longer for more than `CROWD` launchers."""
 
 CROWD = 10
 
 BAR_WIDTH = 40
-MOST_ROWS = 60  # of hosts, on a terminal
+MOST_ROWS = 60  # maximum number of rows of hosts on a terminal
 
 
 def watch(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Show what the hosts of a ledger do, until its job is complete. Returns 0, or 130 if Ctrl-C ended it.
+    """Show the hosts of a ledger until its job is complete. Returns 0, or 130 after Ctrl-C.
 
-    A store that does not answer is said, and asked again at the next look.
+    If the store does not answer, print a line and try again at the next update.
     """
     with suppress(KeyboardInterrupt):
         return _watch(store, args)
@@ -70,14 +70,14 @@ def _watch(store: LedgerStore, args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _View:
-    """What one look showed.
+    """State of a job at one update.
 
     Attributes:
-        ledger: Its URL.
-        last: How far its job is: the last stage, if there are several.
-        stages: How far the earlier stages are, by name.
-        state: That of the stage that is at work.
-        hosts: Those of that stage.
+        ledger: URL of the ledger.
+        last: State of the job, or of its last stage.
+        stages: States of the earlier stages, by name.
+        state: State of the current stage.
+        hosts: Hosts of the current stage.
     """
 
     ledger: str
@@ -92,13 +92,13 @@ class _View:
         return all(stage.found["complete"] for stage in (self.last, *self.stages.values()))
 
     def values(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
+        """Return the view as a JSON object."""
         values = _without_runs(state_values(self.last, self.stages))
         return {"at": time.time(), **values, "hosts": [host.values() for host in self.hosts]}
 
     @property
     def share(self) -> float:
-        """The share of the tasks that is done, as far as it is known."""
+        """Share of done tasks, or of complete sources if the number of tasks is not known."""
         found, rest = self.state.found, self.state.rest
         if found["complete"]:
             return 1.0
@@ -109,7 +109,7 @@ class _View:
         return float(sources["complete"] / max(1, sum(sources.values())))
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return what is to be known of the job."""
+        """Return the names and values that are shown of the job."""
         found, rest, progress = self.state.found, self.state.rest, self.state.progress
         tasks, sources = found["tasks"], found["sources"]
         of = "" if rest is None else f" of about {tasks['done'] + rest.tasks:,}"
@@ -147,7 +147,7 @@ def _without_runs(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stage_line(found: Mapping[str, Any]) -> str:
-    """Return how far an earlier stage is."""
+    """Return the state of an earlier stage as a line."""
     tasks, sources = found["tasks"], found["sources"]
     done = f"{sources['complete']:,} of {sum(sources.values()):,} sources complete"
     state = "complete" if found["complete"] else done
@@ -155,24 +155,24 @@ def _stage_line(found: Mapping[str, Any]) -> str:
 
 
 class _WatchedLedger:
-    """Looks at one ledger again and again."""
+    """Repeated views of one ledger."""
 
     def __init__(self, store: LedgerStore) -> None:
         self.store = store
         self._sightings = Sightings()
         self._claims: Sequence[Claims] = ()
         self._next_claims = 0.0
-        self._is_first = True  # it was opened, and so refreshed, just now
+        self._is_first = True  # the ledger was opened, and so refreshed, just now
 
     def look(self) -> LedgerState:
-        """Return how far it is. Raises StorageError."""
+        """Return the state of the ledger. Raises StorageError."""
         if not self._is_first:
             self.store.refresh()
         self._is_first = False
         return ledger_state(self.store)
 
     def hosts(self, state: LedgerState) -> list[Host]:
-        """Return what its hosts do. Raises StorageError."""
+        """Return the hosts of the ledger. Raises StorageError."""
         now = time.monotonic()
         if now >= self._next_claims:
             self._claims = read_claims(self.store)
@@ -181,7 +181,7 @@ class _WatchedLedger:
 
 
 class _Watcher:
-    """Looks at the ledgers of all stages of a job again and again."""
+    """Repeated views of the ledgers of all stages of a job."""
 
     def __init__(self, store: LedgerStore, storage_options: Mapping[str, Any]) -> None:
         self._last = _WatchedLedger(store)
@@ -189,7 +189,7 @@ class _Watcher:
         self._stages: dict[str, _WatchedLedger] = {}
 
     def look(self) -> _View:
-        """Look once. Raises StorageError."""
+        """Return the current view. Raises StorageError."""
         last = self._last.look()
         opened = {name: stage.store for name, stage in self._stages.items()}
         for name, store in stage_ledgers(self._last.store, self._options, besides=opened).items():
@@ -201,10 +201,10 @@ class _Watcher:
 
 
 class _PrintedLooks:
-    """A block of lines for each look: for pipes and files."""
+    """Output for pipes and files: a block of lines per view."""
 
     def show(self, view: _View) -> None:
-        """Print a look."""
+        """Print a view."""
         print(timestamp(time.time()))
         print_facts(view.facts())
         if view.hosts:
@@ -213,24 +213,24 @@ class _PrintedLooks:
         print(flush=True)
 
     def lost(self, error: StorageError) -> None:
-        """Say that nothing was to be seen."""
+        """Report that the store does not answer."""
         print(f"{timestamp(time.time())} {_lost(error)}", file=sys.stderr, flush=True)
 
 
 class _JsonLines(_PrintedLooks):
-    """An object on a line for each look."""
+    """JSON output: one object per view, one per line."""
 
     def show(self, view: _View) -> None:
-        """Print a look."""
+        """Print a view."""
         sys.stdout.buffer.write(json_bytes(plain_value(view.values())) + b"\n")
         sys.stdout.flush()
 
 
 class _Screen:
-    """The last look, on a terminal.
+    """Terminal output: the last view.
 
     Attributes:
-        last: That look.
+        last: The last view.
     """
 
     def __init__(self, live: Live) -> None:
@@ -238,12 +238,12 @@ class _Screen:
         self.last: RenderableType = Text("")
 
     def show(self, view: _View) -> None:
-        """Show a look in the place of the one before."""
+        """Replace the last view."""
         self.last = _drawn(view)
         self._live.update(Group(self.last, Text("Ctrl-C ends")), refresh=True)
 
     def lost(self, error: StorageError) -> None:
-        """Say below the last look that nothing was to be seen."""
+        """Report below the last view that the store does not answer."""
         self._live.update(Group(self.last, Text(_lost(error), style="bold")), refresh=True)
 
 

@@ -1,6 +1,6 @@
-"""A stand-in for ``sbatch``: reads the directives of a script as Slurm does, and runs its tasks on this machine.
+"""A fake ``sbatch``: it reads the directives of a script like Slurm and runs the tasks on this machine.
 
-``sbatch --test-only SCRIPT`` only checks. What is no option of sbatch, or has no value that one takes, is refused.
+``sbatch --test-only SCRIPT`` only checks the script. Unknown options and invalid values are errors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``ledgerbeam launch``: what it prints is taken by Slurm, Kubernetes and bash, and does what it says."""
+"""``ledgerbeam launch``: Slurm, Kubernetes and bash accept the printed scripts, and the scripts work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENV = {**os.environ, "PYTHONPATH": str(pins.ROOT)}
 
 
 def launch(*options: str, command: list[str] | None = None, status: int = 0, env: dict[str, str] | None = None) -> str:
-    """Return what is printed, or why nothing is."""
+    """Return the printed script, or the error."""
     words = [sys.executable, "-m", "ledgerbeam", "launch", *options, "--", *(COMMAND if command is None else command)]
     ran = subprocess.run(words, env={**ENV, **(env or {})}, capture_output=True, text=True, check=False)
     assert ran.returncode == status, ran.stderr
@@ -150,7 +150,7 @@ class TestKubernetes:
             (("--env", "HF_TOKEN=hidden-from-all"), "--secret-env HF_TOKEN=SECRET:KEY"),
             (("--env", "PLACE=https://me:hidden-from-all@host/"), "--secret-env PLACE=SECRET:KEY"),
             (("--secret-env", "A=hidden-from-all"), "expected NAME=SECRET:KEY"),
-            (("--name", "Upper"), "expected at most 52 small letters"),
+            (("--name", "Upper"), "expected at most 52 lowercase letters"),
         ],
     )
     def test_what_would_show_a_secret_is_refused(self, options: tuple[str, ...], said: str) -> None:
@@ -180,7 +180,7 @@ class TestSsh:
         ran = self.run(tmp_path, ["one", "dead", "two"], ["sh", "-c", "echo at work; cat; echo done by $HOST >> done"])
         assert ran.returncode == 0, ran.stderr
         assert sorted((tmp_path / "done").read_text().splitlines()) == ["done by one", "done by two"]
-        assert "dead: not reached, or lost on the way; the others go on" in ran.stderr
+        assert "dead: not reached, or connection lost; the other hosts continue" in ran.stderr
         assert {"one: at work", "two: at work", "done on 2 of 3 hosts"} <= set(ran.stdout.splitlines())
 
     def test_its_status_is_that_of_the_command_if_no_host_is_done(self, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ class TestSsh:
         return subprocess.run(["bash", str(script)], **where, capture_output=True, text=True, check=False)
 
     def script(self, folder: Path, hosts: list[str], command: list[str]) -> Path:
-        """Write the script, and a stand-in for ssh, to which each host but one is this machine."""
+        """Write the script, and a fake ssh that runs all hosts but one on this machine."""
         program = folder / "bin" / "ssh"
         program.parent.mkdir()
         program.write_text(
@@ -226,14 +226,17 @@ class TestSsh:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ([], "no command: give it behind '--'"),
-        (JOB, "expected --ledger with the URL of an object store such as s3://bucket/progress, found none"),
+        ([], "give it after '--'"),
+        (JOB, "found none; use a URL such as s3://bucket/progress"),
         ([*JOB, "--ledger", "progress"], "found progress"),
         ([*COMMAND, "--no-such-option"], "unrecognized arguments: --no-such-option; see: ledgerbeam map --help"),
-        (["ledgerbeam", "ledger", "status", "s3://b/run"], "ledgerbeam ledger: expected a job such as ledgerbeam map"),
-        ([*COMMAND, "--storage-options", '{"secret": "hidden-from-all"}'], "the command holds a secret"),
-        (["python", "job.py", "https://me:hidden-from-all@host/a"], "the command holds a secret"),
-        (["python", "job.py", "--password", "hidden-from-all"], "the command holds a secret"),
+        (
+            ["ledgerbeam", "ledger", "status", "s3://b/run"],
+            "hosts cannot share this command; use a job",
+        ),
+        ([*COMMAND, "--storage-options", '{"secret": "hidden-from-all"}'], "leave it out and set it on the hosts"),
+        (["python", "job.py", "https://me:hidden-from-all@host/a"], "leave it out and set it on the hosts"),
+        (["python", "job.py", "--password", "hidden-from-all"], "leave it out and set it on the hosts"),
     ],
 )
 def test_a_command_that_hosts_cannot_share_is_refused(command: list[str], said: str) -> None:

@@ -1,4 +1,4 @@
-"""`ledger failures` groups what failed, and the command that it prints for a group retries just that."""
+"""`ledger failures`: failures by reason. The printed command of a group retries only this group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def failures(workspace: Workspace) -> Any:
 
 
 def in_shell(workspace: Workspace, command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command line as it was printed, with the `ledgerbeam` of this interpreter."""
+    """Run a printed command line with the `ledgerbeam` of this interpreter."""
     function = f'ledgerbeam() {{ "{sys.executable}" -m ledgerbeam "$@"; }}\n'
     return subprocess.run(
         ["bash", "-c", function + command],
@@ -117,7 +117,7 @@ def test_the_command_of_a_group_does_again_the_sources_of_that_group_only(worksp
 
 
 def attempts(workspace: Workspace) -> dict[str, list[int]]:
-    """Return how often each failed task of each source was tried."""
+    """Return the number of attempts of each failed task, by source."""
     found: dict[str, list[int]] = {}
     for row in failures(workspace)["failures"]:
         found.setdefault(row["source"][-7:], []).append(row["attempts"])
@@ -125,7 +125,7 @@ def attempts(workspace: Workspace) -> dict[str, list[int]]:
 
 
 def quarantine(workspace: Workspace, name: str) -> None:
-    """Make the ledger believe that workers died of the failed tasks of a source."""
+    """Record that the failed tasks of a source killed their workers."""
     store = open_local_store(str(workspace.root / "L"), create=False)
     marks = [Mark(row.source_id, row.node, row.task) for row in store.failures() if row.url.endswith(name)]
     for _ in range(MAX_ATTEMPTS):

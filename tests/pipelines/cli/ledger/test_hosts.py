@@ -1,4 +1,4 @@
-"""`ledger status --by-host`: what each host does, judged by the clock of who looks."""
+"""`ledger status --by-host`: state of each host, by the observer's clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 
 class Clock:
-    """A clock that stands until it is told to go on."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 100.0
@@ -44,7 +44,7 @@ class Clock:
 
 
 class Far:
-    """The launcher of a run on another host whose clock may be wrong, as its objects show it."""
+    """The launcher of a run on another host, whose clock may be wrong. Only its objects are visible."""
 
     def __init__(self, hosts: Hosts, host: str, *, clock: float = 0.0) -> None:
         self._objects = hosts.objects

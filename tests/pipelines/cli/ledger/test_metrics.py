@@ -1,4 +1,4 @@
-"""`ledger metrics`: what a monitor collects is what the status says."""
+"""`ledger metrics`: the metrics equal the numbers of the status."""
 
 from __future__ import annotations
 

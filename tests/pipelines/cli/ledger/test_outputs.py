@@ -1,4 +1,4 @@
-"""`ledger outputs`, `export` and `verify`: what was written, for people and for machines."""
+"""`ledger outputs`, `export` and `verify`: the outputs of a job, for people and programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TABLES = ["counts", "durations", "failures", "history", "outputs", "runs", "sour
 
 
 def write_job(workspace: Workspace, sources: int = 3, output: str | None = None, options: Any = None) -> None:
-    """Make a complete ledger with three spans a source, and its outputs, without running Beam."""
+    """Make a complete ledger with three spans per source, and its outputs, without Beam."""
     root = output or str(workspace.root / "out")
     store = open_local_store(str(workspace.root / "L"), create=True)
     store.open_job(Job("map", {"output": root}))

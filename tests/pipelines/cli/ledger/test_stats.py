@@ -1,4 +1,4 @@
-"""`ledger stats`: what functions observed, as one process would have computed it."""
+"""`ledger stats`: the statistics equal the result of one process."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_job_that_was_killed_and_changed_counts_as_one_computation(workspace: 
     done = 0
     while done < 3 and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.2)
-        with contextlib.suppress(LedgerError):  # not made yet
+        with contextlib.suppress(LedgerError):  # the ledger does not exist yet
             done = open_local_store(str(workspace.root / "L"), create=False, read_only=True).totals().tasks
     running.send_signal(signal.SIGKILL)
     running.communicate()

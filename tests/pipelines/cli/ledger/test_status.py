@@ -1,4 +1,4 @@
-"""`ledger status`: how far, how fast, until when, and what each run did."""
+"""`ledger status`: progress, rates, time left and runs of a job."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_run_of_another_host_may_still_work(workspace: Workspace) -> None:
 
 
 def known(workspace: Workspace, *packs: list[Path]) -> None:
-    """Enters files into a ledger as they are; those of one list as a pack."""
+    """Registers files in a ledger; a list of files as a pack."""
     store = open_local_store(str(workspace.root / "L"), create=True)
     store.open_job(Job("map", {}))
     for paths in packs:

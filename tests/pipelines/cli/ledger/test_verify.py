@@ -1,4 +1,4 @@
-"""`ledger verify` in one process: what it says of outputs and what was made of them, and which status it ends with."""
+"""`ledger verify` in one process: its lines and exit status for outputs, datasets and metadata."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HIDDEN = "memory://me:***@host/verify"
 
 
 class Place:
-    """A ledger of three outputs of one source, and files of metadata that are noted."""
+    """A ledger of three outputs of one source, and recorded metadata files."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.root, self._capsys = root, capsys
@@ -47,7 +47,7 @@ class Place:
                 (self.root / name).write_bytes(b"abc")
 
     def verify(self, *, sizes_only: bool = False) -> tuple[int, list[str], Any]:
-        """Return the status, the lines that are printed, and what is printed as JSON."""
+        """Return the exit status, the printed lines, and the printed JSON."""
         printed = []
         statuses = []
         for as_json in (False, True):

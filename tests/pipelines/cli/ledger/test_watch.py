@@ -1,4 +1,4 @@
-"""`ledger watch`: any number of hosts, live, without writing anything, over a link that may be cut."""
+"""`ledger watch`: a live view of many hosts. It writes nothing, and survives a lost connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TASKS = 80
 
 @contextlib.contextmanager
 def reading(process: subprocess.Popen[str]) -> Iterator[list[str]]:
-    """Gather what a process prints, line by line, while the body runs."""
+    """Collect the output lines of a process while the body runs."""
     lines: list[str] = []
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
@@ -100,7 +100,7 @@ def test_hosts_on_a_store_are_watched_with_few_requests_and_over_a_link_that_is_
 
 @pytest.fixture
 def begun(workspace: Workspace) -> Workspace:
-    """A ledger of a job that is not complete, at which nobody works."""
+    """A ledger of an incomplete job without an active run."""
     workspace.jsonl("in/a.jsonl", 20)
     command = ("map", "functions:bad_seven", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
     assert workspace.run(*command).status == 3
@@ -135,7 +135,7 @@ def test_ctrl_c_ends_it_without_a_word(begun: Workspace, on_terminal: bool) -> N
     while seen.count(b"0 runs on 0 hosts") < 2:
         seen += os.read(main, 4096)
     process.send_signal(signal.SIGINT)
-    with contextlib.suppress(OSError):  # a terminal that nobody writes to any more
+    with contextlib.suppress(OSError):  # no process writes to the terminal any more
         while more := os.read(main, 4096):
             seen += more
     assert process.communicate(timeout=30)[1] == ""
