@@ -212,7 +212,7 @@ def test_sizes_may_be_texts(folder: Path) -> None:
         ({"on_job_change": "ignore"}, "on_job_change: expected one of 'refuse', 'restart', 'accept', found 'ignore'"),
         ({"existing": "burn"}, "existing: expected one of 'replace', 'keep', None, found 'burn'"),
         ({"parameters": {"output": 1}}, "parameters: output follow from the pipeline"),
-        ({"options": ["--no_such_option=1"]}, "Beam does not know the options --no_such_option"),
+        ({"options": ["--no_such_option=1"]}, "unknown Beam options: --no_such_option"),
     ],
 )
 def test_what_cannot_mean_anything_is_refused_before_anything_runs(

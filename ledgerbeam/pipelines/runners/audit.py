@@ -59,7 +59,7 @@ class RunAudit:
         folder: The folder of the run.
         before: Totals of the ledger before the run. The share counts later tasks only.
         warn: Prints a warning.
-        is_separate: Whether the audit is no part of the run. A difference that earlier audits found is then cleared
+        is_separate: Whether the audit is made outside of a run. A difference that earlier audits found is then cleared
             unless this one finds one; audits in runs keep it.
 
     Attributes:
@@ -84,12 +84,12 @@ class RunAudit:
         self._warn = warn
         self._server: ServerProcess | None = None
         self._process: Wave | None = None
-        self._asked: tuple[bytes, str] = (b"", "")  # the source, and the file of the answer
+        self._asked: tuple[bytes, str] = (b"", "")  # id of the source, path of the answer
         self._numbers = 0
         self._before = before
         self._began = time.monotonic()
         self._spent = 0.0
-        self._audited: dict[bytes, frozenset[bytes]] = {}  # nodes of tasks by source
+        self._audited: dict[bytes, frozenset[bytes]] = {}  # nodes of audited tasks, by source
         self._exhausted: set[bytes] = set()
         self._problems = 0
         runs, job = store.runs(), spec.identity().fingerprint
@@ -115,16 +115,16 @@ class RunAudit:
             self._server = ServerProcess(_SERVER, ("audit",), [path], environment)
 
     def leave_out(self, sources: Iterable[PendingSource]) -> None:
-        """Do not audit the tasks that earlier runs have done: the job may have been another one then."""
+        """Exclude tasks of earlier runs from audits: the job may have been another one then."""
         for one in sources:
-            if len(one.applied) > 1:  # one entry is the source's own
+            if len(one.applied) > 1:  # one entry is the whole source
                 self._audited[one.source.id] = self._audited.get(one.source.id, frozenset()) | frozenset(one.applied)
 
     def tick(self, sources: Sequence[Source], set_up: float) -> None:
-        """Take an answer that has come, and begin the next audit if it is due.
+        """Read the answer of a finished audit, and start the next audit if it is due.
 
         Args:
-            sources: The sources in work.
+            sources: The sources in progress.
             set_up: Longest set-up of user code so far, in seconds.
 
         Raises:
@@ -133,7 +133,7 @@ class RunAudit:
         if self._process is not None and not self._process.wait(_AT_ONCE):
             return
         self._take()
-        # While the workers run, a second copy of a model might take the memory that they need.
+        # While the workers run, a second copy of a model might exhaust memory or the device.
         if set_up <= SMALL_SECONDS and not self._spec.devices and self._is_due(set_up):
             self._begin(sources)
 
@@ -163,11 +163,11 @@ class RunAudit:
         total, seen = max(1, self._store.source_count()), 0
         for page in listed_sources(self._spec, self._spec.pages()):
             seen += len(page)
-            # The order of IDs is that of hashes: a sample of all sources.
+            # IDs are hashes, so this order is a sample of all sources.
             self.settle(sorted(page, key=attrgetter("id")), 0.0, min(1.0, seen / total))
 
     def end(self) -> None:
-        """End what still audits."""
+        """End the audit in progress and the server."""
         if self._process is not None:
             self._process.end()
             self._process = None
@@ -199,7 +199,7 @@ class RunAudit:
         return most - self._spent
 
     def _begin(self, sources: Sequence[Source]) -> bool:
-        """Begin the next audit; return whether there is a task to audit."""
+        """Start the next audit. Return whether there is a task to audit."""
         request = self._next_request(sources)
         if request is None:
             return False
@@ -222,7 +222,7 @@ class RunAudit:
             complete = self._store.completed_mask(ids)
             progress = self._store.progress(ids)
             for source, is_complete, known in zip(page, complete, progress, strict=True):
-                done = is_complete or (known is not None and len(known.applied) > 1)  # one entry is the source's own
+                done = is_complete or (known is not None and len(known.applied) > 1)  # one entry is the whole source
                 if done and source.id not in self._exhausted:
                     pending = PendingSource(source) if known is None else PendingSource(source, *known)
                     return AuditRequest(
@@ -249,7 +249,7 @@ class RunAudit:
         self._take()
 
     def _take(self) -> None:
-        """Take the answer of a process that has ended. Raises NonDeterministicTaskError."""
+        """Read the answer of a process that has ended; raises NonDeterministicTaskError for a difference."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -30,7 +30,7 @@ _IN_AUDIT = "the audit of a job called for a job: the module of its function doe
 
 
 def main(argv: Sequence[str]) -> Never:
-    """Fork audits until the launcher has gone."""
+    """Fork audits until the launcher ends."""
     hold_standard_descriptors()
     listener, path = argv
     job = load_job_file(path)
@@ -48,10 +48,10 @@ class _Audits(ForkServer):
         self._import_path = import_path
         self._started = time.process_time()
 
-    def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
-        path, asked = pickle.loads(request)  # noqa: S301 - of our launcher: the server asks whose process it is
+    def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - audits have no descriptors
+        path, asked = pickle.loads(request)  # noqa: S301 - the server checks that the request comes from the same user
         _silence()
-        signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher gets it, and ends this process
+        signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher handles the interrupt and ends this process
         take_import_path(self._import_path)
         refuse_calls(_IN_AUDIT)
         began = time.process_time()

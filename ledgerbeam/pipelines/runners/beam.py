@@ -1,4 +1,4 @@
-"""Runs a job on any Beam runner, by Beam's own options. Beam is imported when it is needed, not with this module."""
+"""Runs of a job on any Beam runner, chosen by Beam's options. This module imports Beam only when needed."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _log = logging.getLogger(__name__)
 
 
 _HERE = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
-"""Runners that start their workers on this machine."""
+"""Runners with local workers."""
 
 _JOB_SECONDS = 10 * 365 * 86_400
 
 _FRAME = re.compile(r"\((\w+\.\w+:\d+|Native Method|Unknown Source)\)$")
-"""Ends a line of a Java trace that says where something was called."""
+"""The end of a line of a Java trace that gives the place of a call."""
 
 _KNOWN = (*_HERE, dataflow.RUNNER)
-"""Runners whose options are all Beam's own; a job server may know more."""
+"""Runners that accept only Beam's own options. A job server may accept others."""
 
 
 def check_options(beam_args: Sequence[str]) -> None:
-    """Refuse options that Beam does not know: it would only warn of them, and run without. It imports Beam.
+    """Raise an error for options that Beam does not know, which it would ignore with a warning. This imports Beam.
 
     Raises:
-        UsageError: If there are such options, and no job server that may know them; or if Dataflow could not run the
-            job with those that there are.
+        UsageError: Beam does not know an option and the runner is not a job server, which may know it; or Dataflow
+            cannot run the job with these options.
     """
     from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser  # noqa: PLC0415
 
@@ -53,22 +53,22 @@ def check_options(beam_args: Sequence[str]) -> None:
         return
     parser = _BeamArgumentParser(allow_abbrev=False)
     for kind in PipelineOptions.__subclasses__():
-        kind._add_argparse_args(parser)  # noqa: SLF001 - how Beam collects them itself
+        kind._add_argparse_args(parser)  # noqa: SLF001 - Beam collects its options in the same way
     _, unknown = parser.parse_known_args(list(beam_args))
     if unknown:
-        raise UsageError(f"Beam does not know the options {' '.join(unknown)}")
+        raise UsageError(f"unknown Beam options: {' '.join(unknown)}")
     if runner == dataflow.RUNNER:
         dataflow.check_dataflow(options)
 
 
 def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
-    """Refuse what workers on other machines could not reach.
+    """Raise an error for places that workers on other machines cannot reach.
 
-    Runners that start their workers on this machine, and workers in the launcher (``--environment_type=LOOPBACK``), may
-    use local paths.
+    Local paths are allowed for runners with local workers, and for workers in the launcher
+    (``--environment_type=LOOPBACK``).
 
     Raises:
-        UsageError: If the job's ledger, sources, indexes or outputs are local and its workers may not be.
+        UsageError: The ledger, sources, indexes or outputs are local, and the workers may not be.
     """
     from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
@@ -86,20 +86,20 @@ def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
 
 
 def _runner(options: Mapping[str, Any]) -> str:
-    """Return the name of the runner; Beam takes it in any case, with its module, and without its last syllable."""
+    """Return the name of the runner. Beam ignores its case and module, and "Runner" at its end may be missing."""
     named = str(options.get("runner") or _HERE[0]).rpartition(".")[2]
     short = {name.lower().removesuffix("runner"): name for name in _KNOWN}
     return short.get(named.lower().removesuffix("runner"), named)
 
 
 def _patience(beam_args: Sequence[str]) -> list[str]:
-    """Return Beam's options with a deadline of Beam's own set to longer than any job, where the user sets none.
+    """Return Beam's options, with Beam's own timeout set to longer than any job unless the user has set it.
 
-    After so many seconds, 300 by default, Beam would end the wait for a job of Prism with an error, while the job goes
-    on. A job server at an address has the same deadline to answer at all: that is waited for here.
+    After the timeout, 300 s by default, Beam would stop waiting for a job of Prism with an error, although the job
+    continues. The same timeout limits the wait for a job server to answer. This function does that wait itself.
 
     Raises:
-        LedgerbeamError: If nobody answers there.
+        LedgerbeamError: No job server answers.
     """
     from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions  # noqa: PLC0415
 
@@ -121,13 +121,13 @@ def _wait_for_server(endpoint: str, seconds: float) -> None:
             grpc.channel_ready_future(channel).result(timeout=seconds)
         except grpc.FutureTimeoutError:
             raise LedgerbeamError(
-                f"--job_endpoint={endpoint}: no job server has answered there for {seconds} s; start one, or name the "
-                "address of the one that runs"
+                f"--job_endpoint={endpoint}: no job server has answered for {seconds} s; start a job server, or give "
+                "the address of a running one"
             ) from None
 
 
 def stop_servers() -> None:
-    """Stop the Prism that Beam has started for this process, and would stop as Python ends."""
+    """Stop the Prism server that Beam has started for this process, and would stop only when Python exits."""
     module = sys.modules.get("apache_beam.runners.portability.prism_runner")
     server = None if module is None else module.PrismRunner.shared_handle.acquire(lambda: None)
     if server is not None:
@@ -135,18 +135,18 @@ def stop_servers() -> None:
 
 
 class BeamRunner:
-    """A runner that Beam's options name.
+    """A run of a job on the runner that Beam's options name.
 
     Args:
         spec: The job.
         store: Its ledger.
-        beam_args: Beam options of the user.
+        beam_args: The user's Beam options.
 
     Attributes:
-        deaths: Always 0: such a runner watches its workers itself.
-        records: What became of the records of the tasks that were recorded while it ran.
-        stopped: Always False: such a runner takes no limit of tasks.
-        submitted: Whether the pipeline was only staged, as the launcher of a template does, and others run it.
+        deaths: Always 0: these runners handle deaths of their workers.
+        records: Outcomes of the records of all tasks that were recorded during the run.
+        stopped: Always False: these runners support no limit of tasks.
+        submitted: Whether the pipeline was only staged as a template, and will be run by the service.
     """
 
     deaths = 0
@@ -162,13 +162,13 @@ class BeamRunner:
         self.records = RecordCounts()
 
     def run(self, listed: JobListing) -> None:
-        """Run the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
+        """Run the job's pipeline, and repeat it while passes leave work to later ones, as scans of index ranges do.
 
-        The pipeline lists the sources itself. Once it is done they are listed again, to find out which are gone, if the
-        ledger knew any before.
+        The pipeline lists the sources itself. If the ledger knew sources before, they are listed again at the end, to
+        find missing ones.
 
         Raises:
-            LedgerbeamError: If the pipeline failed; what it had recorded stays recorded.
+            LedgerbeamError: The pipeline failed. Everything that it had recorded stays recorded.
         """
         knew = self._store.source_count()
         while True:
@@ -179,11 +179,11 @@ class BeamRunner:
             if self.submitted:
                 return
             self._store.refresh()
-            # A source that changed takes its share away when it is registered, inside of the pipeline.
+            # A changed source subtracts its former totals when it is registered, inside of the pipeline.
             fresh = Totals(*(max(0, part) for part in self._store.totals().minus(before)))
             self.records = self.records.plus(self._store.records().since(records_before))
             sources = self._store.status()["sources"]
-            # What comes behind the chain takes all of a run at once.
+            # What follows the chain needs all results of a run at once.
             if sources["open"] == 0 or not any(fresh) or self._spec.has_downstream:
                 break
         gone = [*gone_sources(self._spec, self._store)] if knew else []
@@ -195,14 +195,14 @@ class BeamRunner:
             self._run_pipeline(run)
 
     def _run_pipeline(self, run: str) -> None:
-        # Beam takes a second, and comes after logging is set up.
+        # Beam takes a second to import, and must be imported after logging is set up.
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
         from ledgerbeam.pipelines.runners.pipeline import job_pipeline  # noqa: PLC0415
         from ledgerbeam.user_code.instances import close_objects  # noqa: PLC0415
 
         safe = os.environ.get("PYTHONSAFEPATH")
-        # Beam starts other Pythons, `python -m pip` one of them: the working folder is not on their path either.
+        # Beam starts other Python processes, such as `python -m pip`. Keep the working folder off their path too.
         os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
         try:
             options = PipelineOptions([*worker_options(self._spec.log_level), *_patience(self._beam_args)])
@@ -222,7 +222,7 @@ class BeamRunner:
             raise
         except Exception as error:
             failed = LedgerbeamError(f"the pipeline failed: {_last_line(error)}{_remedy(error)}")
-            failed.add_note("the error of the runner, from which this one follows, has all of it")
+            failed.add_note("the error of the runner, which caused this one, has the details")
             raise failed from error
         finally:
             close_objects()  # of workers that are threads of this process
@@ -231,7 +231,7 @@ class BeamRunner:
 
 
 def _counted_set_ups(result: Any) -> SetUps:
-    """Return the set-ups in a runner's counters; some runners have none."""
+    """Return the set-ups in a runner's counters; zero for runners without counters."""
     made = SetUps()
     for metric in _counters(result, "distributions"):
         if metric.key.metric.name == "set_up_ms" and (counted := metric.result) is not None and counted.count:
@@ -240,7 +240,7 @@ def _counted_set_ups(result: Any) -> SetUps:
 
 
 def _counted_time(result: Any) -> WorkTime:
-    """Return where the time of workers went by a runner's counters, which do not say how many there were."""
+    """Return the work time by a runner's counters, without the number of workers, which they do not have."""
     spent = Counter[str]()
     for metric in _counters(result, "counters"):
         part = metric.key.metric.name.removesuffix("_us")
@@ -250,15 +250,15 @@ def _counted_time(result: Any) -> WorkTime:
 
 
 def _counters(result: Any, kind: str) -> list[Any]:
-    """Return our counters of a kind; none of a runner that has no counters."""
+    """Return ledgerbeam's counters of a kind; empty for runners without counters."""
     from apache_beam.metrics.metric import MetricsFilter  # noqa: PLC0415
 
     try:
         found = result.metrics().query(MetricsFilter().with_namespace("ledgerbeam"))
     except NotImplementedError:
         return []
-    except Exception as error:  # noqa: BLE001 - all is done by now: what a service cannot tell of it changes nothing
-        _log.warning("the runner's counters were not to be had: %s", _last_line(error))
+    except Exception as error:  # noqa: BLE001 - the job is done, so a failure to read counters must not fail it
+        _log.warning("the runner's counters could not be read: %s", _last_line(error))
         return []
     return list(found[kind])
 
@@ -266,15 +266,15 @@ def _counters(result: Any, kind: str) -> list[Any]:
 def _remedy(error: Any) -> str:
     if "Only one SparkContext" in str(error):
         return (
-            "; a job server of Spark runs one job at a time: wait for that job, or cancel it, and run the command again"
+            "; a job server of Spark runs one job at a time: wait for its job, or cancel it, and run the command again"
         )
     return ""
 
 
 def _last_line(error: Any) -> str:
-    """Return what an error says last: of the trace of a Java program what was the cause of it all."""
+    """Return the last line of an error's text. For the trace of a Java program, return the root cause."""
     lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
-    lines = [line.removesuffix(", Error:") for line in lines if line != "None"]  # of a service that has no more to say
+    lines = [line.removesuffix(", Error:") for line in lines if line != "None"]  # from a service without details
     causes = [line for line in lines if line.startswith("Caused by: ")]
     said = [line for line in lines if not _FRAME.search(line)]
     return f"{type(error).__name__}: {(causes or said or lines or [''])[-1].removeprefix('Caused by: ')}"

@@ -27,18 +27,18 @@ from ledgerbeam.transforms.chain.schedule import Planned, StreamedTasks
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 
 WAIT_SECONDS = 0.1
-"""How long a worker waits before it looks again whether something may be drawn."""
+"""Interval at which a waiting worker checks whether tasks can be drawn, in seconds."""
 
 SOON_SECONDS = 0.05
-"""Elements that are drawn together are begun within this time, if they take no longer than those before. What was
-looked at no longer ago is not looked at again before it is begun."""
+"""Maximum time in which elements that are drawn together are started, if they take no longer than earlier ones.
+Within this time after a check, an element is started without another check."""
 
 _POSTED_AT_ONCE = 256
 _AT_ONCE = 8
-"""Elements that are drawn together, at most: if one takes longer than those before, the others wait behind it."""
+"""Maximum number of elements that are drawn together. If one takes longer than earlier ones, the others wait for it."""
 
 _AHEAD_LEAVES = 2
-"""Tasks that one who looks ahead leaves for each other worker: none waits for what another one keeps for later."""
+"""Number of tasks that a worker drawing ahead leaves for each other worker, so that no worker runs out of tasks."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Ticket:
 
 
 class _Begun(NamedTuple):
-    """An element that was drawn, and its key on the board."""
+    """A drawn element, and its key on the board."""
 
     key: bytes
     element: Planned
@@ -110,18 +110,18 @@ class _Draw(beam.DoFn):
         self._ledger = ledger
 
     def process(self, ticket: Ticket) -> Iterator[Planned]:
-        del ticket  # each is good for all that is left
+        del ticket  # each ticket gives the right to all remaining elements
         overlap = this_overlap()
-        drawn: deque[_Begun] = deque()  # and not begun yet
-        looked = 0.0  # at what is drawn, whether it may be begun still
-        behind: deque[bytes] = deque()  # begun, and perhaps held back until another element comes
+        drawn: deque[_Begun] = deque()  # drawn and not started
+        looked = 0.0  # time of the last check that drawn elements may be started
+        behind: deque[bytes] = deque()  # started; results may be held until the next element
         ended: list[bytes] = []
-        longest = math.inf  # that an element took since some were drawn
+        longest = math.inf  # longest time of an element since the last draw
         while True:
             recorded: _Begun | None = None
             if drawn and time.monotonic() - looked >= SOON_SECONDS:
                 if not self._may_begin():
-                    time.sleep(WAIT_SECONDS)  # this host stood still, or cannot say what it has in work
+                    time.sleep(WAIT_SECONDS)  # this host was suspended, or cannot publish its claims
                     continue
                 recorded = drawn[0]
                 with fatal_errors(self._ledger), timed("ledger"):
@@ -132,7 +132,7 @@ class _Draw(beam.DoFn):
                     drawn, looked = self._draw(1, ended), time.monotonic()
                 begun = drawn.popleft() if drawn else None
                 if begun is None and overlap.held:
-                    begun = recorded  # by others, but what is held is emitted when another element comes
+                    begun = recorded  # others have recorded it, but a next element releases the held results
                 if begun is not None and not drawn:
                     most = max(1, min(_AT_ONCE, int(SOON_SECONDS / longest))) if longest else _AT_ONCE
                     drawn = self._draw(most, ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1))
@@ -152,7 +152,7 @@ class _Draw(beam.DoFn):
                 ended.append(behind.popleft())
 
     def _draw(self, most: int, ended: list[bytes], *, leaving: int = 0) -> deque[_Begun]:
-        """Return the next elements of which something is not recorded yet, and tell the board of those that ended."""
+        """Return the next elements with unrecorded tasks, and report the `ended` elements to the board."""
         while drawn := self._board().draw(most, ended=ended, leaving=leaving):
             ended.clear()
             loaded = [_Begun(each.key, pickle.loads(each.element)) for each in drawn]  # noqa: S301 - of our workers
@@ -169,7 +169,7 @@ class _Draw(beam.DoFn):
         return task_board(self._place.run_dir)
 
     def _owing(self, drawn: Iterable[_Begun], ended: list[bytes]) -> deque[_Begun]:
-        """Return what is not recorded yet of elements, and add those to `ended` of which nothing is left."""
+        """Return the elements reduced to their unrecorded tasks, and add the keys of fully recorded ones to `ended`."""
         if self._ledger is None:
             return deque(drawn)
         tasks = [_tasks_of(begun.element) for begun in drawn]

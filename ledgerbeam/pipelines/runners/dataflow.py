@@ -1,4 +1,4 @@
-"""What a job for Google Dataflow must keep, known before anything is staged there and paid for."""
+"""Checks of a job for Google Dataflow before anything is staged and paid for."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
 RUNNER = "DataflowRunner"
-"""The name of Beam's runner for it."""
+"""Name of Beam's runner for Dataflow."""
 
 _CLIENT = "google.cloud.dataflow"
 _CODE = ("sdk_container_image", "setup_file", "requirements_file", "extra_packages", "prebuild_sdk_container_engine")
-"""Options that bring code to the workers: without one they have Beam alone."""
+"""Options that install code on the workers. Without one of them, the workers have only Beam."""
 
 
 def check_dataflow(options: Mapping[str, Any]) -> None:
-    """Refuse options with which the service would not run the job, or would run it in vain.
+    """Raise an error for options with which the service would reject or fail the job.
 
     Args:
-        options: Of the pipeline, by name.
+        options: Pipeline options, by name.
 
     Raises:
-        UsageError: Google's client is missing, or the options cannot mean what they say.
+        UsageError: Google's client is missing, or the options cannot be used.
     """
     if not _has_client():
         raise UsageError(f"--runner={RUNNER} needs Google's client: {install_command('dataflow')}")
     if not any(options.get(name) for name in _CODE):
         raise UsageError(
-            f"--runner={RUNNER}: its workers would not have ledgerbeam; name an image that has, with "
-            "--sdk_container_image=IMAGE (docker/README.md builds one), or bring the code with --requirements_file or "
-            "--setup_file"
+            f"--runner={RUNNER}: its workers would not have ledgerbeam; give an image that contains it with "
+            "--sdk_container_image=IMAGE (docker/README.md builds one), or install the code with --requirements_file "
+            "or --setup_file"
         )
     if options.get("environment_type"):
         found = options["environment_type"]
@@ -45,12 +45,12 @@ def check_dataflow(options: Mapping[str, Any]) -> None:
 
 
 def is_template(options: Mapping[str, Any]) -> bool:
-    """Return whether the pipeline is only staged, and the service runs it when this process has ended."""
+    """Return whether the pipeline is only staged as a template, which the service runs later."""
     return bool(options.get("template_location"))
 
 
 def _has_client() -> bool:
     try:
         return find_spec(_CLIENT) is not None
-    except ModuleNotFoundError:  # not even the package that it would be in
+    except ModuleNotFoundError:  # the parent package is missing too
         return False

@@ -1,8 +1,8 @@
-"""Workers of a local job, forked from a process that has imported Beam: that takes longer than many a job.
+"""Workers of a local job, forked from a process that has imported Beam. The import can take longer than the job.
 
-FnApiRunner starts a worker by a command. Here the command is `worker_relay`, which asks the server for a worker and
-ends as that one ends. The server is forked from the wave's process, before that has used gRPC or started a thread of
-Beam. User code is imported by workers only.
+FnApiRunner starts a worker by a command. Here the command is `worker_relay`, which requests a worker from the server
+and exits with the status of the worker. The server is forked from the wave's process before that uses gRPC or starts a
+thread of Beam. Only workers import user code.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ DEVICES = "CUDA_VISIBLE_DEVICES"
 
 @contextmanager
 def fork_server(run_dir: str, devices: Sequence[str] = (), *, profile: bool = False) -> Iterator[str]:
-    """Have a fork server. Enter it when Beam has been imported, and before it runs anything.
+    """Run a fork server. Enter the context after Beam is imported and before it runs anything.
 
     Args:
-        run_dir: Folder of the run, in which workers show that they live.
-        devices: Ids of the CUDA devices of which workers see one each, in turn; empty leaves that as it is.
-        profile: Whether workers leave profiles there.
+        run_dir: Folder of the run, in which workers leave marks that they live.
+        devices: Ids of CUDA devices. Each worker sees one, in turn. Empty leaves the environment unchanged.
+        profile: Whether workers leave profiles in the folder.
 
     Yields:
-        The shell command that starts a worker: ``exec``, so that no shell is between.
+        The shell command that starts a worker, with ``exec`` so that no shell process stays.
     """
     name = f"ledgerbeam-{os.getpid()}-{secrets.token_hex(8)}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -55,7 +55,7 @@ def fork_server(run_dir: str, devices: Sequence[str] = (), *, profile: bool = Fa
         yield f'exec "{sys.executable}" -I -S "{worker_relay.__file__}" {name}'
     finally:
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)  # else the wait for the wave's process group would not end
+        os.waitpid(pid, 0)  # otherwise the wait for the wave's process group would not end
 
 
 class _Workers(ForkServer):
@@ -84,7 +84,7 @@ class _Workers(ForkServer):
         np.random.seed(None)
         marks = InflightMarks(self._run_dir)
         try:
-            marks.register()  # shows at once that the process lives, before any task
+            marks.register()  # the process is visible before its first task
         except LedgerbeamError as error:
             report_error(self._run_dir, error)
             return 1
@@ -99,5 +99,5 @@ class _Workers(ForkServer):
 
 
 def one_device(devices: Sequence[str], position: int) -> dict[str, str]:
-    """Return the environment variable by which a worker sees one device; workers take turns."""
+    """Return the environment variable that shows a worker one device. Workers take the devices in turn."""
     return {DEVICES: devices[position % len(devices)]} if devices else {}

@@ -1,8 +1,8 @@
-"""A server that forks a process for each who asks, from one that has imported what they need.
+"""Fork servers: processes that have imported modules and fork a process for each request.
 
-Who asks connects to its Unix socket and sends one request; the server answers with the process id, and when the process
-has ended with its status. A process whose asker has gone is killed. The server has one thread, so that it may fork at
-any time.
+A client connects to the Unix socket of the server and sends one request. The server answers with the process id, and
+after the end of the process with its status. If the client disconnects, the server kills the process. The server has
+one thread, so it can fork at any time.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _PEER = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # of linux/prctl.h
 
 NUMBER = struct.Struct(">q")
-"""How a number is sent: the length of a request, a process id, a status; of a signal that is its number, below 0."""
+"""Encoding of a number: the length of a request, a process id, or a status. A negative status is a signal number."""
 
 
 def ask(asker: socket.socket, request: bytes, descriptors: Sequence[int] = ()) -> None:
-    """Send a request to a server that a socket is connected to; both answers are a `NUMBER`."""
+    """Send a request to the server that a socket is connected to. Both answers are a `NUMBER`."""
     socket.send_fds(asker, [NUMBER.pack(len(request))], descriptors)
     asker.sendall(request)
 
 
 def fork_to(body: Callable[[], int], name: str) -> int:
-    """Fork a process that does one thing and dies with this one; return its process id.
+    """Fork a process that runs a function and dies with this process; return its process id.
 
     Args:
-        body: What it does; returns the exit status.
-        name: What the system shows it as; at most 15 letters.
+        body: Function to run; returns the exit status.
+        name: Name of the process for the system, at most 15 characters.
     """
     parent = os.getpid()
     with warnings.catch_warnings():
-        # The threads that there may be wait, and hold nothing that the process needs.
+        # Other threads may exist, but they wait and hold no lock that the process needs.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -53,14 +53,14 @@ def fork_to(body: Callable[[], int], name: str) -> int:
 
 
 class ForkServer(ABC):
-    """What a server is for: it has the request of each process that it forks done by that.
+    """A server that forks one process for each request. Subclasses implement `work`.
 
     Args:
-        listener: Who asks connects to it.
+        listener: Socket for the connections of clients.
 
     Attributes:
-        name: Of the processes, as `fork_to` takes it.
-        leads: Whether each of them leads a process group.
+        name: Name of the processes, see `fork_to`.
+        leads: Whether each process leads a process group.
     """
 
     name: ClassVar[str]
@@ -68,19 +68,19 @@ class ForkServer(ABC):
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
-        self._askers: dict[int, socket.socket] = {}  # by the pid of what was forked for them
+        self._askers: dict[int, socket.socket] = {}  # clients by the pid of their process
         self._events = selectors.DefaultSelector()
 
     @abstractmethod
     def work(self, request: bytes, descriptors: list[int]) -> int:
-        """Do what was asked for, in the process that was forked for it; return its exit status."""
+        """Handle a request in the forked process; return its exit status."""
 
-    def accepted(self) -> None:  # noqa: B027 - most need nothing
-        """Note that there is one more who asks, before the process is forked."""
+    def accepted(self) -> None:  # noqa: B027 - most servers need nothing
+        """Prepare for the next process, before it is forked."""
 
     def serve(self, lifeline: int | None = None) -> Never:
-        """Serve for ever; or until a pipe is closed, if there is one."""
-        gc.freeze()  # what was imported: no process that is forked looks through it for garbage, and so copies it
+        """Serve forever, or until the pipe `lifeline` is closed."""
+        gc.freeze()  # the garbage collector of a forked process would copy the pages of imported modules
         self._events.register(self._listener, selectors.EVENT_READ, self._start)
         if lifeline is not None:
             self._events.register(lifeline, selectors.EVENT_READ, lambda: os._exit(0))
@@ -122,7 +122,7 @@ class ForkServer(ABC):
         return self.work(request, descriptors)
 
     def _end(self, pid: int, ended: int) -> None:
-        """Tell the asker how its process has ended."""
+        """Send the status of an ended process to its client."""
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self._events.unregister(ended)
         os.close(ended)
@@ -132,19 +132,19 @@ class ForkServer(ABC):
             _tell(asker, status)
 
     def _abandon(self, pid: int) -> None:
-        """End what was forked for an asker that is gone."""
-        if pid in self._askers:  # else it has ended in the same moment
+        """Kill the process of a client that has disconnected."""
+        if pid in self._askers:  # otherwise it has ended at the same moment
             self._events.unregister(self._askers[pid])
             (os.killpg if self.leads else os.kill)(pid, signal.SIGKILL)
 
 
 def _tell(asker: socket.socket, number: int) -> None:
-    with suppress(OSError):  # the asker has gone
+    with suppress(OSError):  # the client has disconnected
         asker.sendall(NUMBER.pack(number))
 
 
 def _run(body: Callable[[], int], name: str, parent: int) -> Never:
-    """Do what a forked process is for, and end it there: what stands above on the stack is not its own."""
+    """Run the function of a forked process and exit, without returning to the parent's stack frames."""
     status = 1
     try:
         _become(name, parent)
@@ -153,13 +153,13 @@ def _run(body: Callable[[], int], name: str, parent: int) -> Never:
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            with suppress(AttributeError, ValueError, OSError):  # the function has taken it away, or nobody reads it
+            with suppress(AttributeError, ValueError, OSError):  # replaced by user code, or the reader is gone
                 stream.flush()
         os._exit(status)
 
 
 def _become(name: str, parent: int) -> None:
-    """Name the process, and have it die with the one that forked it."""
+    """Set the name of the process, and make it die with its parent."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(_PR_SET_NAME, name.encode())

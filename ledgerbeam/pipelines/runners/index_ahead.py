@@ -1,7 +1,7 @@
-"""Indexes of large sources are made ahead: while the workers of their wave start, or the wave before it works.
+"""Indexes of large sources, built ahead: while the workers of their wave start, or during the wave before.
 
-A process beside the waves makes them, one after the other. It may die, and whatever is wrong with a source it leaves to
-the worker that plans it: that makes the indexes which are not there.
+A process beside the waves builds them one after the other. It may die. It leaves faulty sources to the worker that
+plans them, which builds missing indexes itself.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ledgerbeam.pipelines.runners.wave_sources import indexed_bytes
 from ledgerbeam.pipelines.runners.waves import Waves
 
 LEAST_BYTES = 8 << 20
-"""Size of a source from which on its index is made ahead. Workers plan several smaller ones at once, and soon."""
+"""Minimum size of a source for an index ahead, in bytes. Workers plan several smaller sources at once, and soon."""
 
 _JOB = "ahead.json"
 _AT_ONCE = 0.001
 
 
 class IndexesAhead:
-    """Has indexes made ahead of the waves of a run, of one wave at a time.
+    """Builds indexes ahead of the waves of a run, for one wave at a time.
 
     Args:
         spec: The job.
-        waves: Fork the process that makes them.
-        folder: Of the run.
+        waves: Forks the process that builds indexes.
+        folder: Folder of the run.
     """
 
     def __init__(self, spec: JobSpec, waves: Waves, folder: str) -> None:
@@ -53,11 +53,11 @@ class IndexesAhead:
         self._process: Wave | None = None
 
     def begin(self, sources: list[Source]) -> None:
-        """Begin with a wave, unless it was begun, or an index of the one before is still being made.
+        """Start the indexes of a wave, unless they are started, or an index of the wave before is still being built.
 
         Raises:
-            DiskFullError: There is no room for the list of sources.
-            StorageError: It cannot be written.
+            DiskFullError: The disk is full.
+            StorageError: The list of sources cannot be written.
         """
         if self._of is sources or (self._process is not None and not self._process.wait(_AT_ONCE)):
             return
@@ -80,27 +80,27 @@ class IndexesAhead:
         self._process = self._waves.start_ahead(self._spec.parts_of_beam(), arguments, environment)
 
     def leave(self, sources: list[Source]) -> None:
-        """Have no more indexes made for a wave but the one that is being made: its workers have begun."""
+        """Stop before the next index of a wave, because its workers have started. The current index is completed."""
         if self._of is sources and self._list:
-            with suppress(OSError):  # it was removed before; or the folder is gone, which others tell
+            with suppress(OSError):  # it was removed before, or the folder is gone, which is reported elsewhere
                 os.unlink(self._list)
 
     def end(self) -> None:
-        """End what still makes indexes."""
+        """End the process that builds indexes."""
         if self._process is not None:
             self._process.end()
             self._process = None
 
 
 def make_indexes(job: str, path: str) -> None:
-    """Make the indexes of the sources of a list, those that are not there, for as long as the list lies there.
+    """Build the missing indexes of the sources in a list, one after the other, until the list is removed.
 
     Args:
-        job: File of the job.
-        path: Of the list, in the folder of the run.
+        job: Path of the job file.
+        path: Path of the list, in the folder of the run.
 
     Raises:
-        StorageError: One of the two files cannot be read.
+        StorageError: A file cannot be read.
     """
     spec = load_job_file(job)
     sources = spec.sources().opened(spec.storage_options)

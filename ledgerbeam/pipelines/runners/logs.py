@@ -1,6 +1,6 @@
-"""Logging of the command line's processes: what the library and user code warn of is shown, Beam's chatter is not.
+"""Logging of the processes of the command line: warnings of the library and of user code, without messages of Beam.
 
-Nothing is lost by it: what ends a pipeline reaches the launcher as an exception, which is reported once.
+Errors that end a pipeline reach the launcher as exceptions, which are reported once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class _RedactedFormatter(logging.Formatter):
 
 
 def show_log(level: str = "warning") -> None:
-    """Set up the root logger for standard error; call it before Beam is imported, which already logs then.
+    """Set up the root logger for standard error. Call it before Beam is imported, because the import logs.
 
-    A program that has imported Beam itself has its own logging, and it is left as it is.
+    If a program has imported Beam itself, its own logging stays unchanged.
 
     Args:
-        level: The lowest that is shown. Workers that are forked take it over.
+        level: Lowest level to show. Forked workers inherit it.
     """
     if "apache_beam" in sys.modules:
         return
@@ -38,5 +38,5 @@ def show_log(level: str = "warning") -> None:
 
 
 def worker_options(level: str) -> list[str]:
-    """Return the Beam options with which the workers of a runner log from a level up; by themselves from ``info``."""
+    """Return the Beam options for workers of a runner that log from this level. By default they log from ``info``."""
     return ["--default_sdk_harness_log_level=DEBUG"] if level == "debug" else []

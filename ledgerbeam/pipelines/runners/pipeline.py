@@ -1,4 +1,4 @@
-"""The Beam pipelines of the jobs, with what their transforms are given, and how they run on the local runner."""
+"""Beam pipelines of jobs, with the values for their transforms, and their run on the local runner."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from ledgerbeam.user_code.modules import recorded_modules
 
 
 def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> None:
-    """Run a part of the job on FnApiRunner; one worker is this process, several are their own.
+    """Run a part of the job on FnApiRunner. A single worker is this process; several workers are separate processes.
 
     Args:
         spec: The job.
-        part: The chain, for the sources of a wave file; or the rest, for what was committed.
-        path: Of the file of either.
+        part: The chain, for the sources of a wave file; or the rest, for the committed tasks.
+        path: Path of the wave file or of the file of committed tasks.
         beam_args: Beam options of the user.
 
     Raises:
-        Exception: Whatever a worker ended with, as Beam rebuilds it.
+        Exception: The error of a worker, as Beam rebuilds it.
     """
     if spec.workers == 1:
         os.environ.update(one_device(spec.devices, 0))
@@ -50,7 +50,7 @@ def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) 
             close_objects()
             end_work()
         return
-    # This process runs nothing of the user's; the workers are forked from one where nothing is left out any more.
+    # This process runs no user code. Workers are forked from a process that has imported all of Beam.
     server = fork_server(str(spec.run_dir), spec.devices, profile=spec.profile is not None)
     with server as command, beam_parts(spec.parts_of_beam()):
         _run(spec, part, path, beam_args, command)
@@ -66,7 +66,7 @@ def _run(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str], worker_
 
 
 def _ledger_handle(spec: JobSpec) -> LedgerHandle:
-    """Return how the workers of a job reach its ledger."""
+    """Return the handle by which workers of a job open its ledger."""
     job = spec.identity()
     return LedgerHandle(
         spec.ledger,
@@ -81,7 +81,7 @@ def _ledger_handle(spec: JobSpec) -> LedgerHandle:
 
 
 def job_pipeline(spec: JobSpec, options: PipelineOptions) -> beam.Pipeline:
-    """Return the whole pipeline of a job, which lists and skips by itself, for the runner that the options name."""
+    """Return the whole pipeline of a job, including listing and skipping, for the runner that the options name."""
     pipeline = spec.pipeline("whole", None, options)
     sources, limit = spec.sources(), spec.reject_limit
     values = ChainValues(
@@ -102,13 +102,13 @@ def job_pipeline(spec: JobSpec, options: PipelineOptions) -> beam.Pipeline:
 def local_pipeline(
     spec: JobSpec, part: Part, path: str, runner: PipelineRunner, options: PipelineOptions
 ) -> beam.Pipeline:
-    """Return a part of the pipeline of a job as the local runner runs it: the launcher lists, skips and looks.
+    """Return a part of the pipeline of a job for the local runner, where the launcher lists and skips sources.
 
     Args:
         spec: The job.
-        part: As for `run_locally`.
-        path: Likewise.
-        runner: What runs it.
+        part: See `run_locally`.
+        path: See `run_locally`.
+        runner: Runner of the pipeline.
         options: Beam options.
     """
     pipeline = spec.pipeline(part, runner, options)

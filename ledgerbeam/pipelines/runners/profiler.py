@@ -1,8 +1,8 @@
-"""The profiler of a worker process: a thread that looks at the stacks of the others, fifty times a second.
+"""The profiler of a worker process: a thread that samples the stacks of other threads 50 times a second.
 
-Functions run as they are: nothing is called when they are entered or left, which would make calls of small functions
-several times as long. Only what Beam runs a bundle with is kept; the many threads that wait for the runner are not.
-What was seen is left in the run's folder again and again, so that a worker that is killed takes little with it.
+It adds no code to function calls, which would make small functions several times slower. It keeps only stacks of
+bundles in Beam; the many threads that wait for the runner are ignored. The profile is written to the run's folder
+repeatedly, so that little is lost if the worker is killed.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from ledgerbeam.ledger.worker.reports import report_path, write_report
 from ledgerbeam.pipelines.runners.profiles import SUFFIX
 
 SECONDS = 0.02
-"""How often it looks."""
+"""Sampling interval, in seconds."""
 
 SWITCH_SECONDS = 0.0001
-"""How long a thread keeps the interpreter that another one wants. By that of Python, or of a worker, the profiler
-looks when the others hand it over by themselves, and what does so (numpy, reading) is seen many times too often."""
+"""Interpreter switch interval, in seconds. With the interval of Python or of a worker, samples would be taken when
+other threads release the interpreter, so functions that release it (numpy, reading) would be counted far too often."""
 
 REPORT_SECONDS = 1.0
 """How often it leaves what it has seen; first after a quarter of it, since a worker may end early."""
 
 MOST_STACKS = 20_000
-"""Stacks that are told apart; of more, the innermost functions are left out."""
+"""Maximum number of distinct stacks. For further stacks, the innermost functions are left out."""
 
 MOST_FRAMES = 400
-"""Functions of a stack, from the outermost on; of deep recursion the rest is left out."""
+"""Maximum number of functions of a stack, from the outermost. In deep recursion, the rest is left out."""
 
 KEPT_FRAMES = 24
-"""Functions of a stack that is not told apart any more."""
+"""Number of functions of a stack after `MOST_STACKS` is reached."""
 
 
 def begin_profile(run_dir: str) -> None:
-    """Profile this process, in all threads, until it ends, and leave the profile in the run's folder."""
+    """Profile all threads of this process until it ends, and leave the profile in the run's folder."""
     ended = threading.Event()
     thread = threading.Thread(target=_Profile(run_dir).watch, args=(ended,), name="ledgerbeam-profile", daemon=True)
 
@@ -52,7 +52,7 @@ def begin_profile(run_dir: str) -> None:
 
 
 class _Profile:
-    """What was seen of this process.
+    """The samples of this process.
 
     Args:
         run_dir: Folder of the run.
@@ -65,7 +65,7 @@ class _Profile:
         self._seconds: dict[tuple[int, ...], float] = {}
 
     def watch(self, ended: threading.Event) -> None:
-        """Look and leave until the end."""
+        """Sample and write until the end."""
         looked = time.perf_counter()
         leave = looked + REPORT_SECONDS / 4
         is_last = False
@@ -88,7 +88,7 @@ class _Profile:
                 self._seconds[stack] = self._seconds.get(stack, 0.0) + seconds
 
     def _stack(self, innermost: FrameType | None) -> tuple[int, ...]:
-        """Return the functions of a bundle, by number, the outermost first; empty of another thread."""
+        """Return the functions of a bundle, by number, outermost first; empty for other threads."""
         codes = []
         frame = innermost
         while frame is not None:
@@ -116,5 +116,5 @@ class _Profile:
 
 
 def _is_bundle(code: CodeType) -> bool:
-    """Return whether it is what Beam sets a bundle up and runs it with."""
+    """Return whether the code is the function of Beam that runs a bundle."""
     return code.co_name == "process_bundle" and code.co_filename.endswith("sdk_worker.py")

@@ -1,4 +1,4 @@
-"""The profiles that worker processes have left, as one file for speedscope: https://www.speedscope.app."""
+"""Profiles of worker processes, as one file for speedscope: https://www.speedscope.app."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def refuse_no_profile(url: str, options: Options) -> None:
-    """Check that nothing lies where a profile is to be written, or an earlier profile.
+    """Check that the place of a profile is free, or holds an earlier profile.
 
     Raises:
-        UsageError: Another file lies there; also StorageError.
+        UsageError: Another file is there. StorageError is raised too.
     """
     refuse_foreign({url: _LOOKS}, options, kind="an earlier profile")
 
 
 def left_profiles(run_dirs: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield what each worker process of some folders has left, those that died among them."""
+    """Yield the profile of each worker process of some folders, including dead workers."""
     for folder in run_dirs:
         for profile in read_reports(folder, SUFFIX):
             if profile["stacks"]:  # else it ended before any work
@@ -36,11 +36,11 @@ def left_profiles(run_dirs: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def speedscope(profiles: Sequence[Mapping[str, Any]], name: str) -> bytes:
-    """Return profiles of worker processes as one file, a profile of its own for each.
+    """Return one file with the profiles of all worker processes.
 
     Args:
-        profiles: As `left_profiles` yields them.
-        name: Of the whole.
+        profiles: Profiles from `left_profiles`.
+        name: Name of the file in speedscope.
     """
     frames: dict[tuple[str, str, int], int] = {}
     made = []

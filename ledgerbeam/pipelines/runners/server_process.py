@@ -1,4 +1,4 @@
-"""The launcher's side of a fork server: it starts the server, and asks it for processes."""
+"""Launcher's side of a fork server: start the server, and request processes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ END_SECONDS = 10.0
 """Longest wait for killed processes. A process with much memory takes a while to end."""
 
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
-"""For glibc: buffers from the first size on go back to the system when they are freed, and of smaller ones what comes
-to the second. By default it keeps the large ones, in an arena for each thread that reads, cuts or publishes, and a
-worker of a job of 10 GB took 296 MB instead of 185; once the first is set, it would give the small ones back with each
-block of records, and take them anew. Who has set one of them keeps that."""
+"""Settings of glibc's allocator. Buffers from 4 MiB go back to the system when they are freed. Of smaller ones, free
+memory above 32 MiB goes back. By default glibc keeps large buffers, in an arena for each thread that reads, cuts or
+publishes: a worker of a 10 GB job took 296 MB instead of 185. With only the first setting, glibc would release and
+request small buffers with each block of records. Values that the user has set stay."""
 
 
 class ServerProcess:
@@ -46,7 +46,7 @@ class ServerProcess:
             listeners = [listening.enter_context(_listener(address)) for address in self._addresses.values()]
             numbers = [listener.fileno() for listener in listeners]
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *map(str, numbers), *arguments],  # -P: see __main__
+                [sys.executable, "-P", "-m", module, *map(str, numbers), *arguments],  # -P: for the reason see __main__
                 stdin=subprocess.PIPE,
                 stdout=2,
                 env={**_ALLOCATOR, **os.environ} if environment is None else environment,
@@ -68,7 +68,7 @@ class ServerProcess:
         return Wave(asker)
 
     def end(self) -> None:
-        """Kill it."""
+        """Kill the server."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
@@ -83,14 +83,14 @@ def _listener(address: str) -> socket.socket:
 
 
 class Wave:
-    """The process group of one wave, or of what makes indexes ahead.
+    """The process group of a wave, or of the process that builds indexes ahead.
 
     Args:
-        told: Where its server tells of it.
+        told: Connection to the server, which sends the process id and the status.
 
     Attributes:
-        pid: Of its first process, once the server has forked it; else None.
-        status: How that has ended, as `subprocess.Popen.returncode` has it; None while it runs, or if its server died.
+        pid: Process id of the leader, once it is forked; None before.
+        status: Exit status of the leader, see `subprocess.Popen.returncode`; None while it runs, or if its server died.
     """
 
     def __init__(self, told: socket.socket) -> None:
@@ -100,7 +100,7 @@ class Wave:
         self._is_over = False
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end; return whether it has ended, or the server has."""
+        """Wait for the end of the leader or of the server; return whether one of them has ended."""
         deadline = time.monotonic() + seconds
         while not self._is_over and (left := deadline - time.monotonic()) > 0:
             self._told.settimeout(left)
@@ -108,7 +108,7 @@ class Wave:
                 told = self._told.recv(NUMBER.size)
             except TimeoutError:
                 break
-            except OSError:  # the server died before it was reached
+            except OSError:  # the server died before the connection
                 told = b""
             if not told:
                 self._is_over = True
@@ -120,10 +120,10 @@ class Wave:
         return self._is_over
 
     def end(self) -> None:
-        """Kill what is left of the group, and wait until it is gone; one that is not forked yet will end at once."""
+        """Kill the rest of the group and wait until it is gone. A process that is not forked yet will end at once."""
         deadline = time.monotonic() + END_SECONDS
         if self.pid is not None:
-            with suppress(ProcessLookupError):  # none of the group is left
+            with suppress(ProcessLookupError):  # the group has no processes
                 os.killpg(self.pid, signal.SIGKILL)
                 while time.monotonic() < deadline:
                     os.killpg(self.pid, 0)

@@ -1,8 +1,8 @@
-"""Watches the process group of one wave: progress, death of a worker, interruption.
+"""Supervision of the processes of one wave: progress, death of a worker, interruption.
 
-FnApiRunner waits for ever when one of its worker processes is killed. Here the launcher watches from outside: it
-notices, lays the death to the tasks that the worker was on, ends the group and reports, so that the caller can start
-what is left again.
+FnApiRunner waits forever if one of its worker processes is killed. So the launcher watches the processes from outside.
+It detects the death, records it for the tasks in progress, ends the group and reports, so that the caller can start the
+remaining work again.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, read_
 POLL_SECONDS = 0.1
 
 GRACE_SECONDS = 4.0
-"""How long a wave may outlive one of its workers: at the end of a pipeline the workers end first."""
+"""Time that a wave may outlive one of its workers, in seconds. At the end of a pipeline the workers end first."""
 
 
 @dataclass(frozen=True)
 class WaveEnd:
-    """How a wave ended.
+    """The end of a wave.
 
     Attributes:
-        died: What died, for the user; None if the wave ran to its end.
-        marks: What the workers that died had in work.
+        died: Description of the dead process, for users; None if the wave ran to its end.
+        marks: Tasks that dead workers had in progress.
     """
 
     died: str | None = None
@@ -41,21 +41,21 @@ class WaveEnd:
 
 
 def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bool = False) -> WaveEnd:
-    """Watch one wave to its end; its processes are gone when this returns or raises.
+    """Watch one wave until its end. All its processes are gone when this returns or raises.
 
     Args:
-        wave: Has been started.
-        run_dir: Folder of this wave alone, in which its processes leave their marks and errors.
+        wave: The started wave.
+        run_dir: Folder of this wave alone, in which its processes leave marks and errors.
         on_tick: Called about every 0.1 s.
-        debug: Whether an unexpected failure carries Beam's whole traceback.
+        debug: Whether an unexpected failure includes Beam's whole traceback.
 
     Raises:
         LedgerbeamError: The error with which a worker ended the wave.
-        KeyboardInterrupt: If the launcher was interrupted.
+        KeyboardInterrupt: The launcher was interrupted.
     """
     try:
         has_ended = _wait(wave, run_dir, on_tick)
-        # Decided before the group is ended: processes that die with it do not count, nor those that died with the one
+        # Read before the group is killed, to exclude processes that die with the group or with the process that
         # they were forked from.
         dead = [] if has_ended and wave.status is None else dead_marks(run_dir)
         if has_ended:
@@ -77,7 +77,7 @@ def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bo
 
 
 def _wait(wave: Wave, run_dir: str, on_tick: Callable[[], None]) -> bool:
-    """Wait until the wave has ended, or one of its workers has and the wave does not follow; return which."""
+    """Wait for the end of the wave or the death of a worker that the wave outlives; return whether the wave ended."""
     gone_since: float | None = None
     while not wave.wait(POLL_SECONDS):
         on_tick()
@@ -107,7 +107,7 @@ def _describe_exit(wave: Wave) -> str:
 def _name_of_signal(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # most of those for real time have none
+    except ValueError:  # most real-time signals have no name
         return f"signal {number}"
 
 

@@ -1,4 +1,4 @@
-"""Which sources make a wave: pages of open sources, gathered when it begins or while the one before it works."""
+"""Sources of waves: pages of open sources, gathered when a wave starts or during the wave before."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.pipelines.jobs.sources import JobSources
 
 WAVE_SOURCES = 100_000
-WAVE_MEMBERS = 300_000  # of packs: each takes a third of the memory of a source
+WAVE_MEMBERS = 300_000  # of packs; a member takes a third of the memory of a source
 WAVE_TASKS = 200_000
-"""Most sources of a wave, and most tasks by their sizes: FnApiRunner holds what lies between stages in memory, some
-kilobytes a task."""
+"""Maximum numbers of sources, members and expected tasks of a wave. FnApiRunner holds the data between stages in
+memory, some kilobytes for each task."""
 
 FIRST_BYTES = 1 << 30
 WAVE_GROWTH = 4
-"""Most bytes that are indexed for the first wave, and for another for each byte of those before it; but a wave has a
-source for each worker. No task of a wave begins before all of its sources are indexed: so what is wrong with a function
-or an output shows early, however large the job is."""
+"""Maximum number of bytes to index for the first wave, and for later waves per byte of the waves before. A wave has
+at least one source for each worker. No task of a wave starts before all its sources are indexed, so a small first wave
+shows faults of a function or an output early."""
 
 
 class WaveSources:
     """The open sources of a job, wave by wave.
 
     Args:
-        pages: Of open sources; a page may be empty.
-        of: What the job reads.
-        workers: Of a wave.
-        most_tasks: Asked when a wave is gathered: how many tasks are still wanted; None for all. It has a source.
+        pages: Pages of open sources; a page may be empty.
+        of: The sources of the job, for estimates.
+        workers: Number of workers of a wave.
+        most_tasks: Returns the number of tasks still wanted when a wave is gathered, None for all. A wave has at least
+            one source.
     """
 
     def __init__(
@@ -43,10 +44,10 @@ class WaveSources:
         self._error: LedgerbeamError | None = None
 
     def take(self) -> list[Source]:
-        """Return the sources of the next wave; none if there is no more.
+        """Return the sources of the next wave; empty if there are no more.
 
         Raises:
-            LedgerbeamError: What is wrong with the listing, also if it was found by `look_ahead`.
+            LedgerbeamError: The listing failed, now or during `look_ahead`.
         """
         while not self._next:
             if self._error is not None:
@@ -58,11 +59,11 @@ class WaveSources:
         return wave
 
     def look_ahead(self) -> list[Source]:
-        """Gather one more page; return the sources of the next wave once they are known, and none before."""
+        """Gather one more page. Return the sources of the next wave if they are complete, otherwise an empty list."""
         if not self._next:
             try:
                 self._next = next(self._steps, [])
-            except LedgerbeamError as error:  # the wave that works has nothing to do with it
+            except LedgerbeamError as error:  # the error does not concern the current wave
                 self._error = error
         return self._next
 
@@ -75,7 +76,7 @@ def indexed_bytes(of: JobSources, source: Source) -> int:
 def _gathered(
     pages: Iterable[list[Source]], of: JobSources, workers: int, most_tasks: Callable[[], int | None]
 ) -> Iterator[list[Source]]:
-    """Yield each wave once it is gathered, and nothing after each page."""
+    """Yield each wave when it is complete, and an empty list after each page."""
     wave: list[Source] = []
     tasks = members = indexed = before = 0
     for page in pages:

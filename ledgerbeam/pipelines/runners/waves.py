@@ -1,7 +1,6 @@
-"""How a launcher starts waves: they are forked from one process, which imports once what all that a call runs needs.
+"""Start of waves. They are forked from one process that has imported Beam and the clients of stores once.
 
-That is Beam, and the clients of the stores. What makes indexes ahead is forked from another, which does not wait for
-these imports.
+The process that builds indexes ahead is forked from another one, which does not wait for these imports.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from ledgerbeam.pipelines.runners.server_process import ServerProcess, Wave
 Forked = Literal["wave", "ahead"]
 
 _DESCRIPTORS, _DESCRIPTORS_OF_WORKER = 64, 4
-"""How many files a process of a wave may have to hold open: a worker up to 50, the wave's first process 25 and 4 for
-each worker; the rest is for functions and files of Python modules."""
+"""Number of files that a process of a wave may have open: a worker up to 50, the first process 25 and 4 for each
+worker. The rest is for functions and files of Python modules."""
 
 
 def require_descriptors(workers: int) -> None:
-    """See that processes of a wave may open as many files as they need: gRPC would wait for ever for one more.
+    """Check that processes of a wave may open enough files: gRPC would wait forever for one more.
 
-    A soft limit that is too low is raised, as far as needed.
+    A soft limit that is too low is raised to the needed number.
 
     Args:
         workers: Worker processes of the wave.
@@ -49,11 +48,11 @@ def require_descriptors(workers: int) -> None:
 
 
 class Waves:
-    """The waves of a call. What forks them ends with the context.
+    """The waves of a call. The server that forks them ends with the context.
 
     Args:
-        log_level: The lowest that their processes show.
-        schemes: Of the URLs of the stores that they are likely to use.
+        log_level: Lowest level that their processes log.
+        schemes: URL schemes of the stores that they are likely to use.
     """
 
     def __init__(self, log_level: str, schemes: Sequence[str] = ()) -> None:
@@ -72,7 +71,7 @@ class Waves:
             self._server.end()
 
     def prepare(self, parts: BeamParts) -> None:
-        """Begin to import what waves need, beside what the launcher does meanwhile."""
+        """Start the imports for waves in the background."""
         if self._server is not None and not (self._server.lives and self._parts == parts):
             self._server.end()
             self._server = None
@@ -85,14 +84,14 @@ class Waves:
         """Start a wave.
 
         Args:
-            parts: Of Beam, that it needs.
-            arguments: What the wave's process is given.
-            environment: Of its processes.
+            parts: Parts of Beam that the wave needs.
+            arguments: Arguments of the wave's process.
+            environment: Environment of its processes.
         """
         return self._ask(parts, "wave", arguments, environment)
 
     def start_ahead(self, parts: BeamParts, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
-        """Start what makes indexes ahead; arguments as of `start`."""
+        """Start a process that builds indexes ahead; for arguments see `start`."""
         return self._ask(parts, "ahead", arguments, environment)
 
     def _ask(self, parts: BeamParts, what: Forked, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:

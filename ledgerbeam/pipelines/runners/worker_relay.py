@@ -1,7 +1,7 @@
-"""Stands for a forked worker where a command is expected: ``python -I -S worker_relay.py SOCKET``.
+"""The worker command that FnApiRunner expects: ``python -I -S worker_relay.py SOCKET``.
 
-It hands its environment, standard output and standard error to the fork server, and ends as the worker ends. It runs by
-its path and imports little, so that it starts in some milliseconds.
+It sends its environment, standard output and standard error to the fork server, and exits with the status of the forked
+worker. It runs by path and imports little, so that it starts in some milliseconds.
 """
 
 import json
@@ -11,16 +11,16 @@ import sys
 
 
 def main(name: str) -> int:
-    """Ask the server at the abstract address ``name`` for a worker; return its exit status, 1 without a server."""
+    """Request a worker from the server at the abstract address ``name``; return its status, or 1 without a server."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.connect(f"\0{name}")
         request = json.dumps(dict(os.environ)).encode()
         socket.send_fds(server, [len(request).to_bytes(8, "big")], [1, 2])
         server.sendall(request)
-        with server.makefile("rb") as told:  # its process id, then its status: numbers as `forking` has them
+        with server.makefile("rb") as told:  # process id, then status, encoded as in `forking`
             answer = told.read(16)
     status = int.from_bytes(answer[8:], "big", signed=True) if len(answer) == 16 else 1
-    return status if status >= 0 else 128 - status  # as a shell tells of a signal
+    return status if status >= 0 else 128 - status  # the convention of shells for signals
 
 
 if __name__ == "__main__":

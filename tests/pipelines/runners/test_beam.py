@@ -49,7 +49,7 @@ def test_an_error_is_told_by_its_cause(text: str, told: str) -> None:
 
 
 def test_spark_s_job_server_that_is_at_work_is_told_with_a_remedy() -> None:
-    assert "wait for that job, or cancel it" in _remedy(RuntimeError(SPARK))
+    assert "wait for its job, or cancel it" in _remedy(RuntimeError(SPARK))
     assert _remedy(RuntimeError(JAVA)) == ""
 
 
@@ -59,7 +59,7 @@ def test_counters_that_are_not_to_be_had_change_nothing(caplog: pytest.LogCaptur
             raise ConnectionError("the service is gone")
 
     assert _counted_set_ups(Result()).times == 0
-    assert "counters were not to be had: ConnectionError: the service is gone" in caplog.text
+    assert "counters could not be read: ConnectionError: the service is gone" in caplog.text
 
 
 def test_set_ups_and_times_of_all_steps_are_added_up() -> None:
@@ -105,5 +105,5 @@ def test_a_job_server_that_does_not_answer_is_told_all_the_same(monkeypatch: pyt
     monkeypatch.setattr(PortableOptions, "_add_argparse_args", hurried)
     with socket.create_server(("127.0.0.1", 0)) as nobody:  # takes connections, and says nothing
         words = ["--runner=PortableRunner", f"--job_endpoint=127.0.0.1:{nobody.getsockname()[1]}"]
-        with pytest.raises(LedgerbeamError, match="no job server has answered there for 1 s"):
+        with pytest.raises(LedgerbeamError, match="no job server has answered for 1 s"):
             _patience(words)

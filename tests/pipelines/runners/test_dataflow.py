@@ -67,7 +67,7 @@ def test_any_way_to_bring_code_will_do(options: dict[str, object], monkeypatch: 
 @needs_client
 def test_a_mistyped_option_and_a_folder_of_this_machine_are_refused(tmp_path: Path) -> None:
     python = pins.DATAFLOW.python
-    assert "Beam does not know the options --sdk_container_imag=x" in ask(
+    assert "unknown Beam options: --sdk_container_imag=x" in ask(
         tmp_path, python, "--runner=DataflowRunner", "--sdk_container_imag=x"
     )
     said = ask(tmp_path, python, "--runner=DataflowRunner", "--sdk_container_image=x")
