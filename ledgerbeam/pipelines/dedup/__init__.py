@@ -1,1 +1,1 @@
-"""The jobs of deduplication."""
+"""Jobs of deduplication."""

@@ -1,7 +1,7 @@
-"""Signatures of earlier deduplications, which the documents of a later one are compared with.
+"""Signatures of earlier deduplications, with which a later one compares its documents.
 
-They are run files like those of the later one, which reads the two together: so both must be cut into buckets alike,
-and the later one takes over how the earlier one is cut.
+They are run files that the later job reads together with its own. Both need the same buckets, so the later job uses the
+partition of the earlier one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ledgerbeam.pipelines.outputs.recorded import OutputFolder, count_lost
 from ledgerbeam.sources.index_versions import stat_source
 
 _NEAR = ("near", "cluster", "verify")
-"""Jobs of ``dedup --near``, by what is their last stage."""
+"""Last stage of the jobs of ``dedup --near``, by name of the pipeline."""
 
 
 class EarlierSignatures(NamedTuple):
     """The signatures of an earlier deduplication.
 
     Attributes:
-        ledger: Of it, as it was named.
-        writer: The job that has signed.
-        partition: How they are cut into buckets.
+        ledger: URL of its ledger, as the user gave it.
+        writer: The job that signed the documents.
+        partition: Partition of the signatures into buckets.
     """
 
     ledger: str
@@ -40,10 +40,10 @@ class EarlierSignatures(NamedTuple):
     partition: Partition
 
     def require(self, partition: Partition) -> None:
-        """Check that they are cut as others are.
+        """Check that the signatures have the same partition as others.
 
         Raises:
-            UsageError: They are not.
+            UsageError: The partitions differ.
         """
         if self.partition != partition:
             expected, found = (one.parameters()["partition"] for one in (partition, self.partition))
@@ -54,14 +54,14 @@ class EarlierSignatures(NamedTuple):
             )
 
     def require_apart(self, stores: Iterable[LedgerStore], storage_options: Mapping[str, Any]) -> None:
-        """Check that they are there, and of other sources than the documents that are compared with them.
+        """Check that the signatures exist, and that their sources are not sources of the later job.
 
         Args:
-            stores: The ledgers of what signs those.
-            storage_options: Passed to fsspec unchanged.
+            stores: Ledgers of the later job's stages that sign documents.
+            storage_options: Options that are passed to fsspec unchanged.
 
         Raises:
-            UsageError: Some are gone, or of the same sources.
+            UsageError: Signatures are missing, or a source is in both jobs.
         """
         if lost := count_lost(OutputFolder(self.writer.folder, dict(storage_options)), self.writer.store):
             raise UsageError(
@@ -78,13 +78,13 @@ class EarlierSignatures(NamedTuple):
             )
 
     def require_texts(self, expected: Mapping[str, Any]) -> None:
-        """Check that its texts are found as others are, so that they can be read again.
+        """Check that texts are selected in the same way as in the later job, so that they can be read again.
 
         Args:
-            expected: Parameters of a job, which say how.
+            expected: Parameters of the later job.
 
         Raises:
-            UsageError: They are found otherwise.
+            UsageError: A parameter differs.
         """
         parameters = self.writer.job.parameters
         if other := {name for name, value in expected.items() if parameters.get(name) != value}:
@@ -96,22 +96,22 @@ class EarlierSignatures(NamedTuple):
             )
 
     def urls(self) -> Iterable[str]:
-        """Return the URLs of the files that were signed."""
+        """Return the URLs of the signed files."""
         return _urls(self.writer.store)
 
     def sources(
         self, may_have: Callable[[str], bool], has: Callable[[str], bool], storage_options: Mapping[str, Any]
     ) -> Iterator[Source]:
-        """Yield the files of which documents are to be read again.
+        """Yield the files with documents that must be read again.
 
         Args:
             may_have: Returns whether a file may have such documents.
-            has: Returns whether it has; it takes longer.
-            storage_options: Passed to fsspec unchanged.
+            has: Returns whether a file has such documents. It takes longer.
+            storage_options: Options that are passed to fsspec unchanged.
 
         Raises:
-            ChangedSourceError: One is not as it was signed.
-            SourceNotFoundError: One is gone.
+            ChangedSourceError: A file has changed since it was signed.
+            SourceNotFoundError: A file is missing.
         """
         wanted = [row for row in _rows(self.writer.store) if any(map(may_have, _urls_of(row)))]
         looks = map_ahead(lambda row: _looked_at(row, dict(storage_options)), wanted, _AT_ONCE, _AT_ONCE)
@@ -129,7 +129,7 @@ _AT_ONCE = 16
 
 
 def _looked_at(row: SourceRow, options: dict[str, Any]) -> list[Source] | StorageError:
-    """Return the files of a source, or what is wrong with them."""
+    """Return the files of a source, or the error if they are missing or changed."""
     try:
         found = [Source(one.url, one.size, one.version) for one in (stat_source(url, options) for url in _urls_of(row))]
     except SourceNotFoundError:
@@ -161,14 +161,14 @@ def earlier_signatures(
     """Return the signatures of earlier deduplications.
 
     Args:
-        ledgers: Of those.
-        minhash: How texts are signed: the parameter of a job.
-        below: The ledger of the job that reads them.
-        storage_options: Passed to fsspec unchanged.
+        ledgers: URLs of the ledgers.
+        minhash: Parameters of signatures, as in the job's parameters.
+        below: The ledger of the job that reads the signatures.
+        storage_options: Options that are passed to fsspec unchanged.
 
     Raises:
-        LedgerNotFoundError: There is no such ledger.
-        UsageError: One is of another kind of job, or has signed otherwise or not all.
+        LedgerNotFoundError: A ledger does not exist.
+        UsageError: A ledger belongs to another kind of job, has other parameters of signatures, or is not complete.
     """
     found = []
     for url in ledgers:

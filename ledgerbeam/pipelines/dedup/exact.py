@@ -1,10 +1,10 @@
-"""The jobs of ``ledgerbeam dedup``: an exchange of hashes and places, which decides, and a filter of the files.
+"""Jobs of ``ledgerbeam dedup``: an exchange of hashes and positions that finds duplicates, and a filter of the files.
 
-    scatter   the hash of the key of each record, and its place          ledger DEDUP/decide/scatter
-    decide    of each hash: which records go                             ledger DEDUP/decide
-    dedup     the files without them                                     ledger DEDUP
+    scatter   the hash of the key of each record, and its position       ledger DEDUP/decide/scatter
+    decide    the records of each hash to drop                           ledger DEDUP/decide
+    dedup     the files without these records                            ledger DEDUP
 
-With ``--mark`` the second one is the last, and writes the list.
+With ``--mark``, `decide` is the last job, and writes the list of duplicates.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageS
 from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, with_lists
 
 LISTS_FOLDER = "_drops"
-"""Folder in an output folder of the lists of records, such as those that are to be dropped."""
+"""Folder for lists of records, such as records to drop, in an output folder."""
 
 LIST_BUCKETS = 1024
-"""Buckets of lists, by file: a file is done again if anything in its bucket changes."""
+"""Number of buckets of lists, by file. A file is processed again if anything in its bucket changes."""
 
 LISTING = "drops.json"
 
 _PAGE_SOURCES = 10_000
-"""Of a ledger, sources that are looked at at once."""
+"""Number of sources of a ledger that are checked together."""
 
 PART_RECORDS = 2_000_000
-"""Records of a part of a bucket, about: what is held of them is some hundred bytes each."""
+"""Approximate size of the records of a part of a bucket, in bytes. A record takes some hundred bytes of memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecideJob(GatherJob):
-    """Finds which records go.
+    """Finds the records to drop.
 
     Attributes:
-        prefer: Which record of a key stays: that with the greatest of these; None for the first by place.
-        own: What else is written, which is no source; None if it is the last stage.
+        prefer: Score of a record. The record of a key with the greatest score stays; None keeps the first by position.
+        own: The job's own other outputs, which are not sources; None for the last stage.
     """
 
     command = "decide"
@@ -76,11 +76,11 @@ class DecideJob(GatherJob):
         return "dedup"
 
     def scatter(self) -> ScatterJob:
-        """Return the first job, of which the records stay where they are."""
+        """Return the first job, which hashes records and leaves them in place."""
         return ScatterJob(**self.scatter_values(), with_records=False, prefer=self.prefer)
 
     def scatter_values(self) -> dict[str, Any]:
-        """Return the values of a `ScatterJob` before this one."""
+        """Return the values of the preceding `ScatterJob`."""
         found = super().scatter_values()
         return found if self.own is None else {**found, "own": self.own}
 
@@ -92,27 +92,27 @@ class DecideJob(GatherJob):
 
     @property
     def merged_bytes(self) -> int:
-        """Size of a task that merges, by the records: what is held of hashes is much larger than they are."""
+        """Size of a task that merges, by the records. Hashes take much more memory than their size on disk."""
         return self.shard_bytes
 
     @property
     def is_last(self) -> bool:
-        """Whether it writes a list for people and programs."""
+        """Whether the job writes a list for users."""
         return self.own is None
 
     @property
     def keeps_shards(self) -> bool:
-        """Whether its outputs are there to stay."""
+        """Whether its outputs are kept."""
         return self.is_last
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what finds the duplicates."""
+        """Return the function that finds the duplicates."""
         from ledgerbeam.transforms.dedup.duplicates import FindDuplicates  # noqa: PLC0415 - brings Beam
 
         return FindDuplicates(self.is_last)
 
     def encoder(self) -> str | ShardEncoder:
-        """Return what writes them: lines, or a run file by the files that they are of."""
+        """Return the encoder of duplicates: JSON lines, or a run file by source file."""
         from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
 
         return self.to if self.is_last else RunEncoder(Partition(LIST_BUCKETS).cuts())
@@ -123,8 +123,8 @@ class FilesWithLists(ListedFiles):
     """Files joined with lists of some of their records.
 
     Attributes:
-        tables: Of the run files of the lists.
-        url: The file that names their buckets.
+        tables: URL of the tables of the lists' run files.
+        url: URL of the file that names their buckets.
     """
 
     tables: SliceTables
@@ -132,37 +132,37 @@ class FilesWithLists(ListedFiles):
     storage_options: dict[str, Any] = field(default_factory=dict)
 
     def packer(self) -> Packer:
-        """Return what joins files with their lists."""
+        """Return the listing that joins files with their lists."""
         buckets = ListBuckets(self.url, self.storage_options)
         return partial(with_lists, buckets=buckets, pack_bytes=self.pack_bytes)
 
     def _is_pack(self, source: Source) -> bool:
-        return len(source.members) > 2  # else a file and its list
+        return len(source.members) > 2  # more than a file and its list
 
     @abstractmethod
     def opened(self, options: Options) -> ListedSources:
-        """Return how workers open the files."""
+        """Return the files as workers open them."""
 
 
 class _RemainingFiles(FilesWithLists):
-    """Files without what is dropped of them."""
+    """Files without the records to drop."""
 
     def opened(self, options: Options) -> RemainingSources:
-        """Return how workers open the files."""
+        """Return the files as workers open them."""
         return RemainingSources(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListedJob(ShardJob):
-    """Reads files joined with lists of some of their records, which a job before it writes.
+    """Reads files joined with lists of some of their records, which an earlier job writes.
 
     Attributes:
         files: The sources.
-        key: By what records are put on lists.
-        prefer: Which of those of a key stays; None for the first.
+        key: Key of the records that decides about the lists.
+        prefer: Score of a record; None keeps the first record of a key.
         bucket_bytes: Size of a bucket of the exchange before, by the sources.
-        max_slices: Slices of run files that its stages read, at most.
-        state: Names the lists; empty until they are there.
+        max_slices: Maximum number of slices of run files that a stage reads.
+        state: Name of the lists; empty until they are complete.
     """
 
     files: ListedFiles
@@ -180,19 +180,19 @@ class ListedJob(ShardJob):
         return ListedStage(name, self)
 
     def spent(self) -> list[str]:
-        """Return the folders of lists that are removed once the job is complete."""
+        """Return the folders of lists that are removed when the job is complete."""
         return []
 
     @abstractmethod
     def decide(self) -> DecideJob:
-        """Return the job that writes the lists, which has those before it."""
+        """Return the job that writes the lists, after its own inputs."""
 
     def decide_values(self, ledger: str, own: OwnFiles) -> dict[str, Any]:
-        """Return the values of a `DecideJob` before this one.
+        """Return the values of the preceding `DecideJob`.
 
         Args:
-            ledger: Of that job.
-            own: What else is written, which is no source.
+            ledger: URL of that job's ledger.
+            own: The job's own other outputs, which are not sources.
         """
         return {
             "output": self.lists_folder,
@@ -213,21 +213,21 @@ class ListedJob(ShardJob):
         return f"{self.output}/{LISTS_FOLDER}"
 
     def with_state(self, state: str) -> Self:
-        """Return the job with the name of the lists that are there."""
+        """Return the job with the name of the complete lists."""
         return dataclasses.replace(self, state=state)
 
     def earlier_listed(self) -> Collection[str] | None:
-        """Return what its listing has of earlier jobs, which is not scattered by the jobs before it.
+        """Return the earlier jobs' files in its listing, which the jobs before it do not scatter.
 
-        None if that is not known of these lists; `list_earlier` finds it out.
+        None if they are not known for these lists; then `list_earlier` finds them.
         """
         return ()
 
     def list_earlier(self) -> bool:
-        """Find out which files of earlier jobs are sources, too, once the lists are there; return whether any can be.
+        """Find the files of earlier jobs that are also sources here, from the lists; return whether there can be any.
 
         Raises:
-            ChangedSourceError: One is not as it was; also SourceNotFoundError.
+            ChangedSourceError: A file has changed. SourceNotFoundError is raised too.
         """
         return False
 
@@ -246,7 +246,7 @@ class ListedJob(ShardJob):
 
 @dataclass(frozen=True, kw_only=True)
 class DedupJob(ListedJob):
-    """Writes the files without duplicates: those of a key but for one."""
+    """Writes the files without duplicates, with one record of each key."""
 
     command = "dedup"
     removes_gone = True
@@ -265,14 +265,14 @@ class DedupJob(ListedJob):
         return [self.lists_folder]
 
     def decide(self) -> DecideJob:
-        """Return the job that decides, which has those before it."""
+        """Return the job that finds the duplicates, after its own inputs."""
         return DecideJob(**self.decide_values(self.ledger_of(DECIDE), self._own_files()))
 
     def ledger_of(self, name: str) -> str:
-        """Return the ledger of a stage before; empty before its own is known.
+        """Return the ledger of an earlier stage; empty before the job's own ledger is known.
 
         Args:
-            name: Of the stage.
+            name: Name of the stage.
         """
         return f"{self.ledger}/{name}" if self.ledger else ""
 
@@ -284,12 +284,12 @@ class DedupJob(ListedJob):
         return dataclasses.replace(self, layout=layout_of_rows(self, self.files, say))
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs besides sources, folder and format."""
+        """Return the parameters of the outputs besides sources, folder and format."""
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
         return {**self.key.parameters(), **prefer}
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what writes what is left of each task."""
+        """Return the function that writes the remaining records of each task."""
         from ledgerbeam.transforms.dedup.duplicates import KeepRemaining  # noqa: PLC0415 - brings Beam
 
         return KeepRemaining(conversion_of(self.to), self.output_format)
@@ -300,7 +300,7 @@ class DedupJob(ListedJob):
 
 
 class ListsRead(StageSources):
-    """Files with the lists of their records, which an earlier stage has written.
+    """Files with the lists of their records that an earlier stage has written.
 
     Args:
         job: The job of the stage.
@@ -322,7 +322,7 @@ class ListsRead(StageSources):
         reading = Reading(job.lists_folder, job.listing_url, job.storage_options, Partition(LIST_BUCKETS))
         self._lists = RunFiles.written([run_writer(decide.job, decide.store)], reading)
         self._job = job.with_state(self._lists.state)
-        # One listing for all: what was decided holds for the files that were scattered, and no others.
+        # One listing for all: the lists are valid only for the scattered files.
         self._listed = self._list()
         is_known = self._lists.known() is not None and self._job.earlier_listed() is not None
         self._ids = listed_ids(self._job, self._listed) if is_known else []
@@ -339,7 +339,7 @@ class ListsRead(StageSources):
         """Whether all files are complete."""
         return self._is_settled
 
-    def settle(self, say: Callable[[str], None]) -> None:  # noqa: ARG002 - the stage before has said all
+    def settle(self, say: Callable[[str], None]) -> None:  # noqa: ARG002 - the stage before has reported everything
         """Find the lists of each file."""
         self._lists.tabulate()
         if self._job.list_earlier():
@@ -347,11 +347,11 @@ class ListsRead(StageSources):
         self._ids = listed_ids(self._job, self._listed)
 
     def pages(self) -> Iterator[Page]:
-        """Return the listing, which has those files alone that were scattered."""
+        """Return the listing of the scattered files only."""
         return iter(self._listed)
 
     def check(self, store: LedgerStore, *, is_complete: bool, has_run: bool) -> None:
-        """Check that the run has read the files that were scattered."""
+        """Check that the run has read the scattered files."""
         if is_complete:
             require_only(self._ids, store)
         if has_run:
@@ -388,9 +388,9 @@ class ListedStage(Stage):
 
 
 def require_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedStage) -> None:
-    """Raise ChangedSourceError unless a first stage has done what is listed but for files of earlier jobs, and no more.
+    """Raise ChangedSourceError unless the first stage has processed exactly the listed files of this job.
 
-    A file that is gone counts, too: of its records some stand for those of others, which would go without them.
+    A missing file is an error too: its records may stand for duplicates in other files.
     """
     if earlier := job.earlier_listed():
         pages = [page.select([url not in earlier for url in page.urls]) for page in pages]
@@ -404,7 +404,7 @@ def require_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedSt
 
 
 def require_only(ids: Collection[bytes], store: LedgerStore) -> None:
-    """Make a ledger forget what a runner that lists for itself has found that was not scattered.
+    """Make a ledger forget sources that another runner's listing has found and that were not scattered.
 
     Raises:
         ChangedSourceError: There was such a source.

@@ -1,15 +1,15 @@
-"""The jobs of ``ledgerbeam dedup --near`` behind those of `pairs`: what decides, and a filter of the files.
+"""Jobs of ``ledgerbeam dedup --near`` after the jobs of `pairs`: find the documents to drop, and filter the files.
 
-    cluster   all that is connected: of each cluster one stays           ledger NEAR/cluster
-    near      the files without the others                               ledger NEAR
+    cluster   clusters of connected documents; one of each stays         ledger NEAR/cluster
+    near      the files without the other documents                      ledger NEAR
 
-With ``--mark`` the first one is the last, and writes the list. If there are more pairs than one process can cluster,
-the jobs of `stars` come before it.
+With ``--mark``, `cluster` is the last job, and writes the list. If there are more pairs than one process can cluster,
+the jobs of `stars` run before it.
 
-With ``--verify`` what is connected is only candidates, and another exchange is behind them, which decides:
+With ``--verify``, connected documents are only candidates, and another exchange decides:
 
-    texts     the n-grams of the candidates, which are read again        ledger NEAR/texts
-    verify    what shares a band and has enough of them in common        ledger NEAR/verify
+    texts     the n-grams of the candidates, read again                  ledger NEAR/texts
+    verify    documents that share a band and enough n-grams             ledger NEAR/verify
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 
 
 SIGNATURES_FOLDER = "_signatures"
-"""Folder in an output folder of the signatures."""
+"""Folder for the signatures in an output folder."""
 
 COMPARED_BYTES = 1 << 26
-"""Of the n-grams of a part of a bucket, about: at least those of all that is connected."""
+"""Approximate size of the n-grams of a part of a bucket, in bytes. A part has at least one whole cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _NearDecideJob(DecideJob):
-    """Finds which documents go.
+    """Finds the documents to drop.
 
     Attributes:
-        near: When documents are near.
+        near: Parameters of near duplicates.
         signatures: Folder of the signatures.
     """
 
@@ -62,7 +62,7 @@ class _NearDecideJob(DecideJob):
     signatures: str
 
     def writer_values(self) -> dict[str, Any]:
-        """Return the values of the job before, but for its ledger and how its order is cut."""
+        """Return the values of the preceding job, without its ledger and partition."""
         return {
             "output": self.first_folder,
             "files": self.files,
@@ -76,11 +76,11 @@ class _NearDecideJob(DecideJob):
         }
 
     def places(self) -> dict[str, list[str]]:
-        """Return the URLs that workers must reach, by how a message names them."""
+        """Return the URLs that workers must reach, by their names in messages."""
         return {**super().places(), "--against": list(self.near.against)}
 
     def encoder(self) -> str | ShardEncoder:
-        """Return what writes the documents that go: lines, or a run file by the files that they are of."""
+        """Return the encoder of documents to drop: JSON lines, or a run file by source file."""
         from ledgerbeam.transforms.dedup.near import HashEncoder  # noqa: PLC0415 - brings Beam
 
         return self.to if self.is_last else HashEncoder(Partition(LIST_BUCKETS).cuts())
@@ -88,10 +88,10 @@ class _NearDecideJob(DecideJob):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterJob(_NearDecideJob):
-    """Finds which documents go: of each cluster all but one.
+    """Finds the documents to drop: all but one of each cluster.
 
     Attributes:
-        in_rounds: Whether rounds find the clusters, of more pairs than one process can cluster. It shapes nothing.
+        in_rounds: Whether rounds find the clusters, for many pairs. It does not affect outputs.
     """
 
     command = "cluster"
@@ -99,7 +99,7 @@ class ClusterJob(_NearDecideJob):
     in_rounds: bool = False
 
     def decided_partition(self, say: Callable[[str], None]) -> Partition:  # noqa: ARG002
-        """Return how the pairs are cut: not at all, since all of them are clustered together."""
+        """Return a partition with one bucket, since all pairs are clustered together."""
         return Partition(1)
 
     @property
@@ -108,7 +108,7 @@ class ClusterJob(_NearDecideJob):
         return f"{self.output}/{STARS_FOLDER if self.in_rounds else RUNS_FOLDER}"
 
     def first_writers(self) -> dict[str, RunsJob]:
-        """Return the job before, which pairs, or finds the cluster of each document."""
+        """Return the preceding job, which finds pairs, or the cluster of each document."""
         return {LABELS: self._labels()} if self.in_rounds else {PAIRS: self._labels().pairs()}
 
     def _labels(self) -> LabelsJob:
@@ -126,9 +126,9 @@ class ClusterJob(_NearDecideJob):
         )
 
     def after(self, before: Sequence[FinishedStage]) -> Self | None:
-        """Return the job whose clusters are found in rounds, if there are more pairs than one process can cluster.
+        """Return the job with clusters found in rounds, if there are more pairs than one process can cluster.
 
-        The buckets of the rounds are as many as those of the signatures.
+        The rounds have as many buckets as the signatures.
         """
         if self.in_rounds:
             return None
@@ -142,7 +142,7 @@ class ClusterJob(_NearDecideJob):
         return dataclasses.replace(self, in_rounds=True, partition=partition)
 
     def unused(self) -> Iterator[str]:
-        """Yield the ledgers of the stages of rounds, if there are none."""
+        """Yield the ledgers of the stages of rounds, if the job has none."""
         if not self.in_rounds:
             yield from (f"{self.ledger}/{name}" for name in (LABELS, STARS))
             yield from rounds_from(self.ledger, 1)
@@ -152,25 +152,25 @@ class ClusterJob(_NearDecideJob):
         return [f"{self.output}/{name}" for name in (RUNS_FOLDER, STARS_FOLDER)]
 
     def identity(self) -> Job:
-        """Return what shapes the job's output: not how the clusters are found."""
+        """Return the parameters of the outputs; the way of finding clusters is not one."""
         if not self.in_rounds:
             return super().identity()
         return dataclasses.replace(self, in_rounds=False).identity()
 
     def sources(self) -> BucketsOf:
-        """Return the buckets: of pairs one, which is not divided."""
+        """Return the buckets. Pairs have one bucket, which is not divided."""
         found = super().sources()
         return dataclasses.replace(found, part_bytes=PART_BYTES, within_keys=True) if self.in_rounds else found
 
     def trees(self) -> TreeReader:
-        """Return what finds the clusters in a part of a bucket."""
+        """Return the function that finds the clusters in a part of a bucket."""
         from ledgerbeam.transforms.dedup.near import joined_trees  # noqa: PLC0415 - brings Beam
         from ledgerbeam.transforms.dedup.stars import member_trees  # noqa: PLC0415
 
         return member_trees if self.in_rounds else joined_trees
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what clusters."""
+        """Return the function that finds clusters."""
         from ledgerbeam.transforms.dedup.near import FindClusters  # noqa: PLC0415 - brings Beam
 
         return FindClusters(self.is_last, self.trees())
@@ -178,12 +178,12 @@ class ClusterJob(_NearDecideJob):
 
 @dataclass(frozen=True, kw_only=True)
 class CandidatesJob(ClusterJob):
-    """Finds which documents are to be compared: all that share a band with another one."""
+    """Finds candidates: documents that share a band with another one."""
 
     command = "candidates"
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what clusters."""
+        """Return the function that finds clusters."""
         from ledgerbeam.transforms.dedup.near import FindCandidates  # noqa: PLC0415 - brings Beam
 
         return FindCandidates(self.trees())
@@ -191,10 +191,10 @@ class CandidatesJob(ClusterJob):
 
 @dataclass(frozen=True, kw_only=True)
 class _CandidateFiles(FilesWithLists):
-    """Of files the documents that are to be compared.
+    """The candidates of files.
 
     Attributes:
-        earlier: The file that names those of earlier jobs; empty if there are none.
+        earlier: URL of the file that names earlier jobs' files; empty if there are none.
     """
 
     earlier: str = ""
@@ -202,27 +202,27 @@ class _CandidateFiles(FilesWithLists):
     def listing(  # type: ignore[override]
         self, own: OwnFiles, options: Options
     ) -> SourceListing | RecordedListing | WithEarlierFiles:
-        """Return what lists the files, those of earlier jobs behind the others."""
+        """Return the listing of the files, with earlier jobs' files at the end."""
         files = super().listing(own, options)
         if not self.earlier:
             return files
         return WithEarlierFiles(files, self.earlier, self.tables.state, dict(options or {}))
 
     def opened(self, options: Options) -> ChosenSources:
-        """Return how workers open the files."""
+        """Return the files as workers open them."""
         return ChosenSources(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextsJob(ListedJob, RunsJob):
-    """Writes the n-grams of the documents that are to be compared, by what is connected.
+    """Writes the n-grams of candidates, by connected group.
 
     Attributes:
-        near: When documents are near.
+        near: Parameters of near duplicates.
         signatures: Folder of the signatures.
-        partition: How the candidates are cut into buckets; None until that is decided.
+        partition: Partition of the candidates into buckets; None until it is set.
         cluster: Ledger of the stage before.
-        own: What is written, which is no source.
+        own: The job's own outputs, which are not sources.
     """
 
     command = "texts"
@@ -237,16 +237,16 @@ class TextsJob(ListedJob, RunsJob):
     own: OwnFiles = field(default_factory=OwnFiles)
 
     def decide(self) -> CandidatesJob:
-        """Return the job that finds the candidates, which has those before it."""
+        """Return the job that finds the candidates, after its own inputs."""
         values = self.decide_values(self.cluster, self.own)
         return CandidatesJob(**values, near=self.near, signatures=self.signatures)
 
     def scatters(self) -> list[ScatterJob]:
-        """Return the first job of all, which signs."""
+        """Return the first job, which signs documents."""
         return self.decide().scatters()
 
     def sources(self) -> _CandidateFiles:
-        """Return the files with their lists, those of earlier jobs among them."""
+        """Return the files with their lists, including earlier jobs' files."""
         found = super().sources()
         earlier = f"{self.work_folder}/earlier.json" if self.near.against else ""
         return _CandidateFiles(**{one.name: getattr(found, one.name) for one in fields(found)} | {"earlier": earlier})
@@ -256,11 +256,11 @@ class TextsJob(ListedJob, RunsJob):
         return earlier_signatures(self.near.against, minhash, self.ledger, self.storage_options)
 
     def earlier_urls(self) -> Collection[str]:
-        """Return of its sources those of earlier jobs, whose records are only compared with."""
+        """Return the sources of earlier jobs, whose records are only compared with."""
         return frozenset(url for one in self._earlier() for url in one.urls())
 
     def earlier_listed(self) -> Collection[str] | None:
-        """Return what its listing has of earlier jobs, None if that is not known; see `ListedJob.earlier_listed`."""
+        """Return the earlier jobs' files in its listing; None if they are not known; see `ListedJob.earlier_listed`."""
         listing = self.listing()
         if not isinstance(listing, WithEarlierFiles):
             return ()
@@ -268,7 +268,7 @@ class TextsJob(ListedJob, RunsJob):
         return None if found is None else frozenset(found.urls)
 
     def list_earlier(self) -> bool:
-        """Find out which files of earlier jobs have candidates, as the lists say; see `ListedJob.list_earlier`."""
+        """Find the files of earlier jobs with candidates, from the lists; see `ListedJob.list_earlier`."""
         if not self.near.against:
             return False
         fault_point("exchange.earlier")
@@ -289,29 +289,29 @@ class TextsJob(ListedJob, RunsJob):
 
     @property
     def keeps_shards(self) -> bool:
-        """False: the n-grams go once they are compared."""
+        """False: the n-grams are removed after the comparison."""
         return False
 
     def shaping(self) -> dict[str, Json]:
-        """Return what shapes the run files, but for where they lie."""
+        """Return the parameters of the run files, without their location."""
         partition = {} if self.partition is None else self.partition.parameters()
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
         near = {**self.near.parameters(self.key), **self.near.compared()}
         return {**self.files.parameters(), **near, "moves": "n-grams", **prefer, **partition}
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the run files besides sources and folder."""
+        """Return the parameters of the run files besides sources and folder."""
         return self.shaping()
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what finds the n-grams."""
+        """Return the function that collects n-grams."""
         from ledgerbeam.transforms.dedup.verify import CollectGrams  # noqa: PLC0415 - brings Beam
 
         score = None if self.prefer is None else self.prefer.keys(self.files.base)
         return CollectGrams(self.key.keys(self.files.base), self.near.minhash(), score)
 
     def encoder(self) -> str | ShardEncoder:
-        """Return what writes run files of hashes."""
+        """Return the encoder of run files of hashes."""
         from ledgerbeam.transforms.dedup.near import HashEncoder  # noqa: PLC0415 - brings Beam
 
         if self.partition is None:
@@ -324,10 +324,10 @@ class TextsJob(ListedJob, RunsJob):
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyJob(_NearDecideJob):
-    """Finds which documents go: of those that share a band and have enough n-grams in common all but one.
+    """Finds the documents to drop, among documents that share a band and enough n-grams.
 
     Attributes:
-        earlier: Folder of the ledgers of the stages before; empty for that of its own ledger.
+        earlier: Folder of the ledgers of earlier stages; empty for the folder of its own ledger.
     """
 
     command = "verify"
@@ -336,7 +336,7 @@ class VerifyJob(_NearDecideJob):
     earlier: str = ""
 
     def first_writers(self) -> dict[str, RunsJob]:
-        """Return the job before, which reads the candidates."""
+        """Return the preceding job, which reads the candidates."""
         stages = self.earlier or self.ledger
         texts = TextsJob(
             **self.writer_values(),
@@ -348,11 +348,11 @@ class VerifyJob(_NearDecideJob):
         return {TEXTS: texts}
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs besides sources, folder and format."""
+        """Return the parameters of the outputs besides sources, folder and format."""
         return self.near.verified()
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what compares."""
+        """Return the function that compares documents."""
         from ledgerbeam.transforms.dedup.near import FindClusters  # noqa: PLC0415 - brings Beam
         from ledgerbeam.transforms.dedup.verify import VerifiedTrees  # noqa: PLC0415
 
@@ -367,7 +367,7 @@ class NearJob(DedupJob):
     """Writes the files without near duplicates.
 
     Attributes:
-        near: When documents are near.
+        near: Parameters of near duplicates.
     """
 
     command = "near"
@@ -375,7 +375,7 @@ class NearJob(DedupJob):
     near: NearChoice
 
     def decide(self) -> DecideJob:
-        """Return the job that decides, which has those before it."""
+        """Return the job that finds the documents to drop, after its own inputs."""
         near: dict[str, Any] = {"near": self.near, "signatures": f"{self.output}/{SIGNATURES_FOLDER}"}
         if self.near.verify is None:
             return ClusterJob(**self.decide_values(self.ledger_of(CLUSTER), self._own_files()), **near)
@@ -383,11 +383,11 @@ class NearJob(DedupJob):
         return VerifyJob(**values, **near, earlier=self.ledger)
 
     def places(self) -> dict[str, list[str]]:
-        """Return the URLs that workers must reach, by how a message names them."""
+        """Return the URLs that workers must reach, by their names in messages."""
         return {**super().places(), "--against": list(self.near.against)}
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs besides sources, folder and format."""
+        """Return the parameters of the outputs besides sources, folder and format."""
         return {
             **super().parameters(),
             **self.near.parameters(self.key),
@@ -397,12 +397,12 @@ class NearJob(DedupJob):
 
 
 def marking_job(near: NearChoice, *, output: str, **values: Any) -> DecideJob:
-    """Return the job that decides as the last one, which writes the list to an output folder.
+    """Return the job that finds duplicates as the last job, which writes the list to an output folder.
 
     Args:
-        near: When documents are near.
+        near: Parameters of near duplicates.
         output: The folder.
-        values: All others of a `DecideJob`.
+        values: All other values of a `DecideJob`.
     """
     kind = ClusterJob if near.verify is None else VerifyJob
     return kind(near=near, output=output, signatures=f"{output}/{SIGNATURES_FOLDER}", **values)

@@ -1,10 +1,9 @@
-"""The first two jobs of ``ledgerbeam dedup --near``: an exchange that signs documents and connects what shares a band.
+"""The first two jobs of ``ledgerbeam dedup --near``: an exchange that signs documents and connects near ones.
 
-    scatter   the bands of each document: hashes, and its place          ledger CLUSTER/pairs/scatter
-    pairs     what shares a band is connected                            ledger CLUSTER/pairs
+    scatter   the bands of each document, as hashes, and its position    ledger CLUSTER/pairs/scatter
+    pairs     connections of documents that share a band                 ledger CLUSTER/pairs
 
-The run files of the first one are the signatures: they stay, so that of documents that are added later only those are
-signed.
+The run files of the first job are the signatures. They are kept, so that a later run signs only added documents.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ if TYPE_CHECKING:
 
 
 PART_RECORDS = 1 << 20
-"""Bands of a part of a bucket, about: what is held of them is some hundred bytes each."""
+"""Approximate size of the bands of a part of a bucket, in bytes. A band takes some hundred bytes of memory."""
 
 CLUSTER_BYTES = 1 << 30
-"""Of the pairs of all parts, together, that one process clusters."""
+"""Maximum size of the pairs of all parts that one process clusters, in bytes."""
 
 
 @dataclass(frozen=True)
 class NearChoice:
-    """When documents are near, and how that is found.
+    """Parameters of near duplicates.
 
     Attributes:
-        bands: How many bands a signature has: two documents that share one are near.
-        rows: MinHashes of a band.
-        ngram: Words of an n-gram.
-        verify: What documents that share a band must have in common of their n-grams to be near; None for nothing.
+        bands: Number of bands of a signature. Documents that share a band are near.
+        rows: Number of MinHashes of a band.
+        ngram: Number of words of an n-gram.
+        verify: Minimum share of common n-grams of near documents that share a band; None for no check.
         against: Ledgers of earlier deduplications, whose documents stay.
-        cluster_bytes: Pairs that one process clusters; it shapes nothing.
+        cluster_bytes: Maximum size of pairs that one process clusters, in bytes. It does not affect outputs.
     """
 
     bands: int
@@ -56,21 +55,21 @@ class NearChoice:
     cluster_bytes: int = CLUSTER_BYTES
 
     def minhash(self) -> MinHash:
-        """Return how texts are signed; it brings Beam."""
+        """Return the object that signs texts. It imports Beam."""
         from ledgerbeam.transforms.dedup.minhash import MinHash  # noqa: PLC0415
 
         return MinHash(self.bands, self.rows, self.ngram)
 
     def verified(self) -> dict[str, Json]:
-        """Return what of it shapes the outputs besides signatures."""
+        """Return the parameters of the outputs, without the parameters of signatures."""
         return {} if self.verify is None else {VERIFY: self.verify}
 
     def compared(self) -> dict[str, Json]:
-        """Return what of it shapes the pairs besides signatures."""
+        """Return the parameters of the pairs, without the parameters of signatures."""
         return {"against": list(self.against)} if self.against else {}
 
     def parameters(self, key: KeyChoice) -> dict[str, Json]:
-        """Return what of it shapes signatures.
+        """Return the parameters of signatures.
 
         Args:
             key: Finds the text.
@@ -84,7 +83,7 @@ class SignJob(ScatterJob):
     """Writes the bands of the documents of each task.
 
     Attributes:
-        near: When documents are near.
+        near: Parameters of near duplicates.
     """
 
     command = "sign"
@@ -93,18 +92,18 @@ class SignJob(ScatterJob):
     with_records: bool = False
 
     def shaping(self) -> dict[str, Json]:
-        """Return what shapes the run files, but for where they lie."""
+        """Return the parameters of the run files, without their location."""
         return {**super().shaping(), **self.near.parameters(self.key)}
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what signs the records of each task."""
+        """Return the function that signs the records of each task."""
         from ledgerbeam.transforms.dedup.near import SignRecords  # noqa: PLC0415 - brings Beam
 
         score = None if self.prefer is None else self.prefer.keys(self.files.base)
         return SignRecords(self.key.keys(self.files.base), self.near.minhash(), score)
 
     def encoder(self) -> str | ShardEncoder:
-        """Return what writes run files of hashes."""
+        """Return the encoder of run files of hashes."""
         from ledgerbeam.transforms.dedup.near import HashEncoder  # noqa: PLC0415 - brings Beam
 
         return HashEncoder(self._partition.cuts_of(1), self._partition.block_bytes)
@@ -115,10 +114,10 @@ class PairsJob(GatherJob, RunsJob):
     """Connects the documents that share a band.
 
     Attributes:
-        near: When documents are near.
+        near: Parameters of near duplicates.
         signatures: Folder of the signatures.
-        prefer: Which document of a cluster stays; None for the first.
-        own: What is written, which is no source.
+        prefer: Score of a document. The best of a cluster stays; None keeps the first.
+        own: The job's own outputs, which are not sources.
     """
 
     command = "pairs"
@@ -140,7 +139,7 @@ class PairsJob(GatherJob, RunsJob):
         return self.signatures
 
     def scatter(self) -> ScatterJob:
-        """Return the first job, which signs."""
+        """Return the first job, which signs documents."""
         return SignJob(**{**self.scatter_values(), "own": self.own}, near=self.near, prefer=self.prefer)
 
     @property
@@ -151,23 +150,23 @@ class PairsJob(GatherJob, RunsJob):
 
     @property
     def merged_bytes(self) -> int:
-        """Size of a task that merges, by the records: what is held of hashes is much larger than they are."""
+        """Size of a task that merges, by the records. Hashes take much more memory than their size on disk."""
         return self.shard_bytes
 
     @property
     def keeps_shards(self) -> bool:
-        """False: the pairs go once they are clustered."""
+        """False: the pairs are removed after clustering."""
         return False
 
     def shaping(self) -> dict[str, Json]:
-        """Return what shapes the pairs, but for where they lie; not how the bands are cut into buckets."""
+        """Return the parameters of the pairs, without their location and the partition of the bands."""
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
         among: dict[str, Json] = {"among earlier": True} if self._among_earlier else {}
         return {**self.files.parameters(), **self.near.parameters(self.key), **self.near.compared(), **among, **prefer}
 
     @property
     def _among_earlier(self) -> bool:
-        """Whether earlier documents are connected as well: any of a band may be the one that is near by its n-grams."""
+        """Whether to connect earlier documents too: with --verify, any document of a band may be the near one."""
         return bool(self.near.against) and self.near.verify is not None
 
     def earlier_signatures(self) -> list[EarlierSignatures]:
@@ -181,18 +180,18 @@ class PairsJob(GatherJob, RunsJob):
         return found
 
     def decided_partition(self, say: Callable[[str], None]) -> Partition:
-        """Return how the bands are cut into buckets: as those of earlier deduplications."""
+        """Return the partition of the bands, equal to the partition of earlier deduplications."""
         found = self.earlier_signatures()
         return found[0].partition if found else super().decided_partition(say)
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what connects documents."""
+        """Return the function that connects documents."""
         from ledgerbeam.transforms.dedup.near import PairRecords  # noqa: PLC0415 - brings Beam
 
         return PairRecords(self._among_earlier)
 
     def encoder(self) -> str | ShardEncoder:
-        """Return what writes a forest as a run file."""
+        """Return the encoder that writes a forest as a run file."""
         from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
 
         return RunEncoder(())

@@ -1,11 +1,11 @@
-"""The jobs between pairs and clusters of more pairs than one process can cluster, see `io.exchange.stars`.
+"""Jobs between pairs and clusters, for more pairs than one process can cluster; see `io.exchange.stars`.
 
-    stars     each document with the least one of its pairs              ledger CLUSTER/stars
-    round-N   large stars and small stars in turn, until nothing changes ledger CLUSTER/round-1, CLUSTER/round-2, ...
+    stars     each document with the least document of its pairs         ledger CLUSTER/stars
+    round-N   large stars and small stars in turn, until no change       ledger CLUSTER/round-1, CLUSTER/round-2, ...
     labels    each document with its cluster                             ledger CLUSTER/labels
 
-Each is an exchange, whose buckets are cut by hashes, as those of signatures are. How many rounds there are is known
-when the last one is done: it has counted nothing that is no star.
+Each job is an exchange with buckets by hash, like the signatures. The number of rounds is known after the last round,
+which has counted only stars.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from ledgerbeam.pipelines.exchange.stages import PAIRS, ROUND, STARS
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
 
 STARS_FOLDER = "_stars"
-"""Folder in an output folder of what these jobs write."""
+"""Folder for the outputs of these jobs in an output folder."""
 
 PART_BYTES = 1 << 25
-"""Of the records of a part of a bucket: some two million edges, of which a worker holds some hundred bytes each."""
+"""Approximate size of the records of a part of a bucket, in bytes: some two million edges, of which a worker holds some
+hundred bytes each."""
 
 
 def rounds_from(cluster: str, first: int) -> Iterator[str]:
@@ -42,7 +43,7 @@ def rounds_from(cluster: str, first: int) -> Iterator[str]:
 
     Args:
         cluster: Ledger of the stage that clusters.
-        first: Number of the first one.
+        first: Number of the first round.
     """
     return (f"{cluster}/{ROUND}-{number}" for number in count(first))
 
@@ -52,13 +53,13 @@ class _StarJob(GatherJob, RunsJob):
     """A job between pairs and clusters.
 
     Attributes:
-        near: When documents are near.
+        near: Parameters of near duplicates.
         signatures: Folder of the signatures.
-        prefer: Which document of a cluster stays; None for the first.
-        own: What is written, which is no source.
+        prefer: Score of a document. The best of a cluster stays; None keeps the first.
+        own: The job's own outputs, which are not sources.
         cluster: Ledger of the stage that clusters.
         pairs_folder: Folder of the pairs.
-        folder: Folder in which these jobs have theirs.
+        folder: Parent folder of the outputs of these jobs.
     """
 
     keeps_columns = False
@@ -76,11 +77,11 @@ class _StarJob(GatherJob, RunsJob):
 
     @property
     def first_folder(self) -> str:
-        """The folder of all of these jobs."""
+        """The parent folder of the outputs of these jobs."""
         return self.folder
 
     def pairs(self) -> PairsJob:
-        """Return the job before all of these, which pairs."""
+        """Return the job that finds pairs, before all of these."""
         return PairsJob(
             output=self.pairs_folder,
             files=self.files,
@@ -96,50 +97,50 @@ class _StarJob(GatherJob, RunsJob):
         )
 
     def stars(self) -> StarsJob:
-        """Return the first one of these jobs."""
+        """Return the first of these jobs."""
         return StarsJob(**self._values(STARS))
 
     def turn(self, number: int) -> RunsJob:
-        """Return what one of the rounds does; before the first one there are stars."""
+        """Return the job of a round; the stars for number 0."""
         if not number:
             return self.stars()
         kind = LargeStarsJob if number % 2 else SmallStarsJob
         return kind(**self._values(f"{ROUND}-{number}"), number=number)
 
     def _values(self, name: str) -> dict[str, Any]:
-        """Return the values of another one of these jobs."""
+        """Return the values of another job of these."""
         values = {one.name: getattr(self, one.name) for one in dataclasses.fields(_StarJob)}
         ledger = f"{self.cluster}/{name}" if self.cluster else ""
         return {**values, "output": f"{self.folder}/{name}", "ledger": ledger, "state": ""}
 
     def scatters(self) -> list[ScatterJob]:
-        """Return the first job of all, which signs."""
+        """Return the first job of the deduplication, which signs documents."""
         return self.pairs().scatters()
 
     decisions = ("shard_bytes", *GatherJob.decisions)
 
     def with_recorded(self, stored: Job) -> Self:
-        """Return the job with the size of parts that was decided."""
+        """Return the job with its size of parts."""
         size = stored.parameters.get("shard_bytes")
         job = super().with_recorded(stored)
         return dataclasses.replace(job, shard_bytes=size) if isinstance(size, int) and size > 0 else job
 
     @property
     def keeps_shards(self) -> bool:
-        """False: what is written goes once the clusters are known."""
+        """False: the outputs are removed once the clusters are known."""
         return False
 
     def shaping(self) -> dict[str, Json]:
-        """Return what shapes the run files, but for where they lie."""
+        """Return the parameters of the run files, without their location."""
         partition = {} if self.partition is None else self.partition.parameters()
         return {**self.pairs().shaping(), "moves": "stars", **partition}
 
     def shaping_of_runs(self) -> dict[str, Json]:
-        """Return what shapes the run files that it reads, but for where they lie."""
+        """Return the parameters of the run files that it reads, without their location."""
         return self.shaping()
 
     def encoder(self) -> str | ShardEncoder:
-        """Return what writes run files of hashes."""
+        """Return the encoder of run files of hashes."""
         from ledgerbeam.transforms.dedup.near import HashEncoder  # noqa: PLC0415 - brings Beam
 
         if self.partition is None:
@@ -149,7 +150,7 @@ class _StarJob(GatherJob, RunsJob):
 
 @dataclass(frozen=True, kw_only=True)
 class StarsJob(_StarJob):
-    """Makes of each tree of pairs a star around its least document."""
+    """Turns each tree of pairs into a star around its least document."""
 
     command = "stars"
 
@@ -161,15 +162,15 @@ class StarsJob(_StarJob):
         return self.pairs_folder
 
     def reading(self) -> Reading:
-        """Return how it reads pairs, which are written as one bucket."""
+        """Return the reading of pairs, which are written as one bucket."""
         return Reading(self.first_folder, self.listing_url, self.storage_options, Partition(1))
 
     def first_writers(self) -> dict[str, RunsJob]:
-        """Return the job before, which pairs."""
+        """Return the preceding job, which finds pairs."""
         return {PAIRS: self.pairs()}
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what makes stars."""
+        """Return the function that makes stars."""
         from ledgerbeam.transforms.dedup.stars import MakeStars  # noqa: PLC0415 - brings Beam
 
         return MakeStars()
@@ -180,7 +181,7 @@ class _RoundJob(_StarJob):
     """One of the rounds.
 
     Attributes:
-        number: Which one.
+        number: Number of the round.
     """
 
     number: int
@@ -191,20 +192,20 @@ class _RoundJob(_StarJob):
         return {before.ledger.rpartition("/")[2]: before}
 
     def spent(self, read: BucketsJob) -> list[str]:  # noqa: ARG002 - nothing is merged
-        """Return the folder of the round before; stars know what the documents are."""
+        """Return the folder of the round before. The folder of stars stays, because it has the documents."""
         return [] if self.number == 1 else [self.turn(self.number - 1).output]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LargeStarsJob(_RoundJob):
-    """Connects what comes behind a document with the least one of those that it is connected to."""
+    """Connects each greater neighbor of a document with the least document of the neighborhood."""
 
     command = "large-stars"
 
     within_keys: ClassVar[bool] = True
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what connects, and counts."""
+        """Return the function that connects documents, and counts."""
         from ledgerbeam.transforms.dedup.stars import TurnLargeStars  # noqa: PLC0415 - brings Beam
 
         return TurnLargeStars()
@@ -212,12 +213,12 @@ class LargeStarsJob(_RoundJob):
 
 @dataclass(frozen=True, kw_only=True)
 class SmallStarsJob(_RoundJob):
-    """Connects a document and all before it that it is connected to with the least of them."""
+    """Connects a document and its lesser neighbors with the least of them."""
 
     command = "small-stars"
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what connects."""
+        """Return the function that connects documents."""
         from ledgerbeam.transforms.dedup.stars import TurnSmallStars  # noqa: PLC0415 - brings Beam
 
         return TurnSmallStars()
@@ -225,10 +226,10 @@ class SmallStarsJob(_RoundJob):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsJob(_StarJob):
-    """Finds the cluster of each document, when the rounds have done so.
+    """Finds the cluster of each document after the rounds.
 
     Attributes:
-        rounds: How many there are, as far as is known: the last one is of large stars.
+        rounds: Known number of rounds. The last round is one of large stars.
     """
 
     command = "labels"
@@ -236,24 +237,24 @@ class LabelsJob(_StarJob):
     rounds: int = 1
 
     def first_writers(self) -> dict[str, RunsJob]:
-        """Return the jobs that know what the documents are, and with which one each is connected."""
+        """Return the jobs with the documents, and with the connections of the last round."""
         return {STARS: self.stars(), f"{ROUND}-{self.rounds}": self.turn(self.rounds)}
 
     def after(self, before: Sequence[FinishedStage]) -> Self | None:
-        """Return the job with two more rounds, if the last one has found what is no star; else None."""
+        """Return the job with two more rounds if the last round has changed anything; else None."""
         changes = merged_statistics(before[-1].store, CHANGES).get(CHANGES)
         return None if changes is None or not changes.value() else dataclasses.replace(self, rounds=self.rounds + 2)
 
     def unused(self) -> Iterator[str]:
-        """Yield the ledgers of rounds that there are no more."""
+        """Yield the ledgers of rounds that are no longer needed."""
         return rounds_from(self.cluster, self.rounds + 1)
 
     def spent(self, read: BucketsJob) -> list[str]:  # noqa: ARG002 - nothing is merged
-        """Return the folders of all that comes before."""
+        """Return the folders of all earlier jobs."""
         return [writer.output for writer in self.first_writers().values()]
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what finds clusters."""
+        """Return the function that finds clusters."""
         from ledgerbeam.transforms.dedup.stars import FindLabels  # noqa: PLC0415 - brings Beam
 
         return FindLabels()
