@@ -1,1 +1,1 @@
-"""The jobs of exchanges."""
+"""Jobs of exchanges."""

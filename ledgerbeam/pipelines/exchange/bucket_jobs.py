@@ -1,4 +1,4 @@
-"""Jobs that read run files by bucket; `MergeJob` is the one between the first and the last of an exchange."""
+"""Jobs that read run files by bucket. `MergeJob` runs between the first and the last job of an exchange."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ledgerbeam.pipelines.jobs.spec import FinishedStage
 from ledgerbeam.sources.buckets import BucketListing, BucketSources
 
 LISTING = "buckets.json"
-"""The file beside the ledger of an exchange that names its buckets."""
+"""Name of the file beside the ledger of an exchange that names its buckets."""
 
 
 @dataclass(frozen=True)
 class BucketsOf:
-    """The buckets of an exchange as what a job reads: `JobSources`.
+    """The buckets of an exchange as the sources of a job: `JobSources`.
 
     Attributes:
-        names: What names the sources of the exchange.
-        shaping: What shapes the run files, but for where they lie.
-        tables: Of their slices.
-        url: The file that names them.
+        names: Name of the sources of the exchange.
+        shaping: Parameters of the run files, without their location.
+        tables: URL of the tables of slices.
+        url: URL of the file that names the buckets.
         part_bytes: Size of a part of a bucket, which is a task.
-        within_keys: Whether a part may begin in the middle of the records of a key.
+        within_keys: Whether a part may start in the middle of the records of a key.
         beside: See `BucketSources`.
     """
 
@@ -53,23 +53,23 @@ class BucketsOf:
 
     @property
     def base(self) -> str | None:
-        """What the URLs of all buckets begin with."""
+        """Common prefix of the URLs of all buckets."""
         return self.opened({}).base
 
     @property
     def as_files(self) -> None:
-        """None: buckets are no files."""
+        """None: buckets are not files."""
 
-    def listing(self, own: OwnFiles, options: Options) -> BucketListing:  # noqa: ARG002 - buckets are no files
-        """Return what lists the buckets."""
+    def listing(self, own: OwnFiles, options: Options) -> BucketListing:  # noqa: ARG002 - buckets are not files
+        """Return the listing of the buckets."""
         return BucketListing(self.url, dict(options or {}))
 
     def expected_tasks(self, source: Source) -> int:
-        """Estimate how many parts a bucket has."""
+        """Return the estimated number of parts of a bucket."""
         return max(1, round(source.size / self.part_bytes))
 
     def opened(self, options: Options) -> BucketSources:  # noqa: ARG002 - the tables have them
-        """Return how workers open the buckets."""
+        """Return the buckets as workers open them."""
         return BucketSources(self.tables, self.part_bytes, self.within_keys, self.beside)
 
     def limits(self) -> tuple[int | None, int | None]:
@@ -77,15 +77,15 @@ class BucketsOf:
         return self.part_bytes, None
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs: what shapes the run files, and the size of shards."""
+        """Return the parameters of the outputs: the parameters of the run files, and the size of shards."""
         return {**self.shaping, "shard_bytes": self.part_bytes}
 
     def places(self) -> dict[str, list[str]]:
-        """Return no URLs but those of the run files, which lie in the output folder."""
+        """Return only the URLs of the run files, which are in the output folder."""
         return {}
 
     def forget_patterns(self) -> list[str]:
-        """Return the pattern of a ledger that matches every bucket."""
+        """Return the pattern that matches every bucket in a ledger."""
         return ["*"]
 
 
@@ -94,9 +94,9 @@ class BucketsJob(ShardJob):
     """A job that reads run files by bucket.
 
     Attributes:
-        partition: How the order of the exchange is cut into buckets; None until that is decided.
+        partition: Partition of the exchange into buckets; None until it is set.
         shard_bytes: Size of a task, which is a part of a bucket, by its records.
-        state: Names the run files; empty until they are there.
+        state: Name of the run files; empty until they are complete.
     """
 
     partition: Partition | None = None
@@ -111,7 +111,7 @@ class BucketsJob(ShardJob):
     @property
     @abstractmethod
     def level(self) -> int:
-        """How many times the run files were merged that it reads."""
+        """Number of merges of the run files that it reads."""
 
     @property
     @abstractmethod
@@ -121,26 +121,26 @@ class BucketsJob(ShardJob):
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """What names the sources of the exchange."""
+        """Name of the sources of the exchange."""
 
     @abstractmethod
     def shaping_of_runs(self) -> dict[str, Json]:
-        """Return what shapes the run files of the exchange, but for where they lie."""
+        """Return the parameters of the run files of the exchange, without their location."""
 
     def after(self, before: Sequence[FinishedStage]) -> Self | None:  # noqa: ARG002
-        """Return the job as it is to be done, if that takes more stages before it than there are; else None.
+        """Return the job with more stages before it, if it needs more than there are; else None.
 
         Args:
-            before: The jobs that have written what it reads, complete.
+            before: The complete jobs that have written its input.
         """
         return None
 
     def unused(self) -> Iterator[str]:
-        """Yield the ledgers of stages that there might be, and are not, in the order in which they are made."""
+        """Yield the ledgers of possible stages that the job does not need, in the order of their creation."""
         yield from ()
 
     def with_state(self, state: str) -> Self:
-        """Return the job with the name of the run files that are there."""
+        """Return the job with the name of the complete run files."""
         return dataclasses.replace(self, state=state)
 
     @property
@@ -150,13 +150,13 @@ class BucketsJob(ShardJob):
 
     @property
     def cut(self) -> Partition:
-        """How the order of the exchange is cut, once that is decided."""
+        """The partition of the exchange, once it is set."""
         if self.partition is None:
             raise AssertionError("the partition is decided when the job is opened")
         return self.partition
 
     def reading(self) -> Reading:
-        """Return how it reads these run files."""
+        """Return the reading of these run files."""
         merges = self.level < self.cut.merges.number
         return Reading(self.runs_folder, self.listing_url, self.storage_options, self.cut, self.level, merges)
 
@@ -169,13 +169,13 @@ class BucketsJob(ShardJob):
 
 @dataclass(frozen=True, kw_only=True)
 class MergeJob(BucketsJob):
-    """Writes what a group of run files holds of a range of buckets as one run file, with narrower ranges apart.
+    """Merges the run files of a group and a range of buckets into one run file, with narrower ranges apart.
 
     Attributes:
-        ordinal: Which merge of the exchange this is, from 1.
-        runs: Folder of the run files that it reads.
-        of: What names the sources of the exchange.
-        shaping: What shapes its run files, but for where they lie.
+        ordinal: Number of the merge in the exchange, from 1.
+        runs: Folder of the input run files.
+        of: Name of the sources of the exchange.
+        shaping: Parameters of its run files, without their location.
     """
 
     command = "merge"
@@ -188,7 +188,7 @@ class MergeJob(BucketsJob):
 
     @property
     def level(self) -> int:
-        """How many times the run files were merged that it reads."""
+        """Number of merges of the run files that it reads."""
         return self.ordinal - 1
 
     @property
@@ -198,30 +198,30 @@ class MergeJob(BucketsJob):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What names the sources of the exchange."""
+        """Name of the sources of the exchange."""
         return self.of
 
     @property
     def keeps_shards(self) -> bool:
-        """False: what was merged goes once the buckets are complete."""
+        """False: merged run files are removed once the buckets are complete."""
         return False
 
     def shaping_of_runs(self) -> dict[str, Json]:
-        """Return what shapes the run files of the exchange, but for where they lie."""
+        """Return the parameters of the run files of the exchange, without their location."""
         return self.shaping
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the run files besides those that are merged."""
+        """Return the parameters of the run files, without those of the merged ones."""
         return {MERGE: self.ordinal}
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what merges."""
+        """Return the function that merges."""
         from ledgerbeam.transforms.exchange.merge import MergeRuns  # noqa: PLC0415 - brings Beam
 
         return MergeRuns(self.cut, self.ordinal)
 
     def encoder(self) -> str | ShardEncoder:
-        """Return what hands on run files."""
+        """Return the encoder of merged run files."""
         from ledgerbeam.transforms.exchange.merge import MergedEncoder  # noqa: PLC0415 - brings Beam
 
         return MergedEncoder()

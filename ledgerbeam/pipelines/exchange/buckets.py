@@ -1,4 +1,4 @@
-"""Between two stages: which run files there are, which buckets they make, and when they may go."""
+"""Run files between two stages: their buckets, and their removal."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from ledgerbeam.sources.buckets import bucket_page
 
 @dataclass(frozen=True)
 class FoundBuckets:
-    """The buckets that run files make, or what groups of run files hold of each.
+    """The buckets of run files, or the parts of buckets in groups of run files.
 
     Attributes:
-        names: Of each.
-        sizes: Of their records in bytes.
-        versions: Of each; empty for one without records.
+        names: Name of each bucket.
+        sizes: Size of the records of each bucket, in bytes.
+        versions: Version of each bucket; empty for a bucket without records.
     """
 
     names: list[str]
@@ -45,7 +45,7 @@ class FoundBuckets:
     versions: list[str]
 
     def page(self) -> Page:
-        """Return them as sources."""
+        """Return the buckets as sources."""
         return bucket_page(self.sizes, self.versions, self.names)
 
 
@@ -53,12 +53,12 @@ class RunWriter(NamedTuple):
     """A job that has written run files.
 
     Attributes:
-        job: What it is.
-        folder: Where they lie.
+        job: The parameters of the job.
+        folder: Folder of the run files.
         store: Its ledger.
-        as_read: Whether the records are those of its sources, with their places there.
-        is_earlier: Whether it is another job, whose run files lie elsewhere and are only compared with.
-        earlier_urls: Of its sources those of earlier jobs, whose records are only compared with.
+        as_read: Whether the records are unchanged records of its sources, with their positions.
+        is_earlier: Whether it is an earlier job, whose run files are elsewhere and only compared with.
+        earlier_urls: URLs of its sources from earlier jobs, whose records are only compared with.
     """
 
     job: Job
@@ -70,15 +70,15 @@ class RunWriter(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How a job reads run files.
+    """Parameters of reading run files.
 
     Attributes:
-        folder: In or below which they lie.
-        listing_url: Where it is noted which buckets they make.
-        storage_options: Passed to fsspec unchanged.
-        partition: How they are cut.
-        level: How many times they were merged.
-        merges: Whether the job merges them once more.
+        folder: Folder that contains all of them.
+        listing_url: URL of the file that names the buckets.
+        storage_options: Options that are passed to fsspec unchanged.
+        partition: Partition into buckets.
+        level: Number of earlier merges.
+        merges: Whether the job merges the run files once more.
     """
 
     folder: str
@@ -90,25 +90,25 @@ class Reading(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """What is read together, for people."""
+        """Name of a group that is read together, for messages."""
         return "merge" if self.merges else "bucket"
 
     @property
     def fan(self) -> int | None:
-        """How many run files are merged, about; None if all of a bucket are read together."""
+        """Approximate number of run files in a merge; None if all of a bucket are read together."""
         return self.partition.merges.fan if self.merges else None
 
 
 class RunFiles:
-    """The run files that complete jobs have written, and what of them is read together.
+    """The run files of complete jobs, in the groups that are read together.
 
     Args:
-        reading: How they are read.
-        layout: Of them.
-        digest: Of how they came to be.
+        reading: Parameters of reading.
+        layout: Layout of the run files.
+        digest: Digest of the jobs that wrote them.
 
     Attributes:
-        state: A hash of all of them, by name and content.
+        state: Hash of the names and contents of all run files.
     """
 
     def __init__(self, reading: Reading, layout: RunLayout, digest: blake2b) -> None:
@@ -118,21 +118,21 @@ class RunFiles:
 
     @classmethod
     def written(cls, writers: Sequence[RunWriter], reading: Reading) -> Self:
-        """Return those of some jobs, in the order of the jobs, and of their sources and records.
+        """Return the run files of jobs, in the order of jobs, sources and records.
 
-        Those of sources that are gone are left out: what is made of them has the records of what was listed.
+        Run files of missing sources are left out, because outputs contain only listed records.
 
         Args:
             writers: The jobs.
-            reading: How their run files are read.
+            reading: Parameters of reading their run files.
 
         Raises:
-            ScatterIncompleteError: A job has not done all of its sources, or no longer has.
+            ScatterIncompleteError: Some sources of a job are not complete.
         """
         urls: list[str] = []
         runs: list[RunFile] = []
         digest = blake2b(digest_size=16, person=b"lb.exchange")
-        earlier = sum(writer.is_earlier for writer in writers)  # which come first
+        earlier = sum(writer.is_earlier for writer in writers)  # earlier jobs come first
         for side, writer in enumerate(writers, -earlier):
             store = writer.store
             digest.update(writer.job.fingerprint.encode())
@@ -143,7 +143,7 @@ class RunFiles:
             for row in store.outputs():
                 if row.complete and row.source_id not in gone and row.output.route != REJECTS:
                     name, output = f"{below}{row.output.name}", row.output
-                    # Of what a function has made the place in the run file is the only one.
+                    # Records made by a function have no other position than the one in the run file.
                     of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)
                     urls += (f"{EARLIER if mark or url in writer.earlier_urls else ''}{url}" for url in of)
                     some, task = SomeUrls(urls, len(urls) - len(of), len(urls)), task_mark(row.source_id, output.first)
@@ -154,12 +154,12 @@ class RunFiles:
         return cls(reading, layout, digest)
 
     def merged(self, store: LedgerStore, fingerprint: str, reading: Reading) -> Self:
-        """Return what a job that merges has made of these run files.
+        """Return the merged run files of a job.
 
         Args:
-            store: Its ledger, which holds all of it as complete.
-            fingerprint: Of the job.
-            reading: How its run files are read.
+            store: Its ledger, with all tasks complete.
+            fingerprint: Fingerprint of the job.
+            reading: Parameters of reading its run files.
         """
         found = self.known()
         if found is None:
@@ -185,22 +185,22 @@ class RunFiles:
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
+        """Total size in bytes."""
         return sum(run.size for run in self._layout.runs)
 
     def known(self) -> FoundBuckets | None:
-        """Return the buckets that these run files make, if they were looked at before; else None."""
+        """Return the buckets that `tabulate` has stored for these run files; else None."""
         found = self._noted()
         try:
             buckets = FoundBuckets(found["names"], found["sizes"], found["versions"])
             if found["of"] == self.state and _fits(buckets, list(self._layout.cells)):
                 return buckets
-        except (KeyError, TypeError):  # not whole: it is made again
+        except (KeyError, TypeError):  # incomplete: made again
             pass
         return None
 
     def _noted(self) -> Mapping[str, Any]:
-        """Return what `tabulate` has noted last; nothing where that does not read."""
+        """Return the last file of `tabulate`; empty if it cannot be read."""
         url = self.reading.listing_url
         require_own_folder(url.rpartition("/")[0])
         try:
@@ -210,14 +210,14 @@ class RunFiles:
         return found if isinstance(found, dict) else {}
 
     def _earlier_states(self) -> set[str]:
-        """Return the names of run files of which tables of this stage may still lie there."""
+        """Return the names of other run files whose tables may still be in the folder."""
         noted = self._noted()
         earlier = noted.get("earlier")
         states = [*(earlier if isinstance(earlier, list) else ()), noted.get("of")]
         return {state for state in states if _is_table(f"{state}{RUNS}")} - {self.state}
 
     def are_tabulated(self) -> bool:
-        """Return whether the tables of their slices are there."""
+        """Return whether the tables of slices exist."""
         place = self._tables.place
         try:
             for ending in (RUNS, SLICES):
@@ -227,10 +227,10 @@ class RunFiles:
         return True
 
     def tabulate(self) -> FoundBuckets:
-        """Find out which slices make each bucket, and note it for the workers and for later runs.
+        """Find the slices of each bucket, and store them for workers and later runs.
 
         Raises:
-            RunFileError: A run file is damaged; also the errors of reading them.
+            RunFileError: A run file is damaged. Errors of reading are raised too.
         """
         rows = self._tables.write(self._layout)
         fault_point("exchange.tabulated")
@@ -242,12 +242,12 @@ class RunFiles:
         return found
 
     def remove_tables(self, ledger: str) -> None:
-        """Remove the tables of their slices, and those of run files that were there before.
+        """Remove the tables of slices, including tables of earlier run files.
 
-        Another launcher may be at work on the next stage already, whose tables may lie in the same folder: they stay.
+        Tables of the next stage may be in the same folder and in use by another launcher. They stay.
 
         Args:
-            ledger: Of the job that reads the run files, for messages.
+            ledger: URL of the ledger of the reading job, for messages.
         """
         states = [self.state, *self._earlier_states()]
         names = [f"{state}{ending}" for state in states for ending in (RUNS, SLICES)]
@@ -259,7 +259,7 @@ class RunFiles:
 
 
 def _fits(buckets: FoundBuckets, names: Sequence[str]) -> bool:
-    """Return whether buckets that were noted can be those of these names."""
+    """Return whether stored buckets are valid for these names."""
     return (
         buckets.names == names
         and len(buckets.sizes) == len(buckets.versions) == len(names)
@@ -269,7 +269,7 @@ def _fits(buckets: FoundBuckets, names: Sequence[str]) -> bool:
 
 
 def _require_complete(writer: RunWriter) -> None:
-    """Check, once the outputs of a job were read, that they were all: another launcher may have begun it again."""
+    """Check that a job is still complete after its outputs were read: another launcher may have restarted it."""
     status = writer.store.status()
     if not status["complete"]:
         left = status["sources"]
@@ -285,20 +285,20 @@ def _add(digest: blake2b, name: str, output: Output) -> None:
 
 
 def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
-    """Return whether a ledger holds all of some buckets as complete."""
+    """Return whether some buckets are complete in a ledger."""
     page = buckets.page()
     return all(store.completed_mask(source_ids(page.urls, page.sizes, page.versions)))
 
 
 def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[str]) -> None:
-    """Remove run files and tables, once they are not needed.
+    """Remove run files and tables that are no longer needed.
 
-    Of run files only those in a folder that is marked as the writers', and as nobody else's.
+    Run files are removed only from folders marked by their writers and by no other ledger.
 
     Args:
-        folders: That hold them.
-        job: Whose they are.
-        writers: The ids of the ledgers of the jobs that have written run files, if nobody else has written there.
+        folders: Folders of the run files.
+        job: The job that owns the folders.
+        writers: IDs of the ledgers of the jobs that have written run files, if no other ledger has written there.
     """
     for url in folders:
         folder = ObjectFolder(url, job.storage_options)
@@ -312,7 +312,7 @@ def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[st
         found = [name for name in names if _is_table(name) and _nearest(name, owners) in own | {None}]
         found += (name for name in names if _is_run(name) and _nearest(name, owners) in own)
         spent = [mark for mark in marks if mark.rpartition(f"{MARKS_FOLDER}/")[0] in own]
-        for some in (found, spent):  # the marks last: a removal that is killed in between goes on
+        for some in (found, spent):  # marks last, so that an interrupted removal is resumed
             remove_below(folder.url, some, job.storage_options, ledger=job.ledger, prune=True)
 
 
@@ -324,12 +324,12 @@ _is_mark = re.compile(rf"(?:.*/)?{MARKS_FOLDER}/[0-9a-f]{{32}}\.json", re.DOTALL
 
 
 def _is_run(name: str) -> bool:
-    """Return whether a file is a run file, and not one of rejected records, which stay."""
+    """Return whether a file is a run file, but not one of rejected records, which stay."""
     return name.endswith(SUFFIX) and _has_run_form(name) is not None
 
 
 def _nearest(name: str, owners: Collection[str]) -> str | None:
-    """Return the innermost of the folders that an owner has in which a file lies: empty, or with a slash at its end."""
+    """Return the innermost of an owner's folders that contains a file: empty, or with a trailing slash."""
     place = name
     while place:
         place = place.rstrip("/").rpartition("/")[0]

@@ -1,8 +1,8 @@
-"""The jobs of an exchange: `ScatterJob` writes run files, and what derives from `GatherJob` reads them by bucket.
+"""Jobs of an exchange: `ScatterJob` writes run files, and subclasses of `GatherJob` read them by bucket.
 
-Each has a ledger of its own: that of the gather job is the one that the user names, since it records what the exchange
-has written; that of the scatter job lies in its folder ``scatter``. Where the gather job would read too many slices,
-`MergeJob` comes between them, once or several times, in the folders ``merge-1`` and so on.
+Each job has its own ledger. The user names the ledger of the gather job, which records the outputs. The ledger of the
+scatter job is in its folder ``scatter``. If the gather job would read too many slices, `MergeJob` runs between them,
+once or several times, in the folders ``merge-1`` and so on.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:  # Beam takes a second to import
 
 
 RUNS_FOLDER = "_runs"
-"""Folder in an output folder of the run files of its exchange."""
+"""Folder for the run files of an exchange in an output folder."""
 
 MERGED_FOLDER = "_merged"
-"""What the names of the folders beside it begin with that hold merged run files."""
+"""Prefix of the folders of merged run files, beside the first one."""
 
 
 class RunsJob(ShardJob):
-    """A job that writes run files, which another one reads by bucket.
+    """A job that writes run files for another job, which reads them by bucket.
 
     Attributes:
         files: The sources of the exchange.
@@ -54,15 +54,15 @@ class RunsJob(ShardJob):
 
     @abstractmethod
     def shaping(self) -> dict[str, Json]:
-        """Return what shapes the run files, but for where they lie."""
+        """Return the parameters of the run files, without their location."""
 
     def earlier_urls(self) -> Collection[str]:
-        """Return of its sources those of earlier jobs, whose records are only compared with."""
+        """Return the sources of earlier jobs, whose records are only compared with."""
         return ()
 
     @abstractmethod
     def scatters(self) -> list[ScatterJob]:
-        """Return the first jobs of all, which read the sources."""
+        """Return the first jobs, which read the sources."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +71,12 @@ class ScatterJob(RunsJob):
 
     Attributes:
         files: The sources.
-        key: What the records are ordered by.
-        partition: How the order is cut into buckets; None until that is decided.
-        own: What the exchange writes, which is no source.
-        form: How records are read.
-        with_records: Whether the records go along; else only their keys and places.
-        prefer: Which record of a key comes first, if they do not go along; None for the first by place.
+        key: Key that orders the records.
+        partition: Partition of the order into buckets; None until it is set.
+        own: Outputs of the exchange, which are not sources.
+        form: Form in which records are read.
+        with_records: Whether run files contain the records; otherwise only keys and positions.
+        prefer: Score that orders records of a key, without `with_records`; None for the order of positions.
     """
 
     command = "scatter"
@@ -91,15 +91,15 @@ class ScatterJob(RunsJob):
     prefer: KeyChoice | None = None
 
     def sources(self) -> ListedFiles:
-        """Return the files, whose records are read with their places."""
+        """Return the files, whose records are read with their positions."""
         return dataclasses.replace(self.files, form=self.form)
 
     def reading_plainly(self) -> Self:
-        """Return the job with records that are read by themselves, to look at some of them."""
+        """Return the job with records that are read alone, for a sample."""
         return dataclasses.replace(self, form="records")
 
     def shaping(self) -> dict[str, Json]:
-        """Return what shapes the run files, but for where they lie."""
+        """Return the parameters of the run files, without their location."""
         partition = {} if self.partition is None else self.partition.parameters()
         moved: dict[str, Json] = {} if self.with_records else {"moves": "keys"}
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
@@ -110,29 +110,29 @@ class ScatterJob(RunsJob):
         return [self]
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the run files besides sources and folder."""
+        """Return the parameters of the run files besides sources and folder."""
         return self.shaping()
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:
-        """Yield what looks like a mistake; see `KeyChoice.doubts`."""
+        """Yield possible mistakes; see `KeyChoice.doubts`."""
         return self.key.doubts(self.files.names, store)
 
     def work(self) -> Callable[[Task], Any]:
-        """Return the function of a task that gives its records their keys."""
+        """Return the function of a task that adds keys to its records."""
         from ledgerbeam.transforms.exchange.scatter import ScatterRecords  # noqa: PLC0415 - brings Beam
 
         score = None if self.prefer is None else self.prefer.keys(self.files.base)
         return ScatterRecords(self.key.keys(self.files.base), self.with_records, score)
 
     def encoder(self) -> str | ShardEncoder:
-        """Return what writes run files."""
+        """Return the encoder of run files."""
         from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
 
         return RunEncoder(self._partition.cuts_of(1), self._partition.block_bytes)
 
     @property
     def keeps_shards(self) -> bool:
-        """False: the run files go once the buckets are complete. They are looked for when they are needed."""
+        """False: run files are removed once the buckets are complete. Stages check them before use."""
         return False
 
     @property
@@ -147,13 +147,13 @@ class ScatterJob(RunsJob):
 
 @dataclass(frozen=True, kw_only=True)
 class GatherJob(BucketsJob):
-    """An exchange: its last job, with what those before it are to do.
+    """An exchange: its last job, with the parameters of the jobs before.
 
     Attributes:
         files: The sources of the exchange.
-        key: What the records are ordered by.
-        bucket_bytes: Size of a bucket; None for that of a shard.
-        max_slices: Slices of run files that a stage reads, at most: of more the run files are merged before.
+        key: Key that orders the records.
+        bucket_bytes: Size of a bucket; None for the size of a shard.
+        max_slices: Maximum number of slices of run files that a stage reads. More run files are merged first.
     """
 
     files: ListedFiles
@@ -164,11 +164,11 @@ class GatherJob(BucketsJob):
     keeps_columns = True
     last_stage = GATHER
     keeps_runs: ClassVar[bool] = False
-    """Whether the run files of the first stage stay when all is done."""
+    """Whether the run files of the first stage are kept at the end."""
 
     @property
     def level(self) -> int:
-        """How many times the run files were merged that it reads."""
+        """Number of merges of the run files that it reads."""
         return 0 if self.partition is None else self.partition.merges.number
 
     def stage(self, name: str) -> BucketStage:
@@ -177,7 +177,7 @@ class GatherJob(BucketsJob):
 
     @property
     def first_folder(self) -> str:
-        """The folder of the run files to which the sources are written."""
+        """The folder of the first run files."""
         return f"{self.output}/{RUNS_FOLDER}"
 
     @property
@@ -190,18 +190,18 @@ class GatherJob(BucketsJob):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What names the sources."""
+        """Name of the sources."""
         return tuple(name for scatter in self.scatters() for name in scatter.files.names)
 
     def first_writers(self) -> dict[str, RunsJob]:
-        """Return the jobs that write what is not merged yet, by the names of their stages, in their order."""
+        """Return the jobs that write unmerged run files, by stage name, in order."""
         return {SCATTER: self.scatter()}
 
     def merge(self, ordinal: int) -> MergeJob:
-        """Return a job that merges what was written, to be run as this one.
+        """Return a job that merges run files, with the run options of this one.
 
         Args:
-            ordinal: Which one, from 1.
+            ordinal: Number of the merge, from 1.
         """
         return MergeJob(
             output=self._folder_of(ordinal),
@@ -217,23 +217,23 @@ class GatherJob(BucketsJob):
 
     @property
     def merged_bytes(self) -> int:
-        """Size of a task that merges, by the records: about that of one that has written the run files."""
+        """Size of a task that merges, by the records: about the size of a task that has written the run files."""
         return self.files.task_bytes
 
     def earlier_signatures(self) -> Sequence[EarlierSignatures]:
-        """Return what other jobs have written that is read before what is not merged yet."""
+        """Return the run files of other jobs that are read before the unmerged ones."""
         return ()
 
     def scatters(self) -> list[ScatterJob]:
-        """Return the first jobs of all, which read the sources."""
+        """Return the first jobs, which read the sources."""
         return [scatter for writer in self.first_writers().values() for scatter in writer.scatters()]
 
     def scatter(self) -> ScatterJob:
-        """Return the job that reads `files`, to be run as this one."""
+        """Return the job that reads `files`, with the run options of this one."""
         return ScatterJob(**self.scatter_values())
 
     def scatter_values(self) -> dict[str, Any]:
-        """Return the values of that job."""
+        """Return the values of the job that reads `files`."""
         return {
             "output": self.first_folder,
             "files": self.files,
@@ -245,11 +245,11 @@ class GatherJob(BucketsJob):
         }
 
     def unused(self) -> Iterator[str]:
-        """Yield the ledgers of merges that there are no more."""
+        """Yield the ledgers of merges that are no longer needed."""
         return (f"{self.ledger}/{merge_stage(ordinal)}" for ordinal in itertools.count(self.level + 1))
 
     def spent(self, read: BucketsJob) -> list[str]:
-        """Return the folders of run files that go when a job is done that has read some.
+        """Return the folders of run files that are removed when a job has read them.
 
         Args:
             read: This job, or one that merges for it.
@@ -262,14 +262,14 @@ class GatherJob(BucketsJob):
         return PartitionLimits(self.bucket_bytes or self.shard_bytes, self.shard_bytes)
 
     def shaping_of_runs(self) -> dict[str, Json]:
-        """Return what shapes the run files of the exchange, but for where they lie."""
+        """Return the parameters of the run files of the exchange, without their location."""
         (writer,) = self.first_writers().values()
         return writer.shaping()
 
     decisions = ("partition", *ShardJob.decisions)
 
     def with_recorded(self, stored: Job) -> Self:
-        """Return the job with the buckets and the schemas that were decided."""
+        """Return the job with its buckets and schemas."""
         job = super().with_recorded(stored)
         return dataclasses.replace(job, partition=self.partition or Partition.recorded(stored.parameters))
 
@@ -279,19 +279,19 @@ class GatherJob(BucketsJob):
         return dataclasses.replace(self, layout=self.decided_layout(say), partition=partition)
 
     def decided_partition(self, say: Callable[[str], None]) -> Partition:
-        """Return how the order of the records is to be cut into buckets; see `decide_partition`."""
+        """Return the partition of the records into buckets; see `decide_partition`."""
         return decide_partition(self.scatters(), self.sizes._replace(slices=self.max_slices), say)
 
     def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:
-        """Return how files of columns are written, with their schemas."""
+        """Return the layout of columnar files, with schemas."""
         return layout_of_rows(self, self.files, say)
 
     @abstractmethod
     def work(self) -> Callable[[Task], Any]:
-        """Return what is done with the records of each part."""
+        """Return the function that processes the records of each part."""
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs besides sources, folder and format: nothing."""
+        """Return the parameters of the outputs besides sources, folder and format: none."""
         return {}
 
     def encoder(self) -> str | ShardEncoder:
@@ -300,12 +300,12 @@ class GatherJob(BucketsJob):
 
 
 class BucketsRead(StageSources):
-    """Buckets that a stage reads, of the run files that its inputs have written.
+    """Buckets that a stage reads, from the run files of its inputs.
 
     Args:
         stage: The stage.
         store: Its ledger.
-        inputs: Its inputs, complete.
+        inputs: The complete inputs.
 
     Attributes:
         runs: The run files.
@@ -351,7 +351,7 @@ class BucketsRead(StageSources):
         remove_internal(self._whole.spent(cast(BucketsJob, self.job)), self.job, writers)
 
     def lost_text(self, number: int) -> str:
-        """Return a warning that so many run files are lost."""
+        """Return a warning about lost run files."""
         return f"gone since earlier runs: {count(number, 'run file')}; what each was made of is done again"
 
 
@@ -390,7 +390,7 @@ class BucketStage(Stage):
         return () if self.bucket_job.level else self.whole.earlier_signatures()
 
     def require_others(self) -> None:
-        """Refuse unusable signatures of other jobs."""
+        """Raise an error for unusable signatures of other jobs."""
         self.earlier_signatures()
 
     def longer(self, inputs: Sequence[FinishedStage]) -> Self | None:
@@ -419,12 +419,12 @@ def run_writer(job: JobSpec, store: LedgerStore) -> RunWriter:
 
 
 def layout_of_rows(job: ShardJob, files: ListedFiles, say: Callable[[str], None]) -> ColumnLayout | None:
-    """Return how a job writes files of columns that writes the rows of files as they are, with the schemas.
+    """Return the layout, with schemas, of a job that writes rows of columnar sources unchanged.
 
     Args:
         job: The job.
         files: Its sources.
-        say: Called with lines for people.
+        say: Called with messages for users.
     """
     layout = job.layout
     if layout is None or layout.schema is not None:
@@ -439,9 +439,9 @@ def layout_of_rows(job: ShardJob, files: ListedFiles, say: Callable[[str], None]
 
 
 _HOW = ("storage_options", "workers", "devices", "flush_interval", "flush_entries", "log_level")
-"""How all stages of a job are run."""
+"""Fields of a job that are run options, equal for all its stages."""
 
 
 def as_run(job: JobSpec) -> dict[str, Any]:
-    """Return how a job is run, for its stages."""
+    """Return the run options of a job, for its stages."""
     return {name: getattr(job, name) for name in _HOW}

@@ -1,11 +1,11 @@
-"""The jobs of ``ledgerbeam join``: an exchange into which two jobs write, one for each side.
+"""Jobs of ``ledgerbeam join``: an exchange with two writing jobs, one for each side.
 
-    right     the records of the right side, by a hash of their keys     ledger JOIN/right
-    left      those of the left side, by the same                        ledger JOIN/left
-    join      of each key: the records of both                           ledger JOIN
+    right     records of the right side, by a hash of their keys         ledger JOIN/right
+    left      records of the left side, by the same hash                 ledger JOIN/left
+    join      the records of both sides, by key                          ledger JOIN
 
-The run files of the right side come first: so a task has seen the records of a key there when those of the left side
-come, which need not fit into memory.
+Run files of the right side come first. So a task has read the right records of a key when it reads the left records,
+which need not fit into memory.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinJob(GatherJob):
-    """Joins the records of two sides by key; of the left side are `files` and `key`.
+    """Joins the records of two sides by key. `files` and `key` belong to the left side.
 
     Attributes:
         right: The sources of the right side.
         right_key: The key of its records.
-        how: Which records come of it.
-        suffix: Behind the name of a field of the right side that the left side has as well; None refuses it.
-        under: The field that all of a record of the right side comes to; None for its fields.
+        how: Kind of join.
+        suffix: Suffix for field names of the right side that the left side has too; None raises an error for them.
+        under: Name of a field for the whole record of the right side; None adds its fields.
     """
 
     command = "join"
@@ -58,7 +58,7 @@ class JoinJob(GatherJob):
         return {**self.sides()}
 
     def sides(self) -> dict[str, ScatterJob]:
-        """Return the jobs that write run files: of the right side, of which a filter needs the keys alone, and left."""
+        """Return the jobs that write run files: right, then left. A filter needs only the keys of the right side."""
         left = self.scatter()
         right = dataclasses.replace(left, files=self.right, key=self.right_key, with_records=not self._is_filter)
         return {
@@ -70,32 +70,32 @@ class JoinJob(GatherJob):
 
     @property
     def _is_filter(self) -> bool:
-        """Whether records of the left side alone come of it, as they are."""
+        """Whether the join writes only records of the left side, unchanged."""
         return self.how in ("semi", "anti")
 
     def shaping_of_runs(self) -> dict[str, Json]:
-        """Return what shapes the run files of both sides."""
+        """Return the parameters of the run files of both sides."""
         sides = self.sides()
-        right = dataclasses.replace(sides[RIGHT], partition=None)  # which is that of both
+        right = dataclasses.replace(sides[RIGHT], partition=None)  # the partition belongs to both sides
         return {**sides[LEFT].shaping(), RIGHT: right.shaping()}
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs besides sources, folder and format."""
+        """Return the parameters of the outputs besides sources, folder and format."""
         given: dict[str, Json] = {"how": self.how, "suffix": self.suffix, "as": self.under}
         return {name: value for name, value in given.items() if value is not None}
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what joins the records of each part."""
+        """Return the function that joins the records of each part."""
         from ledgerbeam.transforms.exchange.join import JoinRecords, RightFields  # noqa: PLC0415 - brings Beam
 
         fields = RightFields(self.right_key.fields, self.suffix, self.under)
         return JoinRecords(self.how, fields, conversion_of(self.to), self.output_format)
 
     def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:
-        """Return how files of columns are written: with the columns of both sides, if their schema is not given.
+        """Return the layout of columnar files, with the columns of both sides unless a schema is given.
 
         Raises:
-            UsageError: There is no schema of both.
+            UsageError: A side has no schema.
         """
         layout = self.layout
         if self._is_filter or layout is None or layout.schema is not None:
@@ -104,7 +104,7 @@ class JoinJob(GatherJob):
 
         left, right = (_schema_of(layout_of_rows(self, files, say)) for files in (self.files, self.right))
         if left is None or (right is None and self.how == "inner"):
-            return layout.decided(JobSchema({}))  # no record comes of it; the columns are decided once one may
+            return layout.decided(JobSchema({}))  # the join has no records; the columns are set when it may have some
         if right is None:
             raise UsageError(
                 f"--to {self.to}: the right side has no records yet, so its columns are not known; give --schema FILE"
@@ -112,7 +112,7 @@ class JoinJob(GatherJob):
         return layout.decided(JobSchema({"": self._columns(left, right)}))
 
     def _columns(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
-        """Return the columns of what is made of a row of each side."""
+        """Return the columns of a joined row."""
         import pyarrow as pa  # noqa: PLC0415 - only jobs that write columns import it
 
         if KEY in left.names:

@@ -1,4 +1,4 @@
-"""The jobs of exchanges that write records in another order, or what a function makes of groups of them."""
+"""Jobs of exchanges that reorder records, or call a function with groups of records."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ledgerbeam.user_code.loading import Reference
 
 
 class _KeepJob(GatherJob):
-    """An exchange that writes its records as they are, in another order."""
+    """An exchange that writes its records unchanged, in another order."""
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what writes the records in their order."""
+        """Return the function that writes the records in order."""
         from ledgerbeam.transforms.exchange.gather import KeepRecords  # noqa: PLC0415 - brings Beam
 
         return KeepRecords(self.output_format)
@@ -34,7 +34,7 @@ class SortJob(_KeepJob):
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffleJob(_KeepJob):
-    """Writes all records in an order that a seed decides."""
+    """Writes all records in a pseudorandom order, given by a seed."""
 
     command = "shuffle"
 
@@ -52,7 +52,7 @@ class GroupJob(GatherJob):
 
     Attributes:
         function: ``module:function``, or the function itself.
-        made_of: Hashes of what it is made of, in groups by name; see `UserFunction`.
+        made_of: Hashes of the code of the function, in groups by name; see `UserFunction`.
     """
 
     command = "group"
@@ -65,11 +65,11 @@ class GroupJob(GatherJob):
     made_of: dict[str, dict[str, str]]
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs: the function."""
+        """Return the parameters of the outputs: the function."""
         return {"function": str(self.function), "function made of": dict(self.made_of)}
 
     def work(self) -> Callable[[Task], Any]:
-        """Return what calls the function with groups."""
+        """Return the function that processes groups."""
         from ledgerbeam.transforms.exchange.gather import GroupRecords  # noqa: PLC0415 - brings Beam
 
         return GroupRecords(self.function, self.output_format, by=self.key.keys(self.files.base))
@@ -79,10 +79,10 @@ class GroupJob(GatherJob):
         return changed_parts(self.function, self.made_of)
 
     def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:  # noqa: ARG002
-        """Return how files of columns are written.
+        """Return the layout of columnar files.
 
         Raises:
-            UsageError: Their schemas are not given.
+            UsageError: No schema is given.
         """
         if self.layout is None or self.layout.schema is not None:
             return self.layout

@@ -1,4 +1,4 @@
-"""How the order of an exchange is cut into buckets: decided once, before it begins, and then a part of what it is."""
+"""Partitions of an exchange into buckets. The partition is set before the exchange starts, and identifies the job."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ if TYPE_CHECKING:
 SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES = 40, 20_000, 1_000
 SAMPLE_SOURCES = 256
 SAMPLE_BYTES = 64 * 2**20
-"""What the cuts between buckets are taken from: records from all over the sources."""
+"""Sample from which cuts between buckets are taken, spread over all sources."""
 
 LINE_BYTES, MOST_LINE = 16 * 1024, 64 * 2**20
-"""Bytes that are read to find a line, first and at most."""
+"""Number of bytes that are read to find a line: first attempt and maximum."""
 
 LEAST_BLOCK, BLOCKS_A_SHARD = 1024, 32
 
 LARGER = "--task-bytes {0} --shard-bytes {0}, and --pack for small sources, or a larger --max-slices"
 
 CUT_BYTES = 64
-"""Bytes of a cut: of a longer key its beginning cuts as well."""
+"""Maximum size of a cut, in bytes. Longer keys are shortened."""
 
 
 VERSION = 2
-"""Of keys and run files; a job that used another one cannot be continued."""
+"""Version of keys and run files. A job of another version cannot be continued."""
 
 
 @dataclass(frozen=True)
 class KeyChoice:
-    """What the records of an exchange are ordered by.
+    """The key that orders the records of an exchange.
 
     Attributes:
         scheme: See `io.exchange.order.Scheme`.
-        fields: Names of fields that make the key.
-        function: ``module:function`` that returns the key of a record, or the function itself; in place of fields.
-        made_of: Hashes of what the function is made of, in groups by name; see `UserFunction`.
+        fields: Names of the fields of the key.
+        function: ``module:function`` that returns the key of a record, or the function itself, instead of fields.
+        made_of: Hashes of the code of the function, in groups by name; see `UserFunction`.
         descending: Whether the greatest key comes first.
-        nulls: Where null stands.
-        seed: Of a shuffle.
+        nulls: Position of null.
+        seed: Seed of a shuffle.
     """
 
     scheme: Scheme
@@ -77,7 +77,7 @@ class KeyChoice:
         return ",".join(self.fields) if self.function is None else str(self.function)
 
     def parameters(self) -> dict[str, Json]:
-        """Return what of it shapes the outputs."""
+        """Return the parameters that affect the outputs."""
         shaping: dict[str, Json] = {"order": self.scheme, "exchange": VERSION}
         if self.scheme in ("key", "hash", "match", "digest"):
             shaping |= {"by": str(self), **self.made_of}
@@ -86,11 +86,11 @@ class KeyChoice:
         return shaping | ({"seed": self.seed} if self.scheme == "shuffle" else {})
 
     def doubts(self, names: Sequence[str], store: LedgerStore) -> Iterator[str]:
-        """Yield that no record has the key, whose name may be wrong; see `JobSpec.doubts`.
+        """Yield a warning if no record has the key, because its name may be wrong; see `JobSpec.doubts`.
 
         Args:
-            names: Of the sources.
-            store: The ledger of the job that has made keys.
+            names: Names of the sources.
+            store: The ledger of the job that has computed keys.
         """
         keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
         records = store.status()["records"]
@@ -102,10 +102,10 @@ class KeyChoice:
             )
 
     def keys(self, base: str | None) -> RecordKeys:
-        """Return what makes the keys.
+        """Return the function that computes keys.
 
         Args:
-            base: Of the sources.
+            base: Base of the sources.
         """
         order = KeyOrder(self.descending, self.nulls)
         return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
@@ -116,7 +116,7 @@ class ScatteringJob(Protocol):
 
     @property
     def key(self) -> KeyChoice:
-        """What the records are ordered by."""
+        """Key that orders the records."""
 
     @property
     def files(self) -> ListedFiles:
@@ -124,27 +124,27 @@ class ScatteringJob(Protocol):
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """Passed to fsspec unchanged."""
+        """Options that are passed to fsspec unchanged."""
 
     def sources(self) -> ListedFiles:
-        """Return what the job reads."""
+        """Return the sources of the job."""
 
     def pages(self) -> Iterator[Page]:
         """List the sources."""
 
     def reading_plainly(self) -> SampledJob:
-        """Return the job with records without their places, for a sample."""
+        """Return the job with records without their positions, for a sample."""
 
 
 class PartitionLimits(NamedTuple):
     """The sizes of an exchange.
 
     Attributes:
-        bucket_bytes: Of a bucket.
-        shard_bytes: Of a shard, which is a part of a bucket.
-        buckets: How many buckets there are, in place of these sizes; None for as many as they say.
-        slices: Of run files that a stage reads at most.
-        merges: How many times run files are merged at most, so that there are no more.
+        bucket_bytes: Size of a bucket.
+        shard_bytes: Size of a shard, which is a part of a bucket.
+        buckets: Number of buckets, instead of these sizes; None to compute it.
+        slices: Maximum number of slices of run files that a stage reads.
+        merges: Maximum number of merges of run files.
     """
 
     bucket_bytes: int
@@ -154,7 +154,7 @@ class PartitionLimits(NamedTuple):
     merges: int = MOST_MERGES
 
     def of(self, total: int) -> PartitionLimits:
-        """Return the sizes if so many bytes are cut into buckets."""
+        """Return the sizes for this number of bytes."""
         if self.buckets is None:
             return self
         size = max(1, -(-total // self.buckets))
@@ -164,16 +164,16 @@ class PartitionLimits(NamedTuple):
 def decide_partition(
     scatters: Sequence[ScatteringJob], limits: PartitionLimits, say: Callable[[str], None], larger: str = LARGER
 ) -> Partition:
-    """Decide how the order of an exchange is cut into buckets, and in how many rounds: the same for the same sources.
+    """Set the partition of an exchange and its number of rounds. Equal sources have equal results.
 
     Args:
-        scatters: The jobs that write the buckets; several only of keys that begin with a hash.
-        limits: Of sizes.
-        say: Called with lines for people.
-        larger: What makes fewer tasks and buckets, for the message, with ``{0}`` for a size.
+        scatters: The jobs that write the buckets; several only for keys that start with a hash.
+        limits: Limits of sizes.
+        say: Called with messages for users.
+        larger: Advice for fewer tasks and buckets in messages, with ``{0}`` for a size.
 
     Raises:
-        UsageError: A stage would read too many slices in any number of rounds that is allowed.
+        UsageError: A stage would read too many slices with any allowed number of rounds.
     """
     listed = [(scatter, list(scatter.pages())) for scatter in scatters]
     total = sum(sum(page.sizes) for _, pages in listed for page in pages)
@@ -218,7 +218,7 @@ def _too_many(scatter: ScatteringJob, limits: PartitionLimits, total: int, reque
 
 
 def _sampled_cuts(scatter: ScatteringJob, pages: Sequence[Page], buckets: int) -> Cuts:
-    """Return cuts that divide a sample of the keys evenly; fewer if many keys are equal."""
+    """Return cuts that divide a sample of the keys evenly; fewer cuts if many keys are equal."""
     if buckets == 1:
         return []
     number = min(MOST_SAMPLES, max(LEAST_SAMPLES, SAMPLES_A_BUCKET * buckets))
@@ -232,7 +232,7 @@ def _sampled_cuts(scatter: ScatteringJob, pages: Sequence[Page], buckets: int) -
 
 
 def _cuts_between_sources(scatter: ScatteringJob, pages: Sequence[Page], bucket_bytes: int) -> Cuts:
-    """Return the places of sources at which buckets of about one size begin; larger sources have one of their own."""
+    """Return the positions of sources at which buckets of similar size start. Larger sources have their own bucket."""
     keys = scatter.key.keys(scatter.files.base)
     sources = sorted(_sources(scatter, pages), key=lambda source: source.url.encode("utf-8", "surrogateescape"))
     cuts: list[bytes] = []
@@ -255,7 +255,7 @@ def _sampled_keys(scatter: ScatteringJob, pages: Sequence[Page], number: int) ->
         rows = [rows[position] for position, _ in sample_places((size for _, size, _ in rows), SAMPLE_SOURCES)]
     try:
         for position, shares in sample_places((size for _, size, _ in rows), number):
-            # What cannot be read, or has no key, is said by its task.
+            # The source's task reports records that cannot be read or have no key.
             with suppress(LedgerbeamError):
                 for record in _records_of(scatter, Source(*rows[position]), shares):
                     with suppress(LedgerbeamError):
@@ -267,7 +267,7 @@ def _sampled_keys(scatter: ScatteringJob, pages: Sequence[Page], number: int) ->
 
 
 def _records_of(scatter: ScatteringJob, source: Source, shares: list[float]) -> Iterator[Any]:
-    """Yield records of a source at places that are shares of it."""
+    """Yield records of a source at relative positions."""
     from ledgerbeam.pipelines.preview.sample import sampled_records  # noqa: PLC0415 - uses jobs
 
     if recognize(source.url).format.name == "jsonl" and recognize(source.url).compression is None:
@@ -282,7 +282,7 @@ def _records_of(scatter: ScatteringJob, source: Source, shares: list[float]) -> 
 
 
 def _lines_at(source: Source, shares: list[float], options: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the first line that begins at or behind each of some places of a source: no index is needed for it."""
+    """Yield the first line that starts at or after each position of a source, without an index."""
     places = sorted({int(share * source.size) for share in shares})
     starts = np.array(places, np.int64)
     stops = np.minimum(starts + LINE_BYTES, source.size)

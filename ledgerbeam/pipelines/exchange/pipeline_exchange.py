@@ -1,4 +1,4 @@
-"""An exchange by pipelines of users: what one of them scatters, and what another one gathers of it."""
+"""Exchanges of the user's own pipelines: one pipeline scatters records, and another one gathers them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, forget_lost
 
 SCATTER = "scatter"
-"""Name of the parameter of a job that says how its pipeline scatters."""
+"""Name of the parameter of a job with the options of its pipeline's `Scatter`."""
 
 BUCKET_BYTES = 64 * 2**20
 
@@ -33,14 +33,14 @@ _AGAIN = "run the pipeline that scatters, to its end, and then this one again"
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterChoice:
-    """How the pipeline of a user scatters.
+    """The options of `Scatter` in a user's pipeline.
 
     Attributes:
-        key: What the records are ordered by.
-        buckets: How many buckets; None for as many as the size of one says.
+        key: Key that orders the records.
+        buckets: Number of buckets; None to compute it from the size of a bucket.
         bucket_bytes: Size of a bucket, by the sources.
-        cuts: Keys at which buckets begin, in hexadecimal; empty to decide them.
-        as_read: Whether the records are those of the sources; else functions have made them.
+        cuts: Keys at which buckets start, in hexadecimal; empty to compute them.
+        as_read: Whether the records are unchanged records of the sources; otherwise functions have made them.
     """
 
     key: KeyChoice
@@ -50,7 +50,7 @@ class ScatterChoice:
     as_read: bool = True
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the run files."""
+        """Return the parameters of the run files."""
         given: dict[str, Json] = {"buckets": self.buckets, "bucket_bytes": self.bucket_bytes}
         if self.cuts:
             given["cuts"] = list(self.cuts)
@@ -58,14 +58,14 @@ class ScatterChoice:
         return {SCATTER: shaping | {name: value for name, value in given.items() if value is not None}}
 
     def decided(self, scatter: ScatterJob | None, say: Callable[[str], None]) -> Partition:
-        """Return how the order of the records is to be cut into buckets.
+        """Return the partition of the records into buckets.
 
         Args:
-            scatter: A job that scatters the sources, to look at them; None if they are no files.
-            say: Called with lines for people.
+            scatter: A job that scatters the sources, for samples; None if they are not files.
+            say: Called with messages for users.
 
         Raises:
-            UsageError: That cannot be found out.
+            UsageError: The partition cannot be computed.
         """
         if self.cuts:
             return Partition.of_cuts([bytes.fromhex(cut) for cut in self.cuts])
@@ -87,7 +87,7 @@ class ScatterChoice:
         return partition
 
     def _wants_more(self, scatter: ScatterJob, size: int) -> bool:
-        """Return whether there were to be several buckets."""
+        """Return whether several buckets were asked for."""
         if self.buckets is not None:
             return self.buckets > 1
         return sum(sum(page.sizes) for page in scatter.pages()) > size
@@ -95,10 +95,10 @@ class ScatterChoice:
 
 @dataclass(frozen=True)
 class BucketTables:
-    """The tables of the buckets that the run files of a pipeline make: a `Product`.
+    """The tables of the buckets of a pipeline's run files: a `Product`.
 
     Attributes:
-        buckets: How many there are.
+        buckets: Number of buckets.
     """
 
     name: ClassVar[str] = "buckets"
@@ -107,7 +107,7 @@ class BucketTables:
 
     @property
     def replaces_shards(self) -> bool:
-        """True: run files need not stay once what they make is gathered."""
+        """True: run files need not stay after they are gathered."""
         return True
 
     def place(self, job: JobSpec) -> str:
@@ -115,7 +115,7 @@ class BucketTables:
         return str(job.output)
 
     def files(self) -> list[str]:
-        """Return no files: the tables lie beside the run files."""
+        """Return no files: the tables are beside the run files."""
         return []
 
     def check(self, page: Page, job: JobSpec) -> None:
@@ -128,7 +128,7 @@ class BucketTables:
     def make(
         self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
     ) -> list[dict[str, Any]]:
-        """Find out which buckets the run files make, unless that is done; those that are gone are written again."""
+        """Find the buckets of the run files, unless it is done; missing run files are written again."""
         runs = _run_files(str(job.output), job.ledger, store, job.storage_options)
         buckets = runs.known()
         if buckets is None:
@@ -141,7 +141,7 @@ class BucketTables:
         return [{"buckets": len(buckets.sizes), "run_files": len(runs), "bytes": runs.size}]
 
     def not_made(self, job: JobSpec) -> str:
-        """Return a warning that nothing can be gathered since tasks have failed."""
+        """Return a warning that records cannot be gathered because tasks have failed."""
         return f"{job.output}: nothing can be gathered of it before all sources are scattered"
 
 
@@ -169,7 +169,7 @@ class _Buckets(BucketsOf):
     """The buckets that a pipeline gathers."""
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs: what shapes the run files, and how large a task is."""
+        """Return the parameters of the outputs: the parameters of the run files, and the size of a task."""
         return {**self.shaping, "whole_keys": not self.within_keys, "task_bytes": self.part_bytes}
 
     def places(self) -> dict[str, list[str]]:
@@ -179,13 +179,13 @@ class _Buckets(BucketsOf):
 
 @dataclass(frozen=True, kw_only=True)
 class GatheredRuns:
-    """The run files that a pipeline of a user gathers.
+    """The run files that a user's pipeline gathers.
 
     Attributes:
-        runs: Their folder.
-        ledger: Of the pipeline that has scattered.
-        scattered: What that pipeline is, but for where it writes.
-        state: Names the run files.
+        runs: Folder of the run files.
+        ledger: Ledger of the pipeline that has scattered.
+        scattered: Parameters of that pipeline, without the location of its output.
+        state: Name of the run files.
         task_bytes: Size of a task.
         whole_keys: Whether all records of a key are in one task.
     """
@@ -199,18 +199,18 @@ class GatheredRuns:
 
     @classmethod
     def found(cls, runs: str, ledger: str, options: dict[str, Any], *, task_bytes: int, whole_keys: bool) -> Self:
-        """Return the run files that a ledger holds as complete.
+        """Return the run files that are complete in a ledger.
 
         Args:
-            runs: Their folder.
-            ledger: Of the pipeline that has scattered.
+            runs: Folder of the run files.
+            ledger: Ledger of the pipeline that has scattered.
             options: Storage options.
             task_bytes: Size of a task.
             whole_keys: Whether all records of a key are in one task.
 
         Raises:
-            ScatterIncompleteError: The ledger does not hold all sources as complete.
-            UsageError: It is of another job, or of another folder.
+            ScatterIncompleteError: Some sources are not complete.
+            UsageError: The ledger is of another job, or of another folder.
         """
         job, files, _ = _look(runs, ledger, options)
         others = {name: value for name, value in job.parameters.items() if name != "output"}
@@ -226,7 +226,7 @@ class GatheredRuns:
 
     @property
     def key(self) -> Mapping[str, Any]:
-        """How the records were scattered: parameters of `ScatterChoice`."""
+        """The parameters of `ScatterChoice` with which the records were scattered."""
         found: Mapping[str, Any] = self.scattered[SCATTER]
         return found
 
@@ -238,11 +238,11 @@ class GatheredRuns:
         return _Buckets((self.runs,), shaping, tables, url, self.task_bytes, not self.whole_keys)
 
     def require(self, store: LedgerStore, options: dict[str, Any]) -> None:
-        """Have all there that is to be read, if a ledger does not hold all buckets as complete.
+        """Prepare everything that is read, if the ledger has incomplete buckets.
 
         Raises:
-            ScatterIncompleteError: Run files are gone, or the sources were scattered again meanwhile.
-            UsageError: There are too many of them for tasks of this size.
+            ScatterIncompleteError: Run files are missing, or the sources were scattered again meanwhile.
+            UsageError: There are too many run files for tasks of this size.
         """
         _, files, scattered = _look(self.runs, self.ledger, options)
         buckets = files.known()
@@ -268,11 +268,11 @@ class GatheredRuns:
 
 
 def _look(runs: str, ledger: str, options: dict[str, Any]) -> tuple[Job, RunFiles, LedgerStore]:
-    """Return what has scattered, its run files, and its ledger.
+    """Return the scattering job, its run files, and its ledger.
 
     Raises:
-        ScatterIncompleteError: Not all of it is done.
-        UsageError: It has done something else.
+        ScatterIncompleteError: It is not complete.
+        UsageError: It is another kind of job.
     """
     try:
         store = open_store(ledger, options)

@@ -1,4 +1,4 @@
-"""The job of ``ledgerbeam split``: records in folders, by their keys. It needs no exchange: a key alone decides."""
+"""Job of ``ledgerbeam split``: records in folders, by key. It needs no exchange, because the key alone decides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SplitJob(ShardJob):
 
     Attributes:
         files: The sources.
-        key: What the records of a part have in common.
+        key: Common key of the records of a part.
         parts: Name and share of each part.
     """
 
@@ -43,19 +43,19 @@ class SplitJob(ShardJob):
         return self.files
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs: the key, and the parts."""
+        """Return the parameters of the outputs: the key, and the parts."""
         return {**self.key.parameters(), "parts": dict(self.parts)}
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
-        """Return the job with the schema of the sources, which all parts take."""
+        """Return the job with the schema of the sources, which all parts use."""
         return dataclasses.replace(self, layout=layout_of_rows(self, self.files, say))
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:
-        """Yield what looks like a mistake; see `KeyChoice.doubts`."""
+        """Yield possible mistakes; see `KeyChoice.doubts`."""
         return self.key.doubts(self.files.names, store)
 
     def work(self) -> SplitRecords:
-        """Return what writes each record to its part."""
+        """Return the function that writes each record to its part."""
         from ledgerbeam.transforms.exchange.split import SplitRecords  # noqa: PLC0415 - brings Beam
 
         return SplitRecords(self.key.keys(self.files.base), self.parts, conversion_of(self.to), self.output_format)

@@ -1,14 +1,14 @@
-"""The stages of jobs that have several, each with a ledger in the folder of that of the last one.
+"""Stages of jobs with several stages. Each stage has a ledger in the folder of the last stage's ledger.
 
     sort, shuffle, repartition, group    scatter
     dedup                                decide/scatter, decide
     dedup --near                         cluster/pairs/scatter, cluster/pairs, cluster
     dedup --near --verify                the same, then texts, verify
-    dedup --near, of many pairs          before cluster also cluster/stars, cluster/round-1 and so on, cluster/labels
+    dedup --near, many pairs             before cluster also cluster/stars, cluster/round-1 and so on, cluster/labels
     join                                 right, left
 
-Behind the stages that write what an exchange reads, merge-1, merge-2 and so on may come, in the folder of that of the
-job that reads it. With ``--mark`` what decides is the last stage, so the ledgers of those before it lie in its own.
+Stages merge-1, merge-2 and so on may follow the stages that write an exchange, in the folder of the job that reads it.
+With ``--mark``, the deciding stage is the last one, so its ledger contains the ledgers of the earlier stages.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SCATTER = "scatter"
 """Writes the records, or hashes of them, by bucket."""
 
 DECIDE = "decide"
-"""Finds which records have a key that an earlier one has."""
+"""Finds records with the key of an earlier record."""
 
 PAIRS = "pairs"
 """Connects records that share a band."""
 
 STARS, ROUND, LABELS = "stars", "round", "labels"
-"""Find what is connected, of more pairs than one process can join."""
+"""Find connected records, for more pairs than one process can join."""
 
 CLUSTER = "cluster"
 """Joins all pairs."""
@@ -37,7 +37,7 @@ TEXTS = "texts"
 """Reads the texts of candidates."""
 
 VERIFY = "verify"
-"""Compares candidates; also the parameter of a job that says what near ones have in common at least."""
+"""Compares candidates; also the parameter of a job with the minimum similarity of near documents."""
 
 RIGHT, LEFT = "right", "left"
 """Write the records of a side by bucket."""
@@ -46,7 +46,7 @@ MERGE = "merge"
 """Merge run files, where an exchange takes several rounds."""
 
 NUMBERED = "-*"
-"""Ends the name of a stage of which there are as many as it takes: -1, -2 and so on."""
+"""Suffix of a stage name with as many instances as needed: -1, -2 and so on."""
 
 MERGES, ROUNDS = f"{MERGE}{NUMBERED}", f"{ROUND}{NUMBERED}"
 
@@ -64,10 +64,10 @@ _STAGES: dict[str, tuple[str, ...]] = {
 
 
 def stages_of(job: Job) -> tuple[str, ...]:
-    """Return the earlier stages of a job, in order: the folders of their ledgers in that of its own; see `NUMBERED`.
+    """Return the earlier stages of a job, in order, as folders of their ledgers in its own ledger; see `NUMBERED`.
 
     Args:
-        job: Of the last stage, as its ledger has it.
+        job: Job of the last stage, as stored in its ledger.
     """
     if job.pipeline == "near" and VERIFY in job.parameters:
         return (*_CLUSTERED, TEXTS, f"{VERIFY}/{MERGES}", VERIFY)
@@ -75,7 +75,7 @@ def stages_of(job: Job) -> tuple[str, ...]:
 
 
 def is_optional(stage: str) -> bool:
-    """Return whether a job may do without a stage; all sources of its ledger are gone then, or there is none."""
+    """Return whether a job may run without a stage. Then its ledger has no sources or is missing."""
     return stage.rpartition("/")[2] in (MERGES, STARS, ROUNDS, LABELS)
 
 
@@ -83,6 +83,6 @@ def merge_stage(ordinal: int) -> str:
     """Return the name of a stage that merges.
 
     Args:
-        ordinal: Which of them it is, from 1.
+        ordinal: Number of the merge, from 1.
     """
     return f"{MERGE}-{ordinal}"
