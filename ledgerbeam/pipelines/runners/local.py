@@ -1,4 +1,4 @@
-"""The local runner: waves of processes, started until nothing of a job is left open, whatever dies on the way."""
+"""The local runner: waves of worker processes, repeated after deaths until a job has no open work."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ if TYPE_CHECKING:
 
 
 FRUITLESS_PASSES = 3
-"""Passes in a row whose workers die before anything is done, until the run is given up."""
+"""Number of consecutive passes with a dead worker and no progress after which the run ends with an error."""
 
 PROGRESS_SECONDS = 0.5
 
 _NUMBERED = "pass-{}"
-"""In the folder of the run: that of a pass."""
+"""Name of the folder of a pass, in the folder of the run."""
 
 _JOB, _TMP = "job.json", "tmp"
-"""In the folder of a pass: the job, and the folder for temporary files of its processes."""
+"""Names in the folder of a pass: the job file, and the folder for temporary files."""
 
 TIME_SECONDS = 60.0
-"""How often the launcher notes where the time of its workers went, while they work: a launcher may be killed."""
+"""Interval at which the launcher records the workers' time while they work, in seconds: a launcher may be killed."""
 
 REFRESH_SECONDS = 5.0
-"""How often the launcher takes in what its workers have recorded in a remote ledger, and looks at the rejects."""
+"""Interval at which the launcher folds the workers' records of a remote ledger and checks the rejects, in seconds."""
 
 
 class LocalRunner:
@@ -76,16 +76,16 @@ class LocalRunner:
     Args:
         spec: The job.
         store: Its ledger.
-        reporter: Told of progress and deaths.
+        reporter: Shows progress and deaths.
         beam_args: Beam options of the user.
-        folder: Of the run.
-        waves: Start the waves of the call.
+        folder: Folder of the run.
+        waves: Starts the waves of the call.
         debug: Whether errors carry whole tracebacks.
 
     Attributes:
-        deaths: How often a worker died so far.
-        stopped: Whether the limit of tasks ended the run before all was done.
-        submitted: Always False: what it is given, it runs.
+        deaths: Number of worker deaths so far.
+        stopped: Whether the limit of tasks ended the run with work left.
+        submitted: Always False: the runner itself runs the job.
     """
 
     submitted = False
@@ -116,12 +116,12 @@ class LocalRunner:
         self._left = spec.task_limit  # None for no limit
         self._before = Totals()
         self._in_work: list[Source] = []
-        self._before_wave = 0  # tasks that are done
+        self._before_wave = 0  # completed tasks
         self._began: float | None = None
         self._expected = 0
         self._expansion = Expansion(spec.storage_options)
-        self._shown = 0.0  # share of the work, at the last report
-        self._board: Board | None = None  # of the wave that runs
+        self._shown = 0.0  # share of the work in the last report
+        self._board: Board | None = None  # of the current wave
         self._not_drawn: list[BoardTask] = []  # of the last pass
         self._with_others: list[BoardTask] = []  # of all waves so far
         self.deaths = 0
@@ -134,14 +134,14 @@ class LocalRunner:
         self._audit: RunAudit | None = None
 
     def run(self, listed: JobListing) -> None:
-        """Run what is open of a listing, in waves, so that memory does not grow with the number of sources.
+        """Run the open sources of a listing, in waves, so that memory does not grow with the number of sources.
 
-        What comes behind the chain runs once, after the last wave, with what all of them have committed.
+        Transforms after the chain run once, after the last wave, with everything that the waves have committed.
 
         Raises:
-            RejectLimitError: If more records are rejected than the job allows.
-            WorkerDiedError: If workers die again and again before anything is done, or one dies behind the chain.
-            LedgerbeamError: The error with which a worker ended the run, or the listing.
+            RejectLimitError: More records are rejected than the job allows.
+            WorkerDiedError: Workers die repeatedly without progress, or a worker dies after the chain.
+            LedgerbeamError: The error with which a worker or the listing ended the run.
         """
         self._before = self._store.totals()
         place = claim_place(self._store, self._folder, listed.run)
@@ -163,20 +163,20 @@ class LocalRunner:
             self._go_on(listed)
 
     def _run_all(self, listed: JobListing) -> None:
-        """Run all waves; then what was left to other launchers, as they complete it or give it back."""
+        """Run all waves. Then wait for tasks of other launchers, and run those that they give back."""
         left: list[Source] = []
         self._to_come = WaveSources(self._listing(listed), self._spec.sources(), self._spec.workers, lambda: self._left)
         while wave := self._to_come.take():
             if self._left == 0:
                 self.stopped = True
                 return
-            self._check_rejects()  # now that sources which changed have taken their share away
+            self._check_rejects()  # after changed sources have subtracted their former totals
             self._make_ahead(wave)
             self._in_work, self._before_wave = wave, self._store.totals().tasks
             self._prepare_audit(listed)
             left += self._run_wave(wave, listed)
             if self._audit is not None and not self._audit.is_bounded:
-                self._audit.settle(wave, self._set_ups.longest)  # the sources of a wave are not kept
+                self._audit.settle(wave, self._set_ups.longest)  # sources of a wave are not kept
         while left and not self.stopped:
             self._wait_for_others(listed)
             self._with_others.clear()
@@ -194,7 +194,7 @@ class LocalRunner:
         self._audit.prepare()
 
     def _wait_for_others(self, listed: JobListing) -> None:
-        """Wait while all that is left to do is in work on other hosts, or with other launchers on this one."""
+        """Wait while all remaining tasks are in progress on other hosts, or with other launchers on this host."""
         told = False
         while True:
             self._refresh()
@@ -209,7 +209,7 @@ class LocalRunner:
             time.sleep(PROGRESS_SECONDS)
 
     def _refresh(self, *, at_once: bool = False) -> bool:
-        """Take in what others have recorded, if it is time, or at once."""
+        """Refresh the ledger and check the rejects, if the interval has passed or `at_once` is true."""
         now = time.monotonic()
         if now < self._next_refresh and not at_once:
             return False
@@ -226,7 +226,7 @@ class LocalRunner:
             yield page
 
     def _expected_tasks(self, source: Source) -> int:
-        """Estimate how many tasks a source makes, from what it holds."""
+        """Estimate the number of tasks of a source from its size, uncompressed if it is compressed."""
         held = source.size if source.members else self._expansion.held_bytes(source.url, source.size)
         known = source if held == source.size else dataclasses.replace(source, size=held)
         return self._spec.sources().expected_tasks(known)
@@ -235,20 +235,20 @@ class LocalRunner:
         found = look_at_files(sources, self._store)
         if is_first and self._audit is not None:
             self._audit.leave_out(found)
-        if is_first:  # what earlier runs have done is nothing that this one will do
+        if is_first:  # this run does not repeat tasks of earlier runs
             for row in found:
                 expected = self._expected_tasks(row.source)
-                self._expected -= min(max(len(row.applied) - 1, 0), expected - 1)  # one entry is the source's own
+                self._expected -= min(max(len(row.applied) - 1, 0), expected - 1)  # one entry is the whole source
         return found
 
     def _run_wave(self, sources: Sequence[Source], listed: JobListing) -> list[Source]:
         """Run the tasks of `sources` until each source is complete, has a recorded failure, or is left to others.
 
-        A source may need several passes: the index of a large file is assembled once its ranges are scanned, and a
-        pass in which a worker died leaves work to the next.
+        A source may need several passes. The index of a large file is assembled after its ranges are scanned, and a
+        pass with a dead worker leaves work to the next pass.
 
         Returns:
-            The sources of which others have tasks in work.
+            The sources with tasks in progress at other launchers.
         """
         fruitless, is_first = 0, True
         while sources and not self.stopped:
@@ -283,19 +283,19 @@ class LocalRunner:
         return []
 
     def _left_to_others(self) -> dict[bytes, list[BoardTask]]:
-        """Return what the last pass has left to other launchers, by source."""
+        """Return the tasks that the last pass has left to other launchers, by source."""
         found: dict[bytes, list[BoardTask]] = {}
         for task in self._sharing.open_tasks(self._not_drawn)[0]:
             found.setdefault(task.span.source, []).append(task)
         return found
 
     def _failed(self) -> int:
-        """Return the number of failed tasks, if a limit of tasks needs it: it takes a look at the whole ledger."""
+        """Return the number of failed tasks if there is a limit of tasks, else 0: counting reads the whole ledger."""
         failed: int = 0 if self._left is None else self._store.status()["tasks"]["failed"]
         return failed
 
     def _spend(self, end: WaveEnd, done: int, failed: int) -> None:
-        """Take the tasks of a pass from the limit: those that it began, or where workers died, that it has ended."""
+        """Subtract the tasks of a pass from the limit: the started tasks, or after a death, the ended ones."""
         if self._left is not None:
             left = self._left - done - failed if end.died else TaskBudget.below(self._pass_folder).left()
             self._left = max(0, left)
@@ -316,15 +316,15 @@ class LocalRunner:
         finally:
             self._board = None
             board.close()
-            with suppress(LedgerbeamError):  # a later step that needs more reports the reason
+            with suppress(LedgerbeamError):  # a later step that needs more space reports the error
                 self._note_set_ups(folder, listed.run)
             self._set_ups_before = self._set_ups
             self._time = WorkTime.summed([self._time, reported_times(folder)])
 
     def _new_folder(self, listed: JobListing) -> str:
-        """Make the folder of the next pass, with the job in it.
+        """Create the folder of the next pass, with the job in it.
 
-        A separate one, so that a process that dies slowly does not count as a worker of the next pass.
+        Each pass has its own folder, so that a process that dies slowly does not count as a worker of the next pass.
         """
         self._passes += 1
         folder = self._pass_folder = os.path.join(self._folder.path, _NUMBERED.format(f"{self._passes:04d}"))
@@ -337,7 +337,7 @@ class LocalRunner:
         return folder
 
     def _wave(self, part: Part, folder: str, path: str, listed: JobListing) -> WaveEnd:
-        tmp = os.path.join(folder, _TMP)  # Beam leaves a folder of its own there when it is killed
+        tmp = os.path.join(folder, _TMP)  # Beam leaves its own folder there when it is killed
         wave = self._waves.start(
             self._spec.parts_of_beam(),
             [os.path.join(folder, _JOB), part, path, *self._beam_args],
@@ -349,17 +349,17 @@ class LocalRunner:
 
     @property
     def _committed(self) -> str:
-        """The file of what all passes of the run have committed."""
+        """The file of everything that the passes of the run have committed."""
         return os.path.join(self._folder.path, "committed")
 
     def _note_committed(self) -> None:
-        """Keep what a pass has committed for what comes behind the chain: a dead worker's tasks are among it."""
+        """Store what a pass has committed for the transforms after the chain, including tasks of dead workers."""
         if self._spec.has_downstream and os.path.isdir(self._pass_folder):
             with file_errors(self._folder.path):
                 dump_committed(self._committed, committed_notes(self._pass_folder, self._store))
 
     def _go_on(self, listed: JobListing) -> None:
-        """Run what comes behind the chain, on what this run has committed."""
+        """Run the transforms after the chain on everything that this run has committed."""
         with file_errors(self._folder.path):
             dump_committed(self._committed, ())
         end = self._wave("rest", self._new_folder(listed), self._committed, listed)
@@ -372,8 +372,8 @@ class LocalRunner:
     def _owing(self, sources: Sequence[Source], run: str | None, with_others: Collection[bytes] = ()) -> list[Source]:
         """Return the sources that need another pass.
 
-        After a whole pass, of `run`, one that failed in this run has had its turn, unless others have tasks of it. A
-        failure of a former run may be of a task that is no more.
+        After a complete pass, of `run`, a source that failed in this run is finished, unless others have tasks of it. A
+        failure of an earlier run may belong to a task that no longer exists.
         """
         ids = [source.id for source in sources]
         ended = self._store.completed_mask(ids)
@@ -384,7 +384,7 @@ class LocalRunner:
         return list(compress(sources, map(not_, ended)))
 
     def _blame(self, end: WaveEnd) -> None:
-        """Lay the death of a worker to the tasks that it was on."""
+        """Record the death of a worker for the tasks that it had in progress."""
         quarantined = {mark.node for mark in self._store.record_deaths(end.marks)} if end.marks else set()
         self._reporter.warn(f"{end.died}; starting again with what is left")
         for mark in end.marks:
@@ -405,14 +405,14 @@ class LocalRunner:
             self._store.note(run, found)
 
     def _note_time(self, folder: str, run: str) -> None:
-        """Note where the time of the workers went: of all passes that have ended, and of the one in a folder."""
+        """Record the workers' time: of all passes that have ended, and of the pass in a folder."""
         self._next_time = time.monotonic() + TIME_SECONDS
         found = WorkTime.summed([self._time, reported_times(folder)])
         if found.workers:
             self._store.note(run, found)
 
     def _write_profile(self, url: str, run: str) -> None:
-        """Write what the profilers of all workers have left, however the run ends."""
+        """Write the profiles of all workers, after success and failure."""
         found = list(left_profiles(sorted(glob(os.path.join(self._folder.path, _NUMBERED.format("*"))))))
         if not found:
             self._reporter.warn(f"{url}: not written, since no worker was at work for long enough to be profiled")
@@ -442,7 +442,7 @@ class LocalRunner:
         self._report(self._stage(folder), listed)
         if os.path.exists(os.path.join(folder, STARTED)):
             self._ahead.leave(self._in_work)
-            if self._store.totals().tasks > self._before_wave:  # nothing takes the processors from the first tasks
+            if self._store.totals().tasks > self._before_wave:  # indexes must not slow down the first tasks
                 self._make_ahead(self._to_come.look_ahead())
 
     def _make_ahead(self, sources: list[Source]) -> None:

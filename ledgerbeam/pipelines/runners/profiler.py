@@ -25,7 +25,7 @@ SWITCH_SECONDS = 0.0001
 other threads release the interpreter, so functions that release it (numpy, reading) would be counted far too often."""
 
 REPORT_SECONDS = 1.0
-"""How often it leaves what it has seen; first after a quarter of it, since a worker may end early."""
+"""Interval of writing the profile, in seconds; first after a quarter of it, because a worker may end early."""
 
 MOST_STACKS = 20_000
 """Maximum number of distinct stacks. For further stacks, the innermost functions are left out."""
@@ -60,7 +60,7 @@ class _Profile:
 
     def __init__(self, run_dir: str) -> None:
         self._path = report_path(run_dir, SUFFIX)
-        self._numbers: dict[int, int] = {}  # of functions, by the ids of their code, which is held below
+        self._numbers: dict[int, int] = {}  # by the id of a function's code, which the list below keeps alive
         self._functions: list[CodeType] = []
         self._seconds: dict[tuple[int, ...], float] = {}
 
@@ -78,7 +78,7 @@ class _Profile:
                 began = time.thread_time()
                 self._leave()
                 took = time.thread_time() - began
-                leave = now + max(REPORT_SECONDS, 100 * took)  # also of many stacks at most a hundredth of the time
+                leave = now + max(REPORT_SECONDS, 100 * took)  # writing many stacks takes at most 1% of the time
 
     def _look(self, seconds: float) -> None:
         for frame in sys._current_frames().values():  # noqa: SLF001 - documented, in spite of its name

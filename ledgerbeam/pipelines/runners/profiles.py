@@ -31,7 +31,7 @@ def left_profiles(run_dirs: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yield the profile of each worker process of some folders, including dead workers."""
     for folder in run_dirs:
         for profile in read_reports(folder, SUFFIX):
-            if profile["stacks"]:  # else it ended before any work
+            if profile["stacks"]:  # otherwise the process ended before any work
                 yield profile
 
 

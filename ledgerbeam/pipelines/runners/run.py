@@ -1,4 +1,4 @@
-"""One run of a job: list, skip, run what is left in waves, tidy up."""
+"""One run of a job: list the sources, skip complete ones, run the rest in waves, and clean up."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from ledgerbeam.pipelines.runners.waves import Waves
 
 _SHARES = "they share its tasks"
 _TWICE = "nothing is lost, but tasks may be done twice"
-"""What becomes of the tasks if two runs are at work: launchers of local runs leave claims for each other."""
+"""Effect of two concurrent runs on tasks. Launchers of local runs see each other's claims."""
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
-        status: The ledger's status after the run.
-        skipped: Sources that were complete before it.
-        done: What the run has recorded.
-        run_records: What became of the records of all tasks that were recorded while it ran.
-        seconds: How long it took.
-        interrupted: Whether it was ended by Ctrl-C or SIGTERM.
-        out_of_date: Outputs that no source yields any more and that were left, since another run may be at work.
-        limited: Whether the limit of tasks ended it before all was done.
-        completed: Sources that became complete in it.
-        unrecorded: Shards of the job's form in its own folder that the ledger does not know, as far as they were named,
-            and those that it has forgotten since their sources are gone.
-        submitted: Whether the pipeline was only handed over, and others run it from now on: the run has not ended.
+        status: Status of the ledger after the run.
+        skipped: Number of sources that were complete before the run.
+        done: Totals that the run has recorded.
+        run_records: Outcomes of the records of all tasks that were recorded during the run.
+        seconds: Duration of the run.
+        interrupted: Whether Ctrl-C or SIGTERM ended the run.
+        out_of_date: Number of stale outputs that were kept because another run may be active.
+        limited: Whether the limit of tasks ended the run with work left.
+        completed: Number of sources that became complete in the run.
+        unrecorded: Number of shards of the job's form in its own folder that the ledger does not know, as far as they
+            were named, and of outputs that it has forgotten because their sources are gone.
+        submitted: Whether the pipeline was only submitted as a template. The run has not ended then.
     """
 
     status: dict[str, Any]
@@ -70,7 +70,7 @@ class RunOutcome:
 
     @property
     def records(self) -> RecordCounts:
-        """What became of the records of all recorded tasks."""
+        """Outcomes of the records of all recorded tasks."""
         return RecordCounts(**self.status["records"])
 
     @property
@@ -93,23 +93,23 @@ def run_job(
     asked: Mapping[str, str] | None = None,
     debug: bool = False,
 ) -> RunOutcome:
-    """Run a job to its end: every source complete, or with failures recorded.
+    """Run a job until every source is complete or has recorded failures.
 
     Args:
         spec: The job.
-        store: Its ledger, taken for the job.
-        pages: Its listing; runners that are not local list for themselves.
-        reporter: Told of the course of the run.
-        beam_args: Beam options of the user; a ``--runner`` other than FnApiRunner leaves the local runner.
-        waves: Start the waves of the call, on the local runner.
-        owner: The ledger's claim to the output folder, checked; None if the job has none.
-        force: Whether sources that the ledger holds as complete are done again.
-        only: Ids of the only sources to do; None does every open one.
-        asked: What a partial run was asked for, see `retry.partial_run`; None for another run.
+        store: Its ledger, opened for the job.
+        pages: Its listing. Runners other than the local one list the sources themselves.
+        reporter: Shows the progress of the run.
+        beam_args: The user's Beam options. A ``--runner`` other than FnApiRunner selects another runner.
+        waves: Starts the waves of the call, on the local runner.
+        owner: The ledger's claim to the output folder, checked; None if the job has no output folder.
+        force: Whether to repeat sources that are complete in the ledger.
+        only: IDs of the only sources to run; None runs all open sources.
+        asked: Selection of a partial run, see `retry.partial_run`; None for other runs.
         debug: Whether errors carry whole tracebacks.
 
     Raises:
-        LedgerbeamError: What ended the run early. All that was recorded stays recorded.
+        LedgerbeamError: The error that ended the run early. Everything recorded stays recorded.
     """
     if only is not None or spec.task_limit is not None:
         require_local(beam_args)
@@ -130,7 +130,7 @@ def run_job(
             f"{_SHARES if is_local and last['info'].get('runner') == 'local' else _TWICE}, and outputs that are out of "
             "date stay until the next run"
         )
-    # Before the run begins: on a remote ledger a run records nothing of what is forgotten after its beginning.
+    # Before the run starts: a run on a remote ledger records nothing for sources that are forgotten after its start.
     if force:
         for pattern in spec.sources().forget_patterns():
             store.forget(pattern)
@@ -170,7 +170,7 @@ def run_job(
                     if not is_local and not submitted:
                         _audit(launched_job(spec, run, reporter), store, before, folder, reporter)
                     elif not clean and spec.audit_share is not None and not store.status()["audit"]["tasks"]:
-                        # The last run was ended before it audited what it had done.
+                        # The last run ended before its audit.
                         _audit(launched_job(spec, run, reporter), store, Totals(), folder, reporter)
                     if owner is not None and not submitted:
                         owner.check_kept(store)  # before anything is removed there
@@ -178,7 +178,7 @@ def run_job(
                         spec.reject_limit.check(store, ended=True)
                     if spec.audit_share is not None and store.status()["audit"]["differ"]:
                         raise difference_error(audit_of(store.runs(), spec.identity().fingerprint).found)
-                    tidied = clean and not runner.deaths and not lost  # who has removed some may have put others there
+                    tidied = clean and not runner.deaths and not lost  # others may have replaced lost outputs
                     with folder.alone() as alone:
                         if alone and not elsewhere and not submitted:
                             _warn_of_foreign(remove_superseded(spec, store), reporter)
@@ -190,7 +190,7 @@ def run_job(
                             elif not tidied and store.status()["complete"]:
                                 strangers = owner.strangers(store)
                                 _warn_of_strangers(strangers, str(spec.output), reporter)
-                                tidied = not strangers  # else the next run looks for them again
+                                tidied = not strangers  # otherwise the next run searches for them again
                         else:
                             left = count_superseded(store)
                 finally:
@@ -223,7 +223,7 @@ def run_job(
 
 
 def _audit(spec: JobSpec, store: LedgerStore, before: Totals, folder: RunFolder, reporter: RunConsole) -> None:
-    """Audit what another runner than the local one has done.
+    """Audit the tasks of a run on another runner than the local one.
 
     Raises:
         NonDeterministicTaskError: An audit found a difference.
@@ -241,16 +241,16 @@ def _audit(spec: JobSpec, store: LedgerStore, before: Totals, folder: RunFolder,
 
 
 def _recorded(listed: JobListing, store: LedgerStore, run: str) -> Totals:
-    """Return what a run has recorded."""
-    if listed.found and listed.skipped == listed.found:  # all was done before: no history needs to be read
+    """Return the totals that a run has recorded."""
+    if listed.found and listed.skipped == listed.found:  # everything was complete before, so the history is not read
         return Totals()
     found = store.recorded().get(run)
     return Totals() if found is None else found.totals
 
 
 def _completed(listed: JobListing, store: LedgerStore, before: int) -> int:
-    """Return how many sources became complete in a run: of those listed here as open, all that are not open now."""
-    if not listed.found:  # by a runner that lists for itself, or nothing was
+    """Return the number of sources that became complete in a run: those listed as open that are not open now."""
+    if not listed.found:  # the runner lists the sources itself, or there are none
         return max(0, store.completed_count() - before)
     left = store.status()["sources"]
     return max(0, listed.found - listed.skipped - left["open"] - left["failed"])
@@ -265,10 +265,10 @@ def _warn_of_foreign(names: Sequence[str], reporter: RunConsole) -> None:
 
 
 def require_local(beam_args: Sequence[str]) -> None:
-    """Refuse another runner than the local one to a run that does only some sources.
+    """Raise an error for a partial run on another runner than the local one.
 
     Raises:
-        UsageError: The options name another.
+        UsageError: The options name another runner.
     """
     if not is_local_runner(beam_args):
         raise UsageError(
@@ -278,7 +278,7 @@ def require_local(beam_args: Sequence[str]) -> None:
 
 
 def warn_of_lost(number: int, reporter: RunConsole) -> None:
-    """Say that outputs were gone, and that they are written again."""
+    """Show a warning that outputs are missing and will be written again."""
     if number:
         reporter.warn(f"gone since earlier runs: {count(number, 'output')}; what each was made of is done again")
 
@@ -303,15 +303,15 @@ def _warn_of_forgotten(names: Sequence[str], folder: str, reporter: RunConsole) 
 
 
 def _forget_misread(store: LedgerStore) -> None:
-    """Make a ledger forget the sources of which a task found that their index is of another content.
+    """Make a ledger forget sources whose index a task found to be of another content.
 
-    Other tasks of them may have ended before that: of the places that this index named, which the right one does not.
+    Other tasks of these sources may have ended before, with positions from the wrong index.
     """
     if store.status()["tasks"]["failed"]:
         store.forget_sources({row.source_id for row in store.failures() if row.reason == IndexMismatchError.__name__})
 
 
 def is_local_runner(beam_args: Sequence[str]) -> bool:
-    """Return whether Beam options leave a job to the local runner."""
+    """Return whether Beam options select the local runner."""
     runners = [word for word in beam_args if word.startswith("--runner")]
     return not runners or runners == ["--runner=FnApiRunner"]

@@ -1,11 +1,11 @@
-"""The processes that run the waves of local jobs, or what comes behind their chains, and the one they are forked from.
+"""Processes that run the waves of local jobs or the transforms after their chains, and the server that forks them.
 
-Started as ``python -m ledgerbeam.pipelines.runners.wave WAVES AHEAD PARTS LEVEL SCHEME...``: the descriptors of the
-sockets at which waves are asked for, and what makes indexes ahead of them; the parts of Beam to import, the level of
-logging, and stores whose clients to import.
+Command: ``python -m ledgerbeam.pipelines.runners.wave WAVES AHEAD PARTS LEVEL SCHEME...``, with the descriptors of the
+sockets for requests of waves and of indexes ahead, the parts of Beam to import, the level of logging, and the URL
+schemes of stores whose clients to import.
 
-The launcher watches a wave, and that watches the launcher: when the launcher's end of standard input closes, the whole
-process group is killed, so nothing outlives a launcher that was killed.
+The launcher watches a wave, and the wave watches the launcher. When the launcher's end of standard input closes, the
+whole process group is killed, so no process outlives a killed launcher.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _IN_WORKER = (
 )
 
 _RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")
-"""Packages whose functions the runner has threads of."""
+"""Packages that run threads of the runner."""
 
 
 def main(argv: Sequence[str]) -> Never:
-    """Import what waves need, and fork them until the launcher has gone."""
+    """Import modules for waves, and fork waves until the launcher ends."""
     hold_standard_descriptors()
     waves, ahead, parts, level, *schemes = argv
     show_log(level)
     listener = socket.socket(fileno=int(waves))
     with socket.socket(fileno=int(ahead)) as asked:
         fork_to(lambda: _ahead(asked, listener), "ledgerbeam-idxs")
-    with beam_parts(cast(BeamParts, parts)):  # after logging is set up: Beam already logs then
+    with beam_parts(cast(BeamParts, parts)):  # after logging is set up, because the import of Beam logs
         import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415
         from ledgerbeam.transforms.chain import commit, match, plan, process, read, write  # noqa: F401, PLC0415
     for scheme in schemes:
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> Never:
 
 
 def _ahead(asked: socket.socket, waves: socket.socket) -> Never:
-    """Fork what makes indexes ahead, until the server of waves has gone."""
+    """Fork processes that build indexes ahead, until the server of waves ends."""
     waves.close()
     _Ahead(asked).serve()
 
@@ -76,8 +76,8 @@ class _Waves(ForkServer):
 
     def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
         arguments = _taken(request)
-        tempfile.tempdir = None  # may have been looked up
-        np.random.seed(None)  # a NumPy that makes its generator when it is imported has given each wave the same
+        tempfile.tempdir = None  # it may have been set before the fork
+        np.random.seed(None)  # some versions of NumPy create the generator at import, so all waves would have the same
         return _wave(arguments)
 
 
@@ -86,13 +86,13 @@ class _Ahead(ForkServer):
     leads = True
 
     def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
-        with suppress(LedgerbeamError):  # the list is gone since no more are wanted, or the whole folder: others tell
+        with suppress(LedgerbeamError):  # the list or the folder was removed, because no more indexes are wanted
             make_indexes(*_taken(request))
         return 0
 
 
 def _taken(request: bytes) -> list[str]:
-    """Take over the environment that the launcher sends with a request; return the arguments."""
+    """Apply the environment of a request from the launcher; return the arguments."""
     asked = json.loads(request)
     os.environ.clear()
     os.environ.update(asked["environment"])
@@ -101,12 +101,12 @@ def _taken(request: bytes) -> list[str]:
 
 
 def _wave(arguments: Sequence[str]) -> int:
-    """Run one part of a job; return 0 once it is done: of a wave, when every task has been done or has failed.
+    """Run one part of a job. Return 0 when it is done; for a wave, when every task has been done or has failed.
 
-    An error of ours that ends this process is left for the launcher as those of workers are, and the status is 1.
+    A LedgerbeamError that ends this process is left for the launcher, like errors of workers, and the status is 1.
     """
     launcher = os.dup(0)
-    with open(os.devnull, "rb") as nothing:  # else what user code starts would read from the launcher, for ever
+    with open(os.devnull, "rb") as nothing:  # children of user code must not read from the launcher
         os.dup2(nothing.fileno(), 0)
     threading.Thread(target=_die_with_launcher, args=(launcher,), daemon=True).start()
     spec_path, part, path, *beam_args = arguments
@@ -123,7 +123,7 @@ def _run_part(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -
     refuse_calls(_IN_WORKER)
     run_dir = str(spec.run_dir)
     threading.excepthook = lambda failure: _report_thread(run_dir, failure)
-    signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher gets it, and ends this process
+    signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher handles the interrupt and ends this process
     if spec.workers == 1:
         InflightMarks(run_dir).register()
     from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - `main` has imported it
@@ -131,7 +131,7 @@ def _run_part(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -
     try:
         run_locally(spec, part, path, beam_args)
     except Exception as error:
-        with suppress(LedgerbeamError):  # what ended the wave is what to report
+        with suppress(LedgerbeamError):  # the error that ended the wave is reported
             close_shared_writers()
         if isinstance(error, LedgerbeamError):
             raise
@@ -142,7 +142,7 @@ def _run_part(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -
 
 
 def _report_thread(run_dir: str, failure: threading.ExceptHookArgs) -> None:
-    """Tell the launcher of a thread of the runner that has died, since the others may wait for it; not of a user's."""
+    """Report the death of a thread of the runner to the launcher, because other threads may wait for it."""
     for frame, _ in traceback.walk_tb(failure.exc_traceback):
         module = frame.f_globals.get("__name__", "")
         if module not in ("threading", __name__):
@@ -152,7 +152,7 @@ def _report_thread(run_dir: str, failure: threading.ExceptHookArgs) -> None:
 
 
 def _tell_of_death(run_dir: str, text: str) -> None:
-    """Leave the launcher the file that says that a thread has died; on a full disk an empty one, or end."""
+    """Write the file that reports a dead thread; an empty one on a full disk. If that fails too, exit."""
     try:
         touch(run_dir, DIED, text)
     except LedgerbeamError:

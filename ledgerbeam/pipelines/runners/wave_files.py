@@ -1,4 +1,4 @@
-"""The files by which a wave's process and its launcher speak: they lie in the wave's folder."""
+"""Files for communication between a wave's process and its launcher, in the wave's folder."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import dump_job, load_job
 
 STORAGE_OPTIONS = "LEDGERBEAM_STORAGE_OPTIONS"
-"""Environment variable that carries the storage options, as JSON: they may hold credentials, which no file may."""
+"""Environment variable with the storage options, as JSON. They may hold credentials, which must not be in a file."""
 
 DIED = "worker-died"
-"""Written when a thread of the runner failed: it raises there that a worker process died."""
+"""Written when a thread of the runner failed, as it does when a worker process dies."""
 
 DONE = "done"
 """Written when the wave has run to its end."""
 
 STARTED = "started"
-"""Written when the pipeline is handed to its workers."""
+"""Written when the pipeline is given to its workers."""
 
 TRACEBACK = "traceback"
-"""What ended the wave, if it was an exception that no worker had reported."""
+"""The traceback that ended the wave, if no worker had reported the error."""
 
 
 def touch(run_dir: str, name: str, text: str = "") -> None:
     """Write one of the files, whole and without secrets.
 
     Raises:
-        DiskFullError: There is no room for it.
-        StorageError: It cannot be written.
+        DiskFullError: The disk is full.
+        StorageError: The file cannot be written.
     """
     path = os.path.join(run_dir, name)
     with file_errors(path), open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -51,7 +51,7 @@ def touch(run_dir: str, name: str, text: str = "") -> None:
 
 
 def read_text(run_dir: str, name: str) -> str:
-    """Return what one of the files holds; empty if it is not there."""
+    """Return the content of one of the files; empty if it does not exist."""
     path = os.path.join(run_dir, name)
     with file_errors(path, "read"):
         try:
@@ -62,13 +62,13 @@ def read_text(run_dir: str, name: str) -> str:
 
 
 def launched_job(job: JobSpec, run: str, console: RunConsole, run_dir: str | None = None) -> JobSpec:
-    """Return a job as other processes get it.
+    """Return the job to send to other processes.
 
     Args:
         job: The job.
         run: ID of the run.
-        console: Of the run. If a program called the job, other processes find modules where the program does.
-        run_dir: Folder of the local run; None for that of the job.
+        console: Console of the run. If a program called the job, other processes find modules where the program does.
+        run_dir: Folder of the local run; None keeps the folder in the job.
     """
     is_program = console.command is None
     path = tuple(dict.fromkeys(os.path.abspath(folder) for folder in sys.path)) if is_program else ()
@@ -76,7 +76,7 @@ def launched_job(job: JobSpec, run: str, console: RunConsole, run_dir: str | Non
 
 
 def take_import_path(folders: Iterable[str]) -> None:
-    """Find modules where the launcher does: after Python's own, which none of them may hide, before what is installed.
+    """Add the launcher's module folders to the path: after Python's own, so that none hides it, before installed ones.
 
     Args:
         folders: `JobSpec.import_path` of a launched job.
@@ -88,18 +88,18 @@ def take_import_path(folders: Iterable[str]) -> None:
 
 
 def dump_job_file(path: str, job: JobSpec) -> None:
-    """Write a job, for `load_job_file`, to a file that is not there yet."""
+    """Write a job, for `load_job_file`, to a new file."""
     with open(path, "xb") as file:
         file.write(dump_job(job))
 
 
 def environment_of(job: JobSpec) -> dict[str, str]:
-    """Return the environment of a process that calls `load_job_file`: this one, and the storage options of the job."""
+    """Return the environment for a process that calls `load_job_file`: this one, plus the job's storage options."""
     return {**os.environ, STORAGE_OPTIONS: orjson.dumps(job.storage_options).decode()}
 
 
 def load_job_file(path: str) -> JobSpec:
-    """Return the job of a file of the launcher; from now on the process shows no secret of it. Raises as `open_own`."""
+    """Return the job of a launcher's file, and redact its secrets in this process from now on; see `open_own`."""
     storage_options = orjson.loads(os.environ[STORAGE_OPTIONS])
     register_environment()
     register_secrets(storage_options)
@@ -110,7 +110,7 @@ def load_job_file(path: str) -> JobSpec:
 
 
 def dump_sources(path: str, sources: Sequence[PendingSource]) -> None:
-    """Write the sources of a wave, for `load_sources`, to a file that is not there yet."""
+    """Write the sources of a wave, for `load_sources`, to a new file."""
     with open(path, "xb") as file:
         pickle.dump(len(sources), file)
         for source in sources:
@@ -118,9 +118,9 @@ def dump_sources(path: str, sources: Sequence[PendingSource]) -> None:
 
 
 def load_sources(path: str) -> Iterator[PendingSource]:
-    """Yield the sources of a wave file. Raises as `open_own`."""
+    """Yield the sources of a wave file; raises like `open_own`."""
     with file_errors(path, "read"), open_own(path) as file:
-        for _ in range(pickle.load(file)):  # noqa: S301 - written by our own launcher, into its own folder
+        for _ in range(pickle.load(file)):  # noqa: S301 - written by our launcher, in its folder
             yield pickle.load(file)  # noqa: S301
 
 
@@ -132,19 +132,19 @@ def dump_committed(path: str, committed: Iterable[Any]) -> None:
 
 
 def load_committed(path: str) -> Iterator[Any]:
-    """Yield what `dump_committed` wrote. Raises as `open_own`."""
+    """Yield what `dump_committed` wrote; raises like `open_own`."""
     with file_errors(path, "read"), open_own(path) as file:
         size = os.fstat(file.fileno()).st_size
         while file.tell() < size:
-            yield pickle.load(file)  # noqa: S301 - written by our own launcher, into its own folder
+            yield pickle.load(file)  # noqa: S301 - written by our launcher, in its folder
 
 
 def open_own(path: str) -> IO[bytes]:
     """Open a file that the launcher wrote.
 
     Raises:
-        StorageError: If it cannot be read, or is not a file of this user: unpickling it would run whatever another one
-            has put there.
+        StorageError: The file cannot be read, or does not belong to this user: unpickling a foreign file could run any
+            code.
     """
     with file_errors(path, "read"):
         file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
