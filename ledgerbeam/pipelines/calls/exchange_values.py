@@ -18,7 +18,7 @@ from ledgerbeam.user_code.objects import check_object
 
 
 class OutputValues(TypedDict):
-    """What a job writes that leaves its records as they are, by the names of `ShardJob`."""
+    """Fields of `ShardJob` for jobs that leave records unchanged."""
 
     output: str
     to: str
@@ -27,7 +27,7 @@ class OutputValues(TypedDict):
 
 
 def gather_values(values: Values, files: ListedFiles | None = None) -> dict[str, Any]:
-    """Return what the last job of an exchange reads, writes and how, by the names of `GatherJob`.
+    """Return the fields of the last job of an exchange, by the names of `GatherJob`.
 
     Args:
         values: Values of the call.
@@ -47,7 +47,7 @@ def gather_values(values: Values, files: ListedFiles | None = None) -> dict[str,
 
 
 def output_values(values: Values) -> OutputValues:
-    """Return what a job writes that leaves its records as they are.
+    """Return the output fields of a job that leaves records unchanged.
 
     Raises:
         UsageError: The options exclude each other.

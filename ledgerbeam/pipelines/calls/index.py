@@ -96,12 +96,13 @@ def verify(*patterns: Places, **options: Unpack[VerifyOptions]) -> "Result":
     """Check that indexes fit their sources.
 
     Returns:
-        What was checked: `Result.sources`, and `Result.records` in those that passed. `Result.failures` has a row for
-        each other one, ``source`` and ``problem``, and `Result.raise_for_failures` raises for them.
+        The result: the number of checked sources in `Result.sources`, and of records in sources that passed in
+        `Result.records`. `Result.failures` has ``source`` and ``problem`` of each other source, for which
+        `Result.raise_for_failures` raises.
 
     Raises:
         SourceNotFoundError: A pattern matches nothing.
-        UsageError: The options cannot mean anything together.
+        UsageError: The options exclude each other, or a value is invalid.
     """
     values, console = begin(VERIFY, (patterns,), options)
     from ledgerbeam.io.index.location import IndexLocation

@@ -1,4 +1,4 @@
-"""From the options that calls share to the values of the jobs that they ask for."""
+"""Values of jobs from the shared options of calls."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def folder(url: Place) -> str:
 
 
 class RunValues(TypedDict):
-    """How a job runs, by the names of `JobSpec`; nothing of it shapes the outputs."""
+    """Fields of `JobSpec` that do not shape the outputs."""
 
     storage_options: dict[str, Any]
     workers: int
@@ -162,12 +162,12 @@ def file_sources(
 
 
 def target(word: str) -> tuple[str, str | None]:
-    """Return the format that ``--to`` asks for, and what is published of it: the job is the same either way."""
+    """Return the format of the shards for ``--to``, and the metadata to publish, which does not change the job."""
     return ("tar", word) if word in TARS_WITH_METADATA else (word, None)
 
 
 class Written(TypedDict):
-    """How shards are written, by the names of `ShardJob`."""
+    """Fields of `ShardJob` that shape shards."""
 
     to: str
     published: str | None
@@ -176,7 +176,7 @@ class Written(TypedDict):
 
 
 class Conversion(Written):
-    """How any record is written, by the names of the jobs that convert."""
+    """Fields of converting jobs that shape outputs."""
 
     output: str
     dataset: MergedParts | None

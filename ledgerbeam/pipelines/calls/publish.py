@@ -109,8 +109,8 @@ def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
     """Make a dataset of what a job has written, or send it.
 
     Returns:
-        What was published: `Result.sources` shards; `Result.outputs` has a row for each file of metadata, with its
-        ``name``; `Result.summary` what was sent.
+        The result: the number of shards in `Result.sources`; a row with the ``name`` of each file of metadata in
+        `Result.outputs`; the upload in `Result.summary`.
 
     Raises:
         LedgerError: The job is not complete, or another run changes it meanwhile.
@@ -227,11 +227,12 @@ def merge(*patterns: Places, **options: Unpack[MergeOptions]) -> "Result":
     """Join Megatron datasets in the order given.
 
     Returns:
-        What was joined: `Result.sources` datasets, of `Result.records` documents, at `Result.output`.
+        The result: the number of datasets in `Result.sources`, of documents in `Result.records`, and the prefix of the
+        new dataset in `Result.output`.
 
     Raises:
         LedgerbeamError: A dataset cannot be read, or the result not be written.
-        UsageError: No dataset is given, one has another dtype, or another file lies where the result is to be.
+        UsageError: No dataset is given, one has another dtype, or another file has the name of the result.
     """
     values, _ = begin(MERGE, (patterns,), options)
     from ledgerbeam.io.datasets.megatron import merge_megatron

@@ -1,4 +1,4 @@
-"""What a call of a command returns: `Result`."""
+"""Results of calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN_FAILURES = 3
 
 
 class ResultRows(Protocol):
-    """Rows that are read when they are asked for: a dict each."""
+    """Rows, a dict each, which are read on use."""
 
     def __len__(self) -> int: ...
 
@@ -27,7 +27,7 @@ class ResultRows(Protocol):
 
 
 class ListedRows(Sequence[dict[str, Any]]):
-    """Rows that are few, and known."""
+    """Rows that are held in memory."""
 
     def __init__(self, rows: Iterable[dict[str, Any]] = ()) -> None:
         self._rows = list(rows)
@@ -50,26 +50,26 @@ class ListedRows(Sequence[dict[str, Any]]):
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """How a command ended.
+    """The result of a call.
 
     Attributes:
-        command: Its name.
-        sources: Sources that became complete in this run; of ``verify`` those that were checked, of ``merge`` the
-            datasets that were joined, of ``publish`` the shards.
+        command: Name of the call.
+        sources: Sources that became complete in this run; checked sources of ``verify``, joined datasets of ``merge``,
+            shards of ``publish``.
         tasks: Tasks that were done in this run.
-        records: What became of the records of the tasks that were recorded while it ran, also by others: ``read``,
+        records: Counts of the records of all tasks that were recorded during the run, also by other hosts: ``read``,
             ``kept``, ``dropped`` and ``rejected`` by reason, ``written`` by route. Always
             ``read == kept + sum(dropped) + sum(rejected)``.
-        seconds: How long the run took.
+        seconds: Duration of the run.
         complete: Whether everything is done: of a job, whether each of its sources is complete.
         interrupted: Whether Ctrl-C ended the run. A call that was interrupted raises, and returns no result.
         ledger: URL of the ledger; None for a command that has none.
-        output: Where the outputs lie: a folder, or the prefix of a dataset.
-        outputs: What the job has written so far, in this run or before: a dict for each, read page by page.
-        failures: The tasks that failed, or what ``verify`` found, likewise.
-        rejects: The rejected records, likewise.
-        summary: What ``--json`` of the command line prints.
-        warnings: What is wrong with the outputs though no task failed.
+        output: Place of the outputs: a folder, or the prefix of a dataset.
+        outputs: Outputs of the job, of this run and earlier ones: a dict for each, read page by page.
+        failures: Failed tasks, or problems that ``verify`` found: a dict for each, read page by page.
+        rejects: Rejected records: a dict for each, read page by page.
+        summary: The object that ``--json`` of the command line prints.
+        warnings: Problems of the outputs that are no failed tasks.
     """
 
     command: str
@@ -90,14 +90,14 @@ class Result:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """What the job's function has counted and measured by `ledgerbeam.stats`, by name; read when asked for."""
+        """Counts and measurements that the job's function made with `ledgerbeam.stats`, by name; read on use."""
         return self._stats()
 
     def raise_for_failures(self) -> Self:
         """Return the result if nothing failed.
 
         Raises:
-            TasksFailedError: If tasks failed, or outputs are not as they should be; the message has the first errors.
+            TasksFailedError: Tasks failed, or there are warnings; the message has the first errors.
         """
         if not len(self.failures) and not self.warnings:
             return self
@@ -134,10 +134,10 @@ def _failure(row: Mapping[str, Any]) -> str:
 
 
 class JobInterrupt(KeyboardInterrupt):
-    """Ctrl-C, or a kernel's interrupt, has ended a run: its state is saved, and the same call goes on.
+    """Ctrl-C, or a kernel's interrupt, has ended a run: its state is saved, and the same call resumes it.
 
     Attributes:
-        result: Of the run, as far as it came.
+        result: Result of the run until the interrupt.
     """
 
     def __init__(self, message: str, result: Result | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a function makes of some records, for ``map`` with `sample`; nothing is written."""
+"""Trial of a function on some records, for ``map`` with `sample`; nothing is written."""
 
 from __future__ import annotations
 

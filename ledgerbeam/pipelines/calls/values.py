@@ -1,4 +1,4 @@
-"""Values of options, as the command line and Python give them: texts, or what they stand for."""
+"""Parsers of the values of options, from the command line and from Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TARS_WITH_METADATA = ("webdataset", "energon", "lit")
 """Formats that are tars with metadata beside them: words of ``--to``, and of ``publish --as``."""
 
 FORMATS_GROUP = "ledgerbeam.formats"
-"""`io.formats.registry.GROUP`, of which an import takes longer than help may."""
+"""Value of `io.formats.registry.GROUP`, whose import takes too long for help."""
 
 MAPPED = ("jsonl", "tar", "parquet", "arrow", "text")
 """Formats that results of functions are written in."""
@@ -51,11 +51,11 @@ def given(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
 
 
 class OutputFormats(Collection[str]):
-    """Names of formats, and those of other packages, which are looked for once another name is asked for.
+    """Names of formats, also of formats of other packages, which are searched on the first unknown name.
 
     Args:
-        own: Those that come first.
-        tars: Those that come last.
+        own: Names of our formats, listed first.
+        tars: Names of tars with metadata, listed last.
 
     Attributes:
         shown: The formats in words.
