@@ -183,8 +183,13 @@ def test_samples_take_members(tmp_path: Path) -> None:
     ("fields", "left", "right", "said"),
     [
         (RightFields(("k",)), ONE, OTHER, "both sides have a field 'x'; give --suffix TEXT"),
-        (RightFields(("k",), suffix="y"), {"k": 1, "": 0}, {"k": 1, "": 1, "y": 2}, "and there is a field 'y', too"),
-        (RightFields(under="x"), ONE, OTHER, "the left side has a 'x' itself"),
+        (
+            RightFields(("k",), suffix="y"),
+            {"k": 1, "": 0},
+            {"k": 1, "": 1, "y": 2},
+            "the field 'y' also exists; give another --suffix",
+        ),
+        (RightFields(under="x"), ONE, OTHER, "already has a field 'x'; give another name to --as"),
         (RightFields(), Sample("s", {}), OTHER, "expected a sample on the right side as well, found an object"),
         (RightFields(), [1], OTHER, "expected an object on the left side, found a list"),
         (RightFields(), ONE, None, "expected an object on the right side, found null"),

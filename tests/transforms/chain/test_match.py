@@ -173,9 +173,9 @@ def test_a_console_shows_what_the_sources_are() -> None:
 @each(
     ("arguments", "said"),
     [
-        ({"patterns": "/a", "sources_from": "/list"}, "not several of them"),
-        ({"patterns": "/a", "graph": "m:g"}, "not several of them"),
-        ({"sources_from": "/list", "graph": "m:g"}, "not several of them"),
+        ({"patterns": "/a", "sources_from": "/list"}, "pass one of them"),
+        ({"patterns": "/a", "graph": "m:g"}, "pass one of them"),
+        ({"sources_from": "/list", "graph": "m:g"}, "pass one of them"),
         ({"patterns": "/a", "group": "other"}, "expected auto, pairs or key, found 'other'"),
         ({"patterns": "/a", "pack": 0}, "MatchSources: pack: expected"),
         ({"shar": True}, "shar reads whole shards"),

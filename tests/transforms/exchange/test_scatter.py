@@ -247,15 +247,15 @@ def test_a_task_of_lines_is_held_as_it_was_read_and_as_it_is_written_and_no_thir
         ("id", {"order": "digest"}, "expected order key or hash, nulls first or last, found 'digest', 'last'"),
         ("id", {"nulls": "none"}, "expected order key or hash, nulls first or last, found 'key', 'none'"),
         *(
-            (None, values, "without by, records stay in their order")
+            (None, values, "leave out order, descending, nulls and cuts")
             for values in ({"order": "hash"}, {"descending": True}, {"nulls": "first"}, {"cuts": ["a"]})
         ),
         *(
-            ("id", {"order": "hash", **values}, "hashes have no order of their own")
+            ("id", {"order": "hash", **values}, "leave out descending, nulls and cuts")
             for values in ({"descending": True}, {"nulls": "first"}, {"cuts": ["a"]})
         ),
         *(
-            ("id", values, "give one of buckets, bucket_bytes and cuts")
+            ("id", values, "buckets, bucket_bytes and cuts; pass one of them")
             for values in (
                 {"buckets": 2, "bucket_bytes": 5},
                 {"buckets": 2, "cuts": ["a"]},
