@@ -19,8 +19,7 @@ from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.interruptible import interruptible
-from ledgerbeam.pipelines.report.failures import failure_values
-from ledgerbeam.pipelines.report.rejects import rejected_rows
+from ledgerbeam.pipelines.report.failures import failure_values, rejected_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -31,7 +31,7 @@ from ledgerbeam.pipelines.report.plots import (
     throughput_plot,
 )
 from ledgerbeam.pipelines.report.state import LedgerState
-from ledgerbeam.pipelines.report.work_time import time_table
+from ledgerbeam.pipelines.report.statistics import time_table
 
 LONGEST_TEXT = 400
 """Maximum number of characters of a name or an error message; longer text is cut in the middle."""

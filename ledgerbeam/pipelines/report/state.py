@@ -1,8 +1,11 @@
-"""State of the job of a ledger, as values for people and programs."""
+"""State of the job of a ledger, and of its buckets, as values for people and programs."""
 
 from __future__ import annotations
 
 import dataclasses
+import statistics
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ledgerbeam._base.redaction import plain_value
@@ -11,8 +14,8 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.console.reporter import count_nulled
 from ledgerbeam.pipelines.preview.costs import Cost, cost_of_rest
 from ledgerbeam.pipelines.report.accounts import shown_records
-from ledgerbeam.pipelines.report.buckets import BucketSizes, bucket_sizes
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
+from ledgerbeam.sources.kind import BUCKET_SCHEME
 
 
 class LedgerState(NamedTuple):
@@ -64,3 +67,51 @@ def ledger_state(store: LedgerStore) -> LedgerState:
 def shown_job(job: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return a job as a JSON object without secrets."""
     return None if job is None else {**job, "parameters": plain_value(job["parameters"])}
+
+
+@dataclass(frozen=True)
+class BucketSizes:
+    """Sizes of the buckets of an exchange that have records.
+
+    Attributes:
+        number: Number of buckets.
+        bytes: Total bytes of their records, which the second stage reads.
+        median: Median size in bytes.
+        largest: Size of the largest bucket in bytes.
+        largest_bucket: Name of the largest bucket. The names of its shards start with it.
+    """
+
+    number: int
+    bytes: int
+    median: int
+    largest: int
+    largest_bucket: str
+
+    @property
+    def skew(self) -> float:
+        """Size of the largest bucket divided by the mean size."""
+        return self.largest * self.number / self.bytes
+
+    def values(self) -> dict[str, Any]:
+        """Return the sizes as a JSON object."""
+        return {
+            "number": self.number,
+            "bytes": self.bytes,
+            "median": self.median,
+            "largest": self.largest,
+            "largest_bucket": self.largest_bucket,
+            "skew": self.skew,
+        }
+
+
+def bucket_sizes(store: LedgerStore) -> BucketSizes | None:
+    """Return the sizes of the buckets that are the sources of a ledger; None if no source is a bucket with records."""
+    first = next(iter(islice(store.sources(), 1)), None)
+    if first is None or not first.url.startswith(BUCKET_SCHEME):
+        return None
+    sizes = [(row.size, row.url) for row in store.sources() if row.state != "gone" and row.size]
+    if not sizes:
+        return None
+    largest, url = max(sizes)
+    plain = [size for size, _ in sizes]
+    return BucketSizes(len(sizes), sum(plain), int(statistics.median(plain)), largest, url.rpartition("/")[2])

@@ -12,7 +12,7 @@ from ledgerbeam._base.redaction import plain_value, printable, without_secrets
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console.reporter import print_json
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.report.rejects import rejected_rows
+from ledgerbeam.pipelines.report.failures import rejected_rows
 
 _SHOWN_CHARACTERS = 300
 """Maximum number of characters printed of an error."""

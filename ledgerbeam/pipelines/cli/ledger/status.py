@@ -38,12 +38,11 @@ from ledgerbeam.pipelines.console.reporter import (
 from ledgerbeam.pipelines.console.run_progress import count, duration
 from ledgerbeam.pipelines.jobs.sources import CONTENT
 from ledgerbeam.pipelines.report.accounts import account_lines
-from ledgerbeam.pipelines.report.buckets import BucketSizes
 from ledgerbeam.pipelines.report.hosts import hosts_of
 from ledgerbeam.pipelines.report.progress import shown_runs
 from ledgerbeam.pipelines.report.stages import stage_states, state_values
-from ledgerbeam.pipelines.report.state import LedgerState, ledger_state, shown_job
-from ledgerbeam.pipelines.report.work_time import describe_time
+from ledgerbeam.pipelines.report.state import BucketSizes, LedgerState, ledger_state, shown_job
+from ledgerbeam.pipelines.report.statistics import describe_time
 from ledgerbeam.sources.index_versions import stat_source
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 
