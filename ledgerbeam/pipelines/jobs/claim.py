@@ -1,4 +1,4 @@
-"""Taking the ledger and the output folder for a job, before anything is listed in full or done."""
+"""Opening the ledger and checking the output folder for a job, before the full listing and any work."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
 
 @dataclass(frozen=True)
 class OpenedJob:
-    """A job whose ledger was taken for it.
+    """A job with its opened ledger.
 
     Attributes:
-        job: The job, with what is decided before it begins.
+        job: The job, with all values that are set before it starts.
         store: The ledger.
-        owner: The claim to the output folder, checked; None if the job has none.
-        state: What the ledger held before, for people.
+        owner: The claim to the output folder, checked; None if the job has no output folder.
+        state: State of the ledger before, for messages.
     """
 
     job: JobSpec
@@ -42,27 +42,27 @@ class OpenedJob:
 def open_job(
     job: JobSpec, on_change: OnJobChange, existing: Existing | None, say: Callable[[str], None] = lambda _: None
 ) -> OpenedJob:
-    """Take the ledger for a job, and check that the output folder is this ledger's.
+    """Open the ledger for a job, and check that the output folder is this ledger's.
 
-    A job that is refused makes no ledger and no output folder, and removes nothing from one.
+    A refused job creates no ledger and no output folder, and removes nothing.
 
     Args:
         job: The job.
         on_change: What to do with the ledger of another job.
-        existing: What to do with shards of others in the output folder; None refuses them.
-        say: Called with lines for people.
+        existing: What to do with shards of others in the output folder; None raises an error.
+        say: Called with messages for users.
 
     Raises:
-        JobMismatchError: If the ledger is of another job, and `on_change` refuses that.
-        LedgerbeamError: If the ledger or the folder cannot be used.
-        UsageError: If the folder is of others, and `existing` is None; or if a folder of sources has got the name of a
-            route since the job wrote there.
+        JobMismatchError: The ledger belongs to another job, and `on_change` refuses that.
+        LedgerbeamError: The ledger or the folder cannot be used.
+        UsageError: The folder has other owners, and `existing` is None; or a folder of sources has the name of a route
+            that the job has written to.
     """
     output = job.output if job.output is not None and is_local(job.output) else None
     if output is not None:
         _require_writable(output)
     for root in job.places().get("--index-root", ()):
-        if not is_local(root):  # in a bucket that is not there every task would fail
+        if not is_local(root):  # without the bucket every task would fail
             next(list_files(f"{root}/{MARKS_FOLDER}", job.storage_options), None)
     owner = None if job.output is None else OutputOwner(job, existing)
     known = _open_if_there(job)
@@ -75,7 +75,7 @@ def open_job(
     resumed = store.job() is not None
     store.open_job(job.identity(), on_change=on_change)
     if owner is not None and owner.is_new:
-        store.drop_stale(store.stale_outputs())  # they lie in another folder, where the ledger's job wrote before
+        store.drop_stale(store.stale_outputs())  # they are in another folder, to which the earlier job wrote
     _check_routes(job, store)
     if owner is not None:
         owner.replace()
@@ -92,7 +92,7 @@ def _open_if_there(job: JobSpec) -> LedgerStore | None:
 
 
 def _require_writable(folder: str) -> None:
-    """Refuse an output folder that is none, or that cannot be made, before any work is done; make nothing yet."""
+    """Raise an error for an output folder that is a file or cannot be created, before any work; create nothing yet."""
     found = nearest_above(folder)
     if not os.path.isdir(found):
         if found == folder:
@@ -131,5 +131,5 @@ def _state(store: LedgerStore) -> str:
 
 
 def routes_of(store: LedgerStore) -> list[str]:
-    """Return the names of the routes that a job has written records to."""
+    """Return the names of the routes to which a job has written records."""
     return sorted(name for name in store.status()["records"]["written"] if name)

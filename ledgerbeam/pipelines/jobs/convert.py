@@ -38,9 +38,9 @@ class _ConvertingJob(ShardJob):
     """A job that writes any record as a format asks.
 
     Attributes:
-        fields: Of ``shar``: name of each field, and the extension of the members that it is made of.
-        dataset: Of ``megatron``: the dataset that the shards are merged into.
-        published: The format whose metadata is published beside the outputs; None publishes nothing.
+        fields: For ``shar``: name of each field, and the suffix of its members.
+        dataset: For ``megatron``: the dataset that the shards are merged into.
+        published: Format whose metadata is published beside the outputs; None for none.
     """
 
     keeps_columns = True
@@ -50,7 +50,7 @@ class _ConvertingJob(ShardJob):
     published: str | None = None
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs: the conversion, its version, and the options of the format."""
+        """Return the parameters of the outputs: the conversion, its version, and the options of the format."""
         shaping: dict[str, Json] = {"function": f"convert:{self._conversion}", "conversion": conversion.VERSION}
         if self.dataset is not None:
             shaping |= {"suffixes": list(self.dataset.suffixes), "dtype": self.dataset.dtype}
@@ -65,7 +65,7 @@ class _ConvertingJob(ShardJob):
         return ConvertRecords(self._conversion, self.output_format)
 
     def trial_work(self) -> ConvertRecords:
-        """Return what converts records that are only looked at."""
+        """Return the function that converts sampled records."""
         return self.work()
 
     def encoder(self) -> str | ShardEncoder:
@@ -114,7 +114,7 @@ class MaterializeJob(_ConvertingJob):
     """Writes the items of an iterator graph in its order.
 
     Attributes:
-        passes: Of the graph.
+        passes: Passes of the graph.
     """
 
     command = "materialize"

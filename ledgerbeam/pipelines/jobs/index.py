@@ -1,4 +1,4 @@
-"""The job of ``ledgerbeam index``: the index of every source."""
+"""Job of ``ledgerbeam index``: an index for every source."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class IndexJob(JobSpec):
     """Writes the index of every source, beside it or below a root. Its outputs are named by their URLs.
 
     Attributes:
-        files: The sources; the size of a task is that of the byte ranges that large files are scanned in.
-        force: Whether an index takes the place of any file that has its name.
+        files: The sources. The size of a task is the size of the byte ranges that large files are scanned in.
+        force: Whether an index replaces any file of its name.
     """
 
     command = "index"
@@ -37,16 +37,16 @@ class IndexJob(JobSpec):
         return FilesToIndex(**vars(self.files))
 
     def output_places(self) -> list[OutputPlace]:
-        """Return where the indexes lie."""
+        """Return the places of the indexes."""
         return self.files.index_places()
 
     def identity(self) -> Job:
-        """Return what shapes the indexes."""
+        """Return the parameters of the indexes."""
         where = {"index_root": self.files.index_root, "index_rule": self.files.index_rule}
         return Job(self.command, {**self.files.parameters(), **where})
 
     def stages(self) -> list[beam.PTransform[Any, Any]]:
-        """Return the transforms that scan ranges, and assemble what was scanned."""
+        """Return the transforms that scan ranges and assemble indexes."""
         from ledgerbeam.transforms import BuildIndexes, PlanIndexes  # noqa: PLC0415 - brings Beam
 
         return [PlanIndexes(self.files.task_bytes), BuildIndexes(self.work_folder, self.force)]

@@ -1,4 +1,4 @@
-"""The launcher's listing of a job: what was found, what is still open, what is gone."""
+"""The launcher's listing of a job: found, open and missing sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ledgerbeam.ledger.selection import PACKS_A_PAGE, open_packs, open_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 _FEW = 100_000
-"""Ids for which a set is fast enough; to import NumPy takes longer than a small job that is done."""
+"""Maximum number of IDs in a Python set. Importing NumPy takes longer than a small complete job."""
 
 
 class JobListing:
@@ -23,10 +23,10 @@ class JobListing:
 
     Args:
         spec: The job.
-        store: Its ledger, taken for the job.
-        pages: The listing, as `listed_pages` returns it.
-        run: Id of the run.
-        only: Ids of the only sources to do; None for every open one.
+        store: Its ledger, opened for the job.
+        pages: The listing, see `listed_pages`.
+        run: ID of the run.
+        only: IDs of the only sources to run; None for every open source.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class JobListing:
         self.finished = False
 
     def open_sources(self) -> Iterator[list[Source]]:
-        """Yield the sources that have work left, page by page (a page may be empty), registered in the ledger.
+        """Yield open sources, page by page (a page may be empty), registered in the ledger.
 
-        Raises what the pages raise.
+        Errors of the pages are raised.
         """
         pages = self._pages
         pack = self._spec.packer()
@@ -82,9 +82,9 @@ class JobListing:
         self._seen += _prefixes(ids)
 
     def gone(self) -> Iterator[bytes]:
-        """Yield the ids that the ledger holds and the listing does not: it keeps 8 bytes for each source."""
+        """Yield the IDs that the ledger has and the listing does not. It takes 8 bytes of memory for each source."""
         listed = _Known(self._seen)
-        # The ledger holds all that was listed; if that is all it holds, nothing is gone, and none of it is read.
+        # The ledger has all listed sources. If it has no others, none is missing, and the ledger need not be read.
         if listed.count() == self._store.source_count():
             return
         for ids in self._store.source_ids():
@@ -92,9 +92,9 @@ class JobListing:
 
 
 def gone_sources(job: JobSpec, store: LedgerStore) -> Iterator[bytes]:
-    """List the sources of a job once more, and yield the ids that its ledger holds and the listing does not.
+    """List the sources of a job again, and yield the IDs that its ledger has and the listing does not.
 
-    It is for runners that list for themselves. What has come since they did is left to the next run.
+    For runners that list the sources themselves. New sources are left to the next run.
     """
     listing = JobListing(job, store, iter(()), "")
     for ids in _ids_by_page(job, job.pages()):
@@ -113,13 +113,13 @@ def _packs(packs: Iterable[Source]) -> Iterator[list[Source]]:
 
 
 def listed_sources(job: JobSpec, pages: Iterable[Page]) -> Iterator[list[Source]]:
-    """Yield the sources of a job, complete or not, in pages."""
+    """Yield the complete and open sources of a job, in pages."""
     packer = job.packer()
     yield from _packs(_files(pages) if packer is None else packer(_files(pages)))
 
 
 def listed_ids(job: JobSpec, pages: Iterable[Page]) -> list[bytes]:
-    """Return the ids of the sources of a job."""
+    """Return the IDs of the sources of a job."""
     return [one for ids in _ids_by_page(job, pages) for one in ids]
 
 
@@ -132,21 +132,20 @@ def _ids_by_page(job: JobSpec, pages: Iterable[Page]) -> Iterator[list[bytes]]:
 
 
 def listed_pages(job: JobSpec, say: Callable[[str], None], left_out: LeftOut | None = None) -> Iterator[Page]:
-    """Return the pages of a job's listing, each checked as it comes.
+    """Return the pages of a job's listing, each checked when it is read.
 
-    The first is looked at before this returns, so that a wrong pattern is an error before anything is made.
+    The first page is checked before this returns, so that a wrong pattern is an error before anything is created.
 
     Args:
         job: The job.
-        say: Prints what was left out, at the end of the listing.
-        left_out: Counts it.
+        say: Prints the number of ignored files, at the end of the listing.
+        left_out: Counts ignored files.
 
     Raises:
-        SourceNotFoundError: If a pattern matches nothing, or a list names nothing.
-        NotIndexableError: If a source is compressed, and the job indexes it, and it has no seek points.
-        UsageError: If no name that matches is that of a source, if one that is named is none, if the columns that are
-            read are in none of the first files, or if what is made of the shards could not be made of those of these
-            sources.
+        SourceNotFoundError: A pattern matches nothing, or a list names nothing.
+        NotIndexableError: A compressed source has no seek points, and the job indexes it.
+        UsageError: No matching name is a source, or a given name is not a source. Or none of the first files has the
+            columns to read, or these sources do not permit the product of the job.
     """
     pages = _checked(job, say, LeftOut() if left_out is None else left_out)
     first = list(islice(pages, 1))
@@ -170,7 +169,7 @@ def _checked(job: JobSpec, say: Callable[[str], None], left_out: LeftOut) -> Ite
 
 
 class _Known:
-    """Prefixes of ids, to be looked up: a set of Python while they are few, else a sorted column of 8 bytes each."""
+    """Prefixes of IDs for lookups: a Python set while they are few, else a sorted array of 8 bytes each."""
 
     def __init__(self, prefixes: array[int]) -> None:
         self._few = set(prefixes) if len(prefixes) <= _FEW else None
@@ -179,13 +178,13 @@ class _Known:
             self._column.sort()
 
     def count(self) -> int:
-        """Return how many different ones there are."""
+        """Return the number of different prefixes."""
         if self._few is not None:
             return len(self._few)
         return int(np.count_nonzero(self._column[1:] != self._column[:-1])) + 1
 
     def missing(self, ids: list[bytes]) -> Iterator[bytes]:
-        """Yield the ids whose prefixes are not known."""
+        """Yield the IDs with unknown prefixes."""
         prefixes = _prefixes(ids)
         if self._few is not None:
             yield from (known for known, prefix in zip(ids, prefixes, strict=True) if prefix not in self._few)
@@ -197,5 +196,5 @@ class _Known:
 
 
 def _prefixes(ids: list[bytes]) -> array[int]:
-    """Return the first 8 bytes of ids, as numbers."""
+    """Return the first 8 bytes of IDs, as numbers."""
     return array("Q", b"".join(ids))[::2]

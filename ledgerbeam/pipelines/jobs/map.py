@@ -1,4 +1,4 @@
-"""The job of ``ledgerbeam map``: a user's function of every record."""
+"""Job of ``ledgerbeam map``: a user's function of every record."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class MapJob(ShardJob):
     Attributes:
         files: The sources.
         function: ``module:object``, or the object itself: a function, an object that can be called, or a class.
-        made_of: Hashes of what the object is made of, in groups by name; see `UserFunction`.
-        values: What the function, or the class when it is built, is given by name.
+        made_of: Hashes of the code of the object, in groups by name; see `UserFunction`.
+        values: Keyword arguments of the function, or of the class.
         watched: Checksums of the files that the object reads, by their URLs.
-        form: What the object is called with: ``records``, or ``arrow`` for record batches.
-        batch: Records of a batch, at most; None for single records, or for Arrow batches of `ARROW_ROWS`.
-        batch_matters: Whether the object says of itself that its results depend on the size of batches.
-        nan: What becomes of NaN and infinities in JSONL.
-        on_error: What becomes of a record that cannot be used: ``fail``, or ``reject`` with a limit; see
-            `parse_on_error`. No part of the job's identity.
-        published: The format whose metadata is published beside the outputs; None publishes nothing.
+        form: Argument of the object: ``records``, or ``arrow`` for record batches.
+        batch: Maximum number of records of a batch; None for single records, or for Arrow batches of `ARROW_ROWS`.
+        batch_matters: Whether the object declares that its results depend on the size of batches.
+        nan: Treatment of NaN and infinities in JSONL.
+        on_error: Treatment of faulty records: ``fail``, or ``reject`` with a limit; see `parse_on_error`. No part of
+            the job's identity.
+        published: Format whose metadata is published beside the outputs; None for none.
     """
 
     command = "map"
@@ -66,10 +66,10 @@ class MapJob(ShardJob):
         return replace(self, files=files)
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs: the object, its code, its values and the files that it reads.
+        """Return the parameters of the outputs: the object, its code, its values and the files that it reads.
 
-        Each module, value and file has a name of its own, so that a ledger of another job says which has changed, as
-        has each part of an object that no module holds.
+        Each module, value and file has its own parameter, so that a mismatch names the changed one. So has each part
+        of an object without a module.
         """
         shaping: dict[str, Json] = {"function": str(self.function), **self.made_of, "nan": self.nan}
         if self.values:
@@ -104,21 +104,21 @@ class MapJob(ShardJob):
 
     @property
     def reject_limit(self) -> RejectLimit | None:
-        """How many records may be rejected; None where one fails its task."""
+        """Limit of rejected records; None if such a record fails its task."""
         return parse_on_error(self.on_error)
 
     decisions = (PARAMETER, *ShardJob.decisions)
 
     def with_recorded(self, stored: Job) -> Self:
-        """Return the job with the recorded columns of its batches, and schemas of what comes of these."""
+        """Return the job with the stored schemas of its batches and of its outputs."""
         return super(MapJob, with_recorded_batch_schema(self, stored)).with_recorded(stored)
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
-        """Return the job with the columns of its batches, and with the schemas of what comes of these."""
+        """Return the job with the schemas of its batches and of its outputs."""
         return super(MapJob, decide_batch_schema(self)).with_decisions(say)
 
     def trial_work(self) -> MapRecords:
-        """Return what maps records that are only looked at: each once, and an error is one."""
+        """Return the function that maps sampled records one by one. An error is raised."""
         trial = replace(self, on_error="fail").work()
         return trial.with_storage_options(self.storage_options)
 

@@ -1,4 +1,4 @@
-"""The job of a Beam pipeline that a user has built: its chain, as it was found there."""
+"""Job of a user's Beam pipeline."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ if TYPE_CHECKING:  # Beam takes a second to import
 
 
 def proto_text(pipeline: beam_runner_api_pb2.Pipeline) -> str:
-    """Return a pipeline in Beam's own form as text, which survives JSON."""
+    """Return a pipeline in Beam's own form as text, for JSON."""
     return base64.b85encode(pipeline.SerializeToString()).decode("ascii")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineJob(JobSpec):
-    """Runs the chain of a pipeline, and then what the pipeline has behind it.
+    """Runs the chain of a user's pipeline, and then the transforms after it.
 
     Attributes:
-        name: Of what the pipeline does; the ledger's.
+        name: Name of the pipeline, from the user.
         output: URL of the folder of its shards.
-        to: What they are written as: a format's name, or what describes the encoder.
+        to: Output format: a name, or the description of an encoder.
         files: The sources, if they are files; None for others.
         passes: The passes of a graph; None for others.
         gathered: The run files of another pipeline; None for others.
-        scatter: How it scatters; None if it writes shards.
-        partition: How the order of what it scatters is cut into buckets; None until that is decided.
-        functions: What the functions of the chain are made of, by name.
-        given: What else shapes the outputs, as the user says.
+        scatter: Options of its `Scatter`; None if it writes shards.
+        partition: Partition of scattered records into buckets; None until it is set.
+        functions: Hashes of the code of the chain's functions, by name.
+        given: Further parameters of the outputs, from the user.
         whole: The pipeline, as `proto_text` of Beam's own form.
-        chain: The chain alone, likewise.
-        steps: The labels of the steps between reading and writing, in order.
-        rest: What comes behind the chain, likewise; None if nothing does.
-        audits: The function that is audited and the encoder, pickled, as base 85; None if none can be.
+        chain: The chain alone, as `proto_text`.
+        steps: Labels of the steps between reading and writing, in order.
+        rest: The transforms after the chain, as `proto_text`; None if there are none.
+        audits: The function to audit and the encoder, pickled, as base 85; None if the pipeline cannot be audited.
     """
 
     command = "pipeline"
@@ -82,23 +82,23 @@ class PipelineJob(JobSpec):
     decisions = ("partition",)
 
     def sources(self) -> ListedFiles | GraphPasses | BucketsOf:
-        """Return what the chain reads."""
+        """Return the sources of the chain."""
         if self.gathered is not None:
             return self.gathered.sources(self.storage_options)
-        return self.passes if self.files is None else self.files  # type: ignore[return-value] # one of them is there
+        return self.passes if self.files is None else self.files  # type: ignore[return-value] # one of them is set
 
     def labels(self) -> tuple[str, ...]:
         """Return the labels of the steps between reading and writing."""
         return self.steps
 
     def require_sources(self, store: LedgerStore) -> None:
-        """Refuse to gather run files that are not there."""
+        """Raise an error for missing run files."""
         if self.gathered is not None:
             self.gathered.require(store, self.storage_options)
 
     @property
     def run_partition(self) -> Partition | None:
-        """How the order of what it scatters is cut into buckets."""
+        """The partition of scattered records into buckets."""
         return self.partition
 
     def product(self) -> BucketTables | None:
@@ -106,12 +106,12 @@ class PipelineJob(JobSpec):
         return None if self.partition is None else BucketTables(self.partition.buckets)
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:
-        """Yield what looks like a mistake; see `KeyChoice.doubts`."""
+        """Yield possible mistakes; see `KeyChoice.doubts`."""
         if self.scatter is not None:
             yield from self.scatter.key.doubts(self.sources().names, store)
 
     def with_recorded(self, stored: Job) -> Self:
-        """Return the job with the buckets that were decided."""
+        """Return the job with its stored buckets."""
         if self.scatter is None:
             return self
         return dataclasses.replace(self, partition=self.partition or Partition.recorded(stored.parameters))
@@ -128,15 +128,15 @@ class PipelineJob(JobSpec):
 
     @property
     def shard_form(self) -> str:
-        """A regular expression of what the names of the job's shards end with."""
+        """A regular expression for the end of the names of the job's shards."""
         return shard_form(self.to)
 
     def output_places(self) -> list[OutputPlace]:
-        """Return where the shards lie."""
+        """Return the folder of the shards."""
         return [(self.output, "", True)]
 
     def identity(self) -> Job:
-        """Return what shapes the outputs: what the transforms say, their functions, and what the user has given."""
+        """Return the parameters of the outputs: of the transforms, their functions, and the user's own."""
         said: dict[str, Json] = {**self.sources().parameters(), "output": self.output, "to": self.to}
         if self.scatter is not None:
             said |= self.scatter.parameters()
@@ -145,11 +145,11 @@ class PipelineJob(JobSpec):
         return Job(self.name, {**self.given, **said, "functions": dict(self.functions)})
 
     def parts_of_beam(self) -> BeamParts:
-        """Return all of it, since code of the user calls it."""
+        """Return all of Beam, since user code uses it."""
         return WHOLE
 
     def stages(self) -> list[beam.PTransform[Any, Any]]:
-        """Return nothing: the stages are those of the user, see `pipeline`."""
+        """Return no transforms: the user's pipeline has the stages, see `pipeline`."""
         return []
 
     def pipeline(self, part: Part, runner: PipelineRunner | None, options: PipelineOptions) -> beam.Pipeline:
@@ -167,7 +167,7 @@ class PipelineJob(JobSpec):
         return self.audits is not None
 
     def audited(self) -> AuditedWork:
-        """Return what the audit of a task needs."""
+        """Return the work to audit."""
         if self.audits is None:
             return super().audited()
         from ledgerbeam.transforms.mapping.audit import AuditedWork  # noqa: PLC0415 - few processes audit
@@ -187,5 +187,5 @@ class PipelineJob(JobSpec):
 
     @property
     def has_downstream(self) -> bool:
-        """Whether something comes behind `CommitTasks`."""
+        """Whether transforms follow `CommitTasks`."""
         return self.rest is not None

@@ -1,4 +1,4 @@
-"""How many records of a job may be rejected: what ``--on-error`` says, and the one place that holds a ledger to it."""
+"""Limit of rejected records: the option ``--on-error``, and the check of a ledger."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ledgerbeam.ledger import LedgerStore, RecordCounts
 from ledgerbeam.pipelines.console.run_progress import count
 
 SHARE_RECORDS = 10_000
-"""Of fewer records that were read, a share says nothing before all are."""
+"""Number of records below which a share is checked only after all records are read."""
 
 _SHOWN_REASONS = 3
 
 
 @dataclass(frozen=True)
 class RejectLimit:
-    """How many records may be rejected, of all that the ledger counts, whichever run has done them.
+    """Limit of rejected records among all records in the ledger, of any run.
 
     Attributes:
-        text: As it was given.
-        most: How many; None for any number.
-        percent: How many of a hundred that are read; None for any.
+        text: Text of the option.
+        most: Maximum number; None for no limit.
+        percent: Maximum share of the records that were read, in percent; None for no limit.
     """
 
     text: str
@@ -31,11 +31,11 @@ class RejectLimit:
     percent: float | None = None
 
     def check(self, store: LedgerStore, *, ended: bool) -> None:
-        """Hold a ledger to the limit.
+        """Check the limit.
 
         Args:
-            store: The ledger, up to date.
-            ended: Whether all records are read, so that their share is known.
+            store: The ledger, refreshed.
+            ended: Whether all records are read, so that their share is final.
 
         Raises:
             RejectLimitError: More records were rejected.
@@ -74,7 +74,7 @@ def parse_on_error(text: str) -> RejectLimit | None:
     """Read ``fail`` as None, or ``reject``, ``reject:N`` or ``reject:P%`` as a limit.
 
     Raises:
-        UsageError: It is none of these.
+        UsageError: The text has another form.
     """
     if text == "fail":
         return None

@@ -1,7 +1,7 @@
 """Partial reruns: the sources whose tasks failed, or rejected records, for a reason.
 
-What a run withdraws is gone from the failures and the rejects of the ledger. So the ledger notes it as withdrawn, and
-the run records what it was asked for. If the run is killed, the same command finds both and continues.
+A run that repeats tasks removes their failures and rejects from the ledger. So the ledger records them as withdrawn,
+and the run records its selection. If the run is killed, the same command finds both and continues.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _NOTED_AT_ONCE = 10_000
 
 
 def partial_run(store: LedgerStore, kind: Kind, pattern: str) -> dict[str, str]:
-    """Return what a partial run records of itself, as ``only`` of the run.
+    """Return the selection that a partial run records as ``only``.
 
     Args:
-        store: The ledger, taken for the job.
-        kind: What is to be done again.
+        store: The ledger, opened for the job.
+        kind: Kind of the selection.
         pattern: A shell pattern of reasons.
     """
     job = store.job()
@@ -37,14 +37,14 @@ def partial_run(store: LedgerStore, kind: Kind, pattern: str) -> dict[str, str]:
 
 
 def require_failed(stores: Sequence[LedgerStore], pattern: str) -> None:
-    """Refuse to try again what has failed for a reason, if nothing has and the last run did not try it either.
+    """Raise an error for a retry by reason if no failure has the reason and the last run did not retry it either.
 
     Args:
-        stores: The ledgers of all stages of a job, the last one last.
+        stores: The ledgers of all stages of a job, the last stage last.
         pattern: A shell pattern of reasons.
 
     Raises:
-        UsageError: If no failure has such a reason.
+        UsageError: No failure has such a reason.
     """
     for store in stores:
         if _last_only(store).get("failed") == pattern or any(_withdrawn(store, "failed", pattern)):
@@ -58,9 +58,9 @@ def require_failed(stores: Sequence[LedgerStore], pattern: str) -> None:
 
 
 def sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
-    """Return the ids of the sources with a failure whose reason matches; their quarantined tasks are freed.
+    """Return the IDs of the sources with a failure whose reason matches, and release their quarantined tasks.
 
-    Sources that an earlier run was to do again for such a reason are among them until they are complete.
+    Incomplete sources that an earlier run selected by such a reason are included.
 
     Args:
         store: The ledger of a job, or of one of its stages.
@@ -83,15 +83,15 @@ def sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
 def withdraw_rejected(store: LedgerStore, pattern: str) -> frozenset[bytes]:
     """Make the tasks that rejected records run again, and return the ids of their sources.
 
-    What they have written stays in place until it is written again. If the last run was the same one and did not do all
-    of it, only what it has left is done.
+    Their outputs stay in place until they are written again. If the last run had the same selection and did not finish,
+    only the rest is run.
 
     Args:
-        store: The job's ledger. No run is at work on it.
-        pattern: A shell pattern, or the very text, of the reasons.
+        store: The job's ledger, without an active run.
+        pattern: A shell pattern, or the exact text, of the reasons.
 
     Raises:
-        UsageError: If no record was rejected for such a reason, and the last run did not do such tasks again either.
+        UsageError: No record was rejected for such a reason, and the last run did not repeat such tasks either.
     """
     withdrawn = frozenset(_withdrawn(store, "rejected", pattern))
     last = _last_only(store)
@@ -114,7 +114,7 @@ def withdraw_rejected(store: LedgerStore, pattern: str) -> frozenset[bytes]:
 
 
 def _withdrawn(store: LedgerStore, kind: Kind, pattern: str) -> Iterator[bytes]:
-    """Yield the sources of which tasks were withdrawn for a reason and have not all run since."""
+    """Yield the sources with tasks that were withdrawn for a reason and have not all run since."""
     for source, why in store.withdrawn():
         if any(_matches(reason, pattern) for reason in getattr(why, kind)):
             yield source
@@ -125,7 +125,7 @@ def _matches(reason: str, pattern: str) -> bool:
 
 
 def _last_only(store: LedgerStore) -> dict[str, Any]:
-    """Return what the last run was to do again; nothing if it was to do all that is open."""
+    """Return the selection of the last run; empty if it ran all open sources."""
     last = store.status()["last_run"]
     only = {} if last is None else last["info"].get("only")
     return only if isinstance(only, dict) else {}

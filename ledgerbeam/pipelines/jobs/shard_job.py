@@ -34,14 +34,14 @@ _ENDINGS = {
     "megatron": r"[^/]*\.(?:bin|idx)",
     "run": r"\.run",
 }
-"""What the names of the files of a shard end with, by the output format; see `transforms.shards`."""
+"""Regular expressions for the end of the names of a shard's files, by output format; see `transforms.shards`."""
 
 
 def shard_form(to: Any) -> str:
-    """Return a regular expression of what the names of shards of a format, and of their indexes, end with.
+    """Return a regular expression for the end of the names of shards of a format, and of their indexes.
 
-    The first record and the ordinals in them are those of `transforms.output_name`. Those of the files of rejected
-    records are matched too. If `to` is no format, nothing is.
+    It includes the first record and the ordinals of `transforms.output_name`, and matches files of rejected records
+    too. It matches no name if `to` is not a format.
     """
     ending = _ENDINGS.get(to)
     if ending is None and to is not None and to in formats():  # of another package: a file and its index
@@ -52,13 +52,13 @@ def shard_form(to: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardJob(JobSpec):
-    """A job that reads records, does something with those of each task, and writes them as one shard.
+    """A job that reads records, applies a function to each task, and writes each task as one shard.
 
     Attributes:
         output: URL of the folder of the shards.
-        to: The name of their format.
-        layout: How they are written, if they are files of columns; None for all others.
-        compression: How they are compressed; None if they are not.
+        to: Name of their format.
+        layout: Layout of columnar files; None for other formats.
+        compression: Compression of the files; None for none.
     """
 
     output: str
@@ -67,43 +67,43 @@ class ShardJob(JobSpec):
     compression: OutputCompression | None = None
 
     keeps_columns: ClassVar[bool] = False
-    """Whether a row of columns is written as it was read."""
+    """Whether rows of columnar sources are written unchanged."""
 
     @abstractmethod
     def work(self) -> Callable[[Task], Any]:
-        """Return what is done with the records of each task."""
+        """Return the function that processes the records of each task."""
 
     @abstractmethod
     def encoder(self) -> str | ShardEncoder:
-        """Return how the records of a task become the files of a shard: a format's name, or an encoder."""
+        """Return the encoder of shards, or the name of a format."""
 
     @abstractmethod
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs besides sources, folder and format."""
+        """Return the parameters of the outputs besides sources, folder and format."""
 
     @property
     def shard_form(self) -> str:
-        """A regular expression of what the names of the job's shards end with."""
+        """A regular expression for the end of the names of the job's shards."""
         return shard_form(self.to)
 
     def output_places(self) -> list[OutputPlace]:
-        """Return where the shards lie."""
+        """Return the folder of the shards."""
         return [(self.output, "", True)]
 
     def identity(self) -> Job:
-        """Return what shapes the job's output."""
+        """Return the parameters of the job's output."""
         columns = {} if self.layout is None else self.layout.parameters(self.to)
         compressed = {} if self.compression is None else self.compression.parameters()
         shaping = {**self.sources().parameters(), "output": self.output, "to": self.to, **columns, **compressed}
         return Job(self.command, {**shaping, **self.parameters()})
 
     def schemas_json(self) -> dict[str, Any] | None:
-        """Return the schemas of the outputs as JSON; None if they have none, or it is not decided."""
+        """Return the schemas of the outputs as JSON; None if they have none, or they are not set."""
         schemas = None if self.layout is None else self.layout.schemas()
         return None if schemas is None else schemas.as_json()
 
     def audited(self) -> AuditedWork:
-        """Return what the audit of a task needs."""
+        """Return the work to audit."""
         if not self.can_be_audited:
             return super().audited()
         from ledgerbeam.sources import TaskLimits  # noqa: PLC0415 - few processes audit
@@ -129,7 +129,7 @@ class ShardJob(JobSpec):
         return self.to if self.layout is None else self.layout.format(self.to)
 
     def trial_work(self) -> MapRecords:
-        """Return what maps records that are only looked at.
+        """Return the function that maps sampled records.
 
         Raises:
             UsageError: The job does not map records one by one.
@@ -150,7 +150,7 @@ class ShardJob(JobSpec):
         return dataclasses.replace(self, layout=decide_layout(self, say))
 
     def stages(self) -> list[beam.PTransform[Any, Any]]:
-        """Return the transforms that read, do and write each task."""
+        """Return the transforms that read, process and write each task."""
         from ledgerbeam.transforms import PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: PLC0415 - brings Beam
 
         return [

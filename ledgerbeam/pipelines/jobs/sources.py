@@ -31,7 +31,7 @@ from ledgerbeam.sources.recorded import RecordedOutputs
 from ledgerbeam.sources.source_listing import SourceListing
 from ledgerbeam.user_code.loading import Reference
 
-if TYPE_CHECKING:  # for other jobs than most
+if TYPE_CHECKING:  # for few jobs
     from ledgerbeam.iterators.job_source import GraphSource
     from ledgerbeam.sources.buckets import BucketListing
     from ledgerbeam.sources.listed import WithEarlierFiles
@@ -39,46 +39,46 @@ if TYPE_CHECKING:  # for other jobs than most
 
 
 CONTENT = "sources by content"
-"""The parameter of jobs whose sources are the outputs of others."""
+"""Parameter of jobs whose sources are the outputs of other jobs."""
 
 _GRAPH_TASK_RECORDS = 1_000
-"""Places of a task of a graph, for an estimate where only a size in bytes is given."""
+"""Number of positions in a task of a graph, for an estimate if only a size in bytes is given."""
 
 _RECORD_BYTES = 100
-"""Size of a record of a file, for an estimate where only a number of records is given: less than most have, so that the
-tasks are fewer than estimated."""
+"""Size of a record of a file in bytes, for an estimate if only a number of records is given. It is less than usual, so
+that the number of tasks is not overestimated."""
 
 Packer = Callable[[Iterable[Source]], Iterable[Source]]
 
 OutputPlace = tuple[str, str, bool]
-"""A folder, how the names of outputs begin there, and whether they may lie in folders below it."""
+"""A folder, the prefix of output names there, and whether outputs may be in subfolders."""
 
 
 class SourceFiles(Protocol):
-    """What a job asks of sources that are files."""
+    """Checks and estimates of sources that are files, for jobs."""
 
     @property
     def are_apart(self) -> bool:
-        """Whether the names of shards come from those of all listed files, not only from the first of each pack."""
+        """Whether the names of shards come from all listed files, not only from the first file of each pack."""
 
     def check(self, page: Page) -> None:
-        """Refuse a page of the listing with a source that cannot be read."""
+        """Raise an error for a page of the listing with a source that cannot be read."""
 
     def check_columns(self, page: Page, options: Options) -> None:
-        """Refuse a page of the listing if the columns that are read are in none of its files."""
+        """Raise an error for a page of the listing if none of its files has the columns to read."""
 
     def packer(self) -> Packer | None:
-        """Return what makes sources of several listed files each; None if each file is one."""
+        """Return the packer that makes sources of several listed files each; None if each file is one."""
 
     def indexed_bytes(self, source: Source) -> int:
-        """Return how many bytes of a source are read before its first task begins, if it has no index; at most."""
+        """Return the maximum number of bytes read before the first task of a source starts, if it has no index."""
 
     def index_folders(self) -> set[str]:
-        """Return the folders below which their indexes are written."""
+        """Return the folders to which their indexes are written."""
 
 
 class JobSources(Protocol):
-    """What a job asks of its sources.
+    """The sources of a job.
 
     Attributes:
         task_bytes: Size of a task in bytes.
@@ -90,62 +90,62 @@ class JobSources(Protocol):
 
     @property
     def base(self) -> str | None:
-        """What output names are relative to: a URL that ends in ``/``; None for whole paths."""
+        """Base of output names: a URL that ends in ``/``; None for whole paths."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What names the sources: patterns, the URL of a list, or a graph."""
+        """Names of the sources: patterns, the URL of a list, or a graph."""
 
     @property
     def as_files(self) -> SourceFiles | None:
-        """The sources as files; None if they are no files."""
+        """The sources as files; None if they are not files."""
 
     def listing(
         self, own: OwnFiles, options: Options
     ) -> SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles:
-        """Return what lists them, without the job's own files."""
+        """Return the listing, without the job's own files."""
 
     def expected_tasks(self, source: Source) -> int:
-        """Estimate from its size alone how many tasks a source makes."""
+        """Return the estimated number of tasks of a source, from its size alone."""
 
     def opened(self, options: Options) -> Sources:
-        """Return how workers open them."""
+        """Return the sources as workers open them."""
 
     def limits(self) -> tuple[int | None, int | None]:
         """Return the size of a task: in bytes, and in records."""
 
     def parameters(self) -> dict[str, Json]:
-        """Return what of them shapes the outputs of a job."""
+        """Return the parameters of the sources that affect the outputs of a job."""
 
     def places(self) -> dict[str, list[str]]:
-        """Return the URLs that workers must reach, by how a message names them."""
+        """Return the URLs that workers must reach, by their names in messages."""
 
     def forget_patterns(self) -> list[str]:
-        """Return patterns as of `LedgerStore.forget` that match every source."""
+        """Return patterns for `LedgerStore.forget` that match every source."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListedFiles:
-    """Files that patterns or a list name, or that other jobs have written.
+    """Files named by patterns or a list, or written by other jobs.
 
     Attributes:
         patterns: Canonical URLs with wildcards.
-        sources_from: URL of a list of sources, in place of patterns.
-        recorded: Outputs of other jobs, in place of both.
+        sources_from: URL of a list of sources, instead of patterns.
+        recorded: Outputs of other jobs, instead of both.
         base: Fixed part of the patterns, a folder URL ending in ``/``; output names are relative to it.
         index_root: Root of a mirrored tree of indexes; None puts them beside their sources.
-        index_rule: How that tree names sources.
+        index_rule: Rule of file names in that tree.
         build_index: Whether sources without an index are indexed.
-        group: How tar members make samples.
-        task_bytes: Size of a task; of a job that indexes, of a byte range.
-        task_records: Records of a task, in place of a size.
-        pack_bytes: Size of a pack of small sources; None packs nothing.
-        pack_by_folder: Whether sources of different folders are packed apart.
-        read_as: ``shar`` if what is listed are files of Shar datasets; None takes each file as a source.
-        columns: Which columns are read of files of columns; all for none.
-        form: In which form records are read; see `FileSources`.
-        batch_schema: The columns of tables of JSON lines, as JSON; None if there are none.
-        keys: What is looked up in records, which decides of what columns are read if none are named; see `FileSources`.
+        group: Rule that groups tar members into samples.
+        task_bytes: Size of a task; for an index job, of a byte range.
+        task_records: Number of records of a task, instead of a size.
+        pack_bytes: Size of a pack of small sources; None for no packs.
+        pack_by_folder: Whether a pack has only sources of one folder.
+        read_as: ``shar`` if the listed files belong to Shar datasets; None takes each file as a source.
+        columns: Columns to read of columnar files; empty for all.
+        form: Form in which records are read; see `FileSources`.
+        batch_schema: Schema of batches of JSON lines, as JSON; None without one.
+        keys: Keys that the job looks up in records. They limit the columns if none are named; see `FileSources`.
     """
 
     patterns: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ class ListedFiles:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What names the sources: patterns, the URL of a list, or the folders of outputs."""
+        """Names of the sources: patterns, the URL of a list, or the folders of outputs."""
         return self.patterns or tuple(one.folder for one in self.recorded) or tuple(filter(None, [self.sources_from]))
 
     @property
@@ -182,10 +182,10 @@ class ListedFiles:
         return self.pack_bytes is None
 
     def listing(self, own: OwnFiles, options: Options) -> SourceListing | RecordedListing:
-        """Return what lists the files.
+        """Return the listing of the files.
 
         Raises:
-            UsageError: If neither or both of patterns and a list are given.
+            UsageError: Neither or both of patterns and a list are given.
         """
         if self.recorded:
             from ledgerbeam.sources.recorded import RecordedListing  # noqa: PLC0415 - for few jobs
@@ -198,26 +198,26 @@ class ListedFiles:
         return _require_shard if self.read_as else recognize
 
     def check(self, page: Page) -> None:
-        """Refuse files that cannot be read.
+        """Raise an error for files that cannot be read.
 
         Raises:
-            NotIndexableError: If a file has a compression that cannot be read.
-            UsageError: If the name of a file shows no known format.
+            NotIndexableError: A file has a compression that cannot be read.
+            UsageError: The format of a file cannot be recognized by its name.
         """
         self.opened({}).check_names(page.urls)
 
     def check_columns(self, page: Page, options: Options) -> None:
-        """Refuse columns that the first files lack.
+        """Raise an error for columns that the first files lack.
 
         Raises:
-            UsageError: If they are in none of these files.
+            UsageError: None of these files has the columns.
         """
         if self.columns or self.keys:
             rows = zip(page.urls, page.sizes, page.versions, strict=True)
             self.opened_files(options).check_columns(Source(*row) for row in rows)
 
     def packer(self) -> Packer | None:
-        """Return what makes sources of several files each; None if each file is one."""
+        """Return the packer that makes sources of several files each; None if each file is one."""
         if self.read_as:
             return shar_sources
         if self.pack_bytes is None:
@@ -225,12 +225,12 @@ class ListedFiles:
         return functools.partial(pack_sources, target_bytes=self.pack_bytes, by_folder=self.pack_by_folder)
 
     def expected_tasks(self, source: Source) -> int:
-        """Estimate from its size alone how many tasks a source makes."""
+        """Return the estimated number of tasks of a source, from its size alone."""
         size = self.task_bytes if self.task_records is None else self.task_records * _RECORD_BYTES
         return 1 if self._is_pack(source) else max(1, -(-source.size // size))
 
     def indexed_bytes(self, source: Source) -> int:
-        """Return the size of a source; nothing is read of a pack, which is cut by its listing."""
+        """Return the size of a source; 0 for a pack, which is split by its listing."""
         return 0 if self._is_pack(source) else source.size
 
     def _is_pack(self, source: Source) -> bool:
@@ -238,7 +238,7 @@ class ListedFiles:
         return bool(source.members) and not self.read_as
 
     def opened(self, options: Options) -> Sources:
-        """Return how workers open the files."""
+        """Return the files as workers open them."""
         if self.read_as == "shar":
             sources: Sources = load_extension("ledgerbeam.sources", self.read_as)(
                 self._index_location, self.build_index, options or {}
@@ -247,7 +247,7 @@ class ListedFiles:
         return self.opened_files(options)
 
     def opened_files(self, options: Options) -> FileSources:
-        """Return how workers open each file by itself, with the options of its format."""
+        """Return a reader that opens each file alone, with the options of its format."""
         lines = () if self.batch_schema is None else (JsonlFormat(schema=self.batch_schema),)
         return FileSources(
             (TarFormat(self.group), *lines),
@@ -268,7 +268,7 @@ class ListedFiles:
         return (None, self.task_records) if self.task_records else (self.task_bytes, None)
 
     def parameters(self) -> dict[str, Json]:
-        """Return what of the sources shapes the outputs of a job."""
+        """Return the parameters of the sources that affect the outputs of a job."""
         shaping: dict[str, Json] = {"group": self.group, "task_bytes": self.task_bytes, "base": self.base}
         choices: dict[str, Json] = {
             "task_records": self.task_records,
@@ -282,19 +282,19 @@ class ListedFiles:
         return shaping | {name: value for name, value in choices.items() if value is not None}
 
     def places(self) -> dict[str, list[str]]:
-        """Return the URLs that workers must reach, by how a message names them."""
+        """Return the URLs that workers must reach, by their names in messages."""
         ledgers = [one.ledger for one in self.recorded]
         return {"the sources": [*self.names, *ledgers], "--index-root": [self.index_root] if self.index_root else []}
 
     def index_folders(self) -> set[str]:
-        """Return the folders below which indexes are written."""
+        """Return the folders to which indexes are written."""
         if self.index_root is not None:
             return {canonical_url(self.index_root)}
         fixed = {canonical_url(fixed_part(plain)) for pattern in self.patterns for plain in expand_braces(pattern)}
         return fixed | {one.folder for one in self.recorded}
 
     def index_places(self) -> list[OutputPlace]:
-        """Return where indexes lie."""
+        """Return the places of indexes."""
         if self.index_root is not None:
             return [(self.index_root, "", True)]
         places = set()
@@ -308,7 +308,7 @@ class ListedFiles:
         return sorted(places)
 
     def forget_patterns(self) -> list[str]:
-        """Return patterns of a ledger that match what these match; in them ``*`` also matches ``/``."""
+        """Return patterns for the ledger that match the sources. In them, ``*`` also matches ``/``."""
         listed = (one for pattern in self.patterns for one in alternatives(pattern))
         found = [
             escape(one.text) if one.is_plain else one.text.replace("**/", "*").replace("**", "*") for one in listed
@@ -318,38 +318,38 @@ class ListedFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesToIndex(ListedFiles):
-    """Files that are to have an index each: also those of one shard of a Shar dataset are sources by themselves."""
+    """Files to index. Each file of a shard of a Shar dataset is a source too."""
 
     @property
     def _require(self) -> RequireSource:
         return _require_shard if self.read_as else recognize_indexable
 
     def check(self, page: Page) -> None:
-        """Refuse files that cannot be indexed; see `ListedFiles.check`."""
+        """Raise an error for files that cannot be indexed; see `ListedFiles.check`."""
         self.opened({}).check_names(page.urls, by_position=True)
 
     def packer(self) -> Packer | None:
         """Return None: each file is a source."""
         return None
 
-    def indexed_bytes(self, source: Source) -> int:  # noqa: ARG002 - to index it is what the tasks do
+    def indexed_bytes(self, source: Source) -> int:  # noqa: ARG002 - the tasks index the source
         """Return 0."""
         return 0
 
     def opened(self, options: Options) -> FileSources:
-        """Return how workers open each file."""
+        """Return the files as workers open them."""
         return self.opened_files(options)
 
 
 def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] | None:
-    """Return how patterns without ``--from`` are read: as Shar if they name folders of Shar datasets.
+    """Return the value of `read_as` without ``--from``: Shar if the patterns name folders of Shar datasets.
 
     Args:
-        patterns: Of the user. Those with wildcards, or with the suffix of a format, are not looked at.
+        patterns: The user's patterns. Those with wildcards, or with the suffix of a format, are not checked.
         options: Storage options.
 
     Raises:
-        UsageError: If only some of them are such folders.
+        UsageError: Only some of the patterns are such folders.
     """
     folders = [pattern for pattern in patterns if _may_be_folder(pattern) and _holds_shards(pattern, options)]
     if folders and len(folders) < len(patterns):
@@ -385,11 +385,11 @@ class GraphPasses:
     """The passes of an iterator graph, each of them a source.
 
     Attributes:
-        reference: ``module:function`` that returns the graph, or ``module:object`` that is one; or the function itself.
-        made_of: Hashes of what it is made of, in groups by name; see `UserFunction`.
-        epochs: How many passes.
+        reference: ``module:function`` that returns the graph, ``module:object`` for a graph, or the function itself.
+        made_of: Hashes of the code of the graph, in groups by name; see `UserFunction`.
+        epochs: Number of passes.
         task_bytes: Size of a task, by the mean size of the records that the graph reads.
-        task_records: Places of a task, in place of a size.
+        task_records: Number of positions of a task, instead of a size.
     """
 
     reference: Reference
@@ -400,35 +400,35 @@ class GraphPasses:
 
     @property
     def graph(self) -> GraphSource:
-        """The graph as transforms take it."""
+        """The graph for transforms."""
         from ledgerbeam.iterators.job_source import GraphSource  # noqa: PLC0415 - for few jobs
 
         return GraphSource(self.reference, self.epochs)
 
     @property
     def base(self) -> str | None:
-        """What the URLs of all passes begin with."""
+        """Common prefix of the URLs of all passes."""
         return self.graph.base
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What names the sources: the graph."""
+        """Names of the sources: the graph."""
         return (str(self.reference),)
 
     @property
     def as_files(self) -> None:
-        """None: passes are no files."""
+        """None: passes are not files."""
 
-    def listing(self, own: OwnFiles, options: Options) -> GraphSource:  # noqa: ARG002 - passes are no files
-        """Return what lists the passes."""
+    def listing(self, own: OwnFiles, options: Options) -> GraphSource:  # noqa: ARG002 - passes are not files
+        """Return the listing of the passes."""
         return self.graph
 
     def expected_tasks(self, source: Source) -> int:
-        """Estimate how many tasks a pass makes; its size is its number of places."""
+        """Return the estimated number of tasks of a pass, whose size is its number of positions."""
         return max(1, -(-source.size // (self.task_records or _GRAPH_TASK_RECORDS)))
 
-    def opened(self, options: Options) -> GraphSource:  # noqa: ARG002 - the code that builds a graph has its own
-        """Return how workers open the graph."""
+    def opened(self, options: Options) -> GraphSource:  # noqa: ARG002 - the code of the graph has its own options
+        """Return the graph as workers open it."""
         return self.graph
 
     def limits(self) -> tuple[int | None, int | None]:
@@ -436,7 +436,7 @@ class GraphPasses:
         return (None, self.task_records) if self.task_records else (self.task_bytes, None)
 
     def parameters(self) -> dict[str, Json]:
-        """Return what of the graph shapes the outputs of a job; a pass more is a source more."""
+        """Return the parameters of the graph that affect the outputs of a job; another pass is another source."""
         sizes: dict[str, Json] = {"task_bytes": self.task_bytes, "task_records": self.task_records}
         return {**sizes, "base": self.base, "graph": str(self.reference), **self.made_of}
 

@@ -1,8 +1,8 @@
-"""What a job is: `JobSpec`, the base of every kind of job, from the command line to the processes that work on it.
+"""Jobs: `JobSpec`, the base of all kinds of jobs, used by the command line, the launcher and worker processes.
 
-Each kind is a frozen dataclass in a module of its own. It answers what it reads (`sources`), what it does with a task
-and how it writes what comes of it (`work` and `encoder`, joined in `stages`), what shapes its outputs (`identity`), and
-what is made of them at the end (`product`). The runners ask the job, never which kind it is.
+Each kind is a frozen dataclass in its own module. It defines its sources (`sources`), its function of a task and its
+encoder (`work` and `encoder`, joined in `stages`), the parameters of its outputs (`identity`), and the product made at
+the end (`product`). Runners use these methods, and never check the kind of a job.
 """
 
 from __future__ import annotations
@@ -43,90 +43,89 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
 
 
 Part: TypeAlias = Literal["whole", "chain", "rest"]
-"""Of a job's pipeline: all of it, what ends with `CommitTasks`, or what goes on behind that."""
+"""Part of a job's pipeline: all of it, the part up to `CommitTasks`, or the part after it."""
 
 DEFAULT_LEDGERS = ".ledgerbeam"
-"""Folder, below the working folder, of the ledgers of jobs that name none."""
+"""Folder, below the working folder, of the ledgers of jobs without a given ledger."""
 
 NO_SHARDS = r"(?!)"
-"""The regular expression that matches no name."""
+"""A regular expression that matches no name."""
 
 
 def work_folder_of(ledger: str) -> str:
-    """Return the work folder of the job of a ledger, see `JobSpec.work_folder`."""
+    """Return the work folder of a job by its ledger, see `JobSpec.work_folder`."""
     return f"{ledger}/work"
 
 
 class Product(Protocol):
-    """What is made of all shards of a complete job.
+    """A product of all shards of a complete job.
 
     Attributes:
-        name: Of the list of what was made, in the summary of a run.
+        name: Name of the list of its files in the summary of a run.
     """
 
     name: ClassVar[str]
 
     @property
     def replaces_shards(self) -> bool:
-        """Whether the shards are only parts of it, which need not stay once it is made."""
+        """Whether the product replaces the shards, which need not stay after it is made."""
 
     def place(self, job: JobSpec) -> str:
-        """Return where it lies, for people."""
+        """Return the location, for messages."""
 
     def files(self) -> list[str]:
-        """Return the URLs of the files that it is, where they lie outside of the output folder."""
+        """Return the URLs of the files outside of the output folder."""
 
     def check(self, page: Page, job: JobSpec) -> None:
-        """Refuse sources of whose shards it could not be made, as far as the first page of the listing shows it."""
+        """Raise an error for sources that do not permit the product, as far as the first page of the listing shows."""
 
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
-        """Return whether it was made of the very shards that a complete job has."""
+        """Return whether it was made of the current shards of a complete job."""
 
     def make(
         self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
     ) -> list[Any]:
-        """Make it, unless that is done.
+        """Make the product, unless it is up to date.
 
         Args:
             job: The job.
-            store: Its ledger, of which every source is complete.
-            rewrite: Runs the job again after so many of its shards were found to be gone; returns whether it is
+            store: Its ledger, with all sources complete.
+            rewrite: Runs the job again after this number of its shards was found missing; returns whether it is
                 complete again.
             say: Prints a line of the result.
 
         Returns:
-            What was made, as values for JSON; nothing if the job is not complete any more.
+            The result, as values for JSON; empty if the job is no longer complete.
         """
 
     def not_made(self, job: JobSpec) -> str:
-        """Return a warning that it was not made since tasks have failed."""
+        """Return a warning that it was not made because tasks have failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec(ABC):
-    """One job. It survives JSON, see `transport`, on its way to the processes that work on it.
+    """One job. It can be converted to JSON and back, see `transport`, to send it to other processes.
 
     Attributes:
         command: The command that runs such jobs.
         reads_sources: Whether the job itself reads the sources that the user names.
-        removes_gone: Whether each run removes the outputs of missing sources; else only a run that is asked to.
+        removes_gone: Whether each run removes the outputs of missing sources; otherwise only on request.
         last_stage: Name of its last stage; empty for a job of one stage.
-        why_open: Why sources may be left open though nothing failed, and what to do, for the message.
-        output: URL of the folder of its shards; None if its outputs lie elsewhere, and are named by their URLs.
-        storage_options: Passed to fsspec unchanged.
+        why_open: Reason and remedy for sources that are open without a failure, for the message.
+        output: URL of the folder of its shards; None if its outputs are elsewhere and named by their URLs.
+        storage_options: Options that are passed to fsspec unchanged.
         ledger: Ledger URL; empty until `resolve_ledger`.
-        workers: Local worker processes.
-        devices: Ids of the CUDA devices of which each local worker process sees one; empty leaves that as it is.
-        flush_interval: Longest time that a completion waits for its commit, in seconds.
-        flush_entries: Most completions of one commit.
-        log_level: The lowest level of what workers log that is shown.
-        task_limit: Most tasks of a run, or of the rest of it; None for all that are open. On the local runner only.
-        audit: Share of the finished tasks that are audited, as `parse_audit` reads it. No part of the job's identity.
-        profile: URL of the file that is written of the profiles of the workers; None profiles nothing. On the local
-            runner only.
-        run: Id of the run, once it has begun.
+        workers: Number of local worker processes.
+        devices: IDs of CUDA devices, of which each local worker sees one; empty leaves the environment unchanged.
+        flush_interval: Longest wait of a completion for its commit, in seconds.
+        flush_entries: Maximum number of completions in a commit.
+        log_level: Lowest log level of workers that is shown.
+        task_limit: Maximum number of tasks of a run, or of its rest; None for no limit. Only on the local runner.
+        audit: Share of the finished tasks to audit, see `parse_audit`. No part of the job's identity.
+        profile: URL of the file for the profiles of the workers; None for no profiles. Only on the local runner.
+        run: ID of the run, once it has started.
         run_dir: Folder of the running local job; None on other runners.
-        import_path: Folders in which the program that called for the job finds modules; none for a command.
+        import_path: Module folders of the program that called the job; empty for a command.
     """
 
     command: ClassVar[str]
@@ -152,20 +151,20 @@ class JobSpec(ABC):
 
     @property
     def user_command(self) -> str:
-        """The command of the user that needs the job; `command` unless that is one of several stages."""
+        """The user's command that needs the job; `command` unless the job is one of several stages."""
         return self.command
 
     def stage(self, name: str) -> Stage:
         """Return the job as a stage.
 
         Args:
-            name: Of the stage.
+            name: Name of the stage.
         """
         return Stage(name, self)
 
     @final
     def plan(self) -> list[Stage]:
-        """Return the stages in the order in which they run, the job itself last; its ledger is resolved.
+        """Return the stages in the order in which they run, with the job itself last. Its ledger must be resolved.
 
         Stages that depend on decisions or on results of earlier stages are missing until these are known.
         """
@@ -173,20 +172,20 @@ class JobSpec(ABC):
 
     @abstractmethod
     def sources(self) -> JobSources:
-        """Return what the job reads."""
+        """Return the sources of the job."""
 
     @abstractmethod
     def identity(self) -> Job:
-        """Return what shapes the job's output: the ledger holds the progress of exactly this."""
+        """Return the parameters of the outputs. A ledger holds the progress of one identity."""
 
     @final
     def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
-        """Return the job with all that is decided before it begins, and is then a part of what it is.
+        """Return the job with all values that are set before it starts and become part of its identity.
 
         Args:
-            stored: The job that its ledger holds, whose decisions count; None if there is none.
-            on_change: What is to be done with the ledger of another job.
-            say: Called with lines for people.
+            stored: The job in its ledger, whose values take precedence; None if there is none.
+            on_change: What to do with the ledger of another job.
+            say: Called with messages for users.
         """
         if stored is None:
             return self.with_decisions(say)
@@ -197,36 +196,36 @@ class JobSpec(ABC):
         return job if is_another and on_change == "refuse" else job.with_decisions(say)  # the ledger refuses it
 
     decisions: ClassVar[tuple[str, ...]] = ()
-    """What the names of the parameters begin with that are decided before the job begins."""
+    """Prefixes of the parameters that are set before the job starts."""
 
     def with_recorded(self, stored: Job) -> Self:  # noqa: ARG002
-        """Return the job with what was decided for the one that its ledger holds."""
+        """Return the job with the values of the job in its ledger."""
         return self
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:  # noqa: ARG002
-        """Return the job with what is still to be decided; lines for people are said."""
+        """Return the job with values for everything that is not set; `say` gets messages for users."""
         return self
 
     def schemas_json(self) -> dict[str, Any] | None:
-        """Return the schemas of the outputs as JSON; None if they have none, or it is not decided."""
+        """Return the schemas of the outputs as JSON; None if they have none, or they are not set."""
         return None
 
     @abstractmethod
     def stages(self) -> list[beam.PTransform[Any, Any]]:
-        """Return the transforms from open sources to what `CommitTasks` records; the first plans the tasks."""
+        """Return the transforms from open sources to the input of `CommitTasks`. The first one plans the tasks."""
 
     def pipeline(
         self,
-        part: Part,  # noqa: ARG002 - nothing comes behind the chain
+        part: Part,  # noqa: ARG002 - nothing follows the chain
         runner: PipelineRunner | None,
         options: PipelineOptions,
     ) -> beam.Pipeline:
-        """Return the job as a Beam pipeline, whose transforms have not been given their values.
+        """Return the job as a Beam pipeline, with transforms that have not been given their values.
 
         Args:
-            part: Which part of it.
-            runner: What runs it; None for the one that the options name.
-            options: Of the pipeline.
+            part: Part of the pipeline.
+            runner: Runner of the pipeline; None for the runner that the options name.
+            options: Pipeline options.
         """
         import apache_beam as beam  # noqa: PLC0415 - takes a second
 
@@ -240,57 +239,57 @@ class JobSpec(ABC):
 
     @property
     def run_partition(self) -> Partition | None:
-        """How the `Scatter` of a pipeline cuts the order of the records into buckets; None if it has none."""
+        """The partition of a pipeline's `Scatter` into buckets; None without a `Scatter`."""
         return None
 
     def require_sources(self, store: LedgerStore) -> None:  # noqa: B027 - most need nothing
-        """Refuse sources that are not as they must be, before any is listed in full; the ledger is taken by then."""
+        """Raise an error for unusable sources before the full listing. The ledger is open by then."""
 
     def labels(self) -> tuple[str, ...]:
-        """Return how the user calls the steps of the job, for people."""
+        """Return the names of the user's steps, for messages."""
         return ()
 
     @property
     def has_downstream(self) -> bool:
-        """Whether something comes behind `CommitTasks`, which is done once all of a run is recorded."""
+        """Whether transforms follow `CommitTasks`, which run once after all tasks of a run are recorded."""
         return False
 
     def parts_of_beam(self) -> BeamParts:
-        """Return how much of Beam its local processes import: all of it if code of the user may call it."""
+        """Return the parts of Beam that its local processes import: all if user code may use Beam."""
         parameters = self.identity().parameters
         modules: Any = parameters.get("module", {})
         return WHOLE if "code" in parameters or name_in_sources("apache_beam", modules) else LEAN
 
     @property
     def shard_form(self) -> str:
-        """A regular expression of what the names of the job's shards end with."""
+        """A regular expression for the end of the names of the job's shards."""
         return NO_SHARDS
 
     def product(self) -> Product | None:
-        """Return what is made of the outputs once the job is complete."""
+        """Return the product that is made of the outputs once the job is complete."""
         return None
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:  # noqa: ARG002
-        """Yield what looks like a mistake in what was asked for, by what its complete ledger holds."""
+        """Yield possible mistakes in the job, from its complete ledger."""
         yield from ()
 
     @property
     def reject_limit(self) -> RejectLimit | None:
-        """How many records may be rejected; None where one fails its task."""
+        """Limit of rejected records; None if such a record fails its task."""
         return None
 
     @property
     def audit_share(self) -> AuditShare | None:
-        """Share of the finished tasks that are audited; None for none."""
+        """Share of the finished tasks to audit; None for no audit."""
         return parse_audit(self.audit) if self.can_be_audited else None
 
     @property
     def can_be_audited(self) -> bool:
-        """Whether the job calls a function of the user with records."""
+        """Whether the job calls a user's function with records."""
         return False
 
     def audited(self) -> AuditedWork:
-        """Return what the audit of a task needs.
+        """Return the work to audit.
 
         Raises:
             UsageError: The job cannot be audited.
@@ -303,34 +302,34 @@ class JobSpec(ABC):
 
     @property
     def keeps_shards(self) -> bool:
-        """Whether the outputs are there to stay."""
+        """Whether the outputs are kept."""
         product = self.product()
         return product is None or not product.replaces_shards
 
     def check(self, page: Page) -> None:
-        """Refuse a page of the listing with a source that the job cannot do."""
+        """Raise an error for a page of the listing with a source that the job cannot process."""
         files = self.sources().as_files
         if files is not None:
             files.check(page)
 
     def packer(self) -> Packer | None:
-        """Return what makes sources of several listed files each; None if each listed source is one."""
+        """Return the packer that makes sources of several listed files each; None if each listed source is one."""
         files = self.sources().as_files
         return None if files is None else files.packer()
 
     def listing(self) -> SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles:
-        """Return what lists the sources inside of a pipeline, without what the job writes itself."""
+        """Return the listing of the sources inside of a pipeline, without the job's own outputs."""
         return self.sources().listing(self._own_files(), self.storage_options)
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
-        """List the sources, and count what is left out of them."""
+        """List the sources, and count ignored files."""
         return self.listing().pages(left_out)
 
     def _own_files(self) -> OwnFiles:
         return OwnFiles(self.output, self.shard_form, self.ledger or None)
 
     def places(self) -> dict[str, list[str]]:
-        """Return the URLs that workers must reach, by how a message names them."""
+        """Return the URLs that workers must reach, by their names in messages."""
         return {
             "--ledger": [self.ledger],
             **self.sources().places(),
@@ -343,10 +342,10 @@ class JobSpec(ABC):
 
     @abstractmethod
     def output_places(self) -> list[OutputPlace]:
-        """Return where the outputs lie."""
+        """Return the places of the outputs."""
 
     def folders(self) -> set[str]:
-        """Return the folders below which the job writes."""
+        """Return the folders to which the job writes."""
         files = self.sources().as_files
         indexes = set() if files is None else files.index_folders()
         return indexes | ({canonical_url(self.output)} if self.output is not None else set())
@@ -354,8 +353,8 @@ class JobSpec(ABC):
     def resolve_ledger(self, url: str | None) -> Self:
         """Return the job with its ledger: `url`, or a folder below the working folder.
 
-        The folder is named by command, sources and output. So a job that does with them something else than before
-        meets the ledger of what it did before, and is refused there.
+        The folder is named by command, sources and output. So a changed job with the same ones finds the ledger of the
+        earlier job, which refuses it.
         """
         if url is None:
             named = "\0".join([*self.sources().names, self._named_output()])
@@ -368,7 +367,7 @@ class JobSpec(ABC):
 
     @property
     def work_folder(self) -> str:
-        """The folder beside the ledger for what a job notes for itself: parts of indexes, what was merged."""
+        """The folder beside the ledger for the job's own files, such as parts of indexes and notes of products."""
         return work_folder_of(self.ledger)
 
 
@@ -380,7 +379,7 @@ class StageSources:
         pages: Its listing.
 
     Attributes:
-        job: The job as it runs: it knows the outputs of earlier stages.
+        job: The job as it runs, with the outputs of earlier stages.
     """
 
     def __init__(self, job: JobSpec, pages: Iterator[Page]) -> None:
@@ -389,7 +388,7 @@ class StageSources:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is to be prepared before the stage runs."""
+        """Whether the stage needs no preparation before it runs."""
         return True
 
     def settle(self, say: Callable[[str], None]) -> None:
@@ -409,21 +408,21 @@ class StageSources:
         Args:
             store: The ledger of the stage.
             is_complete: Whether all sources are complete.
-            has_run: Whether the run has done tasks.
+            has_run: Whether the run has processed tasks.
 
         Raises:
-            ChangedSourceError: It has read something else.
+            ChangedSourceError: It has read other sources.
         """
 
     def remove_inputs(self, writers: Collection[str]) -> None:
-        """Remove the outputs of earlier stages that are not needed any more.
+        """Remove outputs of earlier stages that are no longer needed.
 
         Args:
-            writers: Ids of the ledgers of all stages that no other job shares an output folder with.
+            writers: IDs of the ledgers of all stages that share no output folder with another job.
         """
 
     def lost_text(self, number: int) -> str:  # noqa: ARG002
-        """Return a warning that so many outputs of earlier stages are lost; empty for none."""
+        """Return a warning about lost outputs of earlier stages; empty for none."""
         return ""
 
 
@@ -433,7 +432,7 @@ class FinishedStage(NamedTuple):
     Attributes:
         job: The job.
         store: Its ledger.
-        sources: What it has read.
+        sources: The sources that it has read.
     """
 
     job: JobSpec
@@ -443,7 +442,7 @@ class FinishedStage(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the jobs that a plan consists of. This one reads sources, and no outputs of other stages.
+    """One of the jobs of a plan. This base reads sources, and no outputs of other stages.
 
     Attributes:
         name: Name in messages and in results.
@@ -464,18 +463,18 @@ class Stage:
         return []
 
     def require_others(self) -> None:
-        """Refuse unusable outputs of other jobs that it reads, before any of its inputs runs."""
+        """Raise an error for unusable outputs of other jobs that it reads, before any of its inputs runs."""
 
     def longer(self, inputs: Sequence[FinishedStage]) -> Self | None:  # noqa: ARG002
         """Return the stage with more inputs, if the results of its inputs require that; else None.
 
         Args:
-            inputs: Its inputs, complete.
+            inputs: Its complete inputs.
         """
         return None
 
     def unused(self) -> Iterator[str]:
-        """Yield the ledgers of inputs that the stage does not need, and that an earlier run may have left."""
+        """Yield the ledgers of inputs that the stage does not need, which an earlier run may have left."""
         yield from ()
 
     def sources(
@@ -484,11 +483,11 @@ class Stage:
         done: Mapping[str, FinishedStage],  # noqa: ARG002
         list_pages: Callable[[JobSpec], Iterator[Page]],
     ) -> StageSources:
-        """Return what it reads.
+        """Return the sources of the stage.
 
         Args:
             store: Its ledger.
-            done: All complete stages, by the URLs of their ledgers; its inputs among them.
+            done: All complete stages, by the URLs of their ledgers, including its inputs.
             list_pages: Lists the sources of a job.
         """
         return StageSources(self.job, list_pages(self.job))

@@ -1,4 +1,4 @@
-"""The job of ``ledgerbeam tokenize``: texts of records as a Megatron dataset."""
+"""Job of ``ledgerbeam tokenize``: texts of records as a Megatron dataset."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ledgerbeam.user_code.loading import Reference
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizeJob(ShardJob):
-    """Tokenizes texts of JSONL records; the shards of a dataset for each key are merged at the end.
+    """Tokenizes texts of JSONL records. At the end the shards are merged into one dataset for each key.
 
     Attributes:
         files: The sources.
         tokenizer: ``bytes``, or the URL of a tokenizer's file.
-        checksum: Of that file.
-        keys: Names of the texts in a record.
-        eod: Token that ends each document; None for none.
-        special_tokens: What the names of special tokens inside texts become.
-        split: The function that makes a list of texts of one, by its name or itself; None splits nothing.
-        made_of: Hashes of what this function is made of, in groups by name; see `UserFunction`.
-        on_error: What becomes of a record that cannot be used; see `parse_on_error`. No part of the job's identity.
-        dataset: What the shards are merged into: a dataset for each key.
+        checksum: Checksum of that file.
+        keys: Keys of the texts in a record.
+        eod: Token that ends each document; None for no token.
+        special_tokens: Treatment of names of special tokens in texts.
+        split: Function that splits a text into a list of texts, or its name; None for no split.
+        made_of: Hashes of the code of this function, in groups by name; see `UserFunction`.
+        on_error: Treatment of faulty records; see `parse_on_error`. No part of the job's identity.
+        dataset: The datasets that the shards are merged into, one for each key.
     """
 
     command = "tokenize"
@@ -55,7 +55,7 @@ class TokenizeJob(ShardJob):
         return self.files
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs; of the tokenizer its content, wherever it lies."""
+        """Return the parameters of the outputs. The tokenizer is identified by its content, not by its URL."""
         return {
             "tokenizer": self.checksum,
             "keys": list(self.keys),
@@ -83,11 +83,11 @@ class TokenizeJob(ShardJob):
 
     @property
     def reject_limit(self) -> RejectLimit | None:
-        """How many records may be rejected; None where one fails its task."""
+        """Limit of rejected records; None if such a record fails its task."""
         return parse_on_error(self.on_error)
 
     def encoder(self) -> ShardEncoder:
-        """Return how tokens are written."""
+        """Return the encoder of tokens."""
         from ledgerbeam.io.datasets.megatron.format import TokenShards  # noqa: PLC0415 - imports numpy
 
         return TokenShards(dict(zip(self.keys, self.dataset.suffixes, strict=True)), self.dataset.dtype, self.eod)

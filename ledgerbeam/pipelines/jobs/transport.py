@@ -1,4 +1,4 @@
-"""How a job goes to the processes that work on it: as JSON in a file, without secrets."""
+"""Transfer of jobs to other processes, as JSON in a file, without secrets."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ KINDS = {
     "tokenize": ("jobs.tokenize", "TokenizeJob"),
     "verify": ("dedup.near", "VerifyJob"),
 }
-"""Module and class of every kind of job, by its command: a process imports what its job needs."""
+"""Module and class of every kind of job, by command. A process imports only the module of its job."""
 
 
 def dump_job(job: JobSpec) -> bytes:
-    """Return a job as JSON, without the storage options: they may hold credentials, and this goes to a file."""
+    """Return a job as JSON, without the storage options, which may hold credentials and must not be in a file."""
     return encode({"command": job.command, "job": {**dataclasses.asdict(job), "storage_options": {}}})
 
 
@@ -65,10 +65,10 @@ def keep_job(job: JobSpec) -> None:
 
 
 def kept_job(ledger: str, storage_options: dict[str, Any]) -> JobSpec:
-    """Return the job that the last run of a ledger has done.
+    """Return the job of the last run of a ledger.
 
     Raises:
-        LedgerError: No run has kept one.
+        LedgerError: The ledger has no stored job.
     """
     url = f"{work_folder_of(ledger)}/{_KEPT}"
     try:
@@ -85,7 +85,7 @@ _KEPT = "job.json"
 
 
 def _built(kind: Any, value: Any) -> Any:
-    """Return a value of JSON as what the annotation of a field says: dataclasses, tuples, or itself."""
+    """Convert a value of JSON to the type of a field's annotation: dataclasses, tuples, or itself."""
     if get_origin(kind) is UnionType:
         others = [other for other in get_args(kind) if other is not NoneType]
         # Of a name or an object that stands for one: objects are mappings here.

@@ -1,4 +1,4 @@
-"""What a user gives a job to call, and the part of it in the job's identity: a name, or the object itself."""
+"""User functions of jobs, and their part in the job's identity: a name, or the pickled object."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from ledgerbeam.user_code.modules import reference_to, user_modules
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A user's function as a job has it.
+    """A user's function in a job.
 
     Attributes:
-        reference: How the job's processes come by it.
-        made_of: What of it shapes the outputs, in groups: ``module``, and of one that travels itself ``code`` and
-            ``captured value``.
+        reference: Reference by which the job's processes load it.
+        made_of: Hashes of its parts that affect the outputs, in groups: ``module``, and for a pickled object ``code``
+            and ``captured value``.
     """
 
     reference: Reference
@@ -42,16 +42,16 @@ class UserFunction:
 
 
 def user_function(given: str | Callable[..., Any]) -> UserFunction:
-    """Return a user's function as a job has it.
+    """Return a user's function for a job.
 
-    One that a module holds is known by its name there, however it was given. So a job that is given it in Python and
-    one that is given its name on the command line are the same job.
+    A function of a module is identified by its name there. So a job called from Python with the function and a job
+    called from the command line with its name are the same job.
 
     Args:
-        given: ``module:object``, or what can be called.
+        given: ``module:object``, or a callable.
 
     Raises:
-        FunctionError: It cannot be imported, or cannot travel to other processes; the message says why.
+        FunctionError: It cannot be imported, or cannot be sent to other processes; the message has the reason.
     """
     if isinstance(given, str):
         reference = reference_to(import_object(given)) or given
@@ -76,7 +76,7 @@ def _pickled(function: Callable[..., Any], name: str, parts: FunctionParts) -> b
     from apache_beam.internal.cloudpickle.cloudpickle import CloudPickler  # noqa: PLC0415 - brings Beam
 
     class Pickler(CloudPickler):
-        """Knows wrappers of functions, too, which pickle knows by a name alone, or which hold a lock or a cache."""
+        """Pickles wrappers of functions, too, which pickle stores by name alone, or which hold a lock or a cache."""
 
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, CACHED) and reference_to(value) is None:
@@ -117,13 +117,13 @@ def _dispatcher(functions: list[tuple[type, Callable[..., Any]]]) -> Any:
 
 def _cached_property(kind: type[Any], function: Callable[[Any], Any], name: str | None) -> Any:
     made = kind(function)
-    made.attrname = name  # what a class sets whose body it stands in
+    made.attrname = name  # as a class sets it for functions in its body
     return made
 
 
 @contextmanager
 def _by_value(modules: Iterable[str]) -> Iterator[None]:
-    """Have what lies in modules that were made in this process travel with the function."""
+    """Pickle modules that were created in this process by value, together with the function."""
     from apache_beam.internal.cloudpickle import cloudpickle  # noqa: PLC0415 - brings Beam
 
     added = [sys.modules[name] for name in modules if name not in cloudpickle.list_registry_pickle_by_value()]
@@ -136,8 +136,8 @@ def _by_value(modules: Iterable[str]) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-class _Loader(pickle.Unpickler):  # noqa: S301 - of what was pickled just now
-    """Loads what no other process would find in its own `__main__`."""
+class _Loader(pickle.Unpickler):  # noqa: S301 - pickled by this process
+    """Loads a pickled object, and refuses objects that other processes would not find in their `__main__`."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == MAIN:
@@ -146,7 +146,7 @@ class _Loader(pickle.Unpickler):  # noqa: S301 - of what was pickled just now
 
 
 def _require_stable(data: bytes, name: str, parts: FunctionParts) -> None:
-    """Refuse what is not the same once it has travelled: the next run would take it for another job."""
+    """Raise an error for an object that changes when pickled: the next run would take it for another job."""
     try:
         loaded = function_parts(_Loader(io.BytesIO(data)).load())
     except BaseException as error:
