@@ -127,7 +127,7 @@ def _check_routes(job: JobSpec, store: LedgerStore) -> None:
 def _state(store: LedgerStore) -> str:
     sources, tasks = (store.status()[name] for name in ("sources", "tasks"))
     complete, owing = count(sources["complete"], "source"), sources["open"] + sources["failed"]
-    return f"going on: {complete} complete, {owing:,} open, {count(tasks['done'], 'task')} done"
+    return f"resuming: {complete} complete, {owing:,} open, {count(tasks['done'], 'task')} done"
 
 
 def routes_of(store: LedgerStore) -> list[str]:

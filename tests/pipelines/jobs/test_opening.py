@@ -92,7 +92,7 @@ def test_a_job_that_is_refused_makes_no_output_folder(place: Place) -> None:
 def test_what_is_known_of_a_ledger_is_told(place: Place) -> None:
     assert place.run(place.job()).state == "new"
     done(place.stores[0], OLD, "a-0")
-    assert place.open(place.job()).state == "going on: 1 source complete, 0 open, 1 task done"
+    assert place.open(place.job()).state == "resuming: 1 source complete, 0 open, 1 task done"
 
 
 def test_another_job_is_refused_before_anything_is_changed(place: Place) -> None:
@@ -207,7 +207,7 @@ def test_a_root_of_indexes_that_cannot_be_reached_is_refused_at_once(place: Plac
 def test_a_job_without_an_output_owns_no_folder(place: Place, change: str) -> None:
     place.put("in/a.jsonl")
     job = IndexJob(files=ListedFiles(patterns=(f"{place.root}/in/*.jsonl",)))
-    for state in ("new", "going on: 0 sources complete, 0 open, 0 tasks done"):
+    for state in ("new", "resuming: 0 sources complete, 0 open, 0 tasks done"):
         opened = open_job(job.resolve_ledger(str(place.root / "L")), change, None)  # type: ignore[arg-type]
         place.stores.append(opened.store)
         assert (opened.owner, opened.state) == (None, state)
@@ -221,7 +221,7 @@ def test_what_is_not_complete_is_told_as_open(place: Place) -> None:
     store.register(left)
     store.commit([], [Failure(left[0].id, (), "task", "ValueError", "no")])
     assert store.status()["sources"]["failed"] == store.status()["sources"]["open"] == 1
-    assert place.open(place.job()).state == "going on: 1 source complete, 2 open, 1 task done"
+    assert place.open(place.job()).state == "resuming: 1 source complete, 2 open, 1 task done"
 
 
 def test_a_ledger_that_its_launcher_made_and_did_not_take_is_new(place: Place) -> None:
