@@ -33,7 +33,7 @@ def add_base_options(parser: argparse.ArgumentParser) -> None:
 
 
 def set_usage(parser: argparse.ArgumentParser) -> None:
-    """Let the help of a command start with its required arguments; the options below it are many."""
+    """Set the usage line to the required arguments; the full list of options is below it."""
     parser.usage = " ".join([parser.prog, *must_be_given(parser), "[OPTION ...]"])
 
 
@@ -139,7 +139,7 @@ class _Words:
         self._names = {name: flag_of(name) for name in rows} | {one.name: one.metavar for one in arguments}
 
     def help_of(self, text: str, default: str = "") -> str:
-        """Return a description as argparse takes it."""
+        """Return a description in the format of argparse."""
         plain = _QUOTED.sub(
             lambda match: self._names.get(match[1], match[1]), text + (default and f" (default: {default})")
         )

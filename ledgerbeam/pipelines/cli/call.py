@@ -1,4 +1,4 @@
-"""Commands that are calls: from the arguments to the call, and from its result to lines and an exit status."""
+"""Commands that run a call: pass the arguments to the call, print its result, and return an exit status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LINES: dict[str, Callable[[Result], Iterator[str]]] = {
     "publish": publish_lines,
     "verify": verify_lines,
 }
-"""Functions that tell the results of calls without a job."""
+"""Functions that yield the result lines of calls without a job."""
 
 
 class _CommandLine(Reporter):
@@ -51,7 +51,7 @@ def run_call(name: str, args: argparse.Namespace, beam_args: Sequence[str]) -> i
 
     Returns:
         0, also of a dry run; 3 if tasks failed or outputs are out of date; 130 if the run was interrupted; 1 if
-        ``verify`` finds an index that does not fit.
+        ``verify`` finds an index that does not match its source.
     """
     if name in _LINES:
         result = _called(name, args, beam_args, Reporter(as_json=args.json))
@@ -72,7 +72,7 @@ def run_call(name: str, args: argparse.Namespace, beam_args: Sequence[str]) -> i
 
 
 def _called(name: str, args: argparse.Namespace, beam_args: Sequence[str], console: Reporter) -> Result:
-    """Call what a command names with the values that it was given; the call has the defaults of the others."""
+    """Run the call of a command with the given arguments. The call has defaults for all others."""
     spec = spec_of(name)
     given = {**vars(args), "options": list(beam_args), "progress": console}
     positional: list[Any] = []

@@ -1,6 +1,6 @@
-"""The entry of the command line: parse, run, and turn every outcome into one line and an exit status.
+"""Entry point of the command line: parse, run, and report every outcome as one line and an exit status.
 
-Exit status: 0 done; 1 error; 2 usage; 3 done, but some tasks failed; 130 interrupted, state saved.
+Exit status: 0 done; 1 error; 2 usage error; 3 done, but some tasks failed; 130 interrupted, state saved.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from ledgerbeam.pipelines.cli.parser import parse_words
 from ledgerbeam.pipelines.runners.logs import show_log
 
 _AS_THEY_ARE = "ledgerbeam-as-they-are"
-"""Names need not be UTF-8: their bytes are printed as they are. Other surrogates, which are no text, are escaped."""
+"""Error handler of the standard streams. Bytes of names that are not UTF-8 are printed unchanged; other surrogates are
+escaped."""
 
 
 def _print_surrogates(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: Arguments without the program's name; those of the process if None. Beam options follow ``--``.
+        argv: Arguments without the program's name; None for the arguments of the process. Beam options follow ``--``.
 
     Returns:
         The exit status.
@@ -63,25 +64,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, behind = parse_words(arguments)
         check_urls(vars(args))
         if getattr(args, "dry_run", False) or getattr(args, "sample", None):
-            sys.dont_write_bytecode = True  # of the user's modules: what only looks writes nothing at all
+            sys.dont_write_bytecode = True  # no bytecode of the user's modules: these modes write nothing
         status: int = args.run(args, behind)
         sys.stdout.flush()
     except LedgerbeamError as error:
-        # Notes are for Python, which prints them with the error: here they would bury the message.
-        advice = "" if debug or not hasattr(error, "__notes__") else "; --debug shows the whole traceback"
+        # Notes are for Python, which prints them with the error. Here they would hide the message.
+        advice = "" if debug or not hasattr(error, "__notes__") else "; to see the traceback, use --debug"
         return _fail(f"{error}{advice}", error.exit_status, debug)
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED, debug)
     except BrokenPipeError:
         _drop_output()
-        if _only_prints(args):  # its reader has gone, as `head` does: it has been given what it asked for
+        if _only_prints(args):  # the reader, such as `head`, has closed the pipe: it has all the output that it needs
             return 0
         why = "standard output: its reader has gone (broken pipe); send it elsewhere, and run the same command again"
         return _fail(why, 1, debug)
     except OSError as error:
         if error.filename is not None:
             raise
-        # Those of files and stores name them: this one is of the working folder, or of what is printed.
+        # Errors of files and stores have a name. This error is of the working folder or of standard output.
         if isinstance(error, FileNotFoundError):
             return _fail("the working folder was removed; go to one that is there, and run the same command", 1, debug)
         _drop_output()
@@ -91,17 +92,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _only_prints(args: argparse.Namespace | None) -> bool:
-    """Return whether a command, or its help, only shows something: its status says no more than that it could."""
+    """Return whether a command only prints, as help does. Then a closed pipe is not an error."""
     return args is None or any(getattr(args, name, None) for name in ("only_prints", "dry_run", "sample"))
 
 
 def _drop_output() -> None:
-    """Send what is still to be printed nowhere: it would raise again as the process ends."""
+    """Discard the remaining output, which would raise again when the process exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run() -> None:
-    """Entry point of the ``ledgerbeam`` script. SIGTERM ends a run as Ctrl-C does: with its state saved."""
+    """Entry point of the ``ledgerbeam`` script. SIGTERM ends a run like Ctrl-C, with its state saved."""
     end_when_interrupted()
     hold_standard_descriptors()
     _take_signals()
@@ -110,11 +111,11 @@ def run() -> None:
             stream.reconfigure(errors=_AS_THEY_ARE)
     redact_streams()
     show_log()
-    if "--debug" not in sys.argv:  # which leaves the signal, and a core file, to be looked at
+    if "--debug" not in sys.argv:  # --debug keeps the signal and a core file
         enable_crash_message()
     status = _run_interruptibly()
     if "grpc" in sys.modules:
-        # A channel that Beam has left open may hold a lock for which the interpreter waits as it ends, for ever.
+        # A channel that Beam leaves open may hold a lock, and the interpreter would wait for it forever at exit.
         from ledgerbeam.pipelines.runners.beam import stop_servers
 
         stop_servers()
@@ -125,7 +126,7 @@ def run() -> None:
 
 
 def _run_interruptibly() -> int:
-    """Run the command of the process, which KeyboardInterrupt may interrupt, also while it says what has become of it.
+    """Run the command of the process. KeyboardInterrupt may interrupt it, also while it reports the outcome.
 
     Returns:
         The exit status.
@@ -136,18 +137,18 @@ def _run_interruptibly() -> int:
             return main()
         finally:
             end_when_interrupted()
-    except KeyboardInterrupt:  # another one
+    except KeyboardInterrupt:  # a second interrupt
         return _fail("interrupted", INTERRUPTED, debug=False)
 
 
 def _take_signals() -> None:
-    """Make the signals work that a command needs, however its parent had set them."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it takes away how a process has ended
+    """Reset the signals that a command needs, because the parent process may have changed them."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, exit statuses of processes are lost
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGCHLD))
 
 
 def _register_secrets(arguments: Sequence[str]) -> None:
-    """Have the secrets hidden that are in the environment and in JSON arguments, also of a misspelt option."""
+    """Register the secrets of the environment and of JSON arguments, also of misspelt options, to hide them."""
     register_environment()
     for before, word in itertools.pairwise(["", *arguments]):
         with contextlib.suppress(ValueError):

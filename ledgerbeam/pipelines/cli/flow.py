@@ -1,4 +1,4 @@
-"""``ledgerbeam run`` and ``ledgerbeam plan``: bring the outputs of a flow up to date, or report what is to be done."""
+"""``ledgerbeam run`` and ``ledgerbeam plan``: bring the outputs of a flow up to date, or show the pending work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ledgerbeam.pipelines.calls.options import FLOW_ARGUMENTS, ConsoleOptions, F
 from ledgerbeam.pipelines.cli.arguments import add_call
 
 RUN = CallSpec("run", "bring all steps of a flow up to date", FlowOptions, FLOW_ARGUMENTS)
-PLAN = CallSpec("plan", "say what a run of a flow would do, and why; write nothing", ConsoleOptions, FLOW_ARGUMENTS)
+PLAN = CallSpec("plan", "show what a run of a flow would do, and why; write nothing", ConsoleOptions, FLOW_ARGUMENTS)
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +40,11 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     """Run a flow.
 
     Returns:
-        0; 3 if some tasks failed or a step is left; 130 if it was interrupted; else the status of the first error.
+        0; 3 if some tasks failed or a step is incomplete; 130 if the run was interrupted; otherwise the status of the
+        first error.
 
     Raises:
-        LedgerbeamError: A step cannot mean anything; nothing was done.
+        LedgerbeamError: A step is invalid. No step was started.
     """
     import sys
 

@@ -1,4 +1,4 @@
-"""The parser of the whole command line, and its synopsis: every command is in the table here."""
+"""Parser and synopsis of the whole command line, with the table of all commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ledgerbeam.pipelines.cli.arguments import Parser, add_base_options, add_cal
 
 
 class Command(NamedTuple):
-    """A command. Its module imports at run time what it runs with: help must not wait for that.
+    """A command. Its module imports its dependencies when it runs, so that help is fast.
 
     Attributes:
         summary: Summary, as help shows it.
@@ -33,7 +33,7 @@ class Command(NamedTuple):
 
 
 _GROUPS = {
-    "jobs (the same command again does only what is left)": (
+    "jobs (run again, they do only the missing tasks)": (
         "index",
         "map",
         "convert",
@@ -41,7 +41,7 @@ _GROUPS = {
         "materialize",
         "split",
     ),
-    "exchanges (jobs of two stages, restarted inside of each)": (
+    "exchanges (jobs of several stages; each stage restarts)": (
         "sort",
         "shuffle",
         "repartition",
@@ -49,7 +49,7 @@ _GROUPS = {
         "join",
         "dedup",
     ),
-    "flows (jobs that read what earlier ones have written)": ("plan", "run"),
+    "flows (jobs that read the outputs of earlier jobs)": ("plan", "run"),
     "many hosts": ("launch",),
     "datasets": ("merge", "publish"),
     "sources and their indexes": ("verify", "show", "schema"),
@@ -61,10 +61,10 @@ _MODULES = {"launch": "launch.actions", "ledger": "ledger.actions"}
 """Modules of commands that are neither calls nor named after their modules."""
 
 _FULL_NAMES = {"verify": "index verify"}
-"""Commands with a name in two words, which `cli` takes as well, and help shows."""
+"""Names of two words that help shows for commands."""
 
 _TWO_WORDS = {("index", "verify"): "verify"}
-"""Commands that may be given in two words. No source is called so: its name would show no format."""
+"""Commands by their two words. The second word is not read as a source, because its name has no format."""
 
 _WIDTH = 54
 _INDENT = 2
@@ -74,12 +74,12 @@ def build_parser(only: str | None = None, *, brief: bool = False) -> argparse.Ar
     """Return the parser of the whole command line. Parsing raises `UsageError` instead of exiting.
 
     Args:
-        only: The one command that is to be parsed: the options of all others take longer than many a command.
-        brief: Whether no command is to be parsed: then calls have no parsers.
+        only: The command to parse. Adding the options of all others takes longer than many commands.
+        brief: Whether no command is parsed. Calls then have no parsers.
     """
     parser = _TopParser(
         prog="ledgerbeam",
-        description="Index, process and restart: batch jobs over manifests and shards that lose nothing when they die.",
+        description="Restartable batch jobs over JSONL, Parquet, tar and WARC.",
         epilog="ledgerbeam COMMAND --help lists the options of a command. Beam options follow '--', for example: "
         "ledgerbeam map ... -- --runner=PrismRunner",
         allow_abbrev=False,
@@ -118,10 +118,10 @@ def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         arguments: Without the program's name.
 
     Returns:
-        What was given, and the words behind ``--``: Beam options, or a command.
+        The parsed arguments, and the words after ``--``: Beam options, or a command.
 
     Raises:
-        UsageError: If it cannot mean anything.
+        UsageError: The command line is invalid.
     """
     behind: list[str] = []
     if "--" in arguments:
@@ -131,14 +131,14 @@ def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         arguments = [_TWO_WORDS[arguments[0], arguments[1]], *arguments[2:]]
     named = next((name for name in chain.from_iterable(_GROUPS.values()) if name in arguments[:1]), None)
     args, rest = build_parser(named, brief=not any(map(_is_command, arguments))).parse_known_args(arguments)
-    # argparse takes a list of positionals from one place only; patterns may stand on both sides of options.
+    # argparse reads positionals from one place only, but patterns may be before and after options.
     if rest and (any(word.startswith("-") for word in rest) or not (args.takes_patterns or hasattr(args, "patterns"))):
         shown = " ".join(command_without_secrets(rest))
         raise UsageError(f"unrecognized arguments: {shown}; see: {args.prog} --help")
     if rest:
         args.patterns = [*getattr(args, "patterns", ()), *rest]
     if behind and args.behind_dashes is None:
-        raise UsageError(f"{args.prog} runs no Beam pipeline: nothing may follow '--'")
+        raise UsageError(f"{args.prog}: the command runs no Beam pipeline; leave out '--' and the words after it")
     return args, behind
 
 
@@ -147,13 +147,13 @@ def _is_command(word: str) -> bool:
 
 
 def synopsis() -> str:
-    """Return a line for each command: what it must be given, and what it does; grouped, as help shows it."""
+    """Return the synopsis of help: a line for each command with its required arguments and summary, in groups."""
     parser = build_parser(brief=True)
     return parser.synopsis() if isinstance(parser, _TopParser) else ""
 
 
 class _TopParser(Parser):
-    """The parser of the whole command line, whose help shows the commands in groups."""
+    """Parser of the whole command line. Its help shows the commands in groups."""
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import os
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.cli.arguments import add_storage
 
-SUMMARY = "print a schema, as --schema takes it"
+SUMMARY = "print a schema for --schema"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""``ledgerbeam show``: what a source holds, or some of its records."""
+"""``ledgerbeam show``: facts about a source, or some of its records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 from ledgerbeam.pipelines.calls.options import ColumnOptions, IndexOptions, StoreOptions
 from ledgerbeam.pipelines.cli.arguments import add_json, add_options
 
-SUMMARY = "print what a source holds, or some of its records"
+SUMMARY = "print facts about a source, or some of its records"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         nargs="*",
         type=int,
-        default=None,  # else argparse asks for some where others are missing
-        help="record numbers; negative ones count from the end",
+        default=None,  # otherwise argparse requires a value if other arguments are missing
+        help="record numbers; negative numbers count from the end",
     )
     for options in (StoreOptions, ColumnOptions, IndexOptions):
         add_options(parser, options)
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, _: list[str]) -> int:
-    """Print the source's facts, or the records asked for, one a line. Returns 0."""
+    """Print facts about the source, or the given records, one per line. Returns 0."""
     from ledgerbeam.io.index.location import IndexLocation
     from ledgerbeam.io.storage.urls import canonical_url
     from ledgerbeam.pipelines.report.records import Shown, print_facts_of, print_records

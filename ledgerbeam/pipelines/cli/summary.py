@@ -19,29 +19,29 @@ DONE, NOT_ALL = 0, 3
 SHOWN_CHARACTERS = 300
 
 _WHY = {
-    "new": "this ledger does not know them",
-    "changed": "they are not what they were when they were done",
-    "failed": "tasks of them failed",
-    "open": "begun, or waiting",
+    "new": "not in the ledger yet",
+    "changed": "changed since they were processed",
+    "failed": "with failed tasks",
+    "open": "started or waiting",
     "complete": "skipped",
-    "gone": "not listed any more; their outputs stay",
+    "gone": "no longer listed; their outputs are kept",
 }
 
 
 def exit_status(result: Result) -> int:
-    """Return what the command line exits with after a run that was not interrupted."""
+    """Return the exit status after a run that was not interrupted."""
     return NOT_ALL if len(result.failures) or result.warnings else DONE
 
 
 def summary_lines(result: Result, words: Sequence[str]) -> Iterator[str]:
-    """Yield the lines that tell how a run ended.
+    """Yield the result lines of a run.
 
     Args:
-        result: Of the run.
-        words: The command line that asked for it.
+        result: Result of the run.
+        words: Command line of the run.
     """
     if result.summary["submitted"]:
-        yield f"staged, for the service to run: {result.command} -> {result.output or 'indexes'}"
+        yield f"submitted to the service: {result.command} -> {result.output or 'indexes'}"
     else:
         yield _interrupted(result, words) if result.interrupted else _finished(result)
     if nulled := result.summary.get("nulled"):
@@ -57,13 +57,13 @@ def _interrupted(result: Result, words: Sequence[str]) -> str:
     command = shlex.join(["ledgerbeam", *command_without_secrets(words)])
     hint = f"\nput your own in place of {HIDDEN}, or in the environment of the store's client"
     return (
-        f"interrupted: {recorded} are recorded; to go on, run the same command again:\n  {command}"
+        f"interrupted: {recorded} are recorded; to resume, run the same command again:\n  {command}"
         f"{hint if HIDDEN in command else ''}"
     )
 
 
 def _stages(result: Result) -> str:
-    """Return how far each stage is that was begun; empty for a job of one stage."""
+    """Return the progress of each started stage; empty for a job of one stage."""
     return ", ".join(
         f"{name} ({'complete' if stage['complete'] else count(stage['tasks']['done'], 'task')})"
         for name, stage in result.summary.get("stages", {}).items()
@@ -122,10 +122,10 @@ def _sent_lines(sent: Mapping[str, Any]) -> Iterator[str]:
 
 
 def dry_run_lines(preview: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines that tell what a run would do.
+    """Yield the lines of a preview.
 
     Args:
-        preview: As JSON has it.
+        preview: The preview as a JSON object.
     """
     for line in _preview_lines(preview):
         yield printable(without_secrets(line))
@@ -140,7 +140,7 @@ def _preview_lines(preview: Mapping[str, Any]) -> Iterator[str]:
     removed = preview["removed"]
     if removed["count"]:
         shown = _examples(removed["count"], removed["examples"])
-        yield f"{count(removed['count'], 'output')} out of date removed in the end: {shown}"
+        yield f"{count(removed['count'], 'output')} out of date, removed at the end: {shown}"
     yield from (f"the run would be refused: {line}" for text in preview["refused"] for line in text.splitlines())
     yield f"about {count(preview['tasks'], 'task')} to do; nothing was written"
     as_it_is, *others = preview["costs"]
@@ -151,7 +151,7 @@ def _preview_lines(preview: Mapping[str, Any]) -> Iterator[str]:
 
 
 def cost_line(cost: Mapping[str, Any]) -> str:
-    """Return what a job will cost as a line; `cost` is a `Cost` as JSON has it."""
+    """Return an estimated cost as a line; `cost` is a `Cost` as a JSON object."""
     written = "" if cost["output_bytes"] is None else f" ({decimal(cost['output_bytes'])})"
     parts = [
         f"about {duration(cost['seconds'])}",
@@ -170,10 +170,10 @@ def _examples(number: int, examples: list[str]) -> str:
 
 
 def sample_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines that tell of a sample.
+    """Yield the lines of a sample.
 
     Args:
-        summary: That of the `Result`.
+        summary: Summary of the `Result`.
     """
     runs = summary["sample"]
     for run in runs:

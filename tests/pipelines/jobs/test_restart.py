@@ -110,7 +110,7 @@ def test_an_interrupted_job_says_how_to_go_on(workspace: Workspace, clean: dict[
     process.send_signal(getattr(signal, name))
     out = process.communicate(timeout=120)[0]
     assert process.returncode == 130
-    assert "to go on, run the same command again" in out
+    assert "to resume, run the same command again" in out
     assert "Traceback" not in out
     assert workspace.run(*SLOW).status == 0
     assert workspace.files("out") == clean

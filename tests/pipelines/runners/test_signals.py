@@ -44,7 +44,7 @@ def test_sigterm_ends_a_job_however_its_parent_had_set_it(workspace: Workspace, 
     process.send_signal(signal.SIGTERM)
     out = process.communicate(timeout=120)[0]
     assert process.returncode == 130, out
-    assert "to go on, run the same command again" in out
+    assert "to resume, run the same command again" in out
     assert inherited.run(*SLOW).status == 0
     assert len(workspace.records("out")) == records
 

@@ -7,7 +7,7 @@ import argparse
 from ledgerbeam.pipelines.cli.arguments import Parser, add_base_options, set_usage
 from ledgerbeam.pipelines.cli.launch import kubernetes, slurm, ssh
 
-SUMMARY = "print what starts a job on many hosts"
+SUMMARY = "print a script to start a job on many hosts"
 
 _WAYS = {"slurm": slurm, "kubernetes": kubernetes, "ssh": ssh}
 

@@ -16,7 +16,7 @@ from ledgerbeam.pipelines.cli.arguments import (
     set_usage,
 )
 
-SUMMARY = "look at a ledger, or make it forget"
+SUMMARY = "show, check or change a ledger"
 
 Arguments = Callable[[argparse.ArgumentParser], None]
 
