@@ -1,1 +1,1 @@
-"""How a job runs: locally in waves, or as one Beam pipeline; processes and their deaths."""
+"""Runners of jobs: locally in waves, or as one Beam pipeline; supervision of processes."""

@@ -1,4 +1,4 @@
-"""The end of a run: its result, and what is left to do."""
+"""The end of a run: its result, and messages about remaining work."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ SHOWN_FAILURES = 3
 
 
 def done_json(outcome: RunOutcome) -> dict[str, Any]:
-    """Return what a run has done."""
+    """Return the totals of a run."""
     records = shown_records(outcome.run_records)
     return {**outcome.done._asdict(), "written": outcome.done.records, "records": records}
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended, on its way to a `Result`.
+    """The end of a run, with the parts of its `Result`.
 
     Attributes:
         job: The job.
         store: Its ledger.
-        outcome: How its run ended.
-        made: What was made of its outputs.
-        passed_over: How many listed files were no sources; None if it is not known.
-        is_partial: Whether the run was to do only some sources.
+        outcome: Outcome of the run.
+        made: Result of the product that is made of its outputs.
+        passed_over: Number of listed files that are no sources; None if it is not known.
+        is_partial: Whether the run selected only some sources.
         command: The command of the user.
         ledger: The ledger of the last stage, which the user asks about.
-        stages: How the stages ended, by name, if there are several.
+        stages: Results of the stages, by name, if there are several.
     """
 
     job: JobSpec
@@ -56,11 +56,11 @@ class Ending:
     stages: Mapping[str, dict[str, Any]]
 
     def told(self, console: RunConsole) -> Result:
-        """Return the result, and tell of it and of what is left.
+        """Return the result, and show it and the remaining work.
 
         Raises:
-            JobInterrupt: If Ctrl-C ended the run.
-            LedgerError: If sources are left open though nothing failed.
+            JobInterrupt: Ctrl-C ended the run.
+            LedgerError: Sources are open although nothing has failed.
         """
         result = self._result()
         console.ended(result)
@@ -117,7 +117,7 @@ class Ending:
         }
 
     def _lines(self) -> Iterator[str]:
-        """Yield what is to be known of records that were rejected, and of tasks that failed."""
+        """Yield messages about rejected records and failed tasks."""
         status, ledger = self.outcome.status, shlex.quote(self.ledger)
         rejected = sum(status["records"]["rejected"].values())
         if rejected:
@@ -136,7 +136,7 @@ class Ending:
                 yield f"  {printable(without_secrets(row.error or row.reason))}"
 
     def _stale(self) -> Iterator[str]:
-        """Yield what is wrong with the outputs though no task failed."""
+        """Yield messages about problems of the outputs without a failed task."""
         outcome, where = self.outcome, self.job.output or "the indexes"
         if outcome.out_of_date:
             yield (
@@ -148,7 +148,7 @@ class Ending:
             yield f"{where}: {count(outcome.unrecorded, 'shard')} there that this ledger has not recorded"
 
     def _left_by_choice(self) -> Iterator[str]:
-        """Yield how many sources a partial run has left open."""
+        """Yield a message with the number of sources that a partial run has left open."""
         left = self.outcome.status["sources"]["open"]
         if left and self.is_partial and not self.outcome.limited and not self.outcome.interrupted:
             yield (
@@ -157,7 +157,7 @@ class Ending:
             )
 
     def _left(self) -> Iterator[str]:
-        """Yield what is left of the work."""
+        """Yield messages about the remaining work."""
         outcome, job = self.outcome, self.job
         if outcome.out_of_date:
             yield next(self._stale())

@@ -1,4 +1,4 @@
-"""Calls of jobs that are checked, and not started."""
+"""Checked calls of jobs that have not started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ledgerbeam.pipelines.runners.waves import Waves, require_descriptors
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """A call that is checked, and not started.
+    """A checked call that has not started.
 
     Attributes:
         job: Its job, with the ledger that the user asks about.
@@ -33,7 +33,7 @@ class PreparedCall:
 
     @property
     def command(self) -> str:
-        """The command of the user."""
+        """The user's command."""
         return self.job.user_command
 
     @property
@@ -42,7 +42,7 @@ class PreparedCall:
         return len(self.job.plan()) > 1
 
     def stages(self) -> list[JobSpec]:
-        """Return the jobs of all stages that are known before the run, the last one first."""
+        """Return the jobs of all stages that are known before the run, the last stage first."""
         return [stage.job for stage in reversed(self.job.plan())]
 
     def readers(self) -> list[JobSpec]:
@@ -64,7 +64,7 @@ class PreparedCall:
         return StageLoop(self.job, self.how, console, beam_args, waves).run()
 
     def previewed(self, console: RunConsole) -> Result:
-        """Return what a run would do."""
+        """Return a preview of a run."""
         from ledgerbeam.pipelines.preview.dry_run import as_json, preview_plan  # noqa: PLC0415 - brings NumPy
 
         left_out, job, how = LeftOut(), self.job, self.how
@@ -84,18 +84,18 @@ class PreparedCall:
         """Run or preview the job.
 
         Args:
-            console: Shows the course of the run.
+            console: Shows the progress of the run.
             waves: Starts the waves, if several calls share them.
 
         Raises:
             JobInterrupt: Ctrl-C ended the run; its state is saved.
-            LedgerbeamError: What ended the run early. All that was recorded stays recorded.
+            LedgerbeamError: The error that ended the run early. Everything recorded stays recorded.
             UsageError: The options cannot be combined.
         """
         beam_args = self.checked_options()
         if self.how.dry_run:
             return self.previewed(console)
-        if self.how.only_failed is not None or self.how.only_rejected is not None:  # of a job that has a ledger
+        if self.how.only_failed is not None or self.how.only_rejected is not None:  # they need a ledger
             open_store(self.job.ledger, self.job.storage_options, read_only=True).close()
         if waves is not None:
             _prepare_waves(waves, self.job, beam_args)
@@ -106,15 +106,15 @@ class PreparedCall:
 
 
 def _prepare_waves(waves: Waves, job: JobSpec, beam_args: Sequence[str]) -> None:
-    """Start the import of Beam for the waves of a call, unless its ledger may soon show that nothing is left.
+    """Start the import of Beam for the waves of a call, unless its ledger may soon show that no work is left.
 
     Args:
-        waves: Of the call, or of several.
+        waves: Waves of the call, or of several calls.
         job: The job, its ledger resolved.
         beam_args: Beam options of the user.
 
     Raises:
-        StorageError: Processes of waves may not open as many files as they need.
+        StorageError: Processes of waves may not open enough files.
     """
     if not is_local_runner(beam_args):
         return

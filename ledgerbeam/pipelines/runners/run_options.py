@@ -1,4 +1,4 @@
-"""Options of a run, and which of them a job can take."""
+"""Options of a run, and their checks against the job."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ledgerbeam.pipelines.runners.run import is_local_runner, require_local
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a job is run: what the calls of all jobs take.
+    """Options of a run, common to the calls of all jobs.
 
     Attributes:
-        ledger: Where progress is kept; None for the default place.
+        ledger: URL of the ledger; None for the default place.
         on_job_change: What to do with the ledger of another job.
-        existing: What to do with shards of others in the output folder; None refuses them.
-        only_failed: Do only the sources with a failure of this reason.
-        only_rejected: Do again only the tasks that rejected records for this reason.
-        dry_run: Find out what would be done.
-        force: Whether sources that the ledger holds as complete are done again.
-        keep_runs: Whether the run files of an exchange stay once all stages are complete.
-        withdraws: Whether the outputs of sources that are gone go, too, once all others are complete.
+        existing: What to do with shards of others in the output folder; None raises an error.
+        only_failed: Run only sources with a failure of this reason.
+        only_rejected: Repeat only tasks that rejected records for this reason.
+        dry_run: Show the work without running it.
+        force: Whether to repeat sources that are complete in the ledger.
+        keep_runs: Whether to keep the run files of an exchange once all stages are complete.
+        withdraws: Whether to remove the outputs of missing sources once all other sources are complete.
         options: Beam options.
-        debug: Whether errors carry whole tracebacks.
+        debug: Whether errors include whole tracebacks.
     """
 
     ledger: str | None
@@ -48,10 +48,10 @@ class RunOptions:
 
 
 def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
-    """Return the Beam options of a run, which can mean something for the job.
+    """Return the Beam options of a run, checked against the job.
 
     Raises:
-        UsageError: They cannot.
+        UsageError: The options are invalid for the job.
     """
     if isinstance(how.options, str):
         raise UsageError(
@@ -72,7 +72,7 @@ def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
 
 
 def _check_choice(job: JobSpec, how: RunOptions, beam_args: Sequence[str]) -> None:
-    """Refuse a choice of some sources or tasks that cannot be made."""
+    """Raise an error for a selection of sources or tasks that is invalid."""
     for option in ("only_failed", "only_rejected"):
         if how.dry_run and getattr(how, option) is not None:
             raise UsageError(f"--dry-run shows everything that is open: leave --{option.replace('_', '-')} out")

@@ -1,4 +1,4 @@
-"""The stages of a job, run one after the other from where the last run ended."""
+"""Loop over the stages of a job, from the state of the last run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StageLoop:
     Args:
         job: The job, its ledger resolved.
         how: Options of the run.
-        console: Shows the course of the run.
+        console: Shows the progress of the run.
         beam_args: Beam options of the user.
         waves: Starts the waves of all stages.
     """
@@ -69,11 +69,11 @@ class StageLoop:
 
         Raises:
             JobInterrupt: Ctrl-C ended the run; its state is saved.
-            LedgerError: Sources are left open though nothing failed.
-            LedgerbeamError: What ended the run early. All that was recorded stays recorded.
+            LedgerError: Sources are open although nothing has failed.
+            LedgerbeamError: The error that ended the run early. Everything recorded stays recorded.
         """
         with self._console.progress():
-            for stage in self._readers:  # a wrong pattern is an error before anything is made
+            for stage in self._readers:  # a wrong pattern is an error before anything is created
                 self._pages[stage.job.ledger] = self._list(stage.job)
             self._begin(self._open(self._last))
             stage, outcome = self._run_stages()
@@ -87,7 +87,7 @@ class StageLoop:
         return self._ended(opened, outcome, made)
 
     def _begin(self, last: Stage) -> None:
-        """Show the ledger that the user asks about, and the progress of all stages."""
+        """Show the user's ledger, and the progress of all stages."""
         opened, how = self._opened[last.job.ledger], self._how
         url, store, options = last.job.ledger, opened.store, last.job.storage_options
         state = opened.state
@@ -99,7 +99,7 @@ class StageLoop:
             require_failed(every_ledger(store, options), how.only_failed)
 
     def _run_stages(self) -> tuple[Stage, RunOutcome]:
-        """Run stages until the last one is complete, or one is not; return that one."""
+        """Run stages until the last one is complete, or one stays incomplete; return the last run stage."""
         while True:
             stage = self._next()
             outcome = self._run_stage(stage)
@@ -107,7 +107,7 @@ class StageLoop:
                 return stage, outcome
 
     def _next(self) -> Stage:
-        """Return the first stage that is not complete; open those that depend on it, the last one first."""
+        """Return the first incomplete stage. Open the stages that depend on it, the last one first."""
         stage = self._open(self._last)
         while True:
             inputs = stage.inputs()
@@ -121,10 +121,10 @@ class StageLoop:
             self._stages[stage.job.ledger] = stage = longer
 
     def _open(self, stage: Stage) -> Stage:
-        """Take the ledger and the output folder of a stage, once; return the stage with its decisions.
+        """Open the ledger and check the output folder of a stage, once; return the stage with its stored values.
 
         Raises:
-            UsageError: A link leads from the output folder of the last stage to that of this one.
+            UsageError: A link leads from the output folder of the last stage to the output folder of this stage.
         """
         job = stage.job
         if job.ledger not in self._stages:
@@ -141,7 +141,7 @@ class StageLoop:
         return self._stages[job.ledger]
 
     def _run_stage(self, stage: Stage) -> RunOutcome | None:
-        """Run a stage whose inputs are complete; return None if some of them have to run again before."""
+        """Run a stage whose inputs are complete; return None if some of them must run again first."""
         job, store = stage.job, self._opened[stage.job.ledger].store
         inputs = [self._done[one.job.ledger] for one in stage.inputs()]
         self._leave_out(stage)
@@ -177,10 +177,10 @@ class StageLoop:
                 store.note_listing(store.runs()[-1]["id"], listed=0, finished=True, gone=known)
 
     def _forget_lost(self, stage: Stage, sources: StageSources, inputs: Sequence[FinishedStage]) -> bool:
-        """Have the inputs of a stage run again if outputs of theirs are lost, at most once; return whether they are."""
+        """Let the inputs of a stage run again, at most once, if outputs are lost; return whether they will."""
         ledger = stage.job.ledger
         if not stage.job.keeps_shards:
-            forget_lost(stage.job, self._opened[ledger].store)  # later stages read the others, too
+            forget_lost(stage.job, self._opened[ledger].store)  # later stages read the other outputs, too
         if ledger in self._repaired:
             return False
         lost = sum(forget_lost(one.job, one.store) for one in inputs)
@@ -192,14 +192,14 @@ class StageLoop:
         return lost > 0
 
     def _list(self, job: JobSpec) -> Iterator[Page]:
-        """Return the listing of a job, whose first page was checked; each only once."""
+        """Return the listing of a job, whose first page was checked. A listing is used only once."""
         if job.ledger in self._pages:
             return self._pages.pop(job.ledger)
         left_out = self._left_out[job.sources().names] = LeftOut()
         return listed_pages(job, self._console.say, left_out)
 
     def _run(self, stage: Stage, sources: StageSources) -> RunOutcome:
-        """Run the tasks of a stage: those that a partial run asks for, or all that are left."""
+        """Run the tasks of a stage: the selection of a partial run, or all open tasks."""
         job, opened, how = sources.job, self._opened[stage.job.ledger], self._how
         store = opened.store
         only: frozenset[bytes] | None = None
@@ -248,7 +248,7 @@ class StageLoop:
         return replace(outcome, status=store.status()) if removed else outcome
 
     def _product(self, opened: OpenedJob, outcome: RunOutcome) -> tuple[list[Any], RunOutcome]:
-        """Make the product of a complete job; return what was made, and how the last run of the job ended."""
+        """Make the product of a complete job; return its result, and the outcome of the job's last run."""
         job, store = opened.job, opened.store
         product = job.product()
         if product is None:
@@ -274,7 +274,7 @@ class StageLoop:
         return made, outcome
 
     def _joined(self, outcome: RunOutcome) -> RunOutcome:
-        """Return the outcome of an exchange as that of its first stages, which read the sources, and the last one."""
+        """Return one outcome for an exchange, from the outcomes of its reading stages and its last stage."""
         first = [self._outcomes[stage.job.ledger] for stage in self._readers]
         return replace(
             outcome,
@@ -284,7 +284,7 @@ class StageLoop:
         )
 
     def _ended(self, opened: OpenedJob, outcome: RunOutcome, made: list[Any]) -> Result:
-        """Return the result, and show what is left."""
+        """Return the result, and show the remaining work."""
         if self._has_stages:
             outcome = replace(
                 outcome,

@@ -275,7 +275,7 @@ def test_a_changed_function_is_refused_before_anything_is_inferred(work: Workspa
 def test_nothing_kept_of_the_sample_asks_for_a_schema(work: Workspace) -> None:
     lines(work, "in/a.jsonl", [{"id": 1}])
     found = ran(work, "map", "columns_out:none", "in/*.jsonl", "--to", "parquet", "--output", "out", status=2)
-    assert "nothing is kept of the first 1 records" in found.err
+    assert "none of the first 1 records is kept" in found.err
     assert "--schema FILE" in found.err
 
 
