@@ -23,7 +23,7 @@ from ledgerbeam.pipelines.outputs.recorded import OutputFolder, count_lost
 from ledgerbeam.sources.index_versions import stat_source
 
 _NEAR = ("near", "cluster", "verify")
-"""Last stage of the jobs of ``dedup --near``, by name of the pipeline."""
+"""Pipeline names of the jobs of ``dedup --near``, which are the names of their last stages."""
 
 
 class EarlierSignatures(NamedTuple):
