@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import tarfile
 import tempfile
 import time
@@ -212,8 +213,8 @@ def test_a_record_that_cannot_be_joined_fails_its_task_by_name(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("bound", "said"),
     [
-        ("MOST_HELD", "b.jsonl, record 1: the right side has more than 50 of records of its key"),
-        ("MOST_MADE", "a.jsonl, record 1: with the 2 records of the right side that have its key, more than 140 would"),
+        ("MOST_HELD", r"b\.jsonl, record 1: .* exceed 50, .*; give a key that fewer records share, or swap the sides"),
+        ("MOST_MADE", r"a\.jsonl, record 1: .* 2 right records of this key, exceed 140; give a smaller --shard-bytes"),
     ],
 )
 def test_too_much_of_one_key_is_refused_with_what_helps(
@@ -223,7 +224,7 @@ def test_too_much_of_one_key_is_refused_with_what_helps(
     right = [{"k": "hot", "m": "x" * 5}, {"k": "hot", "m": "y" * 12}]
     (done,) = joined(tmp_path, {"a": [{"k": "hot"}] * 9}, {"b": right}, to_lines("inner"))
     assert isinstance(done, FailedTask)
-    assert said in done.error
+    assert re.search(said, done.error)
 
 
 def test_many_records_of_a_key_are_decoded_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def test_more_n_grams_of_one_cluster_than_are_held_fail_their_task_by_name(
     assert len(process.drops([url], None)[0]) == 3
     monkeypatch.setattr(verify, "MOST_BYTES", held - 1)
     with pytest.raises(
-        AssertionError, match=rf"{url}, record 1: .* at most 279 of n-grams .*; remove equal records first"
+        AssertionError, match=rf"{url}, record 1: .* n-grams .* at most 279, found more; remove equal records first"
     ):
         process.drops([url], None)
 
