@@ -130,7 +130,7 @@ def test_a_batch_of_tasks_cannot_observe(tmp_path: Path, store: LedgerStore) -> 
     tasks = p | MatchSources() | SkipCompleted() | PlanTasks(task_records=30) | ReadTasks()
     tasks | ProcessBatch(batch) | WriteTasks(str(tmp_path / "out"), "jsonl") | CommitTasks()
     give_values(p, values(tmp_path))
-    with pytest.raises(UnsupportedShapeError, match="observed id, ids, records by"):
+    with pytest.raises(UnsupportedShapeError, match="observed id, ids, records with"):
         p.run()
     assert merged_statistics(store) == {}
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-import numpy as np
-
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError, SourceError, UsageError
 from ledgerbeam.io.columns.content import Content, HeldBytes, damage_of
 from ledgerbeam.io.columns.values import record_json, to_records

@@ -137,7 +137,7 @@ def test_a_task_without_any_words_is_none() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (7, "/b: record 8: expected text or null to find near duplicates by, found a int; name a field with text"),
+        (7, "/b: record 8: expected text or null for near duplicates, found a int; name a field with text"),
         (b"\xff", "/b: record 8: expected text in UTF-8, found other bytes"),
     ],
 )

@@ -273,7 +273,7 @@ def test_so_many_n_grams_of_a_cluster_are_compared(
         monkeypatch.setattr(verify, "MOST_BYTES", size)
         assert verified(candidates) is not None
         monkeypatch.setattr(verify, "MOST_BYTES", size - 1)
-        with pytest.raises(RecordError, match=r"^/in/old, record 0: the records that bands connect with this one"):
+        with pytest.raises(RecordError, match=r"^/in/old, record 0: --verify compares"):
             verified(candidates)
 
 
@@ -287,5 +287,5 @@ def test_of_several_clusters_the_one_that_has_too_many_n_grams_is_named(
 ) -> None:
     """By its first record in the order of the files: of the numbers 2 and 3 that is 3."""
     monkeypatch.setattr(verify, "MOST_BYTES", 16 + 2 * RECORD_BYTES)
-    with pytest.raises(RecordError, match=rf"^/in/old, record {first}: the records that bands connect with this one"):
+    with pytest.raises(RecordError, match=rf"^/in/old, record {first}: --verify compares"):
         VerifiedTrees(MinHash(2, 1, 5), 0.5, False)(gathered(tmp_path, clusters))

@@ -150,7 +150,7 @@ def test_a_name_with_the_suffix_must_be_free_on_both_sides(suffix: str, left: An
     if free:
         assert fields.join(left, right) == {"x": 1, "x_r": 2, "x_s": 3, "x_r_s": 4}
         return
-    with pytest.raises(RecordError, match="there is a field 'x_r', too"):
+    with pytest.raises(RecordError, match="the field 'x_r' also exists"):
         fields.join(left, right)
 
 
@@ -199,7 +199,7 @@ def test_just_so_much_is_made_of_one_part_and_no_more(tmp_path: Path, monkeypatc
         error = failed(tmp_path / str(place), left, right)
         assert (error is None) is fits
         if error is not None:
-            assert "with the 3 records of the right side that have its key, more than" in error
+            assert "with 3 right records of this key, exceed" in error
 
 
 @pytest.mark.parametrize("spare", [-1, 0, 1])

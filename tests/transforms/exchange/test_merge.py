@@ -103,7 +103,7 @@ def test_a_run_file_that_is_gone_fails_the_task_and_nothing_is_no_run_file(tmp_p
     done = merge(task)
     assert isinstance(done, Task)
     assert len(done.records) == 9
-    with pytest.raises(TypeError, match="not looked at one by one"):
+    with pytest.raises(TypeError, match="no access to single records"):
         done.records[0]
     behind = task.replace(records=GatheredRecords(task.records._bucket, Bound(b"\xff"), None))
     assert merge(behind) == NoneTask(behind)

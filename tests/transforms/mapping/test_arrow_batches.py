@@ -269,13 +269,13 @@ MISTAKES: dict[str, Any] = {
     "many reasons": lambda batch: Rows(batch, drop=[str(number) * 201 for number in range(4)]),
 }
 SAID = {
-    "mixed objects": "returned a DataFrame that Arrow cannot take: Arrow.*column x.*give its columns one type each",
+    "mixed objects": "returned a DataFrame that Arrow cannot convert: Arrow.*column x.*give each column one type",
     "a list": "returned a list: expected a record batch.*RecordBatch.from_pylist",
     "a bool": "returned a bool: expected a record batch",
     "an array": "Array: expected a record batch",
     "more rows": "returned 8 rows for a batch of 4: expected at most one for each; return Rows",
     "no columns": "a frame without columns",
-    "rows of fewer": "returned Rows of 3 rows for a batch of 4: expected one in each row's place",
+    "rows of fewer": "returned Rows of 3 rows for a batch of 4: expected one for each row",
     "rows of none": "returned a NoneType: expected",
     "a short mask": "drop 'x': expected 4 values, one by position for each row, found 1",
     "no mask": "drop 'x': expected a mask of true and false, found int64",

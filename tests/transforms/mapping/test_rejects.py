@@ -253,7 +253,7 @@ def test_a_route_with_the_name_of_a_folder_of_sources_is_refused(tmp_path: Path)
     base = f"{tmp_path}/in/"
     put(tmp_path / "in" / "en" / "b.jsonl", b"1\n")
     folders = RouteFolders(f"{tmp_path}/out", base, {})
-    with pytest.raises(UsageError, match=r"route 'en'.*in/en/b.jsonl; give the route another name"):
+    with pytest.raises(UsageError, match=r"route 'en'.*in/en/b.jsonl; rename the route"):
         folders.require_free("en")
     folders.require_free("de")
     put(tmp_path / "in" / "de" / "b.jsonl", b"1\n")
@@ -269,7 +269,7 @@ def test_outputs_of_a_route_and_of_sources_with_the_name_of_its_folder_are_told_
     folders.require_free("en", "_rejects/a.jsonl-0000000000.jsonl")
     with pytest.raises(UsageError, match=r"route 'en': .* because of .*out/en/a\.jsonl-0000000000\.jsonl"):
         folders.require_free("en", "en/a.jsonl-0000000000.jsonl")
-    with pytest.raises(UsageError, match="outputs cannot lie in _rejects"):
+    with pytest.raises(UsageError, match="the folder _rejects is reserved"):
         folders.require_free("", "_rejects/a.jsonl-0000000000.jsonl")
 
 
@@ -304,7 +304,7 @@ def test_a_folder_of_another_job_is_no_route(tmp_path: Path) -> None:
 
 
 def test_outputs_do_not_lie_among_the_rejects(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the folder of rejected records"):
+    with pytest.raises(UsageError, match="reserved for rejected records"):
         write(tmp_path, [1], source=Source(f"{BASE}_rejects/a.jsonl", 1, "1"))
 
 
