@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ledgerbeam.io.columns.arrow_reader import ArrowReader
-from ledgerbeam.io.columns.parquet_reader import ParquetReader
-from ledgerbeam.io.columns.reader import GroupedRows
 from ledgerbeam.io.formats.format import ShardFile
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
@@ -18,6 +15,7 @@ from ledgerbeam.io.storage.stat import FileInfo
 if TYPE_CHECKING:  # only jobs of columns import it
     import pyarrow as pa
 
+    from ledgerbeam.io.columns.reader import GroupedRows
     from ledgerbeam.io.columns.schema import JobSchema
     from ledgerbeam.io.columns.tables import TableMaker
 
@@ -41,12 +39,15 @@ class ColumnFileFormat(ABC):
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
-    reader: ClassVar[type[GroupedRows]]
-    """The reader of its files."""
 
     columns: tuple[str, ...] = ()
     schema: JobSchema | pa.Schema | None = None
     row_group_bytes: int = ROW_GROUP_BYTES
+
+    @property
+    @abstractmethod
+    def reader(self) -> type[GroupedRows]:
+        """The reader of the files."""
 
     @abstractmethod
     def encode_table(self, table: pa.Table) -> bytes:
@@ -88,9 +89,15 @@ class ParquetFormat(ColumnFileFormat):
 
     name = "parquet"
     suffixes = (".parquet", ".pq")
-    reader = ParquetReader
 
     page_bytes: int = PAGE_BYTES
+
+    @property
+    def reader(self) -> type[GroupedRows]:
+        """The reader of Parquet files."""
+        from ledgerbeam.io.columns.parquet_reader import ParquetReader  # noqa: PLC0415 - imports numpy
+
+        return ParquetReader
 
     def encode_table(self, table: pa.Table) -> bytes:
         """Return a table as a file."""
@@ -108,7 +115,13 @@ class ArrowFormat(ColumnFileFormat):
 
     name = "arrow"
     suffixes = (".arrow", ".feather")
-    reader = ArrowReader
+
+    @property
+    def reader(self) -> type[GroupedRows]:
+        """The reader of Arrow files."""
+        from ledgerbeam.io.columns.arrow_reader import ArrowReader  # noqa: PLC0415 - imports numpy
+
+        return ArrowReader
 
     def encode_table(self, table: pa.Table) -> bytes:
         """Return a table as a file."""
