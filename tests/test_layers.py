@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import ledgerbeam
@@ -137,6 +138,18 @@ def test_core_imports_no_datasets() -> None:
     core = [path for path in MODULES if path.name != "__init__.py" and not is_dataset(module_name(path))]
     found = {str(path.relative_to(ROOT)) for path in core if any(map(is_dataset, imported_modules(tree_of(path))))}
     assert found == USES_DATASETS
+
+
+def test_imports_have_no_cycle() -> None:
+    """Imports in functions and for type checkers count."""
+    names = {path: ".".join(("ledgerbeam", *path.relative_to(ROOT).with_suffix("").parts)) for path in MODULES}
+    modules = {name.removesuffix(".__init__") for name in names.values()}
+    graph = {}
+    for path, name in names.items():
+        found = (used if used in modules else used.rpartition(".")[0] for used in imported_modules(tree_of(path)))
+        graph[name.removesuffix(".__init__")] = {used for used in found if used in modules} - {name}
+    graph["ledgerbeam"] = set()  # the front imports everything when it is used
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_only_transforms_and_pipelines_import_beam() -> None:
