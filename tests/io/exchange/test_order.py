@@ -331,7 +331,7 @@ def test_values_of_types_like_those_are_ordered_as_these(given: Any, meant: Any)
     ],
 )
 def test_what_was_found_instead_of_a_key_is_said(value: Any, kind: str) -> None:
-    with pytest.raises(RecordError, match=f"found {kind}; name a value inside of it"):
+    with pytest.raises(RecordError, match=f"found {kind}; name a value in"):
         KeyOrder().encode(value)
 
 

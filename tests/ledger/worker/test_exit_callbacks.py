@@ -56,14 +56,14 @@ def test_what_raises_is_not_called_again_and_the_rest_is_left_for_the_next_call(
 
 FORKS = """
 import os, threading
-from ledgerbeam.ledger.worker import ending
+from ledgerbeam.ledger.worker import exit_callbacks
 
-ending.at_end(lambda: print("of", here, flush=True))
+exit_callbacks.at_end(lambda: print("of", here, flush=True))
 here = "the parent"
 held, go_on = threading.Event(), threading.Event()
 
 def hold():
-    with ending._lock:
+    with exit_callbacks._lock:
         held.set()
         go_on.wait()
 
@@ -73,13 +73,13 @@ held.wait()
 child = os.fork()  # while another thread holds the lock
 if child == 0:
     here = "the child"
-    ending.at_end(lambda: print("its own", flush=True))
-    ending.end_work()
+    exit_callbacks.at_end(lambda: print("its own", flush=True))
+    exit_callbacks.end_work()
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 go_on.set()
 thread.join()
-ending.end_work()
+exit_callbacks.end_work()
 """
 
 

@@ -85,7 +85,7 @@ def test_what_leads_out_of_the_folder_removes_nothing_and_stays_known(
     supersede(store, "old", "link/mine")
     write(tmp_path / "out/old", tmp_path / "victim/mine")
     (tmp_path / "out/link").symlink_to(tmp_path / "victim")
-    with pytest.raises(LedgerDamagedError, match=f"ledger {spec.ledger}: it names"):
+    with pytest.raises(LedgerDamagedError, match=f"ledger {spec.ledger}: the stale output"):
         remove_superseded(spec, store)
     assert files(tmp_path) == ["out/old", "victim/mine"]
     assert count_superseded(store) == 2

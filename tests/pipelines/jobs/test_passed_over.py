@@ -92,8 +92,8 @@ def test_what_the_job_writes_is_not_counted_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "require", "error", "reason"),
     [
-        ("a.md b.xyz", None, UsageError, r"none of the 2 names .*/a\.md: the name has no known format"),
-        ("a.parquet", recognize_indexable, NotIndexableError, "needs no other"),
+        ("a.md b.xyz", None, UsageError, r"none of the 2 matching names .*/a\.md: the name has no known format"),
+        ("a.parquet", recognize_indexable, NotIndexableError, "is its index; leave it out here"),
         ("a.md", require_shard, SourceNotFoundError, "expected shards of Shar datasets"),
     ],
 )

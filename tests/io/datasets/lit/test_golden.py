@@ -14,7 +14,7 @@ import pytest
 
 from ledgerbeam.io.datasets.lit import CODECS, LitDataset, write_lit_index
 
-ARCHIVE = Path(__file__).resolve().parents[2] / "golden" / "lit-published.tar.gz"
+ARCHIVE = Path(__file__).resolve().parents[3] / "golden" / "lit-published.tar.gz"
 MODALITIES = (
     "scene.cls",
     "semantic.seg16",
