@@ -178,7 +178,7 @@ def test_what_changed_of_a_job_is_named(place: Workspace) -> None:
 def test_the_size_of_batches_belongs_to_a_job_that_says_so(place: Workspace) -> None:
     caught = job(place, "centred", "--batch", "7", "--output", "other", "--ledger", "other")
     assert caught.status == 1
-    assert "alone than in a batch of 7" in caught.err
+    assert "returned another result when it was audited" in caught.err
     assert job(place, "centred_and_says_so", "--batch", "7").status == 0
     refused = job(place, "centred_and_says_so", "--batch", "8")
     assert (refused.status, "batch: was 7, is 8" in refused.err) == (1, True)
