@@ -295,7 +295,7 @@ def test_groups_are_those_of_the_key_that_was_scattered(folder: Path) -> None:
     with pytest.raises(UsageError, match="takes all records of a key at once: leave whole_keys=False out of Gather"):
         gather(GroupRecords(count_and_sum, "jsonl", by="k"), whole_keys=False)
     with pytest.raises(
-        UnsupportedShapeError, match=r"KeepRecords received a list for .*: expected what ReadTasks reads"
+        UnsupportedShapeError, match=r"KeepRecords received a list for .*: expected records of a bucket"
     ):
         gather(is_grouped, KeepRecords("jsonl"))
 
