@@ -25,7 +25,7 @@ from unittest import mock
 
 import ledgerbeam
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.io.storage import fetch as watch
+from ledgerbeam.io.storage import stat as watch
 from ledgerbeam.ledger import NoneTask, Task
 from ledgerbeam.ledger.lmdb import store as lmdb_store
 from ledgerbeam.ledger.model.identity import source_ids
@@ -151,7 +151,7 @@ class World:
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(lmdb_store, "time", self))
             for module in (watch, recorded):
-                stack.enter_context(mock.patch.object(module, "os", SimpleNamespace(stat=self.stat)))
+                stack.enter_context(mock.patch.object(module, "os", SimpleNamespace(**{**vars(os), "stat": self.stat})))
             locks = {name: getattr(fcntl, name) for name in dir(fcntl) if name.startswith("LOCK_")}
             for module in (run_folders, sys.modules["ledgerbeam.io.storage.publish"]):
                 stack.enter_context(mock.patch.object(module, "fcntl", SimpleNamespace(**locks, flock=self.flock)))
