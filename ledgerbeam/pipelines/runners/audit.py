@@ -267,6 +267,9 @@ class RunAudit:
         os.unlink(path)
         self._spent += cpu + (started if self._numbers == 1 else 0.0)
         node, difference, problem = answer
+        if difference and not self._store.source_urls({source}):  # replaced since the audit started
+            self._exhausted.add(source)
+            return
         if node is None:
             self._exhausted.add(source)
             self._problems += bool(problem)
