@@ -53,12 +53,17 @@ def load_extension(group: str, name: str) -> Any:
     """
     reference = BUILT_IN.get(group, {}).get(name)
     if reference is not None:
-        module, _, attribute = reference.partition(":")
-        return getattr(import_module(module), attribute)
+        return load_reference(reference)
     found = _entry_points(group)
     if name not in found:
         raise LookupError(f"{group}: no entry point {name!r}; install the package that provides it")
     return found[name].load()
+
+
+def load_reference(reference: str) -> Any:
+    """Import the object of a reference ``module:attribute``."""
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def _entry_points(group: str) -> dict[str, Any]:

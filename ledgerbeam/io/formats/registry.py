@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
+from ledgerbeam._base.extensions import load_reference
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import NotIndexableError, UsageError
 from ledgerbeam.io.compression.names import Compression, split_compression
@@ -359,8 +359,7 @@ def _with(configured: Iterable[Format]) -> Mapping[str, Format]:
 
 @cache
 def _built_in(reference: str) -> Format:
-    module, _, attribute = reference.partition(":")
-    return cast(Callable[[], Format], getattr(import_module(module), attribute))()
+    return cast(Callable[[], Format], load_reference(reference))()
 
 
 def _load(point: EntryPoint) -> Format:
