@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from ledgerbeam.io.datasets.lit import codecs
 from ledgerbeam.io.storage import client
 from ledgerbeam.pipelines.cli.parser import parse_words
 from tests.bound_calls import faults
@@ -98,7 +99,8 @@ def commands_of(words: list[str]) -> Iterator[list[str]]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty working folder, of which the modules can be imported and are forgotten afterwards."""
+    """An empty working folder. Its modules can be imported; they and what pages register are forgotten afterwards."""
+    monkeypatch.setattr(codecs, "_codecs", dict(codecs._codecs))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
