@@ -59,11 +59,7 @@ def with_progress(sources: Sequence[Source], store: LedgerStore) -> list[Pending
 
 
 def open_sources(
-    ids: Sequence[bytes],
-    urls: Sequence[str],
-    sizes: Sequence[int],
-    versions: Sequence[str],
-    store: LedgerStore,
+    ids: Sequence[bytes], urls: Sequence[str], sizes: Sequence[int], versions: Sequence[str], store: LedgerStore
 ) -> list[Source]:
     """Register the sources of a page that are not complete as open, and return them in order.
 

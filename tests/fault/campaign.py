@@ -59,13 +59,7 @@ WHOLE = ("launcher", "group")
 SOME_FAILED = 3
 """Exit status of a launcher that is done, but for failed or quarantined tasks."""
 
-POINTS = {
-    "publish.before": 8,
-    "publish.after": 8,
-    "flush.begin": 4,
-    "flush.before_commit": 4,
-    "flush.after_commit": 4,
-}
+POINTS = {"publish.before": 8, "publish.after": 8, "flush.begin": 4, "flush.before_commit": 4, "flush.after_commit": 4}
 """The named points, and the latest arrival at each at which a process is killed."""
 
 _Item = TypeVar("_Item")

@@ -97,10 +97,7 @@ def checksums() -> None:
 def durability() -> None:
     """Whatever is recorded or published asks the disk: the file first, then its folder."""
     with tempfile.TemporaryDirectory() as folder:
-        for write in (
-            lambda: ObjectFolder(folder).create("a", b"data"),
-            lambda: publish_bytes(f"{folder}/b", b"data"),
-        ):
+        for write in (lambda: ObjectFolder(folder).create("a", b"data"), lambda: publish_bytes(f"{folder}/b", b"data")):
             synced = _synced(write)
             if synced != ["file", "folder"]:
                 raise AssertionError(f"synced {synced}")

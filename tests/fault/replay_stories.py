@@ -180,8 +180,7 @@ class OutputsStory(Tale):
         """Return a leaf with a shard and its index."""
         plain = super().leaf(source, lineage).outputs[0].name
         return replace(
-            super().leaf(source, lineage),
-            outputs=tuple(_output(name, source.id) for name in (plain, f"{plain}.idx")),
+            super().leaf(source, lineage), outputs=tuple(_output(name, source.id) for name in (plain, f"{plain}.idx"))
         )
 
     def note(self) -> dict[str, Any]:

@@ -119,9 +119,7 @@ class AccountsConformance:
         store.register([source])
         first, rest = counted_leaf(source, ((0, 2),)), leaf_of(source, ((1, 2),))
         other = replace(
-            first,
-            counts=RecordCounts(5, 5, {}, {}, {"": 5}),
-            statistics={"length": Statistic("count", b"other")},
+            first, counts=RecordCounts(5, 5, {}, {}, {"": 5}), statistics={"length": Statistic("count", b"other")}
         )
         store.commit([first])
         store.commit([other])
@@ -156,11 +154,7 @@ class AccountsConformance:
         store.register([source])
         names = ["", " ", "a/b", "\0", "\udcff", "ä" * NAME_CHARACTERS, "\U0001f600", "x" * NAME_CHARACTERS]
         counts = RecordCounts(
-            3 * len(names),
-            len(names),
-            dict.fromkeys(names, 1),
-            dict.fromkeys(names, 1),
-            dict.fromkeys(names, 1),
+            3 * len(names), len(names), dict.fromkeys(names, 1), dict.fromkeys(names, 1), dict.fromkeys(names, 1)
         )
         sketches = {name: Statistic(name, bytes(range(256))) for name in names}
         leaf = replace(leaf_of(source, ((0, 2),)), records=len(names), counts=counts, statistics=sketches)
@@ -393,13 +387,7 @@ class AccountsConformance:
         expect(store, *split(source)[:3])
 
     @pytest.mark.parametrize(
-        "lineages",
-        [
-            [()],
-            [((0, 1),)],
-            [((0, 2), (0, 1)), ((1, 2),)],
-            [((0, 2), (0, 2)), ((0, 2), (1, 2)), ((1, 2),)],
-        ],
+        "lineages", [[()], [((0, 1),)], [((0, 2), (0, 1)), ((1, 2),)], [((0, 2), (0, 2)), ((0, 2), (1, 2)), ((1, 2),)]]
     )
     @pytest.mark.parametrize("open_tasks", [0, 1])
     def test_a_source_whose_tasks_fanned_out_is_withdrawn_whole(

@@ -36,15 +36,7 @@ from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, require_listed
 from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.checksums import content_checksum, content_version
-from ledgerbeam.sources import (
-    CompressedFile,
-    Cut,
-    FileSources,
-    IndexedFile,
-    PackedFiles,
-    TaskLimits,
-    Unreadable,
-)
+from ledgerbeam.sources import CompressedFile, Cut, FileSources, IndexedFile, PackedFiles, TaskLimits, Unreadable
 from ledgerbeam.sources import files as source_files
 from ledgerbeam.sources.files import _READ_BESIDE, _one_large, _reading_whole
 from ledgerbeam.sources.index_versions import own_version
@@ -139,10 +131,7 @@ def test_a_file_that_changes_at_any_step_of_its_planning_has_changed_and_gets_no
     if has_index:
         put_index(source)
     before = sorted(os.listdir(tmp_path))
-    kind = {
-        "scan_stream": (source_files, step),
-        "open_columns": (ParquetFormat, step),
-    }.get(step, (JsonlFormat, step))
+    kind = {"scan_stream": (source_files, step), "open_columns": (ParquetFormat, step)}.get(step, (JsonlFormat, step))
     real = getattr(*kind)
 
     def replacing(*asked: Any, **named: Any) -> Any:
@@ -384,12 +373,7 @@ def test_a_source_has_the_kind_that_its_name_says() -> None:
 
 @pytest.mark.parametrize(
     ("name", "counts_blanks", "cut_waits"),
-    [
-        ("a.jsonl", True, True),
-        ("a.jsonl.gz", True, True),
-        ("a.parquet", False, True),
-        ("a pack", False, False),
-    ],
+    [("a.jsonl", True, True), ("a.jsonl.gz", True, True), ("a.parquet", False, True), ("a pack", False, False)],
 )
 def test_blank_lines_are_counted_of_files_of_lines_and_what_waits_for_a_store_is_planned_beside_others(
     name: str, counts_blanks: bool, cut_waits: bool

@@ -56,10 +56,7 @@ def test_outputs_are_listed_by_name_without_their_indexes(tmp_path: Path, store:
     commit(store, Source("/in/a", 1, "1"), "a.jsonl", "a.jsonl.idx")
     version = content_version(SUM)
     out = tmp_path / "out"
-    assert listed(tmp_path, store) == [
-        (f"{out}/a.jsonl", len(LINES), version),
-        (f"{out}/b.jsonl", len(LINES), version),
-    ]
+    assert listed(tmp_path, store) == [(f"{out}/a.jsonl", len(LINES), version), (f"{out}/b.jsonl", len(LINES), version)]
 
 
 def test_only_the_route_that_is_asked_for(tmp_path: Path, store: LedgerStore) -> None:

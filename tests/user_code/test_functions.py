@@ -278,20 +278,11 @@ def test_the_parts_are_alike_in_every_process(tmp_path: Path) -> None:
 @each(
     ("source", "message"),
     [
-        (
-            "LOCK = threading.Lock()\ndef clean(r): return LOCK\n",
-            r"clean: the captured value 'LOCK' is or .* lock",
-        ),
-        (
-            "import sys\nFILE = sys.__stderr__\ndef clean(r): return FILE\n",
-            r"'FILE' .* TextIOWrapper, which other",
-        ),
+        ("LOCK = threading.Lock()\ndef clean(r): return LOCK\n", r"clean: the captured value 'LOCK' is or .* lock"),
+        ("import sys\nFILE = sys.__stderr__\ndef clean(r): return FILE\n", r"'FILE' .* TextIOWrapper, which other"),
         ("G = (x for x in 'ab')\ndef clean(r): return G\n", r"'G' is or holds a generator.*create it inside"),
         ("D = {'a': [threading.Lock()]}\ndef clean(r): return D\n", r"'D' is or holds a lock"),
-        (
-            "R = random.Random(3)\ndef clean(r): return R\n",
-            r"'R' is or holds a Random of random.*seeded",
-        ),
+        ("R = random.Random(3)\ndef clean(r): return R\n", r"'R' is or holds a Random of random.*seeded"),
         ("R = np.random.default_rng(3)\ndef clean(r): return R\n", r"'R' is or holds a Generator of numpy"),
         ("from random import random\ndef clean(r): return random()\n", r"seeded from the record"),
     ],
@@ -510,10 +501,7 @@ NAMED = [
         "def norm(x): return x\nother = norm\ndef clean(r): return other(r)\n",
         ["code clean", "code norm", "captured value 'other' of clean"],
     ),
-    (
-        "@functools.lru_cache\ndef tool(x): return x\ndef clean(r): return tool(r)\n",
-        ["code clean", "code tool"],
-    ),
+    ("@functools.lru_cache\ndef tool(x): return x\ndef clean(r): return tool(r)\n", ["code clean", "code tool"]),
     ("def clean(r): return r\nclean.k = 1\n", ["code clean", "captured value 'k' of clean"]),
     (
         "def norm(x): return x\n@functools.wraps(norm)\ndef clean(r): return r\n",
@@ -521,10 +509,7 @@ NAMED = [
     ),
     (
         "class C:\n    __slots__ = ('k', 'n')\n    def __call__(self, r): return r\nclean = C()\nclean.k = 1\n",
-        [
-            *("code class C", "code C.__call__"),
-            *("captured value '__slots__' of class C", "captured value 'k' of C"),
-        ],
+        [*("code class C", "code C.__call__"), *("captured value '__slots__' of class C", "captured value 'k' of C")],
     ),
     (
         "class C: __slots__ = ('k',)\nclass D(C):\n    def __call__(s, r): ...\nclean = D()\nclean.k = clean.n = 1\n",
@@ -649,10 +634,7 @@ def test_what_is_shared_many_times_is_followed_once() -> None:
 def test_modules_made_in_this_process_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(name: str) -> dict[str, Any]:
         names: dict[str, Any] = {"__name__": name}
-        exec(
-            "def clean(r): return r\nclass C:\n    k = 1\nclass D:\n    def __call__(self, r): ...\nd = D()\n",
-            names,
-        )
+        exec("def clean(r): return r\nclass C:\n    k = 1\nclass D:\n    def __call__(self, r): ...\nd = D()\n", names)
         return names
 
     monkeypatch.setitem(sys.modules, "fp_made", ModuleType("fp_made"))

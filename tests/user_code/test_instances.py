@@ -16,12 +16,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from ledgerbeam.errors import (
-    ChangedSourceError,
-    FunctionError,
-    StorageError,
-    UsageError,
-)
+from ledgerbeam.errors import ChangedSourceError, FunctionError, StorageError, UsageError
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.transforms import MapRecords
 from ledgerbeam.user_code import instances as user_object

@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import FunctionError, UsageError
-from ledgerbeam.user_code.objects import (
-    OF_A_GROUP,
-    check_object,
-    depends_on_batches,
-    import_callable,
-    read_values,
-)
+from ledgerbeam.user_code.objects import OF_A_GROUP, check_object, depends_on_batches, import_callable, read_values
 from tests.cases import each
 
 HERE = __name__

@@ -82,9 +82,7 @@ def _above(source_id: bytes, lineage: Lineage, count: int) -> tuple[Entry, ...]:
 
 
 def fold(
-    pending: int,
-    applied: Mapping[bytes, int] | Callable[[bytes], int | None],
-    group: Iterable[Entry],
+    pending: int, applied: Mapping[bytes, int] | Callable[[bytes], int | None], group: Iterable[Entry]
 ) -> tuple[int, list[Entry]]:
     """Apply the entries of one leaf, or of several whole leaves, to a source's count.
 

@@ -12,17 +12,7 @@ from ledgerbeam.ledger.model import values
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic, task_counts, task_statistics
 from ledgerbeam.ledger.model.counting import Terminal, check_leaf
 from ledgerbeam.ledger.model.identity import Lineage
-from ledgerbeam.ledger.model.values import (
-    checksum,
-    flag,
-    id_bytes,
-    integer,
-    lineage,
-    output_name,
-    row,
-    seconds,
-    shown,
-)
+from ledgerbeam.ledger.model.values import checksum, flag, id_bytes, integer, lineage, output_name, row, seconds, shown
 
 
 @dataclass(frozen=True, slots=True)

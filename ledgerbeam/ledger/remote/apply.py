@@ -29,13 +29,7 @@ from ledgerbeam.ledger.lmdb.tables import COMPLETED, CUTOFFS, GONE, META, RETIRE
 from ledgerbeam.ledger.model.rows import Leaf, Mark
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote.controls import Control
-from ledgerbeam.ledger.remote.cutoffs import (
-    Cutoff,
-    cutoffs,
-    hold_open,
-    may_be_early,
-    merge_cutoffs,
-)
+from ledgerbeam.ledger.remote.cutoffs import Cutoff, cutoffs, hold_open, may_be_early, merge_cutoffs
 from ledgerbeam.ledger.remote.folding import KEY_NUMBER, are_leaves_due, is_folded, mark_folded
 from ledgerbeam.ledger.remote.registration import register_sources
 from ledgerbeam.ledger.remote.segment import Segment

@@ -16,14 +16,7 @@ from typing import Any
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
 from ledgerbeam.ledger.lmdb.decoding import read_source_fields
 from ledgerbeam.ledger.lmdb.failures import failures_since
-from ledgerbeam.ledger.lmdb.sources import (
-    encode_source,
-    number_of_retired,
-    numbers_of,
-    put_retired,
-    retire,
-    withdraw,
-)
+from ledgerbeam.ledger.lmdb.sources import encode_source, number_of_retired, numbers_of, put_retired, retire, withdraw
 from ledgerbeam.ledger.lmdb.tables import RETIRED, SOURCES, URLS, Transaction
 from ledgerbeam.ledger.model.identity import url_key
 from ledgerbeam.ledger.model.task import Source

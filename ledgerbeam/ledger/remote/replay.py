@@ -21,13 +21,7 @@ from ledgerbeam.ledger.model.claims import CLAIMS
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.model.values import decode, encode, integer, mapping, rows, shown, text
 from ledgerbeam.ledger.remote import apply as sidecar
-from ledgerbeam.ledger.remote.controls import (
-    JOB_NAME,
-    control_number,
-    decode_control,
-    decode_ledger,
-    number_gap_error,
-)
+from ledgerbeam.ledger.remote.controls import JOB_NAME, control_number, decode_control, decode_ledger, number_gap_error
 from ledgerbeam.ledger.remote.cutoffs import note_overwritten
 from ledgerbeam.ledger.remote.folding import (
     UnnamedOutputs,

@@ -66,9 +66,7 @@ def test_what_changed_while_it_was_listed_is_out_of_date_once_what_it_has_become
     assert store.stale_outputs() == [output.name for output in leaf_of(A).outputs]
 
 
-def test_a_source_that_comes_in_late_replaces_what_was_registered_before_it_and_nothing_after(
-    store: LmdbStore,
-) -> None:
+def test_a_source_that_comes_in_late_replaces_what_was_registered_before_it_and_nothing_after(store: LmdbStore) -> None:
     registered(store, [B], 1)
     newer = plain("a", "3")
     registered(store, [newer], 5)

@@ -386,12 +386,7 @@ def test_of_names_that_no_record_has_any_more_nothing_is_kept(store: LmdbStore) 
 
 
 @pytest.mark.parametrize(
-    "row",
-    [
-        ["a", 1, 7, 1, 0, 0, "00" * 16],
-        ["a", 1, "x", 1, 0, 0, 7, "00" * 16],
-        ["a", 1, 7, 1, 0, 0, "", "00" * 16],
-    ],
+    "row", [["a", 1, 7, 1, 0, 0, "00" * 16], ["a", 1, "x", 1, 0, 0, 7, "00" * 16], ["a", 1, 7, 1, 0, 0, "", "00" * 16]]
 )
 def test_a_content_that_is_named_by_no_text_is_damage(store: LmdbStore, row: list[object]) -> None:
     store._write(lambda txn: txn.put(OUTPUTS, bytes(32), encode(row)))

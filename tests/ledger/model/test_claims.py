@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerbeam.ledger.model.claims import (
-    Claims,
-    Span,
-    decode_claims,
-    encode_claims,
-    merged,
-    order_key,
-    rank,
-)
+from ledgerbeam.ledger.model.claims import Claims, Span, decode_claims, encode_claims, merged, order_key, rank
 from tests.cases import each
 
 ONE, TWO = b"1" * 16, b"2" * 16

@@ -318,12 +318,7 @@ def test_counts_of_a_leaf_are_special_if_they_say_more_than_its_records(
 
 @pytest.mark.parametrize(
     ("more", "row"),
-    [
-        ({}, []),
-        ({"nulled": 4}, [4]),
-        ({"route": "de"}, [0, "de"]),
-        ({"nulled": 4, "route": "de"}, [4, "de"]),
-    ],
+    [({}, []), ({"nulled": 4}, [4]), ({"route": "de"}, [0, "de"]), ({"nulled": 4, "route": "de"}, [4, "de"])],
 )
 def test_the_row_of_an_output_is_no_longer_than_what_it_says(more: dict[str, Any], row: list[Any]) -> None:
     output = Output("a", 1, "x", 2, 3, **more)

@@ -142,10 +142,7 @@ CASES: dict[str, tuple[Step, Step, list[str]]] = {
     ),
     "by segments for which two new snapshots stand": (
         lambda it: (it.segment("one", "x", "y"), it.segment("two", "x")),
-        lambda it: (
-            it.snapshot("a", ["one", "unseen"], naming()),
-            it.snapshot("b", ["two", "other"], naming("y")),
-        ),
+        lambda it: (it.snapshot("a", ["one", "unseen"], naming()), it.snapshot("b", ["two", "other"], naming("y"))),
         ["y"],
     ),
     "by a snapshot beside one that tells of its deletion": (

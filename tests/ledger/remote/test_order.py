@@ -391,11 +391,7 @@ def test_what_a_leaf_that_does_not_count_had_published_is_superseded_with_its_nu
     environment = store.parts()[1]
     old, new = plain(version="1"), plain(version="2")
     published = Leaf(old.id, (), "published", (Output("old", 1, "x", 1),))
-    made = [
-        Segment(1, 1.0, sources=[old]),
-        Segment(3, 1.0, sources=[new]),
-        Segment(2, 1.0, leaves=[published]),
-    ]
+    made = [Segment(1, 1.0, sources=[old]), Segment(3, 1.0, sources=[new]), Segment(2, 1.0, leaves=[published])]
     for number, segment in enumerate(made):
         environment.write(
             lambda txn, name=f"{number}", segment=segment: sidecar.fold_segment(txn, name, segment)  # type: ignore[misc]
@@ -424,9 +420,7 @@ def test_cutoffs_merge_in_any_order(parts: list[tuple[int, int, int]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("late", "least"),
-    [(Cutoff(5, comebacks=(7,)), 6), (Cutoff(forgotten=5), 5)],
-    ids=["replaced", "forgotten"],
+    ("late", "least"), [(Cutoff(5, comebacks=(7,)), 6), (Cutoff(forgotten=5), 5)], ids=["replaced", "forgotten"]
 )
 def test_what_comes_in_late_rules_registrations_out_as_if_it_had_been_known(late: Cutoff, least: int) -> None:
     known = Cutoff(3, comebacks=(4,))

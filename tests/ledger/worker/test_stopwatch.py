@@ -158,12 +158,7 @@ def test_two_kinds_of_work_that_take_turns_share_the_time_as_in_their_first_turn
     clock.now += 7
     found = left(tmp_path)
     assert {part: seconds for part, seconds in found.seconds.items() if seconds} == pytest.approx(
-        {
-            "function": 300,
-            "encode": 100,
-            "read": 50,
-            "wait": 7,
-        }
+        {"function": 300, "encode": 100, "read": 50, "wait": 7}
     )
     assert found.cpu["encode"] == pytest.approx(50)
     assert found.cpu["wait"] == pytest.approx(3.5)
