@@ -16,7 +16,7 @@ from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import Job, compact
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES

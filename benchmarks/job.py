@@ -21,7 +21,7 @@ from benchmarks.measured import Measured, measure
 from benchmarks.peer import PEERS_REMEDY, ROOT, peer_python
 from benchmarks.table import Row, absent_row, most_row
 from ledgerbeam.io.storage.client import filesystem
-from ledgerbeam.ledger.model.runs import MEASURED
+from ledgerbeam.ledger.model.rows import MEASURED
 from tests.servers import s3
 
 TITLE = f"Whole jobs: JSONL in 8 files, a function of 7 us a record, {PROCESSES} processes, start-up included"

@@ -21,7 +21,7 @@ from ledgerbeam.io import write_index  # noqa: E402
 from ledgerbeam.io.index.newlines import build_jsonl_index  # noqa: E402
 from ledgerbeam.io.listing.pages import list_pages  # noqa: E402
 from ledgerbeam.ledger import Job, Source, Task  # noqa: E402
-from ledgerbeam.ledger.places import open_local_store  # noqa: E402
+from ledgerbeam.ledger.opening import open_local_store  # noqa: E402
 from ledgerbeam.ledger.worker.writer import close_shared_writers  # noqa: E402
 from ledgerbeam.transforms import CommitTasks, PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: E402
 from ledgerbeam.transforms.chain.base import ChainValues, give_values  # noqa: E402

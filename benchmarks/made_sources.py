@@ -13,7 +13,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, Output, Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 
 PAGE = 10_000
 MADE_AT_ONCE = 500_000

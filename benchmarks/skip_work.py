@@ -14,7 +14,7 @@ from benchmarks.serve import serve
 from ledgerbeam.io.listing.pages import Page, list_pages
 from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.model.identity import source_ids
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.selection import open_sources
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.listing import JobListing

@@ -31,8 +31,8 @@ from ledgerbeam.iterators import IteratorNode, OrderedNode, resolve_iterator_sou
 from ledgerbeam.iterators.node import walk
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import Cut, Opened, SourceKind, TaskLimits
-from ledgerbeam.sources.index_versions import index_of, own_version
-from ledgerbeam.user_code.errors import describe_error, is_interrupt
+from ledgerbeam.sources.listing import index_of, own_version
+from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference, import_object
 
 GRAPH_SCHEME = "graph://"

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from ledgerbeam.ledger.model.identity import ROOT as ROOT
     from ledgerbeam.ledger.model.job import Job as Job
     from ledgerbeam.ledger.model.job import OnJobChange as OnJobChange
-    from ledgerbeam.ledger.model.manifest import DatasetManifest as DatasetManifest
-    from ledgerbeam.ledger.model.manifest import OutputShard as OutputShard
-    from ledgerbeam.ledger.model.manifest import dataset_manifest as dataset_manifest
     from ledgerbeam.ledger.model.rows import Output as Output
     from ledgerbeam.ledger.model.rows import Totals as Totals
     from ledgerbeam.ledger.model.store import LedgerStore as LedgerStore
@@ -30,9 +27,12 @@ if TYPE_CHECKING:
     from ledgerbeam.ledger.model.task import Task as Task
     from ledgerbeam.ledger.remote.compaction import Compaction as Compaction
     from ledgerbeam.ledger.remote.compaction import compact as compact
-    from ledgerbeam.ledger.remote.objects import Objects as Objects
-    from ledgerbeam.ledger.statistics import MergedStatistic as MergedStatistic
-    from ledgerbeam.ledger.statistics import merged_statistics as merged_statistics
+    from ledgerbeam.ledger.remote.segment import Objects as Objects
+    from ledgerbeam.ledger.summaries import DatasetManifest as DatasetManifest
+    from ledgerbeam.ledger.summaries import MergedStatistic as MergedStatistic
+    from ledgerbeam.ledger.summaries import OutputShard as OutputShard
+    from ledgerbeam.ledger.summaries import dataset_manifest as dataset_manifest
+    from ledgerbeam.ledger.summaries import merged_statistics as merged_statistics
 
 __all__ = [
     "ROOT",
@@ -64,16 +64,16 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
         __name__,
         {
             "Compaction": "remote.compaction",
-            "DatasetManifest": "model.manifest",
+            "DatasetManifest": "summaries",
             "FailedTask": "model.task",
             "Job": "model.job",
             "LedgerStore": "model.store",
-            "MergedStatistic": "statistics",
+            "MergedStatistic": "summaries",
             "NoneTask": "model.task",
-            "Objects": "remote.objects",
+            "Objects": "remote.segment",
             "OnJobChange": "model.job",
             "Output": "model.rows",
-            "OutputShard": "model.manifest",
+            "OutputShard": "summaries",
             "ROOT": "model.identity",
             "RecordCounts": "model.accounts",
             "Source": "model.task",
@@ -81,9 +81,9 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
             "Task": "model.task",
             "Totals": "model.rows",
             "compact": "remote.compaction",
-            "dataset_manifest": "model.manifest",
+            "dataset_manifest": "summaries",
             "entries": "model.counting",
             "fold": "model.counting",
-            "merged_statistics": "statistics",
+            "merged_statistics": "summaries",
         },
     )

@@ -1,18 +1,25 @@
-"""Opening a ledger in a local folder or on an object store.
+"""Opening a ledger in a local folder or on an object store; and the sidecar folder of a remote ledger.
 
 Modules for remote ledgers are imported on first use, so that local ledgers open faster.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import stat
+import tempfile
+from hashlib import blake2b
+
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Options
 from ledgerbeam.io.native import set_crash_message
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.model.store import LedgerSink
-from ledgerbeam.ledger.places import open_local_store, sidecar_folder
+from ledgerbeam.ledger.lmdb.files import DATA_FILE, refuse_network_filesystem
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.store import LedgerSink, LedgerStore
 from ledgerbeam.ledger.worker.run_folders import RunFolders
 
 
@@ -83,3 +90,129 @@ def run_folders(store: LedgerStore) -> RunFolders:
     """Return the run folders of a ledger on this host: in the ledger's folder, or in the sidecar of a remote ledger."""
     url = store.url
     return RunFolders(url if is_local(url) else sidecar_folder(url), store.ledger_id())
+
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def open_local_store(
+    url: str, *, create: bool, read_only: bool = False, job: str | None = None, run: str = ""
+) -> LedgerStore:
+    """Open a local ledger.
+
+    Args:
+        url: Local path of its folder, or a ``file://`` URL.
+        create: Whether to create the ledger if it does not exist.
+        read_only: Whether to open it for reading only; this also works while a job runs.
+        job: Fingerprint that the ledger must have at each commit through this store. None checks nothing until
+            `LedgerStore.open_job` is called.
+        run: Id of the run whose work is recorded; empty for the newest run.
+
+    Raises:
+        UsageError: The URL is remote, the folder is on a network filesystem, or it holds other files.
+        LedgerNotFoundError: The ledger does not exist, and `create` is false.
+        LedgerVersionError: Another version of ledgerbeam wrote it.
+        LedgerDamagedError: The folder holds something else, or the ledger is damaged.
+        StorageError: Permission is missing.
+        DiskFullError: The disk has no room for a new ledger.
+    """
+    path = local_path(url)
+    if create and read_only:
+        raise UsageError(f"ledger {path}: it cannot be created and be read only; pass only one of create and read_only")
+    store = LmdbStore(path, read_only=read_only, job=job, run=run)
+    store.open(create=create)
+    return store
+
+
+def ledger_exists(url: str) -> bool:
+    """Return whether the folder has a data file that is not empty. Raises UsageError for a remote URL."""
+    try:
+        return os.path.getsize(os.path.join(local_path(url), DATA_FILE)) > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def local_path(url: str) -> str:
+    """Return the absolute local path of a ledger's URL.
+
+    Raises:
+        UsageError: The URL is empty or remote.
+    """
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme != "file":
+        raise UsageError(
+            f"ledger {url}: expected the path of a local folder, found the scheme {scheme}://; open a remote ledger "
+            "with ledgerbeam.ledger.opening.open_store"
+        )
+    path = rest if separator else url
+    if not path:
+        raise UsageError("the URL of a ledger is empty; give the path of a local folder")
+    return os.path.abspath(path)
+
+
+def sidecar_folder(url: str) -> str:
+    """Return the sidecar of a remote ledger: the local folder with this host's copy of the ledger.
+
+    The sidecar is below ``$LEDGERBEAM_CACHE``, else below ``$XDG_CACHE_HOME/ledgerbeam`` or ``~/.cache/ledgerbeam``. If
+    this is on a network filesystem or not writable, the sidecar is below the system's temporary folder. A lost sidecar
+    costs only time.
+
+    Args:
+        url: Canonical URL of the ledger.
+
+    Raises:
+        UsageError: No such folder can be used, or another user can change a part of its path.
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rpartition("://")[2])[-40:].strip("-")
+    name = f"{name}-{blake2b(url.encode(), digest_size=8).hexdigest()}"
+    home = os.environ.get("LEDGERBEAM_CACHE")
+    if home:
+        return _below(os.path.abspath(home), name, url)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    root = os.path.join(cache, "ledgerbeam")
+    if _is_usable(root):
+        return _below(root, name, url)
+    root = os.path.join(tempfile.gettempdir(), f"ledgerbeam-{os.geteuid()}")
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(root, 0o700)
+        refuse_network_filesystem(root)
+        found = os.lstat(root)
+    except (OSError, UsageError) as error:
+        raise UsageError(
+            f"ledger {url}: no local folder can hold its sidecar ({error}); set LEDGERBEAM_CACHE to a folder on a "
+            "local disk"
+        ) from error
+    # Any user can create this name in the temporary folder first, also as a link to another place.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+        raise _unsafe(url, root, found, "a folder that only this user can change")
+    return _below(root, name, url)
+
+
+def _is_usable(root: str) -> bool:
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        refuse_network_filesystem(root)
+    except (OSError, UsageError):
+        return False
+    return os.access(root, os.W_OK | os.X_OK)
+
+
+def _below(root: str, name: str, url: str) -> str:
+    """Return the folder of a sidecar below its root. Raises UsageError if another user's link is on the path."""
+    folder = os.path.join(root, "sidecars", name)
+    for path in (root, os.path.dirname(folder), folder):
+        try:
+            found = os.lstat(path)
+        except OSError:
+            continue  # it does not exist yet and will be ours; other errors are raised when the ledger is opened
+        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+            raise _unsafe(url, path, found, "a folder, or a link of this user")
+    return folder
+
+
+def _unsafe(url: str, path: str, found: os.stat_result, expected: str) -> UsageError:
+    return UsageError(
+        f"ledger {url}: its sidecar is below {path}: expected {expected}, found {stat.filemode(found.st_mode)} of user "
+        f"{found.st_uid}; set LEDGERBEAM_CACHE to a folder of your own on a local disk"
+    )

@@ -1,4 +1,4 @@
-"""Sources of a listing that have work left, looked up in the ledger page by page."""
+"""Sources of a listing that have work left, looked up in the ledger page by page; and requests for audits of tasks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import not_
+from typing import NamedTuple
 
 from ledgerbeam.ledger.model.counting import is_done
+from ledgerbeam.ledger.model.rows import Output
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS, LedgerStore
 from ledgerbeam.ledger.model.task import Source, Task
 
@@ -105,3 +107,38 @@ def _pages(packs: Iterable[Source]) -> Iterator[list[Source]]:
             page, members = [], 0
     if page:
         yield page
+
+
+@dataclass(frozen=True)
+class AuditRequest:
+    """A request to audit one finished task of a source.
+
+    Attributes:
+        source: The source with its finished tasks.
+        is_complete: Whether all of its tasks are finished.
+        outputs: The recorded outputs of the source.
+        audited: Nodes of the tasks that were audited before.
+        newest: Whether to take the last finished task of the source; else the first.
+        seconds: Longest time for mapping records. At least one record is mapped. None maps all records of the task.
+    """
+
+    source: PendingSource
+    is_complete: bool
+    outputs: tuple[Output, ...]
+    audited: frozenset[bytes] = frozenset()
+    newest: bool = False
+    seconds: float | None = None
+
+
+class AuditAnswer(NamedTuple):
+    """The result of an audit.
+
+    Attributes:
+        node: The audited task; None if the source has no task left to audit.
+        difference: How its results differ; empty if they are the same.
+        problem: Why the task could not be computed again; empty if it could.
+    """
+
+    node: bytes | None = None
+    difference: str = ""
+    problem: str = ""

@@ -20,9 +20,8 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.ledger import Source
-from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.sources.forms import FILE_SHIFT, RecordBlocks
 from ledgerbeam.sources.kind import BUCKET_SCHEME, Cut, Opened, SourceKind, TaskLimits
-from ledgerbeam.sources.placed import FILE_SHIFT
 
 _BASE = f"{BUCKET_SCHEME}/"
 

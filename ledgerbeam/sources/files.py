@@ -34,7 +34,6 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.io.storage.web import takes_ranges
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.forms import FORMS, Form, RecordForm
-from ledgerbeam.sources.index_versions import index_of
 from ledgerbeam.sources.kind import (
     Cut,
     Opened,
@@ -52,6 +51,7 @@ from ledgerbeam.sources.kind import (
     require_content,
     with_file_marks,
 )
+from ledgerbeam.sources.listing import index_of
 
 _log = library_logger(__name__)
 

@@ -1,24 +1,38 @@
-"""The forms in which the records of a task are read: Python objects, a table, or with their places."""
+"""The records of a task in memory, and the forms in which they are read: Python objects, a table, or with their places.
+
+They are decoded in blocks where a consumer takes blocks, else a list. Exchanges read records with their places in their
+files, and as bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
-from ledgerbeam.errors import UsageError
+import orjson
+
+from ledgerbeam._base.lazy import NDArray, np
+from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader
 from ledgerbeam.io.columns.partial import PartialTable
-from ledgerbeam.io.formats.blocks import DataReader, HeldBlock, LineBlocks, gives_blocks
+from ledgerbeam.io.exchange.payloads import are_json_text, payload_of
+from ledgerbeam.io.formats.base import changed_span
+from ledgerbeam.io.formats.blocks import Blocks, DataReader, HeldBlock, LineBlocks, gives_blocks
 from ledgerbeam.io.formats.format import StreamSpan, TableFormat, fits
 from ledgerbeam.io.formats.streamed import decode_each
-from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.io.index.newlines import count_lines
+from ledgerbeam.io.index.reader import RawRecord
+from ledgerbeam.io.json_values import exact, holds_wide
+from ledgerbeam.io.lines.held_lines import HeldLines
+from ledgerbeam.io.lines.json_lines import JsonLines
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.lines.jsonl_reader import decode_line
 from ledgerbeam.sources.kind import unreadable
-from ledgerbeam.sources.placed import PlacedForm
 
-if TYPE_CHECKING:  # only jobs that read columns import it
+if TYPE_CHECKING:
     import pyarrow as pa
-
 
 RecordForm: TypeAlias = Literal["records", "arrow", "placed"]
 """Form of the records of a task: Python objects, a `pyarrow.Table` whose rows are the records, or `PlacedRecords`."""
@@ -159,6 +173,223 @@ def _not_as_tables(kind: Format, url: str) -> UsageError:
 def _data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:
     found: tuple[StreamSpan, bytes] = reader.read_data(start, stop)
     return found
+
+
+@dataclass(eq=False)
+class RecordBlocks:
+    """The records of a task, whose bytes are in memory. Every pass decodes them again, so that never all are held.
+
+    Attributes:
+        parts: Consecutive records.
+        each: Whether an `Unreadable` takes the place of each record that cannot be decoded; else a pass raises the
+            error there.
+        passed: Number of records of the last complete pass; None before.
+    """
+
+    parts: Sequence[Blocks]
+    each: bool = False
+    passed: int | None = field(default=None, init=False)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Start a pass: yield the records in order, in lists.
+
+        Raises:
+            SourceError: A record cannot be decoded; also IndexMismatchError, like `Blocks`.
+        """
+        passed = 0
+        for part in self.parts:
+            for block in part.decoded(each=self.each):
+                passed += len(block)
+                yield unreadable(block) if self.each else block
+        self.passed = passed
+
+    def marking(self) -> Self:
+        """Return the same records, with marks for records that cannot be decoded."""
+        return replace(self, each=True)
+
+    def listed(self) -> list[Any]:
+        """Return all records; raises like a pass."""
+        return list(chain.from_iterable(self))
+
+
+def blocks_of(records: Any) -> Iterable[Sequence[Any]]:
+    """Return the records of a task as blocks; a list is one block."""
+    return records if isinstance(records, RecordBlocks) else [records]
+
+
+def listed(records: Any) -> Any:
+    """Return blocks as a list of all their records, raising like a pass; return other records unchanged."""
+    return records.listed() if isinstance(records, RecordBlocks) else records
+
+
+FILE_SHIFT = 40
+"""Bits of the place of a record of a pack: the number of its file is above this bit, its number in the file below."""
+
+
+@dataclass(frozen=True)
+class PlacedPart:
+    """Records of one file, in order.
+
+    Attributes:
+        url: The file.
+        numbers: Numbers of the records in the file, ascending.
+        values: The records; None if they are lines of JSON.
+        lines: The undecoded lines; None if the records are of another format.
+        span: The lines of the file, blank ones included; None for records of another format.
+    """
+
+    url: str
+    numbers: NDArray[np.uint64]
+    values: Sequence[Any] | None
+    lines: HeldLines | None = None
+    span: StreamSpan | None = None
+
+    @classmethod
+    def of_results(cls, name: str, records: Any) -> Self:
+        """Return the results of a function for a task, numbered from 0.
+
+        Args:
+            name: Name of the task.
+            records: The results, a sequence.
+        """
+        numbers = np.arange(len(records), dtype=np.uint64)
+        if not isinstance(records, JsonLines):
+            return cls(name, numbers, records)
+        lines = HeldLines(records.data, records.offsets[:-1], records.offsets[1:] - np.uint64(1))
+        return cls(name, numbers, None, lines, StreamSpan(0, len(lines), 0, len(records.data)))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def records(self) -> Iterator[Any]:
+        """Yield the records; lines are decoded one by one.
+
+        Raises:
+            RecordError: A line is not JSON; the message names it.
+        """
+        if self.lines is None:
+            yield from self.values or ()
+            return
+        wide, place = holds_wide(self.lines.data), 0
+        try:
+            for place, line in enumerate(self.lines):  # noqa: B007 - used by the error
+                value = orjson.loads(line)
+                yield exact(line, value) if wide else value
+        except orjson.JSONDecodeError:
+            self._require_json(place)
+            raise
+
+    def payloads(self) -> Sequence[bytes]:
+        """Return the records as bytes; lines unchanged, without a copy.
+
+        Raises:
+            RecordError: JSON cannot hold a record, or a line would be taken for another format; the message names it.
+        """
+        if self.lines is not None:
+            are_text = are_json_text(self.lines.first_bytes())
+            if not are_text.all():
+                self._require_json(int(are_text.argmin()))
+            return self.lines
+        found: list[bytes] = []
+        try:
+            found.extend(map(payload_of, self.values or ()))
+        except RecordError as error:
+            raise RecordError(f"{self.url}: record {int(self.numbers[len(found)])}: {error}") from error
+        return found
+
+    def _require_json(self, place: int) -> None:
+        """Raise RecordError, with its number and place in the file, if a line is not JSON."""
+        lines = self.lines or HeldLines.split(b"")
+        start = 0 if self.span is None else self.span.start + lines.start(place)
+        decode_line(lines[place], self.url, int(self.numbers[place]), start)
+
+
+class PlacedRecords(Sequence[Any]):
+    """The records of a task: of one file, or of the files of a pack.
+
+    Attributes:
+        parts: The records of each file.
+    """
+
+    def __init__(self, parts: Sequence[PlacedPart]) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __getitem__(self, item: Any) -> Any:
+        return [record for part in self.parts for record in part.records()][item]
+
+    @property
+    def places(self) -> NDArray[np.uint64]:
+        """A number for each record: its number in its file, in a pack with the number of the file above it."""
+        found = [part.numbers + (np.uint64(file << FILE_SHIFT)) for file, part in enumerate(self.parts)]
+        return np.concatenate(found) if found else np.zeros(0, np.uint64)
+
+
+class PlacedForm:
+    """Reads the records of spans with their places; see `forms.Form`."""
+
+    def require(self, kind: Format, url: str) -> None:
+        """Accept every format."""
+
+    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
+        """Return whether `span` only fetches the lines of a span."""
+        del reader
+        return isinstance(kind, JsonlFormat)
+
+    def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> PlacedRecords:
+        """Return the records `[start, stop)` of a source with an index."""
+        if isinstance(kind, JsonlFormat):
+            span, data = _read_data(reader, start, stop)
+            return PlacedRecords([_lines(data, reader.url, span)])
+        records = reader.read_span(start, stop)
+        if len(records) == stop - start:
+            return PlacedRecords([PlacedPart(reader.url, np.arange(start, stop, dtype=np.uint64), records)])
+        return PlacedRecords([_numbered(reader.url, records, reader.read_raw(start, stop))])
+
+    def rows(self, reader: ColumnReader, start: int, stop: int) -> PlacedRecords:
+        """Return the records `[start, stop)` of a columnar source."""
+        numbers = np.arange(start, stop, dtype=np.uint64)
+        return PlacedRecords([PlacedPart(reader.url, numbers, reader.read_span(start, stop))])
+
+    def split(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> PlacedRecords:
+        """Return consecutive records from bytes in memory."""
+        if isinstance(kind, JsonlFormat):
+            return PlacedRecords([_lines(data, url, span or StreamSpan(0, count_lines(data), 0, len(data)))])
+        records = kind.split(data, url, span)
+        if span is None or len(records) == span.records:
+            first = 0 if span is None else span.record
+            numbers = np.arange(first, first + len(records), dtype=np.uint64)
+            return PlacedRecords([PlacedPart(url, numbers, records)])
+        return PlacedRecords([_numbered(url, records, kind.split_raw(data, url, span))])
+
+    def joined(self, parts: Sequence[PlacedRecords]) -> PlacedRecords:
+        """Return the records of several sources together."""
+        return PlacedRecords([part for records in parts for part in records.parts])
+
+    span_each, rows_each, split_each = span, rows, split  # a record that cannot be decoded fails its task
+
+
+def _read_data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:
+    found: tuple[StreamSpan, bytes] = reader.read_data(start, stop)
+    return found
+
+
+def _lines(data: bytes, url: str, span: StreamSpan) -> PlacedPart:
+    """Return the lines in memory, without blank ones."""
+    lines = HeldLines.split(data)
+    if len(lines) != span.records:
+        raise changed_span(url, span)
+    numbers = np.arange(span.record, span.record + len(lines), dtype=np.uint64)
+    blank = lines.blank()
+    if blank.any():
+        lines, numbers = lines.at(~blank), numbers[~blank]
+    return PlacedPart(url, numbers, None, lines, span)
+
+
+def _numbered(url: str, records: Sequence[Any], raw: Iterable[RawRecord]) -> PlacedPart:
+    return PlacedPart(url, np.array([one.record for one in raw], np.uint64), records)
 
 
 FORMS: dict[RecordForm, Form] = {"records": _Records(), "arrow": _Tables(), "placed": PlacedForm()}

@@ -24,9 +24,9 @@ from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, changed_error, stat
 from ledgerbeam.ledger import Source, Task
-from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum
-from ledgerbeam.sources.index_versions import own_version
-from ledgerbeam.user_code.errors import message_of
+from ledgerbeam.ledger.model.identity import checksum_of, content_checksum
+from ledgerbeam.sources.listing import own_version
+from ledgerbeam.user_code.guards import message_of
 
 BUCKET_SCHEME = "bucket://"
 """Scheme of URLs of buckets. Such a URL cannot be read; the tables of an exchange have the places of its slices."""

@@ -30,14 +30,14 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.model.packing import pack_sources
+from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources.files import FileSources
+from ledgerbeam.sources.forms import FILE_SHIFT, PlacedPart, PlacedRecords
 from ledgerbeam.sources.kind import Cut, Opened, SourceKind, StreamReader, TaskLimits
-from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import SourceListing
 
 if TYPE_CHECKING:  # only jobs of flows need it at run time
-    from ledgerbeam.sources.recorded import RecordedListing
+    from ledgerbeam.sources.listing import RecordedListing
 
 
 LIST_SCHEME = "drops://"

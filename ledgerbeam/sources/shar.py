@@ -25,7 +25,7 @@ from ledgerbeam.sources.kind import (
     plan_spans,
     with_file_marks,
 )
-from ledgerbeam.user_code.errors import message_of
+from ledgerbeam.user_code.guards import message_of
 
 
 @dataclass(frozen=True)

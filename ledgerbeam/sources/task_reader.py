@@ -16,7 +16,7 @@ from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.storage.stat import Marks, SourceWatch
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import Source, Task
-from ledgerbeam.sources.blocks import RecordBlocks, listed
+from ledgerbeam.sources.forms import RecordBlocks, listed
 from ledgerbeam.sources.kind import Opened, SourceKind, Sources
 
 OPEN_READERS = 16

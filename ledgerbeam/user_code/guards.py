@@ -1,4 +1,7 @@
-"""Guards around user code: it must not end the launcher, and its forked children must not do a worker's work.
+"""Protection from user code: its exceptions become bounded texts, it does not end the launcher, and its forks end.
+
+The methods of an exception's class are not trusted: attributes and texts are read by methods of the built-in types, and
+classes by `type`, since `isinstance` also asks the object.
 
 A forked child that returns from the function has the stack of the worker or the launcher, but none of its threads. It
 would map the other records, and publish and record them a second time, or wait forever for something that only the
@@ -8,11 +11,16 @@ worker has.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Never, NoReturn
+
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger.model.task import FailedTask, Task
 
 _lock = threading.Lock()
 _real: Any = os._exit
@@ -94,3 +102,89 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+MOST_CHARACTERS = 2000
+"""Largest length of an exception's text; the rest is cut."""
+
+_NAME_CHARACTERS = 100
+
+_IMPORT = "<frozen importlib."
+"""Prefix of the file names of Python's import system."""
+
+
+def ignore_interrupt(*_: Any) -> None:
+    """Ignore SIGINT in a process that another process ends. Unlike SIG_IGN, child processes do not inherit it."""
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an exception comes from Ctrl-C; if not, a function has raised it.
+
+    Only a main thread gets Ctrl-C, unless its process ignores SIGINT.
+    """
+    return (
+        issubclass(type(error), KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, ignore_interrupt)
+    )
+
+
+def is_break(error: BaseException) -> bool:
+    """Return whether an exception, or the one that a `FunctionError` wraps, would have ended the worker."""
+    raised = error.__cause__ if type(error) is FunctionError else error
+    return raised is not None and not issubclass(type(raised), Exception)
+
+
+def error_name(error: BaseException) -> str:
+    """Return the name of an exception's class, in one short line."""
+    return _plain(type.__dict__["__name__"].__get__(type(error)), _NAME_CHARACTERS).replace("\n", " ")
+
+
+def describe_error(error: BaseException) -> str:
+    """Return ``KeyError: 'text' (at cleaning.py:12)``, for an exception with any methods.
+
+    The place is left out if Python's import system raised the exception, as for a syntax error, whose text has the
+    file.
+    """
+    place = last_frame(error)
+    what = f"{error_name(error)}: {message_of(error)}"
+    return what if place.startswith(_IMPORT) else f"{what} (at {place})"
+
+
+def message_of(error: BaseException) -> str:
+    """Return the text of an exception, cut, with characters that are not Unicode escaped."""
+    try:
+        return _plain(str(error), MOST_CHARACTERS)
+    except BaseException as second:  # noqa: BLE001 - the exception's text is computed by user code
+        return f"(its text cannot be had: {error_name(second)})"
+
+
+def last_frame(error: BaseException) -> str:
+    """Return ``file:line`` of where `error` was raised."""
+    frames = traceback.StackSummary.extract(
+        traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)), limit=-1, lookup_lines=False
+    )
+    return _plain(f"{frames[-1].filename}:{frames[-1].lineno}", MOST_CHARACTERS) if frames else "unknown place"
+
+
+def raised_at(error: BaseException) -> str:
+    """Return ``package/file.py:line`` of the place where `error` was raised, independent of the installation folder."""
+    frames = list(traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)))
+    if not frames:
+        return ""
+    frame, line = frames[-1]
+    module, parts = frame.f_globals.get("__name__"), frame.f_code.co_filename.split(os.sep)
+    depth = 1 + (module.count(".") if type(module) is str else 0) + (parts[-1] == "__init__.py")
+    return _plain(f"{'/'.join(parts[-depth:])}:{line}", MOST_CHARACTERS)
+
+
+def failed_by(error: BaseException, task: Task, message: str) -> FailedTask:
+    """Return the marker of a task that ended with `error`; its reason is the name of the exception's class."""
+    return FailedTask(task, error_name(error), message, broke=is_break(error))
+
+
+def _plain(text: str, most: int) -> str:
+    """Cut a text, and escape characters that are not Unicode."""
+    length = str.__len__(text)
+    cut = str.encode(str.__getitem__(text, slice(0, most)), "utf-8", "backslashreplace").decode()
+    return cut if length <= most else f"{cut} ... ({length:,} characters)"

@@ -18,8 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.user_code.errors import describe_error, is_interrupt
-from ledgerbeam.user_code.guards import no_exit
+from ledgerbeam.user_code.guards import describe_error, is_interrupt, no_exit
 
 SAFE_PATH = "ledgerbeam"
 """Value of the environment variable PYTHONSAFEPATH that keeps the working folder off the import path of Python

@@ -24,7 +24,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger.model.part_texts import note_text
+from ledgerbeam.ledger.model.job import note_text
 from ledgerbeam.user_code.analysis import EVERY, STAR, exported_names, imported_modules
 from ledgerbeam.user_code.loading import MAIN, import_object
 

@@ -16,8 +16,7 @@ import yaml  # type: ignore[import-untyped]
 
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.io.storage import client
-from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store, open_store
 from tests.conftest import S3Server
 from tests.pages import ROOT
 

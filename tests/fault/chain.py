@@ -13,7 +13,7 @@ from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_sources, with_progress
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.sources import FileSources, TaskLimits
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import SourceListing
 from ledgerbeam.transforms import MapRecords
 from ledgerbeam.transforms.chain.commit import _Commit
 from ledgerbeam.transforms.chain.plan import _Plan

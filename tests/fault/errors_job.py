@@ -26,7 +26,7 @@ from ledgerbeam.ledger import Job, compact
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.model.store import LedgerSink
-from ledgerbeam.ledger.remote.objects import Objects
+from ledgerbeam.ledger.remote.segment import Objects
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.ledger.worker.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer

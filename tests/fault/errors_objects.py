@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.ledger.remote.objects import Objects
+from ledgerbeam.ledger.remote.segment import Objects
 
 FAULTS = {
     "names": ("refused",),

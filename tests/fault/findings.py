@@ -17,7 +17,7 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.ledger.statistics import merged_statistics
+from ledgerbeam.ledger.summaries import merged_statistics
 from tests.fault.corpus import (
     TASKS,
     Clean,

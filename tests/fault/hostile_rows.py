@@ -20,11 +20,11 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import CUTOFFS, FOLDED, TABLES
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.manifest import dataset_manifest
 from ledgerbeam.ledger.model.rows import Failure, Mark
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import decode, encode
+from ledgerbeam.ledger.summaries import dataset_manifest
 from ledgerbeam.pipelines.report.progress import job_progress, shown_runs
 from ledgerbeam.pipelines.report.run_info import retry_command
 from tests.fault.fuzz import mutate

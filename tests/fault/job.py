@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from tests.fault.corpus import RECORDS, TASK_BYTES, Clean, write_sources
 from tests.fault.findings import FLUSH_SECONDS, Findings, JobFiles, Timeline, check_end, check_ledger, check_trace
 from tests.fault.processes import Launch, mark_of_this_process

@@ -36,8 +36,8 @@ from ledgerbeam.ledger.remote import apply as sidecars
 from ledgerbeam.ledger.remote import compaction
 from ledgerbeam.ledger.remote import replay as folding
 from ledgerbeam.ledger.remote import segment as segments
-from ledgerbeam.ledger.remote.folding import UnnamedOutputs
 from ledgerbeam.ledger.remote.sink import RemoteSink
+from ledgerbeam.ledger.remote.snapshot import UnnamedOutputs
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.fuzz import fuzz
 from tests.fault.simulation import simulate

@@ -19,7 +19,7 @@ from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf, OutputRow, Totals
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.replay_stories import (

@@ -22,8 +22,7 @@ from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.environment import row_pages
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import TABLES
-from ledgerbeam.ledger.model.checksums import content_checksum
-from ledgerbeam.ledger.model.identity import Lineage, node_id
+from ledgerbeam.ledger.model.identity import Lineage, content_checksum, node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
 from ledgerbeam.ledger.model.task import Source

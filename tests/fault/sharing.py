@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
-from ledgerbeam.ledger.claim_places import ObjectClaims
 from ledgerbeam.ledger.model.claims import Span, order_key
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Leaf, Output
@@ -27,7 +26,7 @@ from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.ledger.worker import task_board
-from ledgerbeam.ledger.worker.sharing import Sharing
+from ledgerbeam.ledger.worker.sharing import ObjectClaims, Sharing
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask
 
 JOB = Job("map", {"to": "jsonl"})

@@ -29,7 +29,6 @@ from typing import Any, Literal
 from unittest import mock
 
 from ledgerbeam.errors import JobMismatchError, LedgerError, StorageError
-from ledgerbeam.ledger.claim_places import FolderClaims, ObjectClaims
 from ledgerbeam.ledger.lmdb import store as lmdb_store
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, Span, encode_claims, order_key
@@ -45,13 +44,13 @@ from ledgerbeam.ledger.remote import sink as remote_sink
 from ledgerbeam.ledger.remote import store as remote_store
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import JOB_NAME, decode_control, decode_ledger
-from ledgerbeam.ledger.remote.folding import highest_number
+from ledgerbeam.ledger.remote.registration import highest_number
 from ledgerbeam.ledger.remote.segment import decode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.ledger.worker import task_board
 from ledgerbeam.ledger.worker.run_folders import RunFolders
-from ledgerbeam.ledger.worker.sharing import Sharing
+from ledgerbeam.ledger.worker.sharing import FolderClaims, ObjectClaims, Sharing
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask
 from tests.fault.baton import Actor, Killed, Scheduler
 from tests.fault.ledger_model import (

@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTaskError
 from ledgerbeam.ledger.lmdb.failures import KEPT_DEATHS
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.counting import is_done
-from ledgerbeam.ledger.model.identity import ROOT, Lineage, node_id
+from ledgerbeam.ledger.model.identity import ROOT, Lineage, content_checksum, node_id
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, Failure, Leaf, Mark, Output, SourceProgress, Totals
-from ledgerbeam.ledger.model.runs import WorkTime
+from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, Failure, Leaf, Mark, Output, SourceProgress, Totals, WorkTime
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS, LedgerStore
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.selection import open_sources, with_progress

@@ -11,7 +11,7 @@ from ledgerbeam.ledger import *
 from ledgerbeam.ledger.lmdb.store import *
 from ledgerbeam.ledger.model.identity import *
 from ledgerbeam.ledger.model.rows import *
-from ledgerbeam.ledger.places import *
+from ledgerbeam.ledger.opening import *
 from ledgerbeam.ledger.selection import *
 from ledgerbeam.ledger.worker.inflight import *
 from ledgerbeam.ledger.worker.writer import *

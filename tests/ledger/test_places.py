@@ -9,7 +9,7 @@ import pytest
 
 from ledgerbeam.errors import JobMismatchError, UsageError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.places import ledger_exists, local_path, open_local_store, sidecar_folder
+from ledgerbeam.ledger.opening import ledger_exists, local_path, open_local_store, sidecar_folder
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import JOB
 

@@ -12,7 +12,7 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources
 from tests.ledger.builders import leaf_of, plain
 

@@ -18,8 +18,8 @@ from ledgerbeam.ledger import Job, LedgerStore, Source, merged_statistics
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_local_store
-from ledgerbeam.ledger.statistics import joined_statistics
+from ledgerbeam.ledger.opening import open_local_store
+from ledgerbeam.ledger.summaries import joined_statistics
 from tests.ledger.builders import output_of, plain
 
 TASKS = 6

@@ -15,8 +15,8 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from ledgerbeam.ledger import Job
-from ledgerbeam.ledger.places import open_local_store
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.ledger.opening import open_local_store
+from ledgerbeam.sources.listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
     MapRecords,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger.lmdb.tables import OUTPUTS, SUPERSEDED, SUPERSEDED_ROW
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from tests.ledger.rows import rows_of
 from tests.pipelines.conftest import Workspace
 

@@ -9,7 +9,7 @@ import pytest
 from ledgerbeam._base.redaction import command_without_secrets, printable, without_secrets
 from ledgerbeam.ledger import Job, Output, Source
 from ledgerbeam.ledger.model.rows import Failure, Leaf
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from tests.cases import each
 from tests.pipelines.conftest import Workspace
 

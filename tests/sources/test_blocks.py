@@ -19,7 +19,7 @@ from ledgerbeam.io.lines.jsonl_reader import split_jsonl
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.sources import Unreadable
-from ledgerbeam.sources.blocks import RecordBlocks, blocks_of
+from ledgerbeam.sources.forms import RecordBlocks, blocks_of
 
 LINES = b"".join(b'{"id": %d}\n\n' % number for number in range(50)) + b'{"id": "last"}'
 

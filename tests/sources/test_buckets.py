@@ -23,8 +23,8 @@ from ledgerbeam.sources.buckets import (
     OpenedBucket,
     bucket_page,
 )
+from ledgerbeam.sources.forms import FILE_SHIFT
 from ledgerbeam.sources.kind import TaskLimits
-from ledgerbeam.sources.placed import FILE_SHIFT
 
 FILE = 1 << int(FILE_SHIFT)
 URLS = [f"/in/{name}" for name in "abcdef"]

@@ -35,12 +35,11 @@ from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, require_listed
 from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.model.checksums import content_checksum, content_version
+from ledgerbeam.ledger.model.identity import content_checksum, content_version
 from ledgerbeam.sources import CompressedFile, Cut, FileSources, IndexedFile, PackedFiles, TaskLimits, Unreadable
 from ledgerbeam.sources import files as source_files
 from ledgerbeam.sources.files import _READ_BESIDE, _one_large, _reading_whole
-from ledgerbeam.sources.index_versions import own_version
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import SourceListing, own_version
 from tests.io.columns.tables import parquet_bytes
 from tests.sources.data import lines, listed, put, put_index, tar
 

@@ -19,9 +19,8 @@ from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import FileSources
-from ledgerbeam.sources.index_versions import index_of, own_version, stat_source, with_index_versions
 from ledgerbeam.sources.kind import listed_file
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import SourceListing, index_of, own_version, stat_source, with_index_versions
 
 
 class CutLines(TextLines):

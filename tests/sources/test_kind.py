@@ -14,7 +14,7 @@ from ledgerbeam.io import JsonlFormat, Options
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.model.checksums import content_checksum, content_version
+from ledgerbeam.ledger.model.identity import content_checksum, content_version
 from ledgerbeam.sources import FileSources, PackedFiles, Unreadable, kind
 from ledgerbeam.sources.kind import (
     current_file,

@@ -34,7 +34,7 @@ from ledgerbeam.sources.listed import (
     file_key,
     with_lists,
 )
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import SourceListing
 from tests.sources.data import lines, listed, put, put_index, tar
 
 BUCKETS = 4

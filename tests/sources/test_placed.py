@@ -21,10 +21,10 @@ from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.model.packing import pack_sources
+from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.forms import PlacedForm, PlacedPart, PlacedRecords
 from ledgerbeam.sources.kind import TaskLimits
-from ledgerbeam.sources.placed import PlacedForm, PlacedPart, PlacedRecords
 from tests.sources.data import put, put_index
 
 JSONL: Any = format_named("jsonl")

@@ -13,12 +13,13 @@ import pytest
 
 from ledgerbeam.errors import ChangedSourceError, LedgerError, UsageError
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
-from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum, content_version
+from ledgerbeam.ledger.model.identity import checksum_of, content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.sources import FileSources, kind, recorded
+from ledgerbeam.sources import FileSources, kind
+from ledgerbeam.sources import listing as source_listing
 from ledgerbeam.sources.kind import TaskLimits, current_file, is_content, listed_files, with_file_marks
-from ledgerbeam.sources.recorded import (
+from ledgerbeam.sources.listing import (
     RecordedListing,
     RecordedOutputs,
     is_output,
@@ -196,7 +197,7 @@ def of_job(store: LedgerStore, tmp_path: Path, route: str = "", title: str = "st
 def test_pages_are_full_but_for_the_last(
     tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch, count: int, sizes: list[int]
 ) -> None:
-    monkeypatch.setattr(recorded, "PAGE", 2)
+    monkeypatch.setattr(source_listing, "PAGE", 2)
     rows = [(f"{number}.jsonl", number, f"v{number}") for number in range(count)]
     pages = list(outputs_pages(of_job(store, tmp_path), rows[::-1]))
     assert [len(page.urls) for page in pages] == sizes

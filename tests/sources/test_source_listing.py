@@ -9,7 +9,7 @@ import pytest
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage import client
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import SourceListing
 from tests.conftest import S3Server
 
 

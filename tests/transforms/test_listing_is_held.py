@@ -21,7 +21,7 @@ from ledgerbeam.io.index.location import index_beside
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage.stat import require_listed, stat
 from ledgerbeam.ledger import Job, LedgerStore, Source, Task
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.sources import FileSources, PackedFiles
 from ledgerbeam.sources.task_reader import TaskReader

@@ -14,7 +14,7 @@ from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.ledger import Job, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
     MatchSources,

@@ -25,8 +25,8 @@ from ledgerbeam.io.storage.publish import (
 )
 from ledgerbeam.ledger import FailedTask, Job, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.checksums import content_checksum
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.model.identity import content_checksum
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.transforms import CommitTasks, WriteTasks
 from ledgerbeam.transforms.chain import write

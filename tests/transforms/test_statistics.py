@@ -14,8 +14,8 @@ import pytest
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, UnsupportedShapeError
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task, merged_statistics
-from ledgerbeam.ledger.places import open_local_store
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.ledger.opening import open_local_store
+from ledgerbeam.sources.listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
     MatchSources,

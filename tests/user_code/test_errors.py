@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.user_code.errors import raised_at
+from ledgerbeam.user_code.guards import raised_at
 
 CODE = "def fall():\n    raise ValueError('down')\n"
 

@@ -19,9 +19,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from ledgerbeam.errors import ChangedSourceError, FunctionError, StorageError, UsageError
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.transforms import MapRecords
-from ledgerbeam.user_code import instances as user_object
-from ledgerbeam.user_code.instances import UserObject, close_objects, take_set_ups
-from ledgerbeam.user_code.watched_files import watched_checksums
+from ledgerbeam.user_code import objects as user_object
+from ledgerbeam.user_code.objects import UserObject, close_objects, take_set_ups, watched_checksums
 from tests._base.test_process import in_child
 
 HERE = __name__
@@ -320,7 +319,7 @@ def test_the_end_of_the_process_closes_what_is_built_however_much_that_is(monkey
 PROGRAM = f"""
 import os, sys
 from {HERE} import ClosesDescriptors
-from ledgerbeam.user_code.instances import UserObject
+from ledgerbeam.user_code.objects import UserObject
 ClosesDescriptors.close = lambda self: open(sys.argv[1], "a").write(f"closed {{os.getpid() == parent}}\\n")
 parent = os.getpid()
 UserObject("{HERE}:ClosesDescriptors").ready()

@@ -22,7 +22,7 @@ import pytest
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.user_code import loading as user_code
-from ledgerbeam.user_code.errors import describe_error, failed_by, ignore_interrupt, is_break, is_interrupt
+from ledgerbeam.user_code.guards import describe_error, failed_by, ignore_interrupt, is_break, is_interrupt
 from ledgerbeam.user_code.loading import SAFE_PATH, GivenObject, PickledObject, import_function, import_object
 from tests.cases import each
 

@@ -9,8 +9,8 @@ import fsspec
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError, UsageError
-from ledgerbeam.user_code import watched_files as watched
-from ledgerbeam.user_code.watched_files import require_unchanged, watched_checksums
+from ledgerbeam.user_code import objects as watched
+from ledgerbeam.user_code.objects import require_unchanged, watched_checksums
 
 
 def test_the_whole_content_counts_however_large_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

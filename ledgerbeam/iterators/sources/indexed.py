@@ -34,7 +34,7 @@ from ledgerbeam.iterators.identity import describe_source
 from ledgerbeam.iterators.node import Positions
 from ledgerbeam.iterators.ordered import LARGEST_BLOCK, WINDOW, OrderedNode, ShuffleBy
 from ledgerbeam.iterators.tokens import MISSING, Token, normalize_graph_token
-from ledgerbeam.sources.index_versions import stat_source
+from ledgerbeam.sources.listing import stat_source
 
 _FIRST_REMOTE_BLOCK = 512  # a request costs as much as a few hundred records
 

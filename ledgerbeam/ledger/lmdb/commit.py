@@ -16,9 +16,16 @@ from operator import attrgetter
 from typing import Any
 
 from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
-from ledgerbeam.ledger.lmdb.accounts import add_counted, encode_account, encode_statistics, sum_parts
+from ledgerbeam.ledger.lmdb.accounts import (
+    add_counted,
+    add_durations,
+    add_to_history,
+    duration_steps,
+    encode_account,
+    encode_statistics,
+    sum_parts,
+)
 from ledgerbeam.ledger.lmdb.failures import CLEARED, PASSED, Stamp, clear_passed, passed_at, record_failures
-from ledgerbeam.ledger.lmdb.history import add_durations, add_to_history, duration_steps
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     COMPLETED,
@@ -37,9 +44,8 @@ from ledgerbeam.ledger.lmdb.tables import (
     Transaction,
     pack_completion,
 )
-from ledgerbeam.ledger.model.checksums import are_comparable
 from ledgerbeam.ledger.model.counting import Entry, entries, fold, require_count
-from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, name_key, node_id
+from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, are_comparable, name_key, node_id
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, output_row, read_output
 from ledgerbeam.ledger.model.values import decode, encode, rows, text
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import lmdb
 
 from ledgerbeam.errors import LedgerNotFoundError
-from ledgerbeam.ledger.lmdb.descriptors import DataDescriptors
+from ledgerbeam.ledger.lmdb.data_file import DataDescriptors
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES, open_environment
 from ledgerbeam.ledger.lmdb.tables import Transaction

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, NamedTuple
 
-from ledgerbeam.ledger.lmdb.decoding import read_deaths, read_failure
 from ledgerbeam.ledger.lmdb.tables import APPLIED, ATTEMPTS, COMPLETED, DELTA, FAILED, SOURCES, Transaction
 from ledgerbeam.ledger.model.identity import ID_BYTES, node_id
 from ledgerbeam.ledger.model.rows import Failure, FailureRow, Mark, failure_text
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.model.values import encode
+from ledgerbeam.ledger.model.values import decode, encode, integer, mapping, rows, seconds, text
 
 CLEARED = (FAILED, ATTEMPTS)
 """Tables that have no row of a finished task."""
@@ -249,3 +248,22 @@ def _put_or_delete(txn: Transaction, table: str, key: bytes, row: Mapping[str, A
         txn.put(table, key, encode(row))
     elif txn.count(table):
         txn.delete(table, key)
+
+
+def read_failure(row: bytes) -> dict[str, Any]:
+    """Decode a row of `failed`."""
+    fields = mapping(decode(row))
+    found: dict[str, Any] = {name: text(fields.get(name)) for name in ("task", "reason", "error")}
+    found |= {name: integer(fields.get(name)) for name in ("attempts", "number")}
+    return {**found, "last": seconds(fields.get("last"))}
+
+
+def read_deaths(row: bytes) -> tuple[str, list[tuple[int, float, int, bool]]]:
+    """Decode a row of `attempts`: the name of the task, and number, time, place and kind of each death."""
+    fields = mapping(decode(row))
+    deaths = [rows(death) for death in rows(fields.get("deaths"))]
+    if not all(len(death) == 4 and isinstance(death[3], bool) for death in deaths):
+        raise ValueError(f"expected deaths of four values, found {deaths!r:.80}")
+    return text(fields.get("task")), [
+        (integer(number), seconds(at), integer(place), broke) for number, at, place, broke in deaths
+    ]

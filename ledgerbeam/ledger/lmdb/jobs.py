@@ -8,15 +8,22 @@ from operator import itemgetter
 from typing import Any
 
 from ledgerbeam.errors import JobMismatchError, LedgerError, UsageError
-from ledgerbeam.ledger.lmdb.decoding import check_info, read_run, read_run_key, run_key
-from ledgerbeam.ledger.lmdb.decoding import read_job as decode_job
 from ledgerbeam.ledger.lmdb.sources import restart
-from ledgerbeam.ledger.lmdb.tables import KEY_FINGERPRINT, KEY_ID, KEY_JOB, META, RUNS, Transaction
+from ledgerbeam.ledger.lmdb.tables import (
+    KEY_FINGERPRINT,
+    KEY_ID,
+    KEY_JOB,
+    META,
+    RUNS,
+    Transaction,
+    read_run_key,
+    run_key,
+)
 from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import Job, OnJobChange, job_changed_error
-from ledgerbeam.ledger.model.runs import Audit, SetUps, WorkTime
+from ledgerbeam.ledger.model.rows import Audit, SetUps, WorkTime, read_audit, read_set_ups, read_work_time
 from ledgerbeam.ledger.model.store import Noted
-from ledgerbeam.ledger.model.values import encode
+from ledgerbeam.ledger.model.values import decode, encode, integer, mapping, rows, seconds, text
 
 MOST_LINES = 60
 """Largest number of lines of a message about the differences of two jobs."""
@@ -185,3 +192,56 @@ def _get(txn: Transaction, run: str) -> dict[str, Any]:
 
 def _put(txn: Transaction, run: str, row: Mapping[str, Any]) -> None:
     txn.put(RUNS, run_key(run), encode(row))
+
+
+_DEEPEST = 64
+
+
+def decode_job(row: bytes) -> Job:
+    """Decode the job in `meta`."""
+    fields = shallow(mapping(decode(row)))
+    return Job(text(fields.get("pipeline")), mapping(fields.get("parameters")), text(fields.get("texts", "")))
+
+
+def read_run(row: bytes) -> dict[str, Any]:
+    """Decode a row of `runs`."""
+    fields = mapping(decode(row))
+    listed, ended, outcome = (fields.get(name) for name in ("listed", "ended", "outcome"))
+    if not isinstance(fields.get("listing_finished"), bool):
+        raise ValueError(f"expected whether a listing is finished, found {fields.get('listing_finished')!r:.80}")
+    if not isinstance(fields.get("tidied"), bool | None):
+        raise ValueError(f"expected whether a run has tidied up, found {fields.get('tidied')!r:.80}")
+    return {
+        **{name: value for name, value in fields.items() if name != "id"},
+        "began": seconds(fields.get("began")),
+        "ended": None if ended is None else seconds(ended),
+        "outcome": None if outcome is None else text(outcome),
+        "tidied": fields.get("tidied"),
+        "listed": None if listed is None else integer(listed),
+        "info": check_info(fields.get("info")),
+        "set_ups": None if fields.get("set_ups") is None else read_set_ups(fields["set_ups"]),
+        "time": None if fields.get("time") is None else read_work_time(fields["time"]),
+        "audit": None if fields.get("audit") is None else read_audit(fields["audit"]),
+    }
+
+
+def check_info(value: Any) -> dict[str, Any]:
+    """Check the types of those values of a run's info that commands read. Other values are free."""
+    info = shallow(mapping(value))
+    for name in ("host", "runner", "folder", "place"):
+        text(info.get(name, ""))
+    for name in ("pid", "workers"):
+        integer(info.get(name, 0))
+    for word in rows(info.get("command", [])):
+        text(word)
+    return info
+
+
+def shallow(value: Any, deepest: int = _DEEPEST) -> Any:
+    """Check that a JSON value is not nested too deeply for Python, and return it."""
+    if not deepest:
+        raise ValueError(f"expected a value of at most {_DEEPEST} levels, found more")
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for item in inner:
+        shallow(item, deepest - 1)
+    return value

@@ -3,7 +3,7 @@
 Every registered source owns its URLs alone: `urls` maps each of them to it. Registering a source for a URL that another
 source owns replaces that source. A replaced source loses its rows and is remembered as retired, so that its late leaves
 do not count. Its outputs are superseded, also late ones, as are the outputs of a source that was forgotten and of a job
-that restarts; see `superseded`.
+that restarts; see `withdrawal`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from typing import Any
 
 from ledgerbeam.ledger.lmdb.accounts import drop_accounts
 from ledgerbeam.ledger.lmdb.commit import PreparedLeaf, add_totals
-from ledgerbeam.ledger.lmdb.decoding import read_retired, read_source_fields
 from ledgerbeam.ledger.lmdb.environment import PAGE_ROWS, Environment, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.failures import clear_failures
-from ledgerbeam.ledger.lmdb.superseded import successors, supersede
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     ATTEMPTS,
@@ -43,9 +41,10 @@ from ledgerbeam.ledger.lmdb.tables import (
     Transaction,
     unpack_completion,
 )
+from ledgerbeam.ledger.lmdb.withdrawal import read_retired, successors, supersede
 from ledgerbeam.ledger.model.identity import ID_BYTES, url_key
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.model.values import encode
+from ledgerbeam.ledger.model.values import decode, encode, integer, mapping, rows, text
 
 _OF_A_JOB = (
     *(WITHDRAWN, COMPLETED, SOURCES, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS),
@@ -332,3 +331,22 @@ def come_back(txn: Transaction, source: bytes, number: int) -> None:
     fields = {} if row is None else read_source_fields(row)
     if row is not None and fields.get("back", 0) < number:
         txn.put(SOURCES, source, encode({**fields, "back": number}))
+
+
+def read_source_fields(row: bytes) -> dict[str, Any]:
+    """Decode a row of `sources`: ``url``, ``size``, ``version``; optionally ``members``, ``changed`` and numbers."""
+    fields = mapping(decode(row))
+    text(fields.get("url"))
+    integer(fields.get("size"))
+    text(fields.get("version"))
+    for name in ("number", "replaced", "back"):
+        integer(fields.get(name, 0))
+    for several in ("again", "changed"):
+        for one in rows(fields.get(several, [])):
+            integer(one)
+    for member in rows(fields.get("members", [])):
+        url, size, version = rows(member)
+        text(url)
+        integer(size)
+        text(version)
+    return fields

@@ -11,20 +11,20 @@ from typing import Any, TypeVar
 
 from ledgerbeam.errors import LedgerError, UsageError
 from ledgerbeam.ledger.lmdb import accounts as lmdb_accounts
+from ledgerbeam.ledger.lmdb import accounts as lmdb_history
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
-from ledgerbeam.ledger.lmdb import history as lmdb_history
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
-from ledgerbeam.ledger.lmdb import superseded as lmdb_superseded
 from ledgerbeam.ledger.lmdb import views as lmdb_views
+from ledgerbeam.ledger.lmdb import withdrawal as lmdb_superseded
 from ledgerbeam.ledger.lmdb import withdrawal as lmdb_withdrawal
 from ledgerbeam.ledger.lmdb.commit import prepare
-from ledgerbeam.ledger.lmdb.completed import CompletedIds
+from ledgerbeam.ledger.lmdb.data_file import BeingPublishedError, Replacing
 from ledgerbeam.ledger.lmdb.environment import Environment, acquire, key_pages, release
 from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb.files import INITIAL_MAP_BYTES, require_room
-from ledgerbeam.ledger.lmdb.publishing import BeingPublishedError, Replacing
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, FAILED, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb.views import CompletedIds
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import Lineage
@@ -176,7 +176,7 @@ class LmdbStore:
                     replacing.wait()
 
     def completed_mask(self, ids: Sequence[bytes]) -> list[bool]:
-        """Return for each source of a page whether it is complete; see `completed` for the memory needed."""
+        """Return for each source of a page whether it is complete; see `views` for the memory needed."""
         return self._completed.mask(self._open(), ids)
 
     def completed_count(self) -> int:
@@ -309,7 +309,7 @@ class LmdbStore:
         return lmdb_withdrawal.withdrawn(self._open())
 
     def stale_outputs(self) -> list[str]:
-        """Return the names of outputs that may be deleted; see `LedgerStore.stale_outputs` and `superseded`."""
+        """Return the names of outputs that may be deleted; see `LedgerStore.stale_outputs` and `withdrawal`."""
         return lmdb_superseded.stale_outputs(self._open())
 
     def superseded_names(self) -> Iterator[list[str]]:

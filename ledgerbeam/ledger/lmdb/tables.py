@@ -25,13 +25,15 @@ gone        source                           empty: missing from the last listin
 runs        `run_key`                        JSON
 history     `HISTORY_KEY`                    `HISTORY_ROW`
 durations   `DURATION_KEY`                   `DURATION_ROW`
-cutoffs     source                           JSON, in sidecars only; see `cutoffs`
+cutoffs     source                           JSON, in sidecars only; see `registration.Cutoff`
 folded      name of an object                empty, or the part of it that is due again; in sidecars only
 =========== ================================ ===============================================================
 
 Each value is followed by a checksum of the ledger's id, the table, the key and the value: a disk may return other bytes
 than were written, and LMDB's pages have no checksums. This does not detect a row that a damaged page hides. Where a row
-must exist, or must not exist, the reader checks it.
+must exist, or must not exist, the reader checks it. Any program that can write to a ledger can put damaged rows into
+it: whatever decodes a row raises ValueError for one that no ledger writes. `errors.translated` converts this to
+LedgerDamagedError.
 
 "source" and "node" are 16 bytes. The entry "source enters" is the existence of its row in `sources`, so that a
 registered source costs two rows. Completed sources are always registered. Integers are little-endian.
@@ -39,6 +41,7 @@ registered source costs two rows. Completed sources are always registered. Integ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, repeat
 from operator import itemgetter, lt
@@ -126,7 +129,7 @@ HISTORY_ROW = Struct("<qqqqqqq")
 """`store.Totals` of a step; then its completed sources and its failures."""
 
 DURATION_KEY = Struct(">H")
-"""Step of the scale of `history`."""
+"""Step of the scale of `accounts`."""
 
 DURATION_ROW = Struct("<q")
 """Number of tasks."""
@@ -135,7 +138,7 @@ COUNTED_ROW = Struct("<q")
 """A number of records."""
 
 SUPERSEDED_ROW = Struct("<Q")
-"""Number with which it was superseded, in a remote ledger; else 0. See `superseded.supersede`."""
+"""Number with which it was superseded, in a remote ledger; else 0. See `withdrawal.supersede`."""
 
 DELTA = Struct("<q")
 """The change of the count of a source by an entry."""
@@ -377,3 +380,28 @@ def _check_keys(table: str, keys: Sequence[bytes], start: bytes) -> None:
         raise ValueError(f"expected keys of {expected} bytes in the table {table}, found others")
     if keys and (keys[0] < start or not all(map(lt, keys, islice(keys, 1, None)))):
         raise ValueError(f"expected keys of the table {table} in their order, found others")
+
+
+_RUN_KEY = re.compile(rb"[0-9]{1,6}|[a-f][0-9]{7,12}")
+
+
+_RUN_DIGITS = 6  # least number of digits of an id
+
+
+def run_key(run: str) -> bytes:
+    """Return the key of `runs` for the id of a run.
+
+    The key is the id. An id of more than six digits is prefixed by a letter for its length, so that keys sort as
+    numbers.
+    """
+    more = len(run) - _RUN_DIGITS
+    letter = chr(ord("a") + more - 1) if 0 < more <= _RUN_DIGITS else ""
+    return (letter + run).encode("utf-8", "surrogatepass")
+
+
+def read_run_key(key: bytes) -> str:
+    """Decode a key of `runs`: the id of the run."""
+    run = key.lstrip(b"abcdef").decode("utf-8", "replace")
+    if _RUN_KEY.fullmatch(key) is None or run_key(run) != key:
+        raise ValueError(f"expected the id of a run, found {key[:80]!r}")
+    return run

@@ -1,12 +1,22 @@
-"""Read-only views of a ledger: status, failures, sources, outputs."""
+"""Read-only views of a ledger: status, failures, sources, outputs, and which sources are complete.
+
+A look-up of a random id in LMDB reads a random page, and pages that were read count as memory of the process. A rerun
+of a large job asks for the completion of nearly all ids. So once enough ids were found one by one, all completed ids
+are read in key order into two columns, 16 bytes an id. Later look-ups search the columns.
+
+An id in the columns is complete until a completion is withdrawn, which the ledger counts. Other ids need a look-up in
+LMDB, since they may have been completed later.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.ledger.lmdb.accounts import (
     PartSums,
     decode_account,
@@ -16,11 +26,11 @@ from ledgerbeam.ledger.lmdb.accounts import (
     sum_parts,
 )
 from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, read_totals
-from ledgerbeam.ledger.lmdb.decoding import read_failure, read_source_fields
 from ledgerbeam.ledger.lmdb.environment import CompletenessCheck, Environment, key_pages, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
-from ledgerbeam.ledger.lmdb.failures import TaskFailures, has_failed
+from ledgerbeam.ledger.lmdb.failures import TaskFailures, has_failed, read_failure
 from ledgerbeam.ledger.lmdb.jobs import all_runs, last_run, read_job
+from ledgerbeam.ledger.lmdb.sources import read_source_fields
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     ATTEMPTS,
@@ -30,6 +40,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     FAILED,
     GONE,
     KEY_TOTALS,
+    KEY_WITHDRAWN,
     META,
     OUTPUTS,
     PENDING,
@@ -41,6 +52,7 @@ from ledgerbeam.ledger.lmdb.tables import (
 from ledgerbeam.ledger.model.counting import is_done, require_count
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, Lineage
 from ledgerbeam.ledger.model.rows import (
+    Audit,
     ContentColumns,
     FailureRow,
     Output,
@@ -50,8 +62,8 @@ from ledgerbeam.ledger.model.rows import (
     SourceRow,
     TaskCountsRow,
     Totals,
+    audit_of,
 )
-from ledgerbeam.ledger.model.runs import Audit, audit_of
 
 _SOURCES_A_TRANSACTION = 256
 _WITH_ROUTE = 8
@@ -295,3 +307,88 @@ def url_of(txn: Transaction, source: bytes) -> str:
     """Return the URL of a registered source; empty for an unknown one."""
     row = txn.get(SOURCES, source)
     return "" if row is None else str(read_source_fields(row)["url"])
+
+
+_LOOKUPS = 250  # look-ups between two calls of `trim`
+_LOADED_ROWS = 100_000
+_PATIENCE = 64  # read all ids once 1/64 of them were found one by one
+
+Column: TypeAlias = "NDArray[np.uint64]"
+
+
+class CompletedIds:
+    """The completed sources of one ledger, as cached by this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._environment: Environment | None = None
+        self._clear(b"")
+
+    def _clear(self, withdrawals: bytes) -> None:
+        self._columns: tuple[Column, Column] | None = None  # the halves of all ids, in order
+        self._withdrawals = withdrawals
+        self._found_singly = 0
+
+    def mask(self, environment: Environment, ids: Sequence[bytes]) -> list[bool]:
+        """Return for each id whether the source is complete; see `store.LedgerStore.completed_mask`."""
+        if not ids:
+            return []
+        with self._lock:
+            with environment.read() as txn:
+                withdrawals = txn.get(META, KEY_WITHDRAWN) or b""
+                count = txn.count(COMPLETED)
+            if withdrawals != self._withdrawals or environment is not self._environment:
+                self._environment = environment
+                self._clear(withdrawals)
+            if self._found_singly * _PATIENCE > count:
+                self._load(environment, count)
+            mask = self._search(ids)
+            missing = [source for source, is_complete in zip(ids, mask, strict=True) if not is_complete]
+            if count and missing:
+                found = iter(self._look_up(environment, missing))
+                mask = [is_complete or next(found) for is_complete in mask]
+            return mask
+
+    def _load(self, environment: Environment, count: int) -> None:
+        """Read all completed ids. The next call of `mask` detects a withdrawal that happens meanwhile."""
+        self._clear(self._withdrawals)
+        high, low = np.empty(count, np.uint64), np.empty(count, np.uint64)
+        filled = 0
+        for keys in key_pages(environment, COMPLETED, _LOADED_ROWS):
+            columns = _columns(keys[: count - filled])
+            high[filled : filled + len(columns)] = columns[:, 0]
+            low[filled : filled + len(columns)] = columns[:, 1]
+            filled += len(columns)
+            if filled == count:
+                break
+        self._columns = high[:filled], low[:filled]
+
+    def _search(self, ids: Sequence[bytes]) -> list[bool]:
+        if self._columns is None or not len(self._columns[0]):
+            return [False] * len(ids)
+        high, low = self._columns
+        columns = _columns(ids)
+        order = np.argsort(columns[:, 0])
+        asked = columns[order]
+        places = np.searchsorted(high, asked[:, 0])
+        np.minimum(places, len(high) - 1, out=places)
+        # Of two ids with the same first half only the first is found here; the other needs a look-up in LMDB.
+        found = (high[places] == asked[:, 0]) & (low[places] == asked[:, 1])
+        mask = np.empty(len(ids), np.bool_)
+        mask[order] = found
+        return mask.tolist()
+
+    def _look_up(self, environment: Environment, ids: list[bytes]) -> list[bool]:
+        ordered = sorted(ids)
+        present: set[bytes] = set()
+        for start in range(0, len(ordered), _LOOKUPS):
+            with environment.read() as txn:
+                present.update(txn.get_many(COMPLETED, ordered[start : start + _LOOKUPS]))
+            environment.trim()
+        self._found_singly += len(present)
+        return [source in present for source in ids]
+
+
+def _columns(ids: Sequence[bytes]) -> NDArray[np.uint64]:
+    """Convert ids to rows of two numbers that sort in the order of the ids."""
+    return np.frombuffer(b"".join(ids), ">u8").reshape(-1, 2).astype(np.uint64)

@@ -18,6 +18,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import (
+    Audit,
     CommitResult,
     ContentColumns,
     Failure,
@@ -28,13 +29,14 @@ from ledgerbeam.ledger.model.rows import (
     Output,
     OutputColumns,
     OutputRow,
+    SetUps,
     SourceProgress,
     SourceRow,
     TaskCountsRow,
     Totals,
     Withdrawn,
+    WorkTime,
 )
-from ledgerbeam.ledger.model.runs import Audit, SetUps, WorkTime
 from ledgerbeam.ledger.model.task import Source
 
 Noted: TypeAlias = SetUps | WorkTime | Audit

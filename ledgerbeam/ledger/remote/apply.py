@@ -11,7 +11,7 @@ owner of a URL, forgotten sources, the ledger's job) is ordered by numbers (`con
   number. So an object with a number was recorded for the job that the ledger had at that number.
 
 Two leaves of one task that contradict each other must not make a source complete on one host and not on another. The
-source is held open (`cutoffs`), with a failure that gives the reason, until it is forgotten.
+source is held open (`registration`), with a failure that gives the reason, until it is forgotten.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
-from ledgerbeam.ledger.lmdb import superseded as lmdb_superseded
+from ledgerbeam.ledger.lmdb import withdrawal as lmdb_superseded
 from ledgerbeam.ledger.lmdb import withdrawal as lmdb_withdrawal
 from ledgerbeam.ledger.lmdb.commit import prepare
 from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
@@ -29,9 +29,18 @@ from ledgerbeam.ledger.lmdb.tables import COMPLETED, CUTOFFS, GONE, META, RETIRE
 from ledgerbeam.ledger.model.rows import Leaf, Mark
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote.controls import Control
-from ledgerbeam.ledger.remote.cutoffs import Cutoff, cutoffs, hold_open, may_be_early, merge_cutoffs
-from ledgerbeam.ledger.remote.folding import KEY_NUMBER, are_leaves_due, is_folded, mark_folded
-from ledgerbeam.ledger.remote.registration import register_sources
+from ledgerbeam.ledger.remote.registration import (
+    KEY_NUMBER,
+    Cutoff,
+    are_leaves_due,
+    cutoffs,
+    hold_open,
+    is_folded,
+    mark_folded,
+    may_be_early,
+    merge_cutoffs,
+    register_sources,
+)
 from ledgerbeam.ledger.remote.segment import Segment
 from ledgerbeam.ledger.remote.snapshot import merge_state, supersede_state
 
@@ -49,7 +58,7 @@ def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: 
     """Fold a segment, once.
 
     Returns:
-        Its leaves of unknown sources; see `cutoffs.note_overwritten`.
+        Its leaves of unknown sources; see `registration.note_overwritten`.
     """
     if is_folded(txn, name):
         return []
@@ -118,7 +127,7 @@ def _passed(segment: Segment, *, of_snapshot: bool) -> Stamp:
 
 
 def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> lmdb_commit.CommitChanges:
-    """Record the leaves of a segment that did not all count when it was folded; see `folding`."""
+    """Record the leaves of a segment that did not all count when it was folded; see `fold_leaves_again`."""
     if segment.number < _number(txn, KEY_FLOOR):  # the job was restarted since
         return lmdb_commit.CommitChanges()
     cut = [leaf for leaf in segment.leaves if 0 < cutoffs(txn, leaf.source_id)[0] <= segment.number]

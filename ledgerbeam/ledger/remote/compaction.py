@@ -20,18 +20,15 @@ from operator import itemgetter
 from typing import Any
 
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
-from ledgerbeam.ledger.lmdb.decoding import read_run_key
 from ledgerbeam.ledger.lmdb.environment import Environment, Moment, row_pages
 from ledgerbeam.ledger.lmdb.sources import numbers_of
-from ledgerbeam.ledger.lmdb.superseded import decode_superseded
-from ledgerbeam.ledger.lmdb.tables import COMPLETED, RETIRED, RUNS, SOURCES, SUPERSEDED, Transaction
+from ledgerbeam.ledger.lmdb.tables import COMPLETED, RETIRED, RUNS, SOURCES, SUPERSEDED, Transaction, read_run_key
+from ledgerbeam.ledger.lmdb.withdrawal import decode_superseded
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.model.values import decode
 from ledgerbeam.ledger.remote import apply as sidecar
-from ledgerbeam.ledger.remote.cutoffs import cutoffs
-from ledgerbeam.ledger.remote.folding import highest_number, mark_folded
-from ledgerbeam.ledger.remote.objects import Objects, create_own
+from ledgerbeam.ledger.remote.registration import cutoffs, highest_number, mark_folded
 from ledgerbeam.ledger.remote.replay import (
     FOLDS,
     SNAPSHOTS,
@@ -44,7 +41,15 @@ from ledgerbeam.ledger.remote.replay import (
     read_listed,
     snapshot_name,
 )
-from ledgerbeam.ledger.remote.segment import Segment, checksum_of, decode_segment, encode_segment, read_source
+from ledgerbeam.ledger.remote.segment import (
+    Objects,
+    Segment,
+    checksum_of,
+    create_own,
+    decode_segment,
+    encode_segment,
+    read_source,
+)
 from ledgerbeam.ledger.remote.snapshot import cutoff_pages, state_pages
 from ledgerbeam.ledger.remote.store import RemoteStore
 
@@ -222,7 +227,7 @@ def _rest(held: Moment, number: int) -> Iterator[Segment]:
 
 
 def _deletions(objects: Objects, held: Moment, names: Sequence[str]) -> Iterator[Segment]:
-    """Yield the deletions listed in segments, without those that former snapshots repeat; see `folding`."""
+    """Yield the deletions listed in segments, without those that former snapshots repeat; see `UnnamedOutputs`."""
     kept = {decode_superseded(row)[1] for page in row_pages(held, SUPERSEDED) for _, row in page}
     for name, data in read_listed(objects, names):
         segment = decode_segment(data, f"{objects.url}/{name}")

@@ -12,9 +12,8 @@ from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import job_changed_error
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.remote.controls import CONTROLS, control_number, decode_control, number_gap_error
-from ledgerbeam.ledger.remote.objects import Objects, create_own
 from ledgerbeam.ledger.remote.replay import segment_name
-from ledgerbeam.ledger.remote.segment import Segment, encode_segment
+from ledgerbeam.ledger.remote.segment import Objects, Segment, create_own, encode_segment
 from ledgerbeam.ledger.remote.store import writer_name
 
 CHECK_SECONDS = 10.0

@@ -28,7 +28,7 @@ of them, and a second snapshot may overlap with the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ledgerbeam.ledger.lmdb.accounts import (
@@ -42,7 +42,6 @@ from ledgerbeam.ledger.lmdb.accounts import (
     sum_parts,
 )
 from ledgerbeam.ledger.lmdb.commit import add_totals, decode_output, encode_output
-from ledgerbeam.ledger.lmdb.decoding import read_retired
 from ledgerbeam.ledger.lmdb.environment import Moment, row_pages
 from ledgerbeam.ledger.lmdb.failures import (
     NEVER_CLEARED,
@@ -56,7 +55,6 @@ from ledgerbeam.ledger.lmdb.failures import (
     still_counts,
 )
 from ledgerbeam.ledger.lmdb.sources import come_back, put_retired
-from ledgerbeam.ledger.lmdb.superseded import decode_superseded, encode_superseded, supersede
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     ATTEMPTS,
@@ -84,6 +82,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     pack_completion,
     unpack_completion,
 )
+from ledgerbeam.ledger.lmdb.withdrawal import decode_superseded, drop_stale, encode_superseded, read_retired, supersede
 from ledgerbeam.ledger.model.accounts import read_statistics, statistics_row
 from ledgerbeam.ledger.model.identity import ID_BYTES, name_key, url_key
 from ledgerbeam.ledger.model.rows import Totals, failure_text, output_row, read_output
@@ -100,8 +99,17 @@ from ledgerbeam.ledger.model.values import (
     text,
 )
 from ledgerbeam.ledger.remote.controls import HIGHEST
-from ledgerbeam.ledger.remote.cutoffs import Cutoff, contradict, cutoffs, is_contradicted, merge_cutoffs, read_cutoffs
-from ledgerbeam.ledger.remote.registration import note_cutoff, note_replacement
+from ledgerbeam.ledger.remote.registration import (
+    Cutoff,
+    contradict,
+    cutoffs,
+    is_contradicted,
+    merge_cutoffs,
+    note_cutoff,
+    note_replacement,
+    read_cutoffs,
+)
+from ledgerbeam.ledger.remote.segment import Segment
 
 _Rows = list[list[Any]]
 
@@ -422,3 +430,53 @@ def _failed_rows(key: bytes, value: bytes) -> _Rows:
 
 def _attempts_row(key: bytes, task: TaskFailures) -> list[Any]:
     return [*_halves(key), task.task, [list(death) for death in sorted(task.deaths)]]
+
+
+class UnnamedOutputs:
+    """The superseded outputs of a sidecar that no object has named yet, while a snapshot is folded.
+
+    A snapshot has no rows of deleted outputs. So a host that has folded some of the replaced objects, but not the
+    segment that lists a deletion, knows a superseded output that no object names any more: neither the snapshot, nor
+    any other object. Such an output is dropped.
+
+    Two concurrent compactions may replace different objects, and the snapshot of one may still name an output that the
+    other knows to be deleted. So a snapshot repeats the deletions listed in the segments that it replaces. The next
+    snapshot, which replaces both, leaves them out, so they do not accumulate.
+    """
+
+    def __init__(self, txn: Transaction) -> None:
+        """Start with all superseded outputs of the sidecar."""
+        self._rows = dict(txn.scan(SUPERSEDED, b""))
+        self._sources = {key[:ID_BYTES] for key in self._rows}
+        self._dropped: list[tuple[int, Sequence[str]]] = []
+
+    def observe(self, segment: Segment) -> None:
+        """Remove the outputs that an object names, and collect its deletions. Raises ValueError for invalid rows."""
+        if segment.dropped:
+            self._dropped.append((segment.number, segment.dropped))
+        for source, name in _named(segment) if self._rows else ():
+            if source in self._sources:
+                self._rows.pop(source + name_key(name), None)
+
+    def drop_unnamed(self, txn: Transaction) -> None:
+        """Drop the outputs that no object has named, and the deleted ones."""
+        for key, known in self._rows.items():
+            if txn.get(SUPERSEDED, key) == known:  # else another process has folded more
+                txn.delete(SUPERSEDED, key)
+        for number, names in self._dropped:
+            drop_stale(txn, names, number)
+
+
+def _named(segment: Segment) -> Iterator[tuple[bytes, str]]:
+    """Yield the source and the name of each output in the rows of a segment."""
+    for leaf in segment.leaves:
+        for output in leaf.outputs:
+            yield leaf.source_id, output.name
+    state = segment.state or {}
+    for value in rows(state.get("complete", [])):
+        source, _, _, outputs, *_ = row(value, 4, 5)
+        for output in rows(outputs):
+            yield identity(source), read_output(output).name
+    for value in rows(state.get("superseded", [])):
+        source, name, _ = row(value, 3)
+        yield identity(source), output_name(name)

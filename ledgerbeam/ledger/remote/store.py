@@ -54,10 +54,9 @@ from ledgerbeam.ledger.remote.controls import (
     encode_control,
     encode_ledger,
 )
-from ledgerbeam.ledger.remote.folding import highest_number, mark_folded
-from ledgerbeam.ledger.remote.objects import Objects, create_own
+from ledgerbeam.ledger.remote.registration import highest_number, mark_folded
 from ledgerbeam.ledger.remote.replay import SEGMENTS, SNAPSHOTS, Replayer, segment_name
-from ledgerbeam.ledger.remote.segment import Segment, encode_segment
+from ledgerbeam.ledger.remote.segment import Objects, Segment, create_own, encode_segment
 
 _LEAF_BYTES = 500  # approximate size of a leaf in a segment, without its statistics
 _BATCH_BYTES = 16 << 20

@@ -1,20 +1,22 @@
-"""Reports of worker processes to the launcher, as files in the run's folder: set-up times, errors, working time.
+"""Reports of worker processes to the launcher, as files in the run's folder; and callbacks for the end of a process.
 
-When a wave is killed, Beam's counters are lost, but not these files. Between processes, Beam keeps only the text of an
-exception, inside a traceback; an error in a report is raised again as it was.
+The reports hold set-up times, errors and working time. When a wave is killed, Beam's counters are lost, but not these
+files. Between processes, Beam keeps only the text of an exception, inside a traceback; an error in a report is raised
+again as it was.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from ledgerbeam import errors
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger.model.runs import SetUps
+from ledgerbeam.ledger.model.rows import SetUps
 from ledgerbeam.ledger.model.values import decode, encode, rows, seconds
 
 
@@ -94,3 +96,33 @@ def _error_of(row: Any) -> LedgerbeamError | None:
     if isinstance(named, type) and issubclass(named, LedgerbeamError):
         return named(message)
     return LedgerbeamError(message)
+
+
+_lock = threading.Lock()
+_callbacks: list[Callable[[], None]] = []
+
+
+def at_end(callback: Callable[[], None]) -> None:
+    """Register a function to be called when the process ends its work. The last one registered is called first."""
+    with _lock:
+        _callbacks.append(callback)
+
+
+def end_work() -> None:
+    """Call the registered functions, once. A killed process does not call them."""
+    while True:
+        with _lock:
+            if not _callbacks:
+                return
+            callback = _callbacks.pop()
+        callback()
+
+
+def _forget_callbacks_after_fork() -> None:
+    """Drop the parent's callbacks: a forked process must not run them."""
+    global _lock  # noqa: PLW0603 - the inherited lock may be held by a thread that does not exist here
+    _lock = threading.Lock()
+    _callbacks.clear()
+
+
+os.register_at_fork(after_in_child=_forget_callbacks_after_fork)

@@ -1,4 +1,4 @@
-"""The folders of a ledger's runs on this host: their owners, and whether these are alive.
+"""The folders of a ledger's runs on this host: their owners, whether these are alive, and files shared by processes.
 
 ``run/RUN/`` in the folder of a ledger, or of its sidecar, belongs to the launcher of one run. It is created for that
 run alone, closed to other users, and has a marker. The marker names the ledger, and is locked for as long as the
@@ -7,6 +7,15 @@ that finds a marker of its ledger with a free lock may remove the folder. Nothin
 
 The folder ``run`` has a lock too, which all launchers share: a launcher that gets it exclusively knows that no other
 launcher is active.
+
+The processes of a run share files in its folder:
+
+- Notes of the tasks that workers were about to record, for the steps after the chain. A note is written before its task
+  is recorded, so that no recorded task lacks a note when a worker dies. A note of a task that was not recorded in the
+  end is skipped: the ledger decides.
+- Marks of sources whose index is being built ahead of their wave. A worker waits for such an index, and does not build
+  it again. The process that builds it holds a lock on the mark, so no worker waits for a dead process.
+- The number of tasks that a wave may still start.
 """
 
 from __future__ import annotations
@@ -14,15 +23,22 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pickle
 import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ledgerbeam._base.disk import NO_ROOM
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.model.identity import run_order
+from ledgerbeam.ledger.model.store import LedgerStore
+from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import decode, encode
 
 RUNS = "run"
@@ -272,3 +288,159 @@ def _is_named(path: str, descriptor: int) -> bool:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except OSError:
         return False
+
+
+_NOTES_SUFFIX = ".committed"
+
+
+class CommitNotes:
+    """The notes of one process.
+
+    Args:
+        run_dir: Folder of the run.
+
+    Raises:
+        DiskFullError: There is no room for the file.
+        StorageError: The file cannot be created.
+    """
+
+    def __init__(self, run_dir: str) -> None:
+        self._path = os.path.join(run_dir, f"{os.getpid()}-{os.urandom(4).hex()}{_NOTES_SUFFIX}")
+        with file_errors(self._path):
+            self._file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - for as long as the process works
+
+    def add(self, source_id: bytes, node: bytes, summary: Any) -> None:
+        """Write the note of a task that is about to be recorded.
+
+        Raises:
+            DiskFullError: There is no room for the note.
+            StorageError: The note cannot be written.
+        """
+        data = memoryview(pickle.dumps((source_id, node, summary)))
+        with file_errors(self._path):
+            while data:
+                data = data[self._file.write(data) :]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def committed_notes(run_dir: str, store: LedgerStore) -> Iterator[Any]:
+    """Yield the summaries of the noted tasks that are recorded, each task once.
+
+    Args:
+        run_dir: Folder of a run whose processes have ended.
+        store: The ledger, refreshed.
+    """
+    seen: set[bytes] = set()  # a task may have several notes, because earlier steps may repeat it
+    for name in sorted(os.listdir(run_dir)):
+        if name.endswith(_NOTES_SUFFIX):
+            # The tasks of a source are mostly consecutive, so its entries are read once.
+            for source_id, notes in groupby(_read_notes(os.path.join(run_dir, name)), key=itemgetter(0)):
+                recorded = None if store.completed_mask([source_id])[0] else store.applied(source_id)
+                for _, node, summary in notes:
+                    if node not in seen and (recorded is None or node in recorded):
+                        seen.add(node)
+                        yield summary
+
+
+def _read_notes(path: str) -> Iterator[tuple[bytes, bytes, Any]]:
+    with file_errors(path, "read"), open(path, "rb") as file:
+        while True:
+            try:
+                yield pickle.load(file)  # noqa: S301 - written by our own workers, into the run's own folder
+            except (EOFError, pickle.UnpicklingError):  # the end, or a note truncated by a kill before the commit
+                return
+
+
+def _index_mark(folder: str, source: Source) -> str:
+    return os.path.join(folder, f"indexing-{source.id.hex()}")
+
+
+@contextmanager
+def building_index(folder: str, source: Source) -> Iterator[None]:
+    """Let the workers of a run wait for the index of a source while the body runs.
+
+    Args:
+        folder: Folder of the run.
+        source: The source.
+
+    Raises:
+        DiskFullError: There is no room for the file.
+        StorageError: The file cannot be created.
+    """
+    path = _index_mark(folder, source)
+    with file_errors(path):
+        mark = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        # A worker that comes before the lock does not wait. Then both build the same index.
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        yield
+    finally:
+        with suppress(OSError):  # the folder was removed
+            os.unlink(path)
+        os.close(mark)
+
+
+def wait_for_index(folder: str, source: Source) -> None:
+    """Wait while the index of a source is being built ahead.
+
+    Args:
+        folder: Folder of the run.
+        source: The source.
+
+    Raises:
+        StorageError: The file cannot be read.
+    """
+    path = _index_mark(folder, source)
+    with file_errors(path, "read"):
+        try:
+            mark = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(mark, fcntl.LOCK_SH)
+        finally:
+            os.close(mark)
+
+
+_DIGITS = 20
+
+
+@dataclass(frozen=True)
+class TaskBudget:
+    """The number of tasks that may still be started, in a file that the processes of a wave share.
+
+    Its methods raise DiskFullError or StorageError if the file cannot be used.
+
+    Attributes:
+        path: Path of the file, in the folder of the wave.
+    """
+
+    path: str
+
+    @classmethod
+    def below(cls, run_dir: str) -> TaskBudget:
+        """Return the budget of a wave, from its folder."""
+        return cls(os.path.join(run_dir, "task-budget"))
+
+    def make(self, tasks: int) -> None:
+        """Create the file."""
+        with file_errors(self.path), open(self.path, "x", encoding="ascii") as file:
+            file.write(f"{tasks:{_DIGITS}d}")
+
+    def left(self) -> int:
+        """Return the number of tasks that may still be started."""
+        with file_errors(self.path, "read"), open(self.path, encoding="ascii") as file:
+            return int(file.read())
+
+    def claim(self, tasks: int) -> int:
+        """Take at most `tasks` from the budget; return the number taken."""
+        with file_errors(self.path), open(self.path, "r+", encoding="ascii") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            left = int(file.read())
+            granted = min(tasks, left)
+            file.seek(0)
+            file.write(f"{left - granted:{_DIGITS}d}")
+        return granted

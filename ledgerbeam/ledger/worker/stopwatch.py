@@ -20,9 +20,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from ledgerbeam.ledger.model.runs import MEASURED, WAIT, WorkTime, read_work_time
-from ledgerbeam.ledger.worker.exit_callbacks import at_end
-from ledgerbeam.ledger.worker.reports import read_reports, report_path, write_report
+from ledgerbeam.ledger.model.rows import MEASURED, WAIT, WorkTime, read_work_time
+from ledgerbeam.ledger.worker.reports import at_end, read_reports, report_path, write_report
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ import lmdb
 import orjson
 
 from ledgerbeam._base.process import hold_standard_descriptors
-from ledgerbeam.ledger.lmdb.descriptors import DataDescriptors
+from ledgerbeam.ledger.lmdb.data_file import DataDescriptors
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.model.claims import Span
 from ledgerbeam.ledger.model.identity import Lineage

@@ -23,7 +23,7 @@ from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskErr
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.model.store import LedgerSink
-from ledgerbeam.ledger.places import local_path, open_local_store
+from ledgerbeam.ledger.opening import local_path, open_local_store
 
 INTERVAL = 1.0
 """Default age, in seconds, at which an entry is committed."""

@@ -112,7 +112,7 @@ def verify(*patterns: Places, **options: Unpack[VerifyOptions]) -> "Result":
     from ledgerbeam.ledger.model.accounts import RecordCounts
     from ledgerbeam.pipelines.calls.result import ListedRows, Result
     from ledgerbeam.pipelines.report.index_check import IndexCheck
-    from ledgerbeam.sources.source_listing import SourceListing
+    from ledgerbeam.sources.listing import SourceListing
 
     started = time.monotonic()
     root = canonical_url(values.index_root) if values.index_root else None

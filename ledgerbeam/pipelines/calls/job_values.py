@@ -22,7 +22,7 @@ from ledgerbeam.pipelines.outputs.columns import COLUMN_FORMATS, ColumnLayout, r
 from ledgerbeam.pipelines.outputs.compression import OutputCompression, parse_compression
 from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
 from ledgerbeam.pipelines.runners.run_options import RunOptions
-from ledgerbeam.sources.recorded import RecordedOutputs
+from ledgerbeam.sources.listing import RecordedOutputs
 
 if TYPE_CHECKING:  # jobs that make no such dataset start sooner without it
     from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts

@@ -139,8 +139,7 @@ def _build(values: Values) -> Runnable:
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
     from ledgerbeam.pipelines.jobs.user_function import user_function
     from ledgerbeam.pipelines.outputs.batch_schema import decide_batch_schema, read_batch_schema
-    from ledgerbeam.user_code.objects import check_object, depends_on_batches, read_values
-    from ledgerbeam.user_code.watched_files import watched_checksums
+    from ledgerbeam.user_code.objects import check_object, depends_on_batches, read_values, watched_checksums
 
     if values.nan != "refuse" and values.to != "jsonl":
         raise UsageError(f"--nan {values.nan} is for --to jsonl, found --to {values.to}")

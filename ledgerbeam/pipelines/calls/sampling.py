@@ -10,7 +10,7 @@ from typing import Any
 
 from ledgerbeam._base.redaction import plain_value
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.ledger.statistics import joined_statistics
+from ledgerbeam.ledger.summaries import joined_statistics
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.console.run_console import RunConsole
 from ledgerbeam.pipelines.jobs.listing import listed_pages

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ledgerbeam._base.disk import read_size
 from ledgerbeam._base.names import check_route
 from ledgerbeam.errors import UsageError
-from ledgerbeam.sources.recorded import RecordedOutputs
+from ledgerbeam.sources.listing import RecordedOutputs
 
 TARS_WITH_METADATA = ("webdataset", "energon", "lit")
 """Formats that are tars with metadata beside them: words of ``--to``, and of ``publish --as``."""

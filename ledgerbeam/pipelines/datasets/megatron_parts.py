@@ -227,7 +227,7 @@ class NotedDataset:
         prefix: What the names of its two files begin with.
         parts: What its ``.bin`` is made of, in order.
         index_size: Bytes of its ``.idx``.
-        index_checksum: Of the content of that, see `checksums`.
+        index_checksum: Of the content of that, see `identity`.
     """
 
     prefix: str

@@ -20,7 +20,7 @@ from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.buckets import RunWriter
 from ledgerbeam.pipelines.exchange.stages import stages_of
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, count_lost
-from ledgerbeam.sources.index_versions import stat_source
+from ledgerbeam.sources.listing import stat_source
 
 _NEAR = ("near", "cluster", "verify")
 """Pipeline names of the jobs of ``dedup --near``, which are the names of their last stages."""

@@ -35,10 +35,10 @@ from ledgerbeam.pipelines.exchange.jobs import RUNS_FOLDER, RunsJob, ScatterJob,
 from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
 from ledgerbeam.sources.listed import ChosenSources, FileLists, ListBuckets, WithEarlierFiles, bucket_of
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import SourceListing
 
 if TYPE_CHECKING:
-    from ledgerbeam.sources.recorded import RecordedListing
+    from ledgerbeam.sources.listing import RecordedListing
     from ledgerbeam.transforms.dedup.near import TreeReader
 
 

@@ -247,7 +247,7 @@ def _cuts_between_sources(scatter: ScatteringJob, pages: Sequence[Page], bucket_
 
 def _sampled_keys(scatter: ScatteringJob, pages: Sequence[Page], number: int) -> Iterator[bytes]:
     from ledgerbeam.pipelines.preview.sample import sample_places  # noqa: PLC0415 - uses jobs
-    from ledgerbeam.user_code.instances import close_objects  # noqa: PLC0415
+    from ledgerbeam.user_code.objects import close_objects  # noqa: PLC0415
 
     keys = scatter.key.keys(scatter.files.base)
     rows = [row for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True)]

@@ -37,7 +37,7 @@ from ledgerbeam.pipelines.flows.step import (
     said_of,
 )
 from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
-from ledgerbeam.sources.recorded import RecordedOutputs
+from ledgerbeam.sources.listing import RecordedOutputs
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _KEYS = ("root", "steps", DEFAULTS)

@@ -12,7 +12,7 @@ from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
-from ledgerbeam.ledger.model.checksums import content_version
+from ledgerbeam.ledger.model.identity import content_version
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.flows.step import PreparedStep, said_of
@@ -22,7 +22,7 @@ from ledgerbeam.pipelines.outputs.recorded import lost_sources
 from ledgerbeam.pipelines.preview.dry_run import KnownSources
 from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
 from ledgerbeam.sources.kind import BUCKET_SCHEME
-from ledgerbeam.sources.recorded import RecordedOutputs, is_output, outputs_pages
+from ledgerbeam.sources.listing import RecordedOutputs, is_output, outputs_pages
 
 REASONS = ("new", "changed", "upstream", "code", "options", "failed", "open", "lost")
 """Why a source runs."""

@@ -16,7 +16,7 @@ from ledgerbeam.pipelines.flows.plan import job_changes
 from ledgerbeam.pipelines.flows.step import FlowRunOptions, PreparedStep, said_of
 from ledgerbeam.pipelines.jobs.listing import listed_ids
 from ledgerbeam.pipelines.runners.waves import Waves
-from ledgerbeam.sources.recorded import missing_outputs_warning
+from ledgerbeam.sources.listing import missing_outputs_warning
 
 _SHOWN = 3
 

@@ -25,17 +25,16 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.ledger.model.packing import pack_sources
+from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources import FileSources, RecordForm, Sources
-from ledgerbeam.sources.recorded import RecordedOutputs
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import RecordedOutputs, SourceListing
 from ledgerbeam.user_code.loading import Reference
 
 if TYPE_CHECKING:  # for few jobs
     from ledgerbeam.iterators.job_source import GraphSource
     from ledgerbeam.sources.buckets import BucketListing
     from ledgerbeam.sources.listed import WithEarlierFiles
-    from ledgerbeam.sources.recorded import RecordedListing
+    from ledgerbeam.sources.listing import RecordedListing
 
 
 CONTENT = "sources by content"
@@ -188,7 +187,7 @@ class ListedFiles:
             UsageError: Neither or both of patterns and a list are given.
         """
         if self.recorded:
-            from ledgerbeam.sources.recorded import RecordedListing  # noqa: PLC0415 - for few jobs
+            from ledgerbeam.sources.listing import RecordedListing  # noqa: PLC0415 - for few jobs
 
             return RecordedListing(self.recorded, options or {})
         return SourceListing(self.patterns, self.sources_from, options or {}, own=own, require=self._require)

@@ -26,7 +26,7 @@ from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.pipelines.jobs.audit_share import AuditShare, parse_audit
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace, Packer
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import SourceListing
 from ledgerbeam.user_code.modules import name_in_sources
 
 if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other jobs
@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
     from ledgerbeam.iterators.job_source import GraphSource
     from ledgerbeam.sources.buckets import BucketListing
     from ledgerbeam.sources.listed import WithEarlierFiles
-    from ledgerbeam.sources.recorded import RecordedListing
+    from ledgerbeam.sources.listing import RecordedListing
     from ledgerbeam.transforms.mapping.audit import AuditedWork
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from ledgerbeam._base.beam_import import import_beam
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.user_code.errors import describe_error, is_interrupt
 from ledgerbeam.user_code.functions import (
     CACHED,
     FunctionParts,
@@ -23,6 +22,7 @@ from ledgerbeam.user_code.functions import (
     function_parts,
     is_dispatcher,
 )
+from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import MAIN, PickledObject, Reference, import_object
 from ledgerbeam.user_code.modules import reference_to, user_modules
 

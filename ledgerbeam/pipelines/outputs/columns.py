@@ -210,7 +210,7 @@ def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
     """Return schemas inferred from the results of sampled records."""
     from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
     from ledgerbeam.pipelines.preview.sample import sampled_records, try_function  # noqa: PLC0415 - uses jobs
-    from ledgerbeam.user_code.instances import close_objects  # noqa: PLC0415
+    from ledgerbeam.user_code.objects import close_objects  # noqa: PLC0415
 
     pages = islice(job.pages(), LISTED_PAGES)
     sampled = list(sampled_records(job, pages, SAMPLE_RECORDS, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES))

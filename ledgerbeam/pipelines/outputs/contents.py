@@ -6,7 +6,7 @@ from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
 from ledgerbeam.io import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import stat
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.identity import content_checksum
 
 READ_BYTES = 4 * 2**20
 """Size of the blocks that a thread reads, in bytes."""
@@ -47,7 +47,7 @@ def content_problem(
     Args:
         url: The file.
         size: Recorded size, in bytes.
-        checksum: Recorded checksum of the content, see `checksums`.
+        checksum: Recorded checksum of the content, see `identity`.
         options: Storage options.
         span: First byte to read and the byte after the last, the range of the checksum; None for the whole file.
     """

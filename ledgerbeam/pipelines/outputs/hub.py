@@ -20,8 +20,8 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import OutputShard
-from ledgerbeam.ledger.model.checksums import ContentDigest
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.identity import ContentDigest
 from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.pipelines.console.run_progress import count
 

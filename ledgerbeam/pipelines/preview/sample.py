@@ -32,8 +32,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.pipelines.jobs.sources import JobSources
 from ledgerbeam.sources import FileSources, Sources
-from ledgerbeam.sources.blocks import listed
-from ledgerbeam.sources.forms import RecordForm
+from ledgerbeam.sources.forms import RecordForm, listed
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.chain.task_results import TaskResults
 from ledgerbeam.transforms.mapping.function import MapRecords

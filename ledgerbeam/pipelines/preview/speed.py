@@ -14,7 +14,7 @@ from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.preview.costs import Speed
 from ledgerbeam.pipelines.preview.sample import sampled_records, try_function
-from ledgerbeam.user_code.instances import close_objects
+from ledgerbeam.user_code.objects import close_objects
 
 _RECORDS, _SOURCES, _BYTES = 64, 8, 1 << 20
 """Maximum number of records, sources and bytes of the sample."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.claim_places import read_claims
 from ledgerbeam.ledger.model.claims import Claims
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow
+from ledgerbeam.ledger.worker.sharing import read_claims
 from ledgerbeam.pipelines.report.progress import RECENT_SECONDS, rates_of, recent_since
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ledgerbeam.ledger import MergedStatistic
-from ledgerbeam.ledger.model.runs import PARTS
+from ledgerbeam.ledger.model.rows import PARTS
 from ledgerbeam.pipelines.console.run_progress import count, duration
 
 SHOWN_VALUES = 10

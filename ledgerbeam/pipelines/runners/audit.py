@@ -12,9 +12,8 @@ from itertools import islice
 from operator import attrgetter
 
 from ledgerbeam.ledger import LedgerStore, Source, Totals
-from ledgerbeam.ledger.audits import AuditRequest
-from ledgerbeam.ledger.model.runs import Audit, audit_of
-from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.model.rows import Audit, audit_of
+from ledgerbeam.ledger.selection import AuditRequest, PendingSource
 from ledgerbeam.ledger.worker.run_folders import file_errors
 from ledgerbeam.pipelines.jobs.audit_share import AuditShare, difference_error
 from ledgerbeam.pipelines.jobs.listing import listed_sources

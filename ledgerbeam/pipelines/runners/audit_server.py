@@ -18,13 +18,13 @@ from typing import Any, Never
 from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger.audits import AuditAnswer, AuditRequest
+from ledgerbeam.ledger.selection import AuditAnswer, AuditRequest
 from ledgerbeam.pipelines.calls.call import refuse_calls
 from ledgerbeam.pipelines.runners.forking import ForkServer
 from ledgerbeam.pipelines.runners.wave_files import load_job_file, take_import_path
 from ledgerbeam.transforms.mapping.audit import AuditedWork, audit_task
-from ledgerbeam.user_code.errors import describe_error, ignore_interrupt
-from ledgerbeam.user_code.instances import close_objects
+from ledgerbeam.user_code.guards import describe_error, ignore_interrupt
+from ledgerbeam.user_code.objects import close_objects
 
 _IN_AUDIT = "the audit of a job called for a job: the module of its function does so when it is imported"
 

@@ -16,7 +16,7 @@ from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.runs import MEASURED, SetUps, WorkTime
+from ledgerbeam.ledger.model.rows import MEASURED, SetUps, WorkTime
 from ledgerbeam.pipelines.jobs.listing import JobListing, gone_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners import dataflow
@@ -199,7 +199,7 @@ class BeamRunner:
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
         from ledgerbeam.pipelines.runners.pipeline import job_pipeline  # noqa: PLC0415
-        from ledgerbeam.user_code.instances import close_objects  # noqa: PLC0415
+        from ledgerbeam.user_code.objects import close_objects  # noqa: PLC0415
 
         safe = os.environ.get("PYTHONSAFEPATH")
         # Beam starts other Python processes, such as `python -m pip`. Keep the working folder off their path too.

@@ -19,15 +19,14 @@ from contextlib import contextmanager
 import numpy as np
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger.worker.exit_callbacks import end_work
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.reports import report_error
+from ledgerbeam.ledger.worker.reports import end_work, report_error
 from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.pipelines.runners import worker_relay
 from ledgerbeam.pipelines.runners.fn_api import serve_worker
 from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
 from ledgerbeam.pipelines.runners.profiler import begin_profile
-from ledgerbeam.user_code.instances import close_objects
+from ledgerbeam.user_code.objects import close_objects
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 

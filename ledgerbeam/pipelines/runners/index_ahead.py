@@ -13,8 +13,7 @@ from contextlib import suppress
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.index_marks import building_index
-from ledgerbeam.ledger.worker.run_folders import file_errors
+from ledgerbeam.ledger.worker.run_folders import building_index, file_errors
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.wave_files import (

@@ -11,10 +11,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineRunner
 
 from ledgerbeam._base.beam_import import beam_parts
-from ledgerbeam.ledger.worker.exit_callbacks import end_work
+from ledgerbeam.ledger.worker.reports import end_work
+from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.ledger.worker.task_board import BoardPlace
-from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners.board import BoardSchedule
 from ledgerbeam.pipelines.runners.fn_api import fn_api_runner
@@ -23,8 +23,8 @@ from ledgerbeam.pipelines.runners.profiler import begin_profile
 from ledgerbeam.pipelines.runners.wave_files import STARTED, load_committed, load_sources, touch
 from ledgerbeam.transforms.chain.base import ChainValues, give_values
 from ledgerbeam.transforms.chain.worker import LedgerHandle
-from ledgerbeam.user_code.instances import close_objects
 from ledgerbeam.user_code.modules import recorded_modules
+from ledgerbeam.user_code.objects import close_objects
 
 
 def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> None:

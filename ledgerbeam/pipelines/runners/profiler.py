@@ -13,8 +13,7 @@ import threading
 import time
 from types import CodeType, FrameType
 
-from ledgerbeam.ledger.worker.exit_callbacks import at_end
-from ledgerbeam.ledger.worker.reports import report_path, write_report
+from ledgerbeam.ledger.worker.reports import at_end, report_path, write_report
 from ledgerbeam.pipelines.runners.profiles import SUFFIX
 
 SECONDS = 0.02

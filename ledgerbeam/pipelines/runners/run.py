@@ -13,7 +13,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.faults import fault_point
-from ledgerbeam.ledger.model.runs import audit_of
+from ledgerbeam.ledger.model.rows import audit_of
 from ledgerbeam.ledger.opening import run_folders
 from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.pipelines.console.run_console import RunConsole

@@ -37,7 +37,7 @@ from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
 from ledgerbeam.pipelines.runners.index_ahead import make_indexes
 from ledgerbeam.pipelines.runners.logs import show_log
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, load_job_file, take_import_path, touch
-from ledgerbeam.user_code.errors import describe_error, ignore_interrupt
+from ledgerbeam.user_code.guards import describe_error, ignore_interrupt
 
 _IN_WORKER = (
     "a worker of a job called for a job: the module of its function does so when it is imported; put the call under "

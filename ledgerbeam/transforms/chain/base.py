@@ -23,7 +23,7 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 

@@ -15,10 +15,9 @@ from apache_beam.utils.windowed_value import WindowedValue
 from ledgerbeam.errors import RejectLimitError, UnsupportedShapeError
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.rows import Failure, Leaf
-from ledgerbeam.ledger.model.runs import MEASURED
-from ledgerbeam.ledger.statistics import joined_statistics
-from ledgerbeam.ledger.worker.committed import CommitNotes
+from ledgerbeam.ledger.model.rows import MEASURED, Failure, Leaf
+from ledgerbeam.ledger.summaries import joined_statistics
+from ledgerbeam.ledger.worker.run_folders import CommitNotes
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors

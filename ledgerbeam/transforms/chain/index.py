@@ -29,8 +29,8 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import SourceWatch, require_listed
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import FailedTask, Output, Source, Task
-from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources import FileSources

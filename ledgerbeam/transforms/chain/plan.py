@@ -20,8 +20,8 @@ from ledgerbeam.io.storage.publish import publishing_together
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.ledger.worker.stopwatch import timed
-from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, size_of
 from ledgerbeam.transforms.chain.overlap import ThreadsBeside

@@ -13,15 +13,14 @@ from typing import Any
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import LedgerStore, Source, Task
-from ledgerbeam.ledger.lmdb.publishing import publishing
+from ledgerbeam.ledger.lmdb.data_file import publishing
 from ledgerbeam.ledger.opening import open_mirror, open_sink, open_store
-from ledgerbeam.ledger.worker.exit_callbacks import end_work
-from ledgerbeam.ledger.worker.index_marks import wait_for_index
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.reports import report_error, report_set_ups
+from ledgerbeam.ledger.worker.reports import end_work, report_error, report_set_ups
+from ledgerbeam.ledger.worker.run_folders import wait_for_index
 from ledgerbeam.ledger.worker.stopwatch import report_times
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
-from ledgerbeam.user_code.instances import close_objects
+from ledgerbeam.user_code.objects import close_objects
 
 _stores: dict[LedgerPlace, LedgerStore] = {}
 _stores_lock = threading.Lock()

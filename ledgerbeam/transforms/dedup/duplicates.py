@@ -24,7 +24,7 @@ from ledgerbeam.transforms.chain.task_results import TaskResults
 from ledgerbeam.transforms.exchange.gather import lines_of
 from ledgerbeam.transforms.exchange.scatter import ScatteredRecords
 from ledgerbeam.transforms.mapping.function import ConvertRecords
-from ledgerbeam.user_code.errors import failed_by, message_of
+from ledgerbeam.user_code.guards import failed_by, message_of
 
 GROUP_SIZE, BY_SOURCE = "records of a duplicated key", "duplicates by source"
 """Names of statistics of the deciding stage."""

@@ -24,15 +24,15 @@ from ledgerbeam.io.exchange.stars import Pieces
 from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords
+from ledgerbeam.sources.forms import FILE_SHIFT, PlacedPart, PlacedRecords
 from ledgerbeam.sources.listed import file_key
-from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
 from ledgerbeam.transforms.dedup.duplicates import BY_SOURCE
 from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.dedup.words import finished
 from ledgerbeam.transforms.exchange.gather import lines_of
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunFileEncoder, ScatteredRecords, moved
-from ledgerbeam.user_code.errors import failed_by, message_of
+from ledgerbeam.user_code.guards import failed_by, message_of
 
 CLUSTER_SIZE, CANDIDATES = "records of a cluster", "records of a cluster before it is verified"
 """Names of statistics of the deciding stage."""

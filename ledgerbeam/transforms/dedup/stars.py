@@ -29,7 +29,7 @@ from ledgerbeam.io.exchange.stars import CHANGES, Edges, Pieces, large_star, ran
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.dedup.near import HashedRecords, Trees, node_hashes
-from ledgerbeam.user_code.errors import failed_by, message_of
+from ledgerbeam.user_code.guards import failed_by, message_of
 
 _MEMBER = Struct("<QII")
 """Header of a member: number of the record in its file, number of records of the tree that it represents, and size of

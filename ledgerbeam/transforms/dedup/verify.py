@@ -28,7 +28,7 @@ from ledgerbeam.sources.listed import ChosenRecords
 from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.dedup.near import HashedRecords, TextRecords, Trees, forest_of
 from ledgerbeam.transforms.exchange.scatter import moved
-from ledgerbeam.user_code.errors import failed_by, message_of
+from ledgerbeam.user_code.guards import failed_by, message_of
 
 MOST_BYTES = 1 << 28
 """Maximum size in bytes of the n-grams of connected candidates, which are compared in memory."""

@@ -38,12 +38,10 @@ from ledgerbeam.transforms.mapping.function import ConvertRecords
 from ledgerbeam.transforms.mapping.outcomes import Outcome
 from ledgerbeam.transforms.mapping.recomputation import NotRecomputedError, Recomputed
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
-from ledgerbeam.user_code.errors import describe_error, failed_by, message_of
 from ledgerbeam.user_code.functions import made_of, reference_of
-from ledgerbeam.user_code.guards import children, end_child
-from ledgerbeam.user_code.instances import ReadyObject, UserObject
+from ledgerbeam.user_code.guards import children, describe_error, end_child, failed_by, message_of
 from ledgerbeam.user_code.loading import Reference
-from ledgerbeam.user_code.objects import OF_A_GROUP
+from ledgerbeam.user_code.objects import OF_A_GROUP, ReadyObject, UserObject
 
 
 class Gather(MatchSources):

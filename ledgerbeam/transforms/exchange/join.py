@@ -21,7 +21,7 @@ from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.chain.task_results import TaskResults
 from ledgerbeam.transforms.exchange.gather import as_bucket, as_part
 from ledgerbeam.transforms.mapping.function import ConvertRecords
-from ledgerbeam.user_code.errors import failed_by, message_of
+from ledgerbeam.user_code.guards import failed_by, message_of
 
 MATCHED, UNMATCHED = "matched", "unmatched"
 """Drop reasons of records of the left side."""

@@ -17,11 +17,11 @@ from ledgerbeam.io.exchange.order import By, KeyOrder, Scheme, key_fields, key_f
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import KEY, Sample
-from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
-from ledgerbeam.user_code.errors import describe_error, is_interrupt
+from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
 from ledgerbeam.user_code.functions import reference_of
-from ledgerbeam.user_code.instances import UserObject
+from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference
+from ledgerbeam.user_code.objects import UserObject
 
 WITHOUT_KEY = "records without a key"
 """Name of the statistic that counts records whose key is null."""

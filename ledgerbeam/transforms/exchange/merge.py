@@ -13,7 +13,7 @@ from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_sorted, task_mark
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.transforms.exchange.gather import gathered_records
-from ledgerbeam.user_code.errors import failed_by, message_of
+from ledgerbeam.user_code.guards import failed_by, message_of
 
 
 @dataclass(frozen=True)

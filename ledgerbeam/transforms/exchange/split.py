@@ -13,7 +13,7 @@ from ledgerbeam.io.conversion import find_conversion
 from ledgerbeam.results import Route
 from ledgerbeam.transforms.exchange.keys import HASH_BYTES, WITHOUT_KEY, RecordKeys
 from ledgerbeam.transforms.mapping.function import MapRecords
-from ledgerbeam.user_code.instances import ReadyObject
+from ledgerbeam.user_code.objects import ReadyObject
 
 
 def part_of(key: bytes, shares: Sequence[int]) -> int:

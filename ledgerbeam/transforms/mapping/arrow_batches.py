@@ -14,7 +14,7 @@ from ledgerbeam.transforms.mapping.outcomes import CategoryError, Outcome
 from ledgerbeam.transforms.mapping.recomputation import Recomputed
 from ledgerbeam.transforms.mapping.row_outcomes import RowsOutcome, rows_outcome
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules
-from ledgerbeam.user_code.errors import is_interrupt, message_of
+from ledgerbeam.user_code.guards import is_interrupt, message_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,8 +27,8 @@ from ledgerbeam.io import Options, Reader, ShardEncoder
 from ledgerbeam.io.any_source import open_any
 from ledgerbeam.io.formats.format import is_columnar, json_value
 from ledgerbeam.ledger import Output, Task
-from ledgerbeam.ledger.audits import AuditAnswer, AuditRequest
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.identity import content_checksum
+from ledgerbeam.ledger.selection import AuditAnswer, AuditRequest
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
 from ledgerbeam.transforms.mapping.recomputation import NotRecomputedError, Recomputable, Recomputed

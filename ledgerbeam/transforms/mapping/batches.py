@@ -17,8 +17,7 @@ from ledgerbeam.transforms.mapping.task_mapping import (
     TaskMapping,
     record_place,
 )
-from ledgerbeam.user_code.errors import describe_error, failed_by, is_interrupt, message_of
-from ledgerbeam.user_code.guards import children, end_child
+from ledgerbeam.user_code.guards import children, describe_error, end_child, failed_by, is_interrupt, message_of
 
 
 class BatchAgainError(Exception):

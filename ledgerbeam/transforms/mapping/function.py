@@ -24,9 +24,8 @@ from ledgerbeam.transforms.mapping.list_batches import ListMapping
 from ledgerbeam.transforms.mapping.recomputation import NotRecomputedError, Recomputed
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
 from ledgerbeam.user_code.functions import made_of, reference_of
-from ledgerbeam.user_code.instances import ReadyObject, UserObject
 from ledgerbeam.user_code.loading import Reference
-from ledgerbeam.user_code.objects import check_object, depends_on_batches
+from ledgerbeam.user_code.objects import ReadyObject, UserObject, check_object, depends_on_batches
 
 RESTARTS = 3
 """Number of times that a task with statistics starts again because a batch raises. After that, all its batches have one

@@ -14,7 +14,7 @@ from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.index.reader import NO_BYTES, RawRecord
 from ledgerbeam.ledger import Task
-from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.transforms.chain.task_results import RejectedRecord, Rejection
 
 MOST_RAW = 64 * 1024

@@ -18,7 +18,7 @@ from ledgerbeam.ledger.model.accounts import NOTHING
 from ledgerbeam.results import Drop, Reject, Route, Rows
 from ledgerbeam.stats import MOST_NAMES
 from ledgerbeam.transforms.mapping.outcomes import require_category, require_reason, route_name
-from ledgerbeam.user_code.errors import describe_error
+from ledgerbeam.user_code.guards import describe_error
 
 EXPECTED = (
     "expected a record batch, a table or another frame with the Arrow interface, None, or Drop, Reject, Route or Rows "

@@ -11,10 +11,10 @@ from ledgerbeam.io.datasets.megatron.tokenizer import SpecialTokens, TextTokens,
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.sources.forms import OnError
 from ledgerbeam.transforms.mapping.function import MapRecords
-from ledgerbeam.user_code.errors import describe_error, is_interrupt, message_of
 from ledgerbeam.user_code.functions import made_of
-from ledgerbeam.user_code.instances import ReadyObject
+from ledgerbeam.user_code.guards import describe_error, is_interrupt, message_of
 from ledgerbeam.user_code.loading import Reference, import_function
+from ledgerbeam.user_code.objects import ReadyObject
 
 
 class TokenizeRecords(MapRecords):

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Never
 
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.model.checksums import content_checksum
-from ledgerbeam.ledger.model.identity import source_ids
+from ledgerbeam.ledger.model.identity import content_checksum, source_ids
 from ledgerbeam.ledger.opening import open_store
 from tests.fault.runs.function import clean_outputs
 from tests.fault.runs.sources import ChangingSources

@@ -39,7 +39,7 @@ from ledgerbeam.pipelines.outputs import recorded
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners import run
 from ledgerbeam.pipelines.runners.supervise import WaveEnd
-from ledgerbeam.user_code import instances as user_object
+from ledgerbeam.user_code import objects as user_object
 from tests.fault.baton import Actor, VanishingScheduler
 from tests.fault.runs import function, runner
 from tests.fault.runs.function import TASK_BYTES, clean_outputs

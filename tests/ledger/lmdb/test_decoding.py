@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.ledger.lmdb import decoding as lmdb_decoding
 from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, encode_output
+from ledgerbeam.ledger.lmdb.failures import read_deaths, read_failure
+from ledgerbeam.ledger.lmdb.jobs import decode_job, read_run, shallow
+from ledgerbeam.ledger.lmdb.sources import read_source_fields
+from ledgerbeam.ledger.lmdb.tables import read_run_key, run_key
+from ledgerbeam.ledger.lmdb.withdrawal import read_retired
 from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Output
@@ -30,16 +34,16 @@ RUN |= {"time": {"workers": 2, "seconds": {"read": 1.5, "wait": 0.5}, "cpu": {"r
 RUN |= {"audit": {"tasks": 2, "differ": 1, "found": "a record", "job": "f"}}
 
 READ: dict[Callable[[bytes], Any], tuple[Any, Any]] = {
-    lmdb_decoding.read_source_fields: (SOURCE, SOURCE),
-    lmdb_decoding.read_retired: (RETIRED, (7, ["/a", "/b"])),
-    lmdb_decoding.read_failure: (FAILURE, FAILURE),
-    lmdb_decoding.read_deaths: (DEATHS, ("t", [(1, 2.5, 0, True), (1, 2.5, 1, False)])),
-    lmdb_decoding.read_job: (JOB, Job("map", {"a": [1]})),
-    lmdb_decoding.read_run: (RUN, RUN),
+    read_source_fields: (SOURCE, SOURCE),
+    read_retired: (RETIRED, (7, ["/a", "/b"])),
+    read_failure: (FAILURE, FAILURE),
+    read_deaths: (DEATHS, ("t", [(1, 2.5, 0, True), (1, 2.5, 1, False)])),
+    decode_job: (JOB, Job("map", {"a": [1]})),
+    read_run: (RUN, RUN),
 }
 MAY_LACK: dict[Callable[[bytes], Any], set[str]] = {
-    lmdb_decoding.read_source_fields: {"number", "back", "changed", "members"},
-    lmdb_decoding.read_run: {"tidied", "ended", "outcome", "listed", "set_ups", "time", "read", "wait", "audit", *INFO},
+    read_source_fields: {"number", "back", "changed", "members"},
+    read_run: {"tidied", "ended", "outcome", "listed", "set_ups", "time", "read", "wait", "audit", *INFO},
 }
 MAY_BE_NONE = {"ended", "outcome", "tidied", "listed", "set_ups", "time", "audit", "free", "a"}
 FREE = ("free", "a")
@@ -102,11 +106,11 @@ def test_a_row_with_a_value_that_cannot_be_is_refused(read: Callable[[bytes], An
 @each(
     ("read", "row"),
     [
-        (lmdb_decoding.read_source_fields, {**SOURCE, "members": [["/a", 1]]}),
-        (lmdb_decoding.read_source_fields, [SOURCE]),
-        (lmdb_decoding.read_retired, []),
-        (lmdb_decoding.read_deaths, {**DEATHS, "deaths": [[1, 2.5, 0]]}),
-        (lmdb_decoding.read_deaths, {**DEATHS, "deaths": [[1, 2.5, 0, True, 5]]}),
+        (read_source_fields, {**SOURCE, "members": [["/a", 1]]}),
+        (read_source_fields, [SOURCE]),
+        (read_retired, []),
+        (read_deaths, {**DEATHS, "deaths": [[1, 2.5, 0]]}),
+        (read_deaths, {**DEATHS, "deaths": [[1, 2.5, 0, True, 5]]}),
         (decode_output, ["a", 1, "x", 1, 0]),
         (decode_output, []),
     ],
@@ -117,31 +121,31 @@ def test_a_row_of_another_shape_is_refused(read: Callable[[bytes], Any], row: An
 
 
 def test_a_run_does_not_name_itself() -> None:
-    assert lmdb_decoding.read_run(encode({**RUN, "id": "000077"})) == RUN
+    assert read_run(encode({**RUN, "id": "000077"})) == RUN
 
 
 def test_the_id_of_a_run_is_a_number() -> None:
     for key in (b"", b"x", b"12x", b"1" * 13, b"-1", b"1000000", b"b1000000", b"a000012", b"aa100000", b"a\xff"):
         with pytest.raises(ValueError, match="expected the id of a run"):
-            lmdb_decoding.read_run_key(key)
+            read_run_key(key)
 
 
 def test_runs_are_in_the_order_of_their_numbers() -> None:
     numbers = [0, 1, 12, 999_999, 1_000_000, 1_000_001, 9_999_999, 10_000_000, 99_999_999_999, 999_999_999_999]
-    keys = [lmdb_decoding.run_key(run_id(number)) for number in numbers]
+    keys = [run_key(run_id(number)) for number in numbers]
     assert keys == sorted(keys)
     assert keys[:4] == [b"000000", b"000001", b"000012", b"999999"], "as in every ledger that exists"
-    assert [int(lmdb_decoding.read_run_key(key)) for key in keys] == numbers
+    assert [int(read_run_key(key)) for key in keys] == numbers
 
 
 def test_what_a_run_says_is_no_deeper_than_can_be_followed() -> None:
     value: Any = 1
     for _ in range(63):
         value = [value]
-    lmdb_decoding.shallow(value)
+    shallow(value)
     for deeper in ([value], {"a": value}, [1, [value]], {"b": 1, "a": {"c": value}}):
         with pytest.raises(ValueError, match="at most 64 levels"):
-            lmdb_decoding.shallow(deeper)
+            shallow(deeper)
 
 
 def test_many_outputs_are_read_at_once_as_one_by_one() -> None:

@@ -23,11 +23,11 @@ from ledgerbeam.errors import (
     StorageError,
 )
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
-from ledgerbeam.ledger.lmdb.descriptors import data_opened
+from ledgerbeam.ledger.lmdb.data_file import data_opened
 from ledgerbeam.ledger.lmdb.files import open_environment
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.processes import run
 

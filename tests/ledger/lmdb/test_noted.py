@@ -9,8 +9,7 @@ import pytest
 from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.identity import node_id
-from ledgerbeam.ledger.model.rows import TaskCountsRow
-from ledgerbeam.ledger.model.runs import SetUps
+from ledgerbeam.ledger.model.rows import SetUps, TaskCountsRow
 from tests.ledger.builders import counted_leaf, leaf_of, plain
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from ledgerbeam.errors import LedgerError, LedgerNotFoundError
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
-from ledgerbeam.ledger.lmdb.descriptors import DataDescriptors, data_opened
+from ledgerbeam.ledger.lmdb.data_file import DataDescriptors, data_opened
 from ledgerbeam.ledger.lmdb.environment import Environment, acquire, release
 from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES
 from ledgerbeam.ledger.lmdb.store import LmdbStore

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.ledger.lmdb.publishing import BeingPublishedError, Replacing, publishing
+from ledgerbeam.ledger.lmdb.data_file import BeingPublishedError, Replacing, publishing
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.model.task import Source
@@ -47,7 +47,7 @@ def test_who_waits_for_long_says_for_what(
     store.register([OLD])
     said = rf"{store.url}: waiting for a worker that publishes .* continue or end it"
     for seconds, lines in ((60.0, 0), (0.0, 1)):
-        monkeypatch.setattr("ledgerbeam.ledger.lmdb.publishing._SILENT_SECONDS", seconds)
+        monkeypatch.setattr("ledgerbeam.ledger.lmdb.data_file._SILENT_SECONDS", seconds)
         with Replacing(store.url) as replacing:
             with publishing(store.url, [OLD.id]):
                 with pytest.raises(BeingPublishedError):
@@ -66,7 +66,7 @@ def test_who_enters_a_changed_source_says_that_it_waits(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.register([OLD])
-    monkeypatch.setattr("ledgerbeam.ledger.lmdb.publishing._SILENT_SECONDS", 0.01)
+    monkeypatch.setattr("ledgerbeam.ledger.lmdb.data_file._SILENT_SECONDS", 0.01)
     replacing = threading.Thread(target=store.register, args=([NEW],))
     with publishing(store.url, [OLD.id]):
         replacing.start()
@@ -201,7 +201,7 @@ def test_a_worker_that_dies_keeps_nobody_waiting(store: LmdbStore) -> None:
     store.register([OLD])
     script = (
         "import sys\n"
-        "from ledgerbeam.ledger.lmdb.publishing import publishing\n"
+        "from ledgerbeam.ledger.lmdb.data_file import publishing\n"
         "with publishing(sys.argv[1], [bytes.fromhex(sys.argv[2])]):\n"
         "    print('in', flush=True)\n"
         "    sys.stdin.read()\n"

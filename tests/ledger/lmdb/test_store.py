@@ -11,17 +11,17 @@ import pytest
 
 from ledgerbeam.errors import JobMismatchError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
-from ledgerbeam.ledger.lmdb import completed as lmdb_completed
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
 from ledgerbeam.ledger.lmdb import environment as lmdb_pages
 from ledgerbeam.ledger.lmdb import views
+from ledgerbeam.ledger.lmdb import views as lmdb_completed
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, pack_completion
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Leaf, Mark, Output, Totals
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.places import ledger_exists, local_path, open_local_store
+from ledgerbeam.ledger.opening import ledger_exists, local_path, open_local_store
 from tests.ledger.builders import counted_leaf, leaf_of, plain
 from tests.ledger.conformance import LedgerStoreConformance, failure_of
 from tests.ledger.conformance_accounts import AccountsConformance

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.lmdb.superseded import decode_superseded, supersede
 from ledgerbeam.ledger.lmdb.tables import OUTPUTS, SUPERSEDED
+from ledgerbeam.ledger.lmdb.withdrawal import decode_superseded, supersede
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source

@@ -19,10 +19,15 @@ from hypothesis import strategies as st
 from ledgerbeam._base.disk import REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, StorageError, UsageError
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.lmdb.accounts import decode_account, decode_statistics, encode_account, encode_statistics
+from ledgerbeam.ledger.lmdb.accounts import (
+    decode_account,
+    decode_statistics,
+    duration_steps,
+    encode_account,
+    encode_statistics,
+)
 from ledgerbeam.ledger.lmdb.commit import PreparedLeaf, decode_output
 from ledgerbeam.ledger.lmdb.errors import translated
-from ledgerbeam.ledger.lmdb.history import duration_steps
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import (
     COMPLETED,
@@ -216,7 +221,7 @@ def test_history_from_before_the_first_run_is_of_no_run(store: LmdbStore) -> Non
 def test_history_is_whole_however_many_pages_it_takes_to_read(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ledgerbeam.ledger.lmdb.history._PAGE_ROWS", 2)
+    monkeypatch.setattr("ledgerbeam.ledger.lmdb.accounts._PAGE_ROWS", 2)
     for step in range(1, 6):
         row = HISTORY_ROW.pack(*range(step, step + 7))
         store._write(lambda txn, step=step, row=row: txn.put(HISTORY, HISTORY_KEY.pack(step, 0), row))  # type: ignore[misc]

@@ -7,7 +7,7 @@ from hashlib import blake2b
 import pytest
 
 from ledgerbeam.errors import LedgerError
-from ledgerbeam.ledger.model.checksums import are_comparable, checksum_of, content_checksum, content_version
+from ledgerbeam.ledger.model.identity import are_comparable, checksum_of, content_checksum, content_version
 
 
 def test_a_checksum_says_its_algorithm_and_does_not_depend_on_chunks() -> None:

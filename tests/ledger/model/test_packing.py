@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.ledger.model import packing
-from ledgerbeam.ledger.model.packing import pack_sources
-from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.model import task
+from ledgerbeam.ledger.model.task import Source, pack_sources
 
 sizes = st.lists(st.integers(0, 60), max_size=80)
 
@@ -51,7 +50,7 @@ def test_packs_have_the_target_size_on_average_and_a_new_member_moves_few() -> N
 
 
 def test_a_pack_has_so_many_members_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "MAX_MEMBERS", 3)
+    monkeypatch.setattr(task, "MAX_MEMBERS", 3)
     assert [len(pack.members) for pack in pack_sources(members([0] * 7), 10)] == [3, 3, 1]
     with pytest.raises(UsageError, match="found 0"):
         list(pack_sources([], 0))

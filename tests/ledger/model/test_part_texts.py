@@ -12,8 +12,8 @@ import pytest
 
 from ledgerbeam.errors import JobMismatchError
 from ledgerbeam.ledger import Job
-from ledgerbeam.ledger.model import part_texts
-from ledgerbeam.ledger.model.part_texts import (
+from ledgerbeam.ledger.model import job
+from ledgerbeam.ledger.model.job import (
     LONGEST,
     MOST,
     changed_lines,
@@ -23,14 +23,14 @@ from ledgerbeam.ledger.model.part_texts import (
     shown_value,
     unpack_texts,
 )
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.user_code.functions import function_parts
 from ledgerbeam.user_code.modules import modules_of
 
 
 @pytest.fixture(autouse=True)
 def nothing_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_texts, "_noted", type(part_texts._noted)())
+    monkeypatch.setattr(job, "_noted", type(job._noted)())
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def kept(text: str, *, is_code: bool = True) -> str:
 
 def refused(url: str, was: Job, now: Job) -> str:
     """Return the error of a ledger that one process opened for one job, and another process opens for another."""
-    for job in (was, now):
+    for each in (was, now):
         store = open_local_store(url, create=True)
         try:
-            store.open_job(job)
+            store.open_job(each)
         except JobMismatchError as error:
             return str(error)
         finally:

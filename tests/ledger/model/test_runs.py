@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.ledger.model.runs import SetUps, read_set_ups
+from ledgerbeam.ledger.model.rows import SetUps, read_set_ups
 from tests.cases import each
 
 

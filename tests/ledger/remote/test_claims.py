@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ledgerbeam.ledger.claim_places import ObjectClaims
 from ledgerbeam.ledger.model.claims import Claims, Span, encode_claims
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.store import RemoteStore
+from ledgerbeam.ledger.worker.sharing import ObjectClaims
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import finish
 from tests.ledger.remote.test_store import Hosts

@@ -17,7 +17,7 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.compaction import compact
-from ledgerbeam.ledger.remote.cutoffs import (
+from ledgerbeam.ledger.remote.registration import (
     CONTRADICTION,
     Cutoff,
     contradict,

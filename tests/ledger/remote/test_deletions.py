@@ -12,9 +12,9 @@ from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.remote import apply as sidecar
-from ledgerbeam.ledger.remote.folding import UnnamedOutputs
 from ledgerbeam.ledger.remote.replay import Replayer, SnapshotManifest, encode_manifest
 from ledgerbeam.ledger.remote.segment import Segment, checksum_of, encode_segment
+from ledgerbeam.ledger.remote.snapshot import UnnamedOutputs
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import plain
 from tests.ledger.conformance_changes import ONE

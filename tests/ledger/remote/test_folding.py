@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledgerbeam.ledger.remote.folding import _Pauses, collector_paused
+from ledgerbeam.ledger.remote.replay import _Pauses, collector_paused
 
 
 @pytest.fixture(autouse=True)

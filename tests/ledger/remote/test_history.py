@@ -14,7 +14,7 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import META, Transaction
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.remote.compaction import compact
-from ledgerbeam.ledger.remote.folding import KEY_NUMBER
+from ledgerbeam.ledger.remote.registration import KEY_NUMBER
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import JOB, failure_of

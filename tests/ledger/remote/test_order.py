@@ -22,7 +22,7 @@ from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import compaction
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control
-from ledgerbeam.ledger.remote.cutoffs import Cutoff
+from ledgerbeam.ledger.remote.registration import Cutoff
 from ledgerbeam.ledger.remote.segment import Segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ledgerbeam.ledger.lmdb.decoding import read_source_fields
-from ledgerbeam.ledger.lmdb.sources import numbers_of
+from ledgerbeam.ledger.lmdb.sources import numbers_of, read_source_fields
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_TOTALS, META, SOURCES, TABLES, Transaction
 from ledgerbeam.ledger.model.identity import Lineage, node_id
@@ -20,7 +19,7 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control
-from ledgerbeam.ledger.remote.folding import KEY_NUMBER, are_leaves_due
+from ledgerbeam.ledger.remote.registration import KEY_NUMBER, are_leaves_due
 from ledgerbeam.ledger.remote.replay import segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from tests.ledger.builders import leaf_of, leaves_of_split, output_of, plain

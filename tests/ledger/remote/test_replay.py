@@ -16,7 +16,7 @@ from ledgerbeam.ledger.model.values import LIMIT, encode
 from ledgerbeam.ledger.remote import replay as folding
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control, decode_control, encode_control
-from ledgerbeam.ledger.remote.folding import KEY_NUMBER
+from ledgerbeam.ledger.remote.registration import KEY_NUMBER
 from ledgerbeam.ledger.remote.replay import (
     FOLDS,
     Replayer,

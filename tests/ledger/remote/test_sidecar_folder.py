@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.ledger import places as opening
+from ledgerbeam.ledger import opening
 from ledgerbeam.ledger.lmdb.files import refuse_network_filesystem
-from ledgerbeam.ledger.places import sidecar_folder
+from ledgerbeam.ledger.opening import sidecar_folder
 
 URL = "s3://bucket/ledger"
 OTHER_USER = 12345

@@ -13,8 +13,7 @@ from ledgerbeam.errors import JobMismatchError, LedgerDamagedError
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.remote import sink as remote_sink
 from ledgerbeam.ledger.remote.controls import Control, encode_control
-from ledgerbeam.ledger.remote.objects import create_own
-from ledgerbeam.ledger.remote.segment import decode_segment
+from ledgerbeam.ledger.remote.segment import create_own, decode_segment
 from ledgerbeam.ledger.remote.sink import CHECK_SECONDS, RemoteSink
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of

@@ -16,8 +16,7 @@ from ledgerbeam.ledger.model.identity import ROOT, node_id
 from ledgerbeam.ledger.model.rows import Failure, Mark, Totals, output_row
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import decode, encode
-from ledgerbeam.ledger.remote.cutoffs import hold_open
-from ledgerbeam.ledger.remote.registration import register_sources
+from ledgerbeam.ledger.remote.registration import hold_open, register_sources
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.snapshot import cutoff_pages, merge_state, state_pages, supersede_state
 from ledgerbeam.ledger.remote.store import RemoteStore

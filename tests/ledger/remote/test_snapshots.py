@@ -15,7 +15,7 @@ import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, NonDeterministicTaskError
 from ledgerbeam.io.storage.objects import ObjectFolder
-from ledgerbeam.ledger.lmdb.superseded import drop_stale
+from ledgerbeam.ledger.lmdb.withdrawal import drop_stale
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output

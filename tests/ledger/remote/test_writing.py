@@ -21,14 +21,13 @@ from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import Mark, Withdrawn
-from ledgerbeam.ledger.model.runs import SetUps, WorkTime
+from ledgerbeam.ledger.model.rows import Mark, SetUps, Withdrawn, WorkTime
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import store as remote_store
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control, decode_control
-from ledgerbeam.ledger.remote.folding import highest_number
+from ledgerbeam.ledger.remote.registration import highest_number
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore, writer_name

@@ -11,7 +11,7 @@ from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.worker.committed import CommitNotes, committed_notes
+from ledgerbeam.ledger.worker.run_folders import CommitNotes, committed_notes
 from tests.ledger.builders import filtered_leaf, leaf_of, plain
 
 RUN = "run"

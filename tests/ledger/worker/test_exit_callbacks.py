@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ledgerbeam.ledger.worker.exit_callbacks import at_end, end_work
+from ledgerbeam.ledger.worker.reports import at_end, end_work
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger.claim_places import FolderClaims
 from ledgerbeam.ledger.model.claims import Claims
 from ledgerbeam.ledger.worker.run_folders import RunFolders
+from ledgerbeam.ledger.worker.sharing import FolderClaims
 from tests.disk import no_larger_than
 from tests.ledger.worker.test_run_folders import OURS, kill, start
 

@@ -13,7 +13,7 @@ import pytest
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.worker.index_marks import building_index, wait_for_index
+from ledgerbeam.ledger.worker.run_folders import building_index, wait_for_index
 
 ONE, OTHER = (Source(f"/in/{name}.jsonl", 1, "1") for name in "ab")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import LedgerbeamError, NonDeterministicTaskError, SourceNotFoundError, UsageError
-from ledgerbeam.ledger.model.runs import SetUps
+from ledgerbeam.ledger.model.rows import SetUps
 from ledgerbeam.ledger.worker.reports import (
     read_reports,
     report_error,

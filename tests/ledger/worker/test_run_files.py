@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.ledger.worker.committed import CommitNotes
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from ledgerbeam.ledger.worker.run_folders import CommitNotes, TaskBudget
 from ledgerbeam.pipelines.runners.wave_files import load_sources, read_text, touch
 from tests.disk import no_larger_than
 

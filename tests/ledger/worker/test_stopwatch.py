@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledger.model.runs import MEASURED, PARTS, WorkTime, read_work_time
+from ledgerbeam.ledger.model.rows import MEASURED, PARTS, WorkTime, read_work_time
 from ledgerbeam.ledger.worker import stopwatch
-from ledgerbeam.ledger.worker.exit_callbacks import end_work
+from ledgerbeam.ledger.worker.reports import end_work
 from ledgerbeam.ledger.worker.stopwatch import (
     SharedTime,
     begin_times,
@@ -247,7 +247,7 @@ def test_a_worker_leaves_its_times_when_it_ends(tmp_path: Path, clock: Clock) ->
 FORKS = """
 import os, sys, time
 from ledgerbeam.ledger.worker import stopwatch
-from ledgerbeam.ledger.worker.exit_callbacks import end_work
+from ledgerbeam.ledger.worker.reports import end_work
 from ledgerbeam.ledger.worker.stopwatch import report_times, take_times, timed
 
 with timed("read"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from ledgerbeam.ledger.worker.run_folders import TaskBudget
 
 
 def test_workers_take_what_is_left_and_no_more(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import s3fs
 
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Ran, Workspace
 

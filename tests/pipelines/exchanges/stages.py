@@ -14,7 +14,7 @@ from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, SomeU
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
-from ledgerbeam.ledger.model.packing import pack_sources
+from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits

@@ -17,7 +17,7 @@ import ledgerbeam
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, RunFileError, SourceNotFoundError, UsageError
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Failure, Leaf
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.dedup.exact import ListsRead
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from tests.pipelines.exchanges.in_process import HereWaves, Told, prepared

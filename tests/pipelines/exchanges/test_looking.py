@@ -12,7 +12,7 @@ import pytest
 from ledgerbeam import open_ledger
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.stages import write_jsonl
 

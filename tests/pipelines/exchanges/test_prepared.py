@@ -17,7 +17,7 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.dedup.exact import require_only, require_scattered
 from ledgerbeam.pipelines.exchange.jobs import GatherJob
 from ledgerbeam.pipelines.exchange.stages import GATHER

@@ -20,7 +20,7 @@ from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.lines.held_lines import HeldLines
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import FailedTask, Source, Task
-from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
+from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.exchange.gather import KeepRecords
 from ledgerbeam.transforms.exchange.keys import RecordKeys, field_of
 from ledgerbeam.transforms.exchange.scatter import ScatterRecords

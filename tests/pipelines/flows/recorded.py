@@ -10,7 +10,7 @@ from typing import Any
 import ledgerbeam
 from ledgerbeam.ledger import Output, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.pipelines.exchange.jobs import GatherJob
 from ledgerbeam.pipelines.flows.step import FlowRunOptions, PreparedStep

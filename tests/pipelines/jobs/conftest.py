@@ -7,7 +7,7 @@ import pytest
 
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from ledgerbeam.io.exchange.run_file import encode_run, task_mark
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.ledger.model.rows import Leaf, Output, OutputRow
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.model.task import pack_sources
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.exchange.buckets import (
     FoundBuckets,
     Reading,
@@ -32,7 +32,7 @@ from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.sources.buckets import BucketSources
-from ledgerbeam.sources.placed import FILE_SHIFT
+from ledgerbeam.sources.forms import FILE_SHIFT
 from tests.disk import Disk
 
 FILE = 1 << FILE_SHIFT

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import SourceNotFoundError
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.pipelines.outputs.contents import checksum_at, content_problem, size_problem
 
 CONTENT = b"to be or not\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger import Job, Source
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.preview.costs import CostShape, CostTally, Pace, cost_of_rest

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from ledgerbeam.ledger.model.rows import Failure
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from tests.pipelines.conftest import Workspace
 
 pytestmark = pytest.mark.long

@@ -18,7 +18,7 @@ import pytest
 
 from ledgerbeam.errors import PublicationError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage import client
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.pipelines.outputs.hub import CARD, HubPublication, LocalFile, publish_to_hub
 from tests.servers.hub import Fault, HubServer, Repository, hub_server
 

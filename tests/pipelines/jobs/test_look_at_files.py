@@ -11,7 +11,7 @@ import pytest
 
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.ledger import LedgerStore, Source, Task
-from ledgerbeam.ledger.model.checksums import content_checksum, content_version
+from ledgerbeam.ledger.model.identity import content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.pipelines.outputs.recorded import look_at_files

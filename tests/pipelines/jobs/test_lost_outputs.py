@@ -15,7 +15,7 @@ from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.rows import Leaf, OutputColumns
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles

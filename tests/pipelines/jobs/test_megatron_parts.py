@@ -15,9 +15,9 @@ from ledgerbeam.io import Options
 from ledgerbeam.io.datasets.megatron import MegatronReader, encode_part
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.ledger import LedgerStore, Output, Source
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.datasets import megatron_parts
 from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts, noted_datasets
 from ledgerbeam.pipelines.jobs.convert import ConvertJob

@@ -10,7 +10,7 @@ import s3fs
 from ledgerbeam.errors import SourceNotFoundError, UsageError
 from ledgerbeam.io.listing.left_out import OwnFiles, Sieve
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import SourceListing
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
 

@@ -16,7 +16,7 @@ import s3fs
 
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.claims import rank
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.jobs.test_restart import wait_for

@@ -12,7 +12,7 @@ from ledgerbeam.io import recognize
 from ledgerbeam.io.datasets.shar.samples import require_shard
 from ledgerbeam.io.formats.registry import recognize_indexable
 from ledgerbeam.io.listing.left_out import LeftOut, OwnFiles, RequireSource
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import SourceListing
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_own_files import FORM, write
 

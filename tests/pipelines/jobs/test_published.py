@@ -18,9 +18,9 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import LedgerStore, Output, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs import published as published_module

@@ -15,7 +15,7 @@ from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.pipelines.console.reporter import Reporter
 from ledgerbeam.pipelines.jobs.convert import ConvertJob

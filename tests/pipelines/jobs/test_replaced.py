@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from tests.pipelines.conftest import Workspace
 
 MEDDLING = '''

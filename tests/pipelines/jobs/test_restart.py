@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.servers.process import wait_until
 

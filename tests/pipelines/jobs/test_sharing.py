@@ -10,7 +10,7 @@ import pytest
 
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.claims import order_key
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import wait_for
 

@@ -11,7 +11,7 @@ import ledgerbeam
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import Output, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.jobs.convert import ConvertJob

@@ -12,7 +12,7 @@ from apache_beam.metrics.metricbase import MetricName
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger.model.runs import WorkTime
+from ledgerbeam.ledger.model.rows import WorkTime
 from ledgerbeam.pipelines.runners.beam import _counted_set_ups, _counted_time, _last_line, _patience, _remedy
 from tests.cases import each
 

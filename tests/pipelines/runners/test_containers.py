@@ -126,7 +126,7 @@ def test_a_run_beside_a_living_one_does_not_end_as_if_nothing_were_left(
 
 LIVING = """
 import sys
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.opening import run_folders
 
 store = open_local_store(sys.argv[1], create=False)

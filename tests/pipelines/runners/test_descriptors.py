@@ -33,7 +33,7 @@ OWN = """
 import os, sys
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 
 store = open_local_store("L", create=True)
 store.open_job(Job("own", {}))

@@ -10,13 +10,11 @@ import pytest
 
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.ledger import LedgerStore, Source
-from ledgerbeam.ledger.claim_places import FolderClaims
 from ledgerbeam.ledger.model.claims import Claims, Span, encode_claims
-from ledgerbeam.ledger.model.rows import Failure, Leaf
-from ledgerbeam.ledger.model.runs import SetUps, WorkTime
-from ledgerbeam.ledger.opening import run_folders
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.model.rows import Failure, Leaf, SetUps, WorkTime
+from ledgerbeam.ledger.opening import open_local_store, run_folders
 from ledgerbeam.ledger.worker.reports import report_path, report_set_ups, write_report
+from ledgerbeam.ledger.worker.sharing import FolderClaims
 from ledgerbeam.ledger.worker.stopwatch import SUFFIX
 from ledgerbeam.ledger.worker.task_board import BoardTask
 from ledgerbeam.pipelines.console.reporter import Reporter

@@ -18,8 +18,8 @@ from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment
 
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.ledger import Job, LedgerStore, Task
-from ledgerbeam.ledger.places import open_local_store
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.ledger.opening import open_local_store
+from ledgerbeam.sources.listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
     MatchSources,

@@ -20,10 +20,9 @@ from ledgerbeam.io.index.newlines import scan_newlines
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import FailedTask, Job, Source, Task
-from ledgerbeam.ledger.model.checksums import content_checksum
-from ledgerbeam.ledger.model.identity import ROOT
+from ledgerbeam.ledger.model.identity import ROOT, content_checksum
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.selection import PendingSource, with_progress
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import FileSources, TaskLimits

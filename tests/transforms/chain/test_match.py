@@ -14,7 +14,7 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore, Source, selection
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.transforms import MatchSources, SkipCompleted
 from ledgerbeam.transforms.chain.base import ChainValues

@@ -25,9 +25,8 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.identity import ROOT
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.index_marks import building_index
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
-from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from ledgerbeam.ledger.worker.run_folders import TaskBudget, building_index
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
 from ledgerbeam.transforms import PlanTasks
 from ledgerbeam.transforms.chain.base import ChainValues

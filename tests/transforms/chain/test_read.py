@@ -37,7 +37,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits, task_reader
-from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms import MapRecords, ProcessTask, ReadTasks
 from ledgerbeam.transforms.chain.base import TASKS, ChainDoFn, ChainValues, give_values

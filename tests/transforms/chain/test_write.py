@@ -29,11 +29,11 @@ from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.storage.publish import publish_all
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_local_store
-from ledgerbeam.ledger.worker.committed import committed_notes
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.worker.reports import reported_errors
+from ledgerbeam.ledger.worker.run_folders import committed_notes
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import CommitTasks, WriteTasks

@@ -16,8 +16,8 @@ from ledgerbeam.io.lines.held_lines import HeldLines
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
 from ledgerbeam.sources.listed import RemainingRecords, file_key
-from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.chain.process import ProcessTask
 from ledgerbeam.transforms.dedup.duplicates import BY_SOURCE, GROUP_SIZE, FindDuplicates, KeepRemaining
 from ledgerbeam.transforms.exchange.keys import RecordKeys

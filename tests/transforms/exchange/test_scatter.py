@@ -18,9 +18,8 @@ from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.lines.json_lines import JsonLinesBuilder
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.sources.forms import PlacedForm, PlacedPart, PlacedRecords, RecordBlocks
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.sources.placed import PlacedForm, PlacedPart, PlacedRecords
 from ledgerbeam.transforms.chain.base import ChainValues
 from ledgerbeam.transforms.chain.process import ProcessTask
 from ledgerbeam.transforms.chain.task_results import TaskResults

@@ -13,10 +13,9 @@ from ledgerbeam.io.formats.compressed import SeekableZstd
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Output, Source, Task
-from ledgerbeam.ledger.audits import AuditAnswer, AuditRequest
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.model.checksums import content_checksum
-from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.model.identity import content_checksum
+from ledgerbeam.ledger.selection import AuditAnswer, AuditRequest, PendingSource
 from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms import MapRecords

@@ -27,7 +27,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.sources import Unreadable
-from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.transforms.mapping import task_mapping as mapping_module
 from ledgerbeam.transforms.mapping.collectors import UnplacedError
 from ledgerbeam.transforms.mapping.task_mapping import (

@@ -43,8 +43,8 @@ from ledgerbeam.pipelines.report.progress import shown_runs
 from ledgerbeam.pipelines.report.stages import stage_states, state_values
 from ledgerbeam.pipelines.report.state import BucketSizes, LedgerState, ledger_state, shown_job
 from ledgerbeam.pipelines.report.statistics import describe_time
-from ledgerbeam.sources.index_versions import stat_source
 from ledgerbeam.sources.kind import BUCKET_SCHEME
+from ledgerbeam.sources.listing import stat_source
 
 SHOWN_RUNS = 10
 SHOWN_CHANGES = 10

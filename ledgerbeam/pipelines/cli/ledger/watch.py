@@ -21,8 +21,8 @@ from ledgerbeam._base.interrupts import INTERRUPTED
 from ledgerbeam._base.redaction import plain_value, without_secrets
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.claim_places import read_claims
 from ledgerbeam.ledger.model.claims import Claims
+from ledgerbeam.ledger.worker.sharing import read_claims
 from ledgerbeam.pipelines.cli.ledger.hosts import HEADS, host_rows
 from ledgerbeam.pipelines.console.reporter import json_bytes, plain_console, print_facts, print_table, timestamp
 from ledgerbeam.pipelines.console.run_progress import count, duration

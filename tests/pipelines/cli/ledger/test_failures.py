@@ -13,7 +13,7 @@ import pytest
 
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.report.run_info import retry_command
 from tests.pipelines.conftest import FAILING, Workspace, run_failing
 

@@ -18,9 +18,9 @@ import pytest
 from ledgerbeam.io.storage import client
 from ledgerbeam.ledger import Job, Output, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Failure, Leaf
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.cli.ledger import export
 from ledgerbeam.pipelines.report import tables
 from tests.conftest import S3Server

@@ -9,7 +9,7 @@ import pytest
 
 from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.report.accounts import account_lines, account_table, shown_records
 from tests.ledger.builders import counted_leaf, leaf_of, plain
 from tests.pipelines.conftest import Workspace, make_workspace

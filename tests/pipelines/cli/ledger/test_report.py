@@ -23,7 +23,7 @@ from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import HISTORY, HISTORY_KEY, HISTORY_ROW, Transaction
 from ledgerbeam.ledger.model.rows import Failure, Leaf, SourceRow, Totals
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.report.data import DurationBin, OpenTasks, Step, report_data
 from ledgerbeam.pipelines.report.page import render_page
 from ledgerbeam.pipelines.report.plots import durations_plot, hosts_plot, progress_plot, throughput_plot

@@ -16,7 +16,7 @@ from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from tests.pipelines.conftest import Workspace
 
 OBSERVING = """

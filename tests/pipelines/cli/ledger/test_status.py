@@ -11,8 +11,7 @@ import pytest
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.opening import run_folders
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store, run_folders
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ledgerbeam.ledger import Job, LedgerStore, Output, OutputShard, Source
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.datasets.megatron_parts import NotedDataset
 from ledgerbeam.pipelines.outputs.published import PublishedFile
 

@@ -1,10 +1,12 @@
-"""Mutual exclusion of publishing a source's outputs and replacing the source.
+"""The data file of an LMDB environment: checks of its descriptors, and locks of the sources that are being published.
 
-It is for local ledgers, whose processes share a host.
+LMDB knows the file by the numbers of descriptors. Other code of the process may close them. Once another file has the
+number, LMDB would write its pages into that file. So the descriptors are checked before each write.
 
 A worker checks whether its source was replaced, and then publishes. If the source were replaced in between, while the
 worker is stopped, its outputs would overwrite the outputs of the new content. So the worker holds a lock from before
-the check until all outputs are published, and a process that replaces the source waits for the lock.
+the check until all outputs are published, and a process that replaces the source waits for the lock. This is for local
+ledgers, whose processes share a host.
 
 The locks are open-file-description locks on the data file, far past its end; LMDB locks another file. They end with
 their process. All processes take several locks in the same order, so there is no deadlock.
@@ -12,6 +14,7 @@ their process. All processes take several locks in the same order, so there is n
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -21,8 +24,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Self
 
 from ledgerbeam._base.process import library_logger
-from ledgerbeam.ledger.lmdb.descriptors import data_opened
+from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.ledger.lmdb.files import DATA_FILE
 
 _RANGE = struct.Struct("hhqqi0q")  # struct flock
 _FIRST = 1 << 62
@@ -147,3 +151,80 @@ def _lock(descriptor: int, kind: int, place: int, *, wait: bool) -> bool:
 
 def _unlock(descriptor: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _RANGE.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+
+
+_File = tuple[int, int]
+"""Device and inode."""
+
+_one_opens = threading.Lock()
+"""Held while a data file is opened or closed in this process, so that new descriptors belong to one environment."""
+
+
+class DataDescriptors:
+    """The descriptors that an environment has opened.
+
+    Args:
+        path: Folder of the environment.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._own: dict[int, _File] = {}
+
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[None]:
+        """Record the descriptors opened in the body."""
+        with _one_opens:
+            others = _descriptors_of(self._path)
+            yield
+            found = _descriptors_of(self._path)
+        self._own = {number: file for number, file in found.items() if others.get(number) != file}
+
+    def check(self) -> None:
+        """Check, before a write, that the descriptors still belong to the data file.
+
+        Raises:
+            LedgerError: A descriptor was closed.
+        """
+        if any(_file_of(number) != file for number, file in self._own.items()):
+            raise LedgerError(
+                f"ledger {self._path}: descriptors of its files were closed in this process by other code, such as a "
+                "function that closes all open ones; nothing was recorded since. Let it close only what it has opened "
+                "itself, and run the same command again"
+            )
+
+
+@contextlib.contextmanager
+def data_opened(path: str, flags: int) -> Iterator[int]:
+    """Open the data file in addition to the environment.
+
+    Args:
+        path: Folder of the environment.
+        flags: Flags of `os.open`.
+
+    Yields:
+        The descriptor.
+    """
+    with _one_opens:
+        descriptor = os.open(os.path.join(path, DATA_FILE), flags | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        with _one_opens:
+            os.close(descriptor)
+
+
+def _descriptors_of(path: str) -> dict[int, _File]:
+    with contextlib.suppress(OSError):  # opening the environment reports the error
+        found = os.stat(os.path.join(path, DATA_FILE))
+        file = found.st_dev, found.st_ino
+        return {number: file for number in map(int, os.listdir("/dev/fd")) if _file_of(number) == file}
+    return {}
+
+
+def _file_of(descriptor: int) -> _File | None:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

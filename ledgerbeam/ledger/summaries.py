@@ -1,14 +1,21 @@
-"""The dataset that a job has written, as an ordered list of shards. Index files of formats are made from it."""
+"""Summaries of a ledger: the ordered shards of the dataset that its job has written, and merged statistics.
+
+Index files of formats are made from the shards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ledgerbeam._base.names import check_route
-from ledgerbeam.errors import LedgerError, UsageError
+from ledgerbeam.errors import FunctionError, LedgerDamagedError, LedgerError, UsageError
+from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.ledger.model.store import LedgerStore
+from ledgerbeam.ledger.model.values import shown
+from ledgerbeam.sketches import Merging, combined, merging
 
 INDEX_SUFFIX = ".idx"
 TOKENS_SUFFIX = ".bin"
@@ -21,7 +28,7 @@ class OutputShard:
     Attributes:
         name: Path relative to the output root of the job.
         size: Bytes.
-        checksum: Checksum of its content; see `checksums`.
+        checksum: Checksum of its content; see `identity`.
         records: Number of its records.
         source: URL of the source that it was made from; for a pack the URL of the first member.
         first: The first record of the source that the shard was made from.
@@ -131,3 +138,89 @@ def dataset_manifest(store: LedgerStore, *, route: str = "", allow_incomplete: b
 def _is_index(name: str, data_name: str) -> bool:
     """Return whether a name is the name of an index: `x.jsonl.idx` of `x.jsonl`, `x.idx` of Megatron's `x.bin`."""
     return name in (data_name + INDEX_SUFFIX, data_name.removesuffix(TOKENS_SUFFIX) + INDEX_SUFFIX)
+
+
+@dataclass
+class MergedStatistic:
+    """A statistic merged over all recorded tasks.
+
+    Attributes:
+        kind: ``count``, ``observe``, ``distinct`` or ``top``.
+        sketch: The merged sketch of the tasks.
+        tasks: Number of tasks that have the statistic.
+        of: Number of recorded tasks of the ledger.
+    """
+
+    kind: str
+    sketch: Merging
+    tasks: int = 0
+    of: int = 0
+
+    def value(self) -> Any:
+        """Return the value for JSON: a number, an object of ``observe``, or a list of ``top``."""
+        return self.sketch.value()
+
+    def bounds(self) -> str:
+        """Return the error bounds of the value, for people; empty if it is exact."""
+        return self.sketch.bounds()
+
+
+def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, MergedStatistic]:
+    """Merge the statistics of all recorded tasks of a ledger, in the ledger's order: the result is always the same.
+
+    Each task counts once, regardless of retries. Sources that were replaced do not count.
+
+    Args:
+        store: The ledger.
+        name: Name of the only statistic to merge; None merges all.
+
+    Returns:
+        The merged statistics by name, names sorted.
+
+    Raises:
+        LedgerDamagedError: A sketch cannot be decoded.
+        LedgerError: Tasks have statistics of different kinds under one name.
+    """
+    found: dict[str, MergedStatistic] = {}
+    recorded = store.totals().tasks
+    for each, (kind, data) in store.statistics():
+        if name not in (None, each):
+            continue
+        known = found.get(each)
+        try:
+            if known is None:
+                known = found[each] = MergedStatistic(kind, merging(kind), of=recorded)
+            if known.kind == kind:
+                known.sketch.take(data)
+                known.tasks += 1
+        except (ValueError, ArithmeticError) as error:
+            raise LedgerDamagedError(
+                f"{store.url}: the statistic {shown(each)} of a task cannot be decoded ({error}); restore the ledger "
+                "from a copy, or process its sources again with: ledgerbeam ledger forget"
+            ) from error
+        if known.kind != kind:
+            raise LedgerError(
+                f"{store.url}: the statistic {shown(each)} was made by stats.{known.kind} in some tasks and by "
+                f"stats.{kind} in others, because the function has changed; process the sources again with: ledgerbeam "
+                "ledger forget; or choose another statistic with --name"
+            )
+    return dict(sorted(found.items()))
+
+
+def joined_statistics(one: Mapping[str, Statistic], other: Mapping[str, Statistic]) -> Mapping[str, Statistic]:
+    """Merge the statistics that two steps of a task made, by name.
+
+    Raises:
+        FunctionError: Both steps made a statistic of the same name, but of different kinds.
+    """
+    if not (one and other):
+        return one or other
+    joined = {**one, **other}
+    for name in one.keys() & other.keys():
+        if one[name].kind != other[name].kind:
+            raise FunctionError(
+                f"two steps of a task made the statistic {shown(name)}, one by stats.{one[name].kind} and one by "
+                f"stats.{other[name].kind}; give one of them another name"
+            )
+        joined[name] = Statistic(one[name].kind, combined(one[name].kind, [one[name].data, other[name].data]))
+    return joined

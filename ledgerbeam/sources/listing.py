@@ -1,0 +1,392 @@
+"""Listings of the sources of a job: patterns or a list of URLs, or the recorded outputs of other jobs.
+
+A listing is one value that every process can list. Recorded outputs are identified by name and content, never by a
+time.
+
+Some sources have an index that is a part of their content, since it cannot be built, such as Megatron datasets. Another
+`.idx` beside the same `.bin` makes other documents. So the version of such a source covers both files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledgerbeam._base.names import check_name
+from ledgerbeam._base.redaction import refuse_secrets
+from ledgerbeam.errors import (
+    LedgerbeamError,
+    LedgerError,
+    LedgerNotFoundError,
+    NotIndexableError,
+    SourceNotFoundError,
+    UsageError,
+)
+from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.formats.format import OffsetFormat
+from ledgerbeam.io.formats.registry import recognize
+from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.listing.left_out import LeftOut, NameSieve, OwnFiles, RequireSource, Sieve
+from ledgerbeam.io.listing.pages import Page, list_pages, read_source_list, stat_pages
+from ledgerbeam.io.listing.patterns import Pattern, may_vary
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.concurrency import ask_each
+from ledgerbeam.io.storage.stat import FileInfo, FolderGivenError, folder_error, stat, stat_object
+from ledgerbeam.io.storage.urls import is_local, store_of
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.identity import content_version
+
+
+@dataclass(frozen=True)
+class SourceListing:
+    """The sources of a job.
+
+    Attributes:
+        patterns: URLs with ``*``, ``?``, ``[...]``, ``**`` and ``{a,b}`` or ``{000..127}`` braces.
+        sources_from: URL of a text file that lists source URLs, one a line, in place of patterns.
+        storage_options: Passed to fsspec unchanged.
+        page_size: Largest number of sources of a page.
+        own: Places where the reading job writes. Files there are left out.
+        require: Raises an error for a name that is not the name of a source. Such names are skipped if a wildcard
+            matches them; if they are given, the reader reports them. Default: the format must be known.
+
+    Raises:
+        UsageError: Neither or both of `patterns` and `sources_from` are given, or one of them holds credentials.
+    """
+
+    patterns: tuple[str, ...] = ()
+    sources_from: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    page_size: int = 10_000
+    own: OwnFiles = field(default_factory=OwnFiles)
+    require: RequireSource = recognize
+
+    def __post_init__(self) -> None:
+        if bool(self.patterns) == bool(self.sources_from):
+            raise UsageError("give source patterns, or a list with --sources-from FILE (one of the two)")
+        for url in (*self.patterns, *filter(None, [self.sources_from])):
+            refuse_secrets(url, "a source")
+
+    @property
+    def title(self) -> str:
+        """The name for the console."""
+        return self.sources_from or " ".join(self.patterns)
+
+    def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
+        """List the sources in one streaming pass, in an order that does not change between runs.
+
+        Args:
+            left_out: Counts the files that patterns match but that are not sources, page by page.
+
+        Raises:
+            SourceNotFoundError: A pattern matches nothing, or a file is missing.
+            UsageError: A file that is named without wildcards is written by the job, all files that wildcards match are
+                not sources, or a URL of the list holds credentials.
+        """
+        if self.sources_from:
+            return self._named(self.sources_from)
+        return self._matched(LeftOut() if left_out is None else left_out)
+
+    def _named(self, url: str) -> Iterator[Page]:
+        sieve = Sieve(self.own, ())
+        found = False
+        blocks = read_source_list(url, self.storage_options)
+        urls = ([refuse_secrets(url, "a source") for url in block] for block in blocks)
+        for names in stat_pages(urls, self.storage_options, self.page_size):
+            sieve.refuse(names.urls)
+            found = True
+            yield with_index_versions(names, self.storage_options)
+        if not found:
+            raise SourceNotFoundError(
+                f"{url}: expected a list of sources, one URL a line, found none (blank lines and lines that start "
+                "with # do not count); check the program that writes the list"
+            )
+
+    def _matched(self, left_out: LeftOut) -> Iterator[Page]:
+        own, names = Sieve(self.own, self.patterns), NameSieve(self.require, left_out)
+
+        def keep(page: Page, pattern: Pattern) -> Page:
+            kept = own.keep(page)
+            left_out.own += len(page) - len(kept)
+            return kept if pattern.is_plain else names.keep(kept, pattern)
+
+        found = False
+        try:
+            for page in list_pages(self.patterns, self.storage_options, self.page_size, keep):
+                found = True
+                yield with_index_versions(page, self.storage_options)
+        except FolderGivenError as error:
+            raise folder_given_error(error.folder, self.storage_options, self.require) from error
+        if not found and names.reason is not None:
+            number = left_out.passed_over
+            raise type(names.reason)(
+                f"{self.title}: none of the {number:,} matching names is the name of a source: {names.reason}"
+            )
+        if not found:
+            raise SourceNotFoundError(
+                f"{self.title}: nothing matches except files that this job writes itself ({left_out.own:,} files), "
+                f"below {self.own.output or self.own.ledger}; check the pattern"
+            )
+
+
+_LISTED = 1000
+"""Largest number of files that are listed: an error must not wait for a listing of millions."""
+
+_SHOWN = 3
+
+
+def folder_given_error(folder: str, options: Mapping[str, Any], require: RequireSource) -> UsageError:
+    """Return the error for a folder in place of sources. It suggests patterns that match sources in the folder.
+
+    Args:
+        folder: Canonical URL of the folder.
+        options: Storage options.
+        require: Raises an error for a name that is not the name of a source.
+    """
+    folder = folder.rstrip("/")
+    if may_vary(folder):
+        return folder_error(folder)
+    try:
+        urls = _listed(folder, options)
+    except SourceNotFoundError:
+        return UsageError(f"{folder} is a folder without files; expected files, or a pattern: check the name")
+    except LedgerbeamError:
+        return folder_error(folder)
+    direct: Counter[str] = Counter()
+    deep: Counter[str] = Counter()
+    reason: LedgerbeamError | None = None
+    for url in urls:
+        try:
+            require(url)
+        except LedgerbeamError as error:
+            reason = reason or error
+            continue
+        parent, _, name = url.rpartition("/")
+        (direct if parent == folder else deep)[_ending(name)] += 1
+    if not direct and not deep and reason is not None:
+        return UsageError(f"{folder} is a folder without sources; expected files, or a pattern: {reason}")
+    patterns = {
+        f"{folder}/{'**/' if ending in deep else ''}*{ending}": n for ending, n in (direct + deep).most_common()
+    }
+    more = " or more" if len(urls) == _LISTED else ""
+    shown = [f"'{text}' ({n:,} file{'' if n == 1 else 's'}{more})" for text, n in patterns.items()]
+    return UsageError(f"{folder} is a folder; expected files, or a pattern such as {' or '.join(shown[:_SHOWN])}")
+
+
+def _listed(folder: str, options: Mapping[str, Any]) -> list[str]:
+    # Other stores list everything below a folder before they return the first name.
+    by_pages = is_local(folder) or store_of(folder).api == "s3"
+    pages = list_pages([f"{folder}/{'**/*' if by_pages else '*'}"], options, _LISTED)
+    return next(iter(pages)).urls
+
+
+def _ending(name: str) -> str:
+    """Return the suffix of a name that gives its format, including the suffix of its compression."""
+    suffixes = [f".{part}" for part in name.split(".")[1:]]
+    kept = 2 if suffixes and split_compression(f"x{suffixes[-1]}").compression is not None else 1
+    return "".join(suffixes[-kept:])
+
+
+_SIGN = " .idx "  # no store has spaces in a version
+
+
+def with_index_versions(page: Page, options: Options | None = None) -> Page:
+    """Return a page of a listing, with versions of both files for sources that have two.
+
+    Args:
+        page: The page, as the store lists it.
+        options: Storage options.
+    """
+    kinds: dict[str, OffsetFormat | None] = {}
+    places, indexes = [], []
+    for place, url in enumerate(page.urls):
+        ending = url.rpartition("/")[2].partition(".")[2]  # a cheap key, for millions of names
+        if ending not in kinds:
+            kinds[ending] = _bringing_index(url)
+        if (kind := kinds[ending]) is not None:
+            places.append(place)
+            indexes.append(_index_url(kind, url))
+    if not places:
+        return page
+    versions = list(page.versions)
+    for place, added in zip(places, ask_each(lambda index: _of_index(index, options), indexes), strict=True):
+        versions[place] += added
+    return Page(page.urls, page.sizes, versions)
+
+
+def stat_source(url: str, options: Options | None = None) -> FileInfo:
+    """Return the properties of a source, with the version that a listing would have; see `stat`."""
+    found, kind = stat(url, options), _bringing_index(url)
+    if kind is None:
+        return found
+    return dataclasses.replace(found, version=found.version + _of_index(_index_url(kind, url), options))
+
+
+def own_version(version: str) -> str:
+    """Return the store's version of the listed file alone, from the version of a source."""
+    return version.partition(_SIGN)[0]
+
+
+def index_of(url: str, version: str) -> FileInfo | None:
+    """Return the listed properties of the index that is a part of a source; None if there is no such index."""
+    size, _, found = version.partition(_SIGN)[2].partition(" ")
+    kind = _bringing_index(url) if found else None
+    return None if kind is None else FileInfo(_index_url(kind, url), int(size), found)
+
+
+def _bringing_index(url: str) -> OffsetFormat | None:
+    """Return the format of a source if its index is beside it and a part of its content; else None."""
+    try:
+        kind = recognize(url).plain()
+    except (NotIndexableError, UsageError):  # the reader of the source reports it
+        return None
+    return None if kind.is_indexable else kind
+
+
+def _index_url(kind: OffsetFormat, url: str) -> str:
+    return kind.index_file(url, IndexLocation()).url
+
+
+def _of_index(url: str, options: Options | None) -> str:
+    """Return the addition of an index to the version; empty if it is missing: the reader of the source reports that."""
+    try:
+        found = stat_object(url, options)
+    except SourceNotFoundError:
+        return ""
+    return f"{_SIGN}{found.size} {found.version}"
+
+
+PAGE = 10_000
+_INDEXES = (".idx", ".gzidx")
+
+
+@dataclass(frozen=True)
+class RecordedListing:
+    """Lists the outputs of complete jobs.
+
+    Attributes:
+        outputs: The outputs of each job, listed one job after the other.
+        storage_options: Passed to fsspec unchanged.
+    """
+
+    outputs: tuple[RecordedOutputs, ...]
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The name for the console."""
+        return " ".join(one.shown for one in self.outputs)
+
+    def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
+        """List the outputs of each job in the order of their names, which is the order of its sources and records.
+
+        A job without recorded outputs, or without outputs of the route, has nothing to list. All names of a job are in
+        memory, about 200 bytes each.
+
+        Raises:
+            LedgerError: A job is not complete, or not any more.
+        """
+        del left_out  # no file is left out
+        for outputs in self.outputs:
+            store = opened(outputs, self.storage_options)
+            _require_complete(outputs, store)
+            yield from _pages(outputs, store)
+            _require_complete(outputs, store)
+
+
+def opened(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> LedgerStore:
+    """Return the ledger that has recorded outputs, refreshed.
+
+    Raises:
+        LedgerError: The ledger does not exist.
+    """
+    from ledgerbeam.ledger.opening import open_store  # noqa: PLC0415 - imports LMDB, which help does not need
+
+    try:
+        return open_store(outputs.ledger, dict(storage_options), create=False, read_only=True)
+    except LedgerNotFoundError as error:
+        raise LedgerError(f"{outputs.shown}: it has not run yet ({error})") from error
+
+
+def _pages(outputs: RecordedOutputs, store: LedgerStore) -> Iterator[Page]:
+    """Return the recorded outputs of a route, without those of gone sources, in the order of their names."""
+    gone = store.gone_ids()
+    found: list[tuple[str, int, str]] = []
+    for page in store.content_columns():
+        found += (
+            (name, size, content_version(checksum))
+            for source, name, size, checksum, route in zip(*page, strict=True)
+            if is_output(outputs, name, route) and source not in gone
+        )
+    return outputs_pages(outputs, found)
+
+
+def outputs_pages(outputs: RecordedOutputs, found: list[tuple[str, int, str]]) -> Iterator[Page]:
+    """Yield outputs, given by name, size and version, as pages of sources, in the order of their names."""
+    found.sort()
+    for start in range(0, len(found), PAGE):
+        names, sizes, versions = zip(*found[start : start + PAGE], strict=True)
+        yield Page([f"{outputs.output}/{check_name(name)}" for name in names], list(sizes), list(versions))
+
+
+def is_output(outputs: RecordedOutputs, name: str, route: str) -> bool:
+    """Return whether an output is of the route, and not an index of another output."""
+    return route == outputs.route and not name.endswith(_INDEXES)
+
+
+def _require_complete(outputs: RecordedOutputs, store: LedgerStore) -> None:
+    """Check that a job is complete, before and after listing it, since a run may have started meanwhile."""
+    status = store.status()
+    if not status["complete"]:
+        left = status["sources"]
+        raise LedgerError(
+            f"{outputs.shown}: it is not complete: {left['complete']:,} of its sources are complete, {left['open']:,} "
+            f"open, {left['failed']:,} failed; finish it, then run this again"
+        )
+
+
+def missing_outputs_warning(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> str | None:
+    """Return a warning if a complete job has no outputs of a route: the name of the route may be wrong.
+
+    Args:
+        outputs: The outputs to read.
+        storage_options: Passed to fsspec unchanged.
+    """
+    store = opened(outputs, storage_options)
+    gone = store.gone_ids()
+    routes = {row.output.route for row in store.outputs(ordered=False) if row.source_id not in gone}
+    if outputs.route in routes:
+        return None
+    has = ", ".join(f"route {route}" if route else "without a route" for route in sorted(routes)) or "nothing at all"
+    wanted = f"in route {outputs.route}" if outputs.route else "without a route"
+    return f"{outputs.shown} has no outputs {wanted} to read; it has {has}"
+
+
+@dataclass(frozen=True)
+class RecordedOutputs:
+    """The outputs of one route of a job.
+
+    Attributes:
+        ledger: URL of the job's ledger.
+        output: URL of its output folder.
+        route: Name of the route; empty for the main dataset.
+        title: Name of the job in messages.
+    """
+
+    ledger: str
+    output: str
+    route: str = ""
+    title: str = ""
+
+    @property
+    def folder(self) -> str:
+        """URL of the folder that contains the outputs, directly or deeper."""
+        return f"{self.output}/{self.route}" if self.route else self.output
+
+    @property
+    def shown(self) -> str:
+        """Name of the outputs in messages."""
+        return self.title or self.folder
