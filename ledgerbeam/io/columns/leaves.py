@@ -103,11 +103,7 @@ class _Leaf(TypedColumn):
     """
 
     def __init__(
-        self,
-        kind: pa.DataType,
-        expected: str,
-        accepted: tuple[type, ...],
-        read: Callable[[Any], Any],
+        self, kind: pa.DataType, expected: str, accepted: tuple[type, ...], read: Callable[[Any], Any]
     ) -> None:
         super().__init__(kind, expected)
         self._accepted = frozenset((*accepted, NONE))

@@ -135,12 +135,7 @@ class ParquetReader(GroupedRows):
     _cursor: _Cursor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {
-            "_metadata": None,
-            "_footer": None,
-            "_leaves": {},
-            "_cursor": None,
-        }
+        return super().__getstate__() | {"_metadata": None, "_footer": None, "_leaves": {}, "_cursor": None}
 
     def close(self) -> None:
         """Close the source and drop the row groups; a later read opens it again."""
@@ -200,8 +195,7 @@ class ParquetReader(GroupedRows):
         for number, group in enumerate(footer.groups):
             if group.rows < 0 or len(group.chunks) != metadata.num_columns:
                 raise self._damaged(
-                    f"{metadata.num_columns} columns in row group {number}",
-                    f"{len(group.chunks)} of {group.rows} rows",
+                    f"{metadata.num_columns} columns in row group {number}", f"{len(group.chunks)} of {group.rows} rows"
                 )
         rows = sum(group.rows for group in footer.groups)
         if rows != footer.rows and footer.groups:

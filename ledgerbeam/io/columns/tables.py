@@ -131,19 +131,7 @@ class TableMaker:
 
 
 _FIXED = frozenset(
-    {
-        type(None),
-        bool,
-        int,
-        float,
-        str,
-        bytes,
-        decimal.Decimal,
-        dt.date,
-        dt.datetime,
-        dt.time,
-        dt.timedelta,
-    }
+    {type(None), bool, int, float, str, bytes, decimal.Decimal, dt.date, dt.datetime, dt.time, dt.timedelta}
 )
 
 

@@ -92,12 +92,7 @@ def read_tables(slices: Sequence[SliceOf], options: Options | None) -> list[Bloc
 
 
 def cut_slices(
-    slices: Sequence[SliceOf],
-    tables: Sequence[BlockTable],
-    part_bytes: int,
-    *,
-    within_keys: bool,
-    together: int = 0,
+    slices: Sequence[SliceOf], tables: Sequence[BlockTable], part_bytes: int, *, within_keys: bool, together: int = 0
 ) -> list[Bound]:
     """Divide the order of a bucket into parts of about equal size. The result depends only on the tables.
 

@@ -458,9 +458,7 @@ def decode_block(data: bytes, table: BlockTable, block: int, url: str) -> RunBlo
     plain, numbers, key_ends, ends = open_block(data, table, block, url)
     count = len(numbers)
     return RunBlock(
-        _split_at(plain, RECORD_BYTES * count, key_ends),
-        numbers.tolist(),
-        _split_at(plain, int(key_ends[-1]), ends),
+        _split_at(plain, RECORD_BYTES * count, key_ends), numbers.tolist(), _split_at(plain, int(key_ends[-1]), ends)
     )
 
 

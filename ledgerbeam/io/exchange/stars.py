@@ -114,9 +114,7 @@ def small_star(edges: Edges, count: int) -> Edges:
     least = _least(edges, count)
     others = edges.to != least[edges.of]
     return _unique(
-        np.concatenate([edges.of, edges.to[others]]),
-        np.concatenate([least[edges.of], least[edges.of[others]]]),
-        count,
+        np.concatenate([edges.of, edges.to[others]]), np.concatenate([least[edges.of], least[edges.of[others]]]), count
     )
 
 

@@ -71,9 +71,7 @@ def _has_members(source: RangeReader, position: int, sentinel: int) -> bool:
 
 def _members(source: RangeReader, position: int) -> Iterator[Member]:
     while member := next_member(
-        lambda place, size: source.read(min(place, source.size), min(place + size, source.size)),
-        position,
-        source.url,
+        lambda place, size: source.read(min(place, source.size), min(place + size, source.size)), position, source.url
     ):
         yield member
         position = member.end

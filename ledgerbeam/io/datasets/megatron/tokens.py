@@ -107,12 +107,7 @@ class RangedTokens:
     """
 
     def __init__(
-        self,
-        url: str,
-        dtype: np.dtype[Any],
-        options: Options | None,
-        size: int | None,
-        listed: FileInfo | None = None,
+        self, url: str, dtype: np.dtype[Any], options: Options | None, size: int | None, listed: FileInfo | None = None
     ) -> None:
         self._reader = RangeReader(url, options, size, listed)
         self._dtype = dtype

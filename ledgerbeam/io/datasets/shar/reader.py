@@ -407,9 +407,7 @@ _SUFFIX = re.compile(r"\.(jsonl|tar)\b")
 
 
 def stream_shar(
-    shards: Mapping[str, Sequence[str]],
-    options: Options | None = None,
-    listed: Mapping[str, FileInfo] | None = None,
+    shards: Mapping[str, Sequence[str]], options: Options | None = None, listed: Mapping[str, FileInfo] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Read the cuts of a Shar dataset with their fields. Memory: a block and a record of each field.
 

@@ -87,12 +87,7 @@ def write_wids_index(
 
 def _row(shard: ShardLike) -> dict[str, Any]:
     md5 = getattr(shard, "md5", None)
-    return {
-        "url": shard.name,
-        **({"md5sum": md5} if md5 else {}),
-        "nsamples": shard.records,
-        "filesize": shard.size,
-    }
+    return {"url": shard.name, **({"md5sum": md5} if md5 else {}), "nsamples": shard.records, "filesize": shard.size}
 
 
 def read_wids_index(url: str, options: Options | None = None) -> WidsIndex:
@@ -169,8 +164,5 @@ def _shard(row: Mapping[str, Any], folder: str, where: str) -> WidsShard:
     if type(records) is not int or not 0 <= records < 2**53:
         raise SourceError(f"{where} ({url}): expected a number of samples under 'nsamples', found {records!r:.80}")
     return WidsShard(
-        join_url(folder, url),
-        records,
-        size if type(size) is int else None,
-        md5 if isinstance(md5, str) else None,
+        join_url(folder, url), records, size if type(size) is int else None, md5 if isinstance(md5, str) else None
     )
