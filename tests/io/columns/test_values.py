@@ -86,11 +86,7 @@ def test_nested_nulls_and_slices_stay_in_their_place() -> None:
         [{"m": [["a", [{"x": 1}, None]], ["b", None]], "t": "2023-11-14T22:13:20.123456789+00:00"}],
         None,
         [],
-        [
-            None,
-            {"m": None, "t": None},
-            {"m": [], "t": dt.datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=dt.UTC)},
-        ],
+        [None, {"m": None, "t": None}, {"m": [], "t": dt.datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=dt.UTC)}],
     ]
     storage = pa.list_(pa.struct({"m": pa.map_(pa.string(), pa.list_(pa.string())), "t": pa.timestamp("ns", "UTC")}))
     whole = pa.table({"x": pa.array(rows, storage).cast(kind)})

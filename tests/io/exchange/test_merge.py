@@ -193,12 +193,7 @@ def test_a_range_that_is_cut_off_is_a_changed_source_in_any_store(tmp_path: Path
 
 
 def rounds_of(
-    counts: list[int],
-    held_blocks: int,
-    tmp_path: Path,
-    *,
-    start: Bound | None = None,
-    stop: Bound | None = None,
+    counts: list[int], held_blocks: int, tmp_path: Path, *, start: Bound | None = None, stop: Bound | None = None
 ) -> list[int]:
     """Return how many blocks each round of requests asks for, of runs of so many blocks of one size."""
     store = fsspec.filesystem("memory")
@@ -260,9 +255,7 @@ def test_of_nothing_comes_nothing(tmp_path: Path) -> None:
     assert list(merged(slices, read_tables(slices, None), None, Bound(b""), None)) == []
 
 
-def test_each_slice_is_read_in_as_few_requests_as_its_share_allows(
-    tmp_path: Path,
-) -> None:
+def test_each_slice_is_read_in_as_few_requests_as_its_share_allows(tmp_path: Path) -> None:
     assert rounds_of([12], 12, tmp_path) == [12]
     assert rounds_of([12], 11, tmp_path) == [11, 1]
     assert rounds_of([12], 4, tmp_path) == [4, 4, 4]

@@ -27,10 +27,7 @@ NUMBERS = st.one_of(
     st.integers(-(2**1023), 2**1023),
     st.sampled_from([0, -0.0, 0.0, 2**53, 2**53 + 1, float(2**53), 2**64, float(2**64), -(2**53) - 1, 5e-324, -5e-324]),
 )
-TEXTS = st.one_of(
-    st.text(),
-    st.text("\0\x01a\uffff\U00010000\ud800\udfff", max_size=4),
-)
+TEXTS = st.one_of(st.text(), st.text("\0\x01a\uffff\U00010000\ud800\udfff", max_size=4))
 SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS, st.binary(), st.binary(max_size=2))
 KEYS = st.one_of(SCALARS, st.tuples(SCALARS, SCALARS), st.tuples(TEXTS, NUMBERS, SCALARS))
 

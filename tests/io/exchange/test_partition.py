@@ -129,11 +129,6 @@ def test_ranges_of_buckets_become_narrower_level_by_level() -> None:
     assert partition.inner(1) == [range(3), range(3, 6), range(6, 9)]
     assert partition.inner(2) == [*(range(place, place + 1) for place in range(8)), range(8, 10)]
     cuts = partition.cuts()
-    assert [partition.cuts_of(level) for level in range(4)] == [
-        [],
-        [cuts[2], cuts[5]],
-        [*cuts[:8]],
-        cuts,
-    ]
+    assert [partition.cuts_of(level) for level in range(4)] == [[], [cuts[2], cuts[5]], [*cuts[:8]], cuts]
     assert Partition(5).ranges(0) == [0, 5]
     assert Partition(5).ranges(1) == [0, 1, 2, 3, 4, 5]

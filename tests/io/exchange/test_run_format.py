@@ -268,13 +268,7 @@ FITS = {"start": 8, "length": len(TABLE) + 50, "blocks": 2, "records": 3}
 def test_a_table_that_fits_its_entry_is_read() -> None:
     first = 8 + len(TABLE)
     assert parse_table(TABLE, with_checksum(TABLE, **FITS), "a.run") == BlockTable(
-        [first, first + 30, first + 50],
-        [100] * 2,
-        [50] * 2,
-        [2, 1],
-        [b"k", b"key"],
-        [7] * 2,
-        [b"c" * 16] * 2,
+        [first, first + 30, first + 50], [100] * 2, [50] * 2, [2, 1], [b"k", b"key"], [7] * 2, [b"c" * 16] * 2
     )
 
 

@@ -150,8 +150,7 @@ def test_pointers_between_tokens_are_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "dtype"),
-    [(1, "u1"), (4, "i4"), (6, "f8"), (7, "f8"), (8, "u2"), (9, "u4"), (10, "u8")],
+    ("code", "dtype"), [(1, "u1"), (4, "i4"), (6, "f8"), (7, "f8"), (8, "u2"), (9, "u4"), (10, "u8")]
 )
 def test_fairseq_is_told_apart_by_size(tmp_path: Path, code: int, dtype: str) -> None:
     tokens = np.arange(9).astype(dtype)

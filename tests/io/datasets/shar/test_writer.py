@@ -66,7 +66,7 @@ def test_the_layout_is_that_of_lhotse(tmp_path: Path) -> None:
     folder = Path(write(tmp_path / "shar"))
     with tarfile.open(folder / "embedding.000000.tar") as archive:
         assert archive.getnames()[:6] == [
-            *("cut-000.npy", "cut-000.json", "cut-001.npy", "cut-001.json", "cut-002.nodata", "cut-002.nometa"),
+            *("cut-000.npy", "cut-000.json", "cut-001.npy", "cut-001.json", "cut-002.nodata", "cut-002.nometa")
         ]
     rows = [json.loads(line) for line in (folder / "label.000000.jsonl").read_text().splitlines()]
     assert rows[3:5] == [{"cut_id": "cut-003", "label": "label-3"}, {"cut_id": "cut-004"}]
