@@ -10,8 +10,8 @@ from typing import Any
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "ledgerbeam.conversions": {
-        "cut": "ledgerbeam.io.datasets.shar.cuts:to_cut",
-        "document": "ledgerbeam.io.datasets.megatron.documents:to_document",
+        "cut": "ledgerbeam.io.datasets.shar.format:to_cut",
+        "document": "ledgerbeam.io.datasets.megatron.format:to_document",
     },
     "ledgerbeam.encoders": {
         "megatron": "ledgerbeam.io.datasets.megatron.format:MegatronFormat",

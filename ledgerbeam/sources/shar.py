@@ -9,7 +9,7 @@ from typing import Any
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError
 from ledgerbeam.io import Reader, TarFormat
-from ledgerbeam.io.datasets.shar.samples import HeldRecords, SharSamples, group_shards, require_shard, shard_field
+from ledgerbeam.io.datasets.shar.format import HeldRecords, SharSamples, group_shards, require_shard, shard_field
 from ledgerbeam.io.formats.streamed import split_source_raw
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.files import read_bytes

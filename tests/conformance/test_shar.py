@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.peer import Peer
 from ledgerbeam.io import JsonlReader, Sample, TarReader, build_index, write_index
-from ledgerbeam.io.datasets.shar.cuts import field_kinds, sample_cut
+from ledgerbeam.io.datasets.shar.format import field_kinds, sample_cut
 from ledgerbeam.io.datasets.shar.reader import FieldKind, SharReader
 from ledgerbeam.io.datasets.shar.writer import SharWriter
 from ledgerbeam.io.tar.reader import build_tar_index

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.conversion import to_json, to_sample
-from ledgerbeam.io.datasets.megatron.documents import Document, to_document
+from ledgerbeam.io.datasets.megatron.format import Document, to_document
 from ledgerbeam.io.tar.sample import TEXT_EXTENSIONS
 from tests.cases import each
 

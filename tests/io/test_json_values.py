@@ -21,8 +21,8 @@ import pytest
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import JsonlReader, Sample, encode_jsonl, write_index
 from ledgerbeam.io.conversion import to_sample
-from ledgerbeam.io.datasets.megatron.documents import to_document
-from ledgerbeam.io.datasets.shar.cuts import cut_sample, sample_cut
+from ledgerbeam.io.datasets.megatron.format import to_document
+from ledgerbeam.io.datasets.shar.format import cut_sample, sample_cut
 from ledgerbeam.io.datasets.shar.reader import split_cut
 from ledgerbeam.io.datasets.shar.writer import SharWriter
 from ledgerbeam.io.formats.format import StreamSpan

@@ -1,35 +1,38 @@
-"""Random access to the rows of an Arrow IPC file."""
+"""Random access to the rows of an Arrow IPC file, and its metadata: positions, rows and buffers of record batches.
+
+pyarrow has no access to the metadata before it reads the batches. Sources: `File.fbs`, `Message.fbs` and the columnar
+format of Arrow; the FlatBuffers internals.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyarrow import ipc, types
 
 from ledgerbeam.errors import SourceError
-from ledgerbeam.io.columns.arrow_footer import (
-    FOOTER_END,
-    Batch,
-    Block,
-    buffers_of,
-    parse_batch,
-    parse_footer,
-    plain_sizes,
-)
-from ledgerbeam.io.columns.content import PlacedFile, first_read
+from ledgerbeam.io.columns.content import PlacedFile, first_read, most_decoded, too_large
 from ledgerbeam.io.columns.reader import GroupedRows
 from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.io.storage.content_kind import HEAD, require_columns
-
-if TYPE_CHECKING:  # only jobs that read columns import it
-    import pyarrow as pa
-
 
 _MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 _STREAM = b"\xff\xff\xff\xff"
 _ALIGNED = 64  # largest alignment of buffers
 _PREFIX = 8  # bytes before a compressed buffer: its decompressed size
+
+_FOOTER_END = 10  # bytes after the footer: its length and the magic
+
+_BLOCK = struct.Struct("<qi4xq")
+_BUFFER = struct.Struct("<qq")
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+_LENGTH = struct.Struct("<q")
+_DEEPEST = 64
 
 
 class ArrowReader(GroupedRows):
@@ -61,7 +64,7 @@ class ArrowReader(GroupedRows):
     def _read_footer(self) -> tuple[pa.Schema, list[RowGroup]]:
         start, end = self._end_bytes()
         size = self._content.size
-        footer = parse_footer(end[:-FOOTER_END])
+        footer = parse_footer(end[:-_FOOTER_END])
         blocks = footer.dictionaries + footer.batches
         for block in blocks:
             if min(block) < 0 or sum(block) > size:
@@ -88,7 +91,7 @@ class ArrowReader(GroupedRows):
         size = self._content.size
         first = size - first_read(size)
         data = self._content.read(first, size)
-        if data[-len(_MAGIC) :] != _MAGIC or size < 2 * FOOTER_END:
+        if data[-len(_MAGIC) :] != _MAGIC or size < 2 * _FOOTER_END:
             begin = self._content.read(0, min(4, size))
             if begin == _FEATHER_1:
                 raise SourceError(f"{self.url}: Feather version 1 is not read; write it again as version 2")
@@ -98,10 +101,10 @@ class ArrowReader(GroupedRows):
                 f"{self.url}: expected {_MAGIC!r} at the end of an Arrow IPC file, found {found}; write it as a file, "
                 "with pyarrow.ipc.new_file"
             )
-        length = int.from_bytes(data[-FOOTER_END : -len(_MAGIC)], "little", signed=True)
-        if not 0 < length <= size - FOOTER_END:
+        length = int.from_bytes(data[-_FOOTER_END : -len(_MAGIC)], "little", signed=True)
+        if not 0 < length <= size - _FOOTER_END:
             raise SourceError(f"{self.url}: its end says that the footer has {length} bytes; it is damaged")
-        start = size - FOOTER_END - length
+        start = size - _FOOTER_END - length
         return start, data[start - first :] if start >= first else self._content.read(start, size)
 
     def _buffers_of(self, schema: pa.Schema, batch: Batch) -> list[tuple[str, int]]:
@@ -122,17 +125,12 @@ class ArrowReader(GroupedRows):
 
     def _opened(self, file: PlacedFile) -> Any:
         """Open the file without another read of its footer and metadata."""
-        import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
-        from pyarrow import ipc  # noqa: PLC0415
-
         for start, data in self._known:
             file.hold(start, data)
         options = ipc.IpcReadOptions(use_threads=False, included_fields=self._fields)
         return ipc.open_file(pa.PythonFile(file, mode="r"), options=options)
 
     def _read_groups(self, numbers: Sequence[int]) -> Iterator[pa.Table]:
-        import pyarrow as pa  # noqa: PLC0415
-
         names = self.schema.names
         wanted: list[tuple[int, int]] = []
         for number in numbers:
@@ -156,8 +154,6 @@ class ArrowReader(GroupedRows):
 
     def _require_size(self, file: PlacedFile, number: int) -> None:
         """Check the decompressed sizes of the chosen columns of a record batch; raises SourceError."""
-        from ledgerbeam.io.columns.decoded import most_decoded, too_large  # noqa: PLC0415 - imports pyarrow
-
         block, batch = self._blocks[number], self._batches[number]
         if not batch.is_compressed:
             return
@@ -173,8 +169,6 @@ class ArrowReader(GroupedRows):
 
     def _require_dictionaries(self) -> None:
         """Check the decompressed sizes of the dictionaries; raises SourceError."""
-        from ledgerbeam.io.columns.decoded import most_decoded, too_large  # noqa: PLC0415 - imports pyarrow
-
         stored = found = 0
         for block, batch in self._dictionaries:
             body, stored = block.start + block.head, stored + block.body
@@ -186,3 +180,197 @@ class ArrowReader(GroupedRows):
             raise SourceError(
                 too_large(f"{self.url}: the dictionaries of the columns {', '.join(names)}", found, stored)
             )
+
+
+class Block(NamedTuple):
+    """The position of a message.
+
+    Attributes:
+        start: Its first byte.
+        head: Bytes of its metadata.
+        body: Bytes of its buffers, which follow the metadata.
+    """
+
+    start: int
+    head: int
+    body: int
+
+
+class ArrowFooter(NamedTuple):
+    """The positions of the messages of a file.
+
+    Attributes:
+        dictionaries: Of the dictionaries.
+        batches: Of the record batches.
+    """
+
+    dictionaries: list[Block]
+    batches: list[Block]
+
+
+class Batch(NamedTuple):
+    """A record batch, or the values of a dictionary.
+
+    Attributes:
+        rows: Number of rows.
+        buffers: Offset and length of each buffer in the body.
+        variadic: Number of data buffers of each column of views.
+        is_compressed: Whether the buffers are compressed.
+    """
+
+    rows: int
+    buffers: list[tuple[int, int]]
+    variadic: list[int]
+    is_compressed: bool
+
+
+def parse_footer(data: bytes) -> ArrowFooter:
+    """Return the positions of the dictionaries and the record batches.
+
+    Args:
+        data: The footer, without the bytes after it.
+
+    Raises:
+        ValueError: It is not valid.
+    """
+    try:
+        root = _Table.root(data)
+        dictionaries, batches = ([Block(*block) for block in root.structs(field, _BLOCK)] for field in (2, 3))
+        return ArrowFooter(dictionaries, batches)
+    except struct.error as error:
+        raise ValueError("the footer points outside of itself") from error
+
+
+def parse_batch(data: bytes) -> Batch:
+    """Parse the metadata of a record batch, or of a dictionary.
+
+    Args:
+        data: The metadata, with its length before it.
+
+    Raises:
+        ValueError: It is not valid.
+    """
+    try:
+        at = 8 if data[:4] == b"\xff\xff\xff\xff" else 4
+        message = _Table.root(data[at:])
+        kind = message.number(1, "B")
+        if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+            raise ValueError(f"expected a record batch, found a message of type {kind}")
+        batch = message.table(2) if kind == _RECORD_BATCH else message.table(2).table(1)
+        variadic = [count for (count,) in batch.structs(4, struct.Struct("<q"))]
+        buffers = [(at, size) for at, size in batch.structs(2, _BUFFER)]
+        return Batch(batch.number(0, "q"), buffers, variadic, batch.has(3))
+    except struct.error as error:
+        raise ValueError("the head of a record batch points outside of itself") from error
+
+
+def plain_sizes(batch: Batch, starts: list[bytes]) -> list[int]:
+    """Return the decompressed size of each buffer.
+
+    Args:
+        batch: The record batch.
+        starts: The first bytes of each buffer, at least 8; fewer of a shorter one.
+    """
+    if not batch.is_compressed:
+        return [size for _, size in batch.buffers]
+    found = []
+    for (_, size), start in zip(batch.buffers, starts, strict=True):
+        length = _LENGTH.unpack_from(start)[0] if len(start) >= _LENGTH.size and size >= _LENGTH.size else -1
+        found.append(size if length < 0 else length)  # -1: it is stored as it is
+    return found
+
+
+def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
+    """Return the number of buffers of a column in a record batch.
+
+    Args:
+        kind: The type of the column.
+        variadic: Numbers of data buffers of the next columns of views; those of this column are removed.
+        depth: Depth of the type inside other types.
+
+    Raises:
+        ValueError: The type is nested too deeply, or a number for a column of views is missing.
+    """
+    if depth > _DEEPEST:
+        raise ValueError(f"a column is nested more than {_DEEPEST} times")
+    if isinstance(kind, pa.BaseExtensionType):
+        return buffers_of(kind.storage_type, variadic, depth)
+    if types.is_dictionary(kind):
+        return 2
+    if types.is_null(kind):
+        return 0
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        if not variadic:
+            raise ValueError("a column of views has no number of buffers")
+        return 2 + variadic.pop(0)
+    if types.is_run_end_encoded(kind):
+        return buffers_of(kind.run_end_type, variadic, depth + 1) + buffers_of(kind.value_type, variadic, depth + 1)
+    if not types.is_nested(kind):
+        return 3 if any(is_of(kind) for is_of in (types.is_binary, types.is_string, *_large(types))) else 2
+    parts = [kind.field(number).type for number in range(kind.num_fields)]
+    if types.is_map(kind):
+        parts = [kind.key_type, kind.item_type]
+    own = 1  # validity; for a sparse union the types
+    if types.is_list_view(kind) or types.is_large_list_view(kind) or types.is_map(kind):
+        own = 3  # for a map with the validity of its pairs
+    elif types.is_list(kind) or types.is_large_list(kind) or (types.is_union(kind) and kind.mode == "dense"):
+        own = 2
+    return own + sum(buffers_of(part, variadic, depth + 1) for part in parts)
+
+
+def _large(types: Any) -> tuple[Any, Any]:
+    return types.is_large_binary, types.is_large_string
+
+
+class _Table:
+    """A table of a FlatBuffer. Reads outside the buffer raise struct.error."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self._at = at
+        self._fields = at - self._read("<i", at)
+        self._size = self._read("<H", self._fields)
+
+    @classmethod
+    def root(cls, data: bytes) -> _Table:
+        """Return the first table."""
+        (at,) = struct.unpack_from("<I", data, 0)
+        return cls(data, at)
+
+    def number(self, field: int, kind: str) -> int:
+        """Return a number; 0 if it is missing."""
+        at = self._place(field)
+        return self._read(f"<{kind}", at) if at else 0
+
+    def has(self, field: int) -> bool:
+        """Return whether there is a value."""
+        return self._place(field) > 0
+
+    def table(self, field: int) -> _Table:
+        """Return a table."""
+        at = self._place(field)
+        if not at:
+            raise ValueError(f"expected a table in field {field}, found none")
+        return _Table(self._data, at + self._read("<I", at))
+
+    def structs(self, field: int, kind: struct.Struct) -> list[tuple[int, ...]]:
+        """Return a vector of structs; an empty one if it is missing."""
+        at = self._place(field)
+        if not at:
+            return []
+        at += self._read("<I", at)
+        count = self._read("<I", at)
+        if count * kind.size > len(self._data):
+            raise ValueError(f"a list claims {count:,} values, more than it has bytes")
+        return [kind.unpack_from(self._data, at + 4 + number * kind.size) for number in range(count)]
+
+    def _place(self, field: int) -> int:
+        inside = 4 + 2 * field
+        offset = self._read("<H", self._fields + inside) if inside + 2 <= self._size else 0
+        return self._at + offset if offset else 0
+
+    def _read(self, kind: str, at: int) -> int:
+        if at < 0:  # would count from the end
+            raise struct.error(at)
+        number: int = struct.unpack_from(kind, self._data, at)[0]
+        return number

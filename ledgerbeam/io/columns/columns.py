@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.columns.leaves import ABSENT, ARROW_ERRORS, NONE, MisfitError, TypedColumn, describe, leaf_column
-from ledgerbeam.io.columns.marks import is_json, null_is_absent
+from ledgerbeam.io.columns.values import is_json, null_is_absent
 from ledgerbeam.io.json_values import dumps
 
 

@@ -1,4 +1,8 @@
-"""The bytes of a columnar file for pyarrow: ranges that were fetched in advance, and other reads by position."""
+"""The bytes of a columnar file for pyarrow, and the limit of rows that are decoded at once.
+
+A few bytes of a file can stand for many: a dictionary holds a long text once for all rows that have it, views and runs
+refer to the same bytes again and again. Such columns are counted before they become plain values.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,13 @@ import io
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import types
 
 from ledgerbeam.errors import LedgerbeamError, SourceError
 
@@ -15,6 +25,14 @@ _MOST_AT_ONCE = 16 * 2**20  # unless a single range is larger
 _GAP = 64 * 1024
 _MOST_WASTE = 0.1
 """Largest share of additional bytes that may be read to save requests."""
+
+MOST_AT_ONCE = 256 * 2**20
+"""Decoded bytes of rows that are read at once, in any case."""
+
+MOST_RATIO = 32
+"""The same limit, as a multiple of their bytes in the file."""
+
+_POINTER = 8  # bytes of a reference in a list of Python objects, for values without bytes
 
 
 def first_read(size: int) -> int:
@@ -193,3 +211,151 @@ def damage_of(url: str, what: str) -> Iterator[None]:
 def _words(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:500]}".removesuffix(".")
+
+
+def most_decoded(stored: int) -> int:
+    """Return how many decoded bytes are accepted for bytes in a file."""
+    return max(MOST_AT_ONCE, MOST_RATIO * stored)
+
+
+class DecodedLimit:
+    """Adds up the decoded bytes of rows that are read at once.
+
+    Args:
+        place: The rows, for messages.
+        stored: Their bytes in the file.
+    """
+
+    def __init__(self, place: str, stored: int) -> None:
+        self._place = place
+        self._stored = stored
+        self._most = most_decoded(stored)
+        self._taken = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Count some more of the rows.
+
+        Raises:
+            SourceError: They have too many bytes; the message names the column with most of them.
+        """
+        sizes = list(map(decoded_size, rows.columns))
+        self._taken += sum(sizes)
+        if self._taken > self._most:
+            column = rows.column_names[sizes.index(max(sizes))]
+            raise SourceError(too_large(f"{self._place}: column {column!r}", self._taken, self._stored))
+
+
+def too_large(place: str, size: int, stored: int) -> str:
+    """Return the message for values that are too large to be decoded at once.
+
+    Args:
+        place: The file and the column.
+        size: Their decoded size in bytes, or as much of it as was counted.
+        stored: Their size in the file in bytes.
+    """
+    return (
+        f"{place}: expected at most {most_decoded(stored):,} bytes when decoded from the {stored:,} bytes in the file, "
+        f"found {size:,} or more; use a smaller --task-bytes, read the other columns (--columns), or write the file "
+        "again with smaller row groups and pages"
+    )
+
+
+def decoded_size(column: pa.Array | pa.ChunkedArray) -> int:
+    """Return the bytes that a column has, or would have as plain values."""
+    if not _expands(column.type):
+        size: int = column.nbytes
+        return size
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return sum(int(_sizes(chunk).sum()) for chunk in chunks)
+
+
+def plain_table(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the types of a schema, where some columns still have the dictionaries of their file."""
+    if rows.schema.types == schema.types:
+        return rows
+    columns = []
+    for column, field in zip(rows.columns, schema, strict=True):
+        if column.type != field.type and not isinstance(field.type, pa.BaseExtensionType):
+            column = pa.chunked_array([_plain(chunk, field.type) for chunk in column.chunks], field.type)  # noqa: PLW2901
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if types.is_nested(kind):  # the cast of a slice of lists would cast the values of all lists
+        array = array.take(pa.array(range(len(array)), pa.int64()))
+    try:
+        return array.cast(kind)
+    except pa.ArrowNotImplementedError:  # a dictionary as views
+        return array.dictionary_decode().cast(kind)
+
+
+def _expands(kind: pa.DataType) -> bool:
+    """Return whether values of a type may take more bytes than the arrays that hold them."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _expands(kind.storage_type)
+    shared = (types.is_dictionary, types.is_run_end_encoded, types.is_string_view, types.is_binary_view)
+    others = (types.is_list_view, types.is_large_list_view, types.is_union, types.is_null)
+    if any(is_of(kind) for is_of in (*shared, *others)):
+        return True
+    return any(_expands(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _sizes(array: Any) -> NDArray[np.int64]:
+    """Return the decoded bytes of each value of an array."""
+    kind, count = array.type, len(array)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _sizes(array.storage)
+    if types.is_dictionary(kind):
+        places = array.indices.fill_null(len(array.dictionary)).to_numpy(zero_copy_only=False)
+        return np.append(_sizes(array.dictionary), _POINTER)[places]
+    if types.is_run_end_encoded(kind):
+        runs = np.searchsorted(array.run_ends.to_numpy(), np.arange(array.offset, array.offset + count), "right")
+        return _sizes(array.values)[runs]
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        views = np.frombuffer(array.buffers()[1] or b"", np.int32)[4 * array.offset : 4 * (array.offset + count) : 4]
+        return np.where(array.is_valid().to_numpy(zero_copy_only=False), views, 0).astype(np.int64) + _POINTER
+    if types.is_struct(kind):
+        return sum((_sizes(part) for part in array.flatten()), start=np.full(count, _POINTER, np.int64))
+    if types.is_union(kind):
+        return _union_sizes(array)
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        starts = array.offsets.to_numpy()
+        return _between(array.values, starts, starts + array.sizes.to_numpy())
+    if types.is_fixed_size_list(kind):
+        places = (array.offset + np.arange(count)) * kind.list_size
+        return _between(array.values, places, places + kind.list_size)
+    if types.is_map(kind) or types.is_list(kind) or types.is_large_list(kind):
+        ends = array.offsets.to_numpy()
+        values = (
+            pa.StructArray.from_arrays([array.keys, array.items], ["key", "item"])
+            if types.is_map(kind)
+            else array.values
+        )
+        return _between(values, ends[:-1], ends[1:])
+    if any(is_of(kind) for is_of in (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)):
+        return pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) + _POINTER
+    width = _POINTER if types.is_null(kind) else max(1, kind.bit_width // 8)
+    return np.broadcast_to(np.int64(width), count)
+
+
+def _between(values: Any, starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the decoded bytes of lists, which hold the values from `starts` to `stops`."""
+    if not len(starts):
+        return np.empty(0, np.int64)
+    first, last = int(starts.min()), int(stops.max())
+    until = np.concatenate([[0], np.cumsum(_sizes(values.slice(first, last - first)))])
+    return until[stops - first] - until[starts - first] + _POINTER
+
+
+def _union_sizes(array: Any) -> NDArray[np.int64]:
+    rows = slice(array.offset, array.offset + len(array))  # pyarrow returns codes and offsets without the slice
+    _, codes, *rest = array.buffers()
+    codes = np.frombuffer(codes or b"", np.int8)[rows]
+    dense = array.type.mode == "dense"
+    places = np.frombuffer(rest[0] or b"", np.int32)[rows] if dense else np.arange(len(array))
+    found = np.zeros(len(array), np.int64)
+    for number, code in enumerate(array.type.type_codes):
+        if (is_of := codes == code).any():
+            found[is_of] = _sizes(array.field(number))[places[is_of]]
+    return found

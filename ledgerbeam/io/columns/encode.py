@@ -1,17 +1,21 @@
-"""Encode tables as Parquet and Arrow IPC files, in row groups of about the same size in bytes.
+"""Tables of other libraries, tables in one chunk, and tables as Parquet and Arrow IPC files.
 
-With one version of pyarrow the bytes depend only on the table.
+With one version of pyarrow the bytes of a file depend only on the table.
 """
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ledgerbeam.io.columns.chunks import joined_chunks, unified
+from ledgerbeam.errors import RecordError
+
+MOST_BYTES = 2**31 - 1
+"""Bytes of a column that certainly fit in one chunk; 32-bit offsets cannot count more."""
 
 
 def row_groups(table: pa.Table, size: int) -> Iterator[pa.Table]:
@@ -54,6 +58,8 @@ def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) ->
         row_group_bytes: Approximate size of a row group in memory; one row may be larger.
         page_bytes: Approximate size of a page before compression.
     """
+    import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import
+
     data = io.BytesIO()
     writer = pq.ParquetWriter(
         data,
@@ -80,3 +86,154 @@ def _batch_rows(table: pa.Table, page_bytes: int) -> int:
 
 
 _ROWS_AT_ONCE = 1024
+
+
+def joined_chunks(table: pa.Table) -> pa.Table:
+    """Return a table whose columns have one chunk each; a column that is too large for one keeps its chunks."""
+    if all(column.num_chunks == 1 for column in table.columns):
+        return table
+    return pa.Table.from_arrays([_joined(column) for column in table.columns], schema=table.schema)
+
+
+def _joined(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        whole = column.combine_chunks()
+    except pa.ArrowInvalid:  # of texts inside of lists and structs
+        return column
+    return whole if isinstance(whole, pa.ChunkedArray) else pa.chunked_array([whole], column.type)
+
+
+def unified(table: pa.Table) -> pa.Table:
+    """Return a table with one dictionary for each column that has dictionaries.
+
+    Raises:
+        RecordError: The indices of a column cannot count the values of all its dictionaries.
+    """
+    try:
+        return table.unify_dictionaries()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise RecordError(
+            f"column {_not_unified(table)!r}: its dictionaries cannot be joined ({error}); give a --schema with "
+            "wider indices, or use a smaller --task-bytes"
+        ) from error
+
+
+def _not_unified(table: pa.Table) -> str:
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            column.unify_dictionaries()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return str(name)
+    return str(table.column_names[0])
+
+
+def fits_one_batch(table: pa.Table, start: int, stop: int) -> bool:
+    """Return whether the rows `[start, stop)` certainly fit in one record batch."""
+    columns = (column.slice(start, stop - start) for column in table.columns)
+    return all(column.num_chunks <= 1 or column.nbytes <= MOST_BYTES for column in columns)
+
+
+def record_batch(table: pa.Table, start: int, stop: int) -> pa.RecordBatch:
+    """Return the rows `[start, stop)` of a table, at least one, as one batch; without a copy if they are in one chunk.
+
+    Raises:
+        RecordError: They have too many bytes for one batch; the message names the column.
+    """
+    rows = joined_chunks(table.slice(start, stop - start))
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if column.num_chunks > 1:
+            raise RecordError(
+                f"column {name!r}: the {stop - start} rows of a batch have more bytes than one record batch can hold; "
+                "use a smaller --batch, or read the other columns (--columns)"
+            )
+    return rows.to_batches()[0]
+
+
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+_OF_PANDAS = b"pandas"
+_LISTS = {pa.ListType: pa.list_, pa.LargeListType: pa.large_list}
+
+
+def as_table(frame: Any) -> pa.Table | None:
+    """Return a data frame as a table, without a copy if its library needs none.
+
+    An unnamed index of a pandas frame and the metadata of pandas are left out: they belong to the frame, not to its
+    rows.
+
+    Returns:
+        The table; None if the object has no Arrow interface.
+    """
+    if isinstance(frame, pa.Table):
+        return _without_views(frame)
+    if isinstance(frame, pa.RecordBatch):
+        return _without_views(pa.Table.from_batches([frame]))
+    kind = type(frame)
+    if hasattr(kind, "__arrow_c_stream__") and not isinstance(frame, pa.ChunkedArray):
+        return _without_views(_without_index(pa.table(frame)))
+    if hasattr(kind, "__arrow_c_array__") and not isinstance(frame, pa.Array):
+        return _without_views(pa.Table.from_batches([pa.record_batch(frame)]))
+    return None
+
+
+def _without_index(table: pa.Table) -> pa.Table:
+    metadata = table.schema.metadata
+    if not metadata or _OF_PANDAS not in metadata:
+        return table
+    named = [name for name in table.column_names if not _UNNAMED_INDEX.fullmatch(name)]
+    kept = {key: value for key, value in metadata.items() if key != _OF_PANDAS}
+    return table.select(named).replace_schema_metadata(kept or None)
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Return a table with strings instead of string views (as in Polars). pyarrow cannot take rows from views."""
+    for place, field in enumerate(table.schema):
+        if _has_views(field.type):
+            column = pa.chunked_array([_plain(chunk) for chunk in table.column(place).chunks], _plain_type(field.type))
+            table = table.set_column(place, field.with_type(column.type), column)
+    return table
+
+
+def _has_views(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.DictionaryType):
+        return _has_views(kind.value_type)
+    nested = any(_has_views(kind.field(place).type) for place in range(kind.num_fields))
+    return nested or pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if isinstance(array, pa.DictionaryArray):  # pyarrow cannot cast the values of a dictionary
+        words = _plain(array.dictionary)
+        return pa.DictionaryArray.from_arrays(array.indices, words, ordered=array.type.ordered)
+    return array.cast(_plain_type(array.type))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type with strings and bytes instead of views."""
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if isinstance(kind, pa.DictionaryType):
+        return pa.dictionary(kind.index_type, _plain_type(kind.value_type), kind.ordered)
+    if isinstance(kind, pa.StructType):
+        parts = [kind.field(place) for place in range(kind.num_fields)]
+        return pa.struct([part.with_type(_plain_type(part.type)) for part in parts])
+    if type(kind) in _LISTS:
+        return _LISTS[type(kind)](kind.value_field.with_type(_plain_type(kind.value_type)))
+    return kind
+
+
+def as_array(values: Any) -> pa.Array:
+    """Return a column of any library, or a list, as one array.
+
+    Raises:
+        pa.ArrowException, TypeError, ValueError: It cannot be converted, or has too many bytes for one array.
+    """
+    if isinstance(values, pa.Array):
+        return values
+    if not isinstance(values, pa.ChunkedArray):
+        if not hasattr(type(values), "__arrow_c_stream__"):
+            return pa.array(values)
+        values = pa.chunked_array(values)
+    whole = values.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole

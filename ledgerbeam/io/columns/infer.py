@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.columns.marks import ELEMENT, absent_field, exact_schema, json_field, value_schema
+from ledgerbeam.io.columns.values import ELEMENT, absent_field, exact_schema, json_field, value_schema
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import is_of_dataclass
 

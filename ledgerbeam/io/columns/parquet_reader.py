@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types
 
 from ledgerbeam.errors import SourceError
-from ledgerbeam.io.columns.content import Content, HeldBytes, PlacedFile, damage_of, first_read
+from ledgerbeam.io.columns.content import Content, HeldBytes, PlacedFile, damage_of, first_read, most_decoded, too_large
 from ledgerbeam.io.columns.parquet_pages import (
     DecodedChunk,
+    Footer,
     LeafColumn,
     decoded_chunk,
     dictionary_size,
     has_dictionary,
     has_prefixes,
+    parse_footer,
 )
 from ledgerbeam.io.columns.reader import GroupedRows
-from ledgerbeam.io.columns.thrift import Footer, parse_footer
 from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.io.storage.content_kind import HEAD, require_columns
-
-if TYPE_CHECKING:  # only jobs that read columns import it
-    import pyarrow as pa
-
 
 _MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"
@@ -69,9 +70,6 @@ def footer_bytes(content: Content, url: str) -> bytes:
 
 def leaves_of(kind: pa.DataType) -> int:
     """Return the number of leaf columns of a type in a file."""
-    import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
-    from pyarrow import types  # noqa: PLC0415
-
     if isinstance(kind, pa.BaseExtensionType):
         return leaves_of(kind.storage_type)
     if types.is_map(kind):
@@ -146,8 +144,6 @@ class ParquetReader(GroupedRows):
         return {"row_groups": len(self.groups), "created_by": self._footer.created_by}
 
     def _read_footer(self) -> tuple[pa.Schema, list[RowGroup]]:
-        import pyarrow.parquet as pq  # noqa: PLC0415 - only jobs that read columns import it
-
         data = footer_bytes(self._content, self.url)
         self._footer = parse_footer(data[:-FOOTER_END])
         # As a file with only the footer, since pyarrow would read more of the end of the real file.
@@ -231,8 +227,6 @@ class ParquetReader(GroupedRows):
         return self._footer.groups[group].rows > MOST_ROWS or self._plain_size(group) > MOST_DECODED
 
     def _read_part(self, group: int, start: int, stop: int) -> Iterator[pa.Table]:
-        import pyarrow as pa  # noqa: PLC0415
-
         # The cursor is taken, so that no other thread uses it, and put back for the next part.
         cursor, self._cursor = self._cursor, None
         if cursor is None or cursor.group != group or cursor.place > start:
@@ -244,8 +238,6 @@ class ParquetReader(GroupedRows):
         self._cursor = cursor
 
     def _read_first(self, group: int, rows: int) -> Iterator[pa.Table]:
-        import pyarrow as pa  # noqa: PLC0415
-
         if self._has_int96 or not rows:
             yield from super()._read_first(group, rows)
             return
@@ -267,8 +259,6 @@ class ParquetReader(GroupedRows):
 
     def _opened(self, file: PlacedFile, *, words: Sequence[str] = (), buffer_size: int = 0) -> Any:
         """Open the file; columns of `words` are read as dictionaries."""
-        import pyarrow.parquet as pq  # noqa: PLC0415
-
         return pq.ParquetFile(
             file,
             metadata=self._metadata,
@@ -310,8 +300,6 @@ class ParquetReader(GroupedRows):
 
     def _require_rows(self, group: int) -> None:
         """Check that a row of a row group that is read in parts is not too large, on average; raises SourceError."""
-        from ledgerbeam.io.columns.decoded import most_decoded, too_large  # noqa: PLC0415 - imports pyarrow
-
         found, stored = self._footer.groups[group], self._groups[group].size
         for number, leaf in self._leaves.items():
             size = max(found.chunks[number].plain_size, found.chunks[number].values * (leaf.width or 1)) // found.rows
@@ -331,8 +319,6 @@ class ParquetReader(GroupedRows):
         Raises:
             SourceError: A column is too large in any case.
         """
-        from ledgerbeam.io.columns.decoded import most_decoded, too_large  # noqa: PLC0415 - imports pyarrow
-
         chunks, stored = self._footer.groups[group].chunks, self._groups[group].size
         found: dict[int, DecodedChunk] = {}
         for number in numbers:
@@ -366,8 +352,6 @@ class ParquetReader(GroupedRows):
 
     def _check_int96(self, file: PlacedFile, number: int, table: pa.Table) -> None:
         """Compare 96-bit timestamps with their values in microseconds, since values in nanoseconds may overflow."""
-        import pyarrow.parquet as pq  # noqa: PLC0415
-
         opened = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, coerce_int96_timestamp_unit="us")
         other = opened.read_row_group(number, columns=self.schema.names, use_threads=False)
         if not table.cast(other.schema, safe=False).equals(other):

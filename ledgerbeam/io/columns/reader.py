@@ -7,11 +7,14 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import Any, Literal, Self, overload
+
+import pyarrow as pa
 
 from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError, SourceError, UsageError
-from ledgerbeam.io.columns.content import Content, HeldBytes, damage_of
+from ledgerbeam.io.columns.content import Content, DecodedLimit, HeldBytes, damage_of, plain_table
+from ledgerbeam.io.columns.schema import type_text
 from ledgerbeam.io.columns.values import record_json, to_records
 from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.io.formats.held import CACHE_BYTES, HeldGroups
@@ -20,12 +23,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.urls import canonical_url
-
-if TYPE_CHECKING:  # only jobs that read columns import it
-    import pyarrow as pa
-
-    from ledgerbeam.io.columns.decoded import DecodedLimit
-
 
 _MOST_ROWS, _MOST_IN_ALL = 2**31 - 1, 2**36
 """Largest numbers of rows of a row group and of a file; larger ones are treated as damage."""
@@ -124,8 +121,6 @@ class GroupedRows(ABC):
 
     def facts(self) -> Mapping[str, Any]:
         """Return the facts that `show` prints besides the name, the size and the number of records."""
-        from ledgerbeam.io.columns.schema_text import type_text  # noqa: PLC0415 - imports pyarrow
-
         with damage_of(self.url, "the footer"):
             return self._facts() | {"columns": {field.name: type_text(field.type) for field in self.schema}}
 
@@ -218,8 +213,6 @@ class GroupedRows(ABC):
             SourceError: The source is damaged there, or has fewer rows.
             UsageError: `0 <= start <= stop` does not hold.
         """
-        import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
-
         require_span(start, stop, self.url)
         ends = self._load()
         if stop > len(self):
@@ -249,15 +242,11 @@ class GroupedRows(ABC):
 
     def _limit(self, rows: str, taken: Mapping[int, int]) -> DecodedLimit:
         """Return the limit of rows that are read at once, given the number of rows of each row group."""
-        from ledgerbeam.io.columns.decoded import DecodedLimit  # noqa: PLC0415 - imports pyarrow
-
         stored = sum(self._groups[group].size * count // self._groups[group].rows for group, count in taken.items())
         return DecodedLimit(f"{self.url}: {rows}", stored)
 
     def _plain(self, rows: pa.Table, limit: DecodedLimit) -> pa.Table:
         """Return rows that are read with the types of the schema, once they are counted."""
-        from ledgerbeam.io.columns.decoded import plain_table  # noqa: PLC0415 - imports pyarrow
-
         limit.add(rows)
         return plain_table(rows, self._schema)
 
@@ -362,8 +351,6 @@ class GroupedRows(ABC):
         return self._ends
 
     def _chosen(self, schema: pa.Schema) -> pa.Schema:
-        import pyarrow as pa  # noqa: PLC0415
-
         names = schema.names
         double = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
         if double is not None:
@@ -463,7 +450,6 @@ def _copied(table: pa.Table, rows: list[int]) -> pa.Table | None:
 
 
 def _joined(parts: list[pa.Table]) -> pa.Table:
-    import pyarrow as pa  # noqa: PLC0415
 
     return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 

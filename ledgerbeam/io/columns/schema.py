@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io.columns import values
 from ledgerbeam.io.columns.infer import infer_schema
-from ledgerbeam.io.columns.schema_text import schema_json, schema_of
 from ledgerbeam.io.columns.tables import TableMaker, table_of
 from ledgerbeam.io.json_values import loads
 
@@ -246,3 +248,308 @@ def _of_parameters(found: Mapping[str, Any]) -> pa.Schema:
     columns = {name: json.loads(texts[name]) if texts[name][:1] == "{" else texts[name] for name in found["columns"]}
     rest = {name: part for name, part in found.items() if name not in ("columns", "column", _OTHERS, _ROWS)}
     return schema_of({"columns": columns, **rest})
+
+
+_BASE64 = "__base64__"
+
+
+def schema_json(schema: pa.Schema) -> dict[str, Any]:
+    """Return a schema as JSON.
+
+    Raises:
+        UsageError: Two columns have the same name, or a type has no JSON form.
+    """
+    _require_names([field.name for field in schema], "")
+    found: dict[str, Any] = {"columns": {field.name: field_json(field) for field in schema}}
+    metadata = dict(schema.metadata or {})
+    for word, (key, value) in values.SCHEMA_WORDS.items():
+        if metadata.get(key) == value:
+            found[word] = metadata.pop(key).decode()
+    return found | ({"metadata": _metadata_json(metadata)} if metadata else {})
+
+
+def type_text(kind: pa.DataType) -> str:
+    """Return a type as short text, with the JSON names of types where they are shorter."""
+    return str(kind).replace(str(pa.json_()), "json")
+
+
+def schema_of(found: Any, where: str = "the schema") -> pa.Schema:
+    """Return the schema of a JSON form.
+
+    Args:
+        found: A JSON object of `schema_json`.
+        where: Description of the object, for messages.
+
+    Raises:
+        UsageError: The object is not valid; the message names the place.
+    """
+    if not isinstance(found, Mapping) or not isinstance(found.get("columns"), Mapping) or not found["columns"]:
+        raise UsageError(f'{where}: expected {{"columns": {{"name": "type", ...}}}}, found {found!r:.80}')
+    _require_known(found, {"columns", "metadata", *values.SCHEMA_WORDS}, where)
+    fields = [field_of(name, part, f"{where}: column {name!r}") for name, part in found["columns"].items()]
+    metadata = _metadata_of(found.get("metadata", {}), where)
+    metadata |= _words_of(found, values.SCHEMA_WORDS, where)
+    return pa.schema(fields, metadata or None)
+
+
+def field_json(field: pa.Field) -> Any:
+    """Return a field without its name as JSON: the name of its type, or an object with more."""
+    metadata = dict(field.metadata or {})
+    found = _type_json(field.type)
+    if found == _JSON_TEXT:
+        found = {"type": _JSON}
+    if not field.nullable:
+        found["nullable"] = False
+    for word, (key, value) in values.FIELD_WORDS.items():
+        if metadata.get(key) == value:
+            found[word] = metadata.pop(key).decode()
+    if metadata:
+        found["metadata"] = _metadata_json(metadata)
+    return found["type"] if len(found) == 1 else found
+
+
+def field_of(name: str, found: Any, where: str) -> pa.Field:
+    """Return the field of a JSON form; see `schema_of`."""
+    found = {"type": found} if isinstance(found, str) else found
+    if not isinstance(found, Mapping) or not isinstance(found.get("type"), str):
+        raise UsageError(f'{where}: expected the name of a type, or {{"type": ..., ...}}, found {found!r:.80}')
+    nullable = found.get("nullable", True)
+    if not isinstance(nullable, bool):
+        raise UsageError(f"{where}: expected true or false under 'nullable', found {nullable!r:.80}")
+    metadata = _metadata_of(found.get("metadata", {}), where) | _words_of(found, values.FIELD_WORDS, where)
+    rest = {key: part for key, part in found.items() if key not in {"nullable", "metadata", *values.FIELD_WORDS}}
+    kind = pa.json_() if rest == {"type": _JSON} else _type_of(rest, where)
+    if pa.types.is_null(kind) and not nullable:
+        raise UsageError(f"{where}: expected a column of nulls to be nullable")
+    return pa.field(name, kind, nullable, metadata or None)
+
+
+_JSON = "json"
+_JSON_TEXT = {"type": "extension", "name": "arrow.json", "storage": "string"}
+_ARROW = "arrow"
+
+_LISTS: dict[str, Callable[[pa.Field], pa.DataType]] = {
+    "list": pa.list_,
+    "large_list": pa.large_list,
+    "list_view": pa.list_view,
+    "large_list_view": pa.large_list_view,
+}
+_LIST_NAMES: dict[type, str] = {
+    pa.ListType: "list",
+    pa.LargeListType: "large_list",
+    pa.ListViewType: "list_view",
+    pa.LargeListViewType: "large_list_view",
+    pa.FixedSizeListType: "fixed_size_list",
+}
+
+
+def _type_json(kind: pa.DataType) -> dict[str, Any]:
+    """Return a type as JSON, its name under `type`."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _extension_json(kind)
+    if isinstance(kind, pa.DictionaryType):
+        found = {"type": "dictionary", "index": str(kind.index_type), "values": _short(_type_json(kind.value_type))}
+        return found | ({"ordered": True} if kind.ordered else {})
+    if isinstance(kind, pa.StructType):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        _require_names([field.name for field in fields], f"{kind}: ")
+        return {"type": "struct", "fields": {field.name: field_json(field) for field in fields}}
+    if isinstance(kind, pa.MapType):
+        found = {"type": "map", "keys": _named_json(kind.key_field, "key")}
+        found |= {"items": _named_json(kind.item_field, "value")}
+        return found | ({"sorted": True} if kind.keys_sorted else {})
+    name = _LIST_NAMES.get(type(kind))
+    if name is not None:
+        found = {"type": name, "items": _named_json(kind.value_field, values.ELEMENT)}
+        return found | ({"size": kind.list_size} if isinstance(kind, pa.FixedSizeListType) else {})
+    return {"type": str(kind)} if _leaf_of(str(kind)) == kind else _other_json(kind)
+
+
+def _short(found: dict[str, Any]) -> Any:
+    return found["type"] if len(found) == 1 else found
+
+
+_EXTENSIONS: dict[str, Callable[[pa.DataType], pa.DataType]] = {
+    "arrow.json": pa.json_,
+    "arrow.uuid": lambda _: pa.uuid(),
+    "arrow.bool8": lambda _: pa.bool8(),
+}
+"""Constructors of the extension types without parameters, by name; they get the storage type."""
+
+
+def _extension_json(kind: pa.BaseExtensionType) -> dict[str, Any]:
+    make = _EXTENSIONS.get(kind.extension_name)
+    if make is None or make(kind.storage_type) != kind:
+        return _other_json(kind)
+    return {"type": "extension", "name": kind.extension_name, "storage": _short(_type_json(kind.storage_type))}
+
+
+def _other_json(kind: pa.DataType) -> dict[str, Any]:
+    """Return a type without a JSON form as Arrow IPC bytes, with a readable text."""
+    written = base64.b64encode(pa.schema([pa.field("", kind)]).serialize().to_pybytes()).decode()
+    return {"type": _ARROW, "is": str(kind), "ipc": written}
+
+
+def _named_json(field: pa.Field, usual: str) -> Any:
+    """Return a field inside another one as JSON, with its name if it is not the usual one."""
+    found = field_json(field)
+    return (
+        found
+        if field.name == usual
+        else {"field": field.name, **({"type": found} if isinstance(found, str) else found)}
+    )
+
+
+def _named_of(found: Any, usual: str, where: str) -> pa.Field:
+    name = found.get("field", usual) if isinstance(found, Mapping) else usual
+    if not isinstance(name, str):
+        raise UsageError(f"{where}: expected a name under 'field', found {name!r:.80}")
+    rest = {key: part for key, part in found.items() if key != "field"} if isinstance(found, Mapping) else found
+    return field_of(name, rest, where)
+
+
+def _type_of(found: Mapping[str, Any], where: str) -> pa.DataType:
+    """Return the type of a JSON form."""
+    name = found["type"]
+    read = _READ.get(name)
+    if read is None:
+        _require_known(found, {"type"}, where)
+        kind = _leaf_of(name)
+        if kind is None:
+            raise UsageError(
+                f"{where}: expected the name of a type such as string, int64 or timestamp[us], found {name!r}"
+            )
+        return kind
+    required, optional, make = read
+    lacking = required - found.keys()
+    if lacking:
+        raise UsageError(f"{where}: expected {sorted(lacking)[0]!r} for the type {name}, found {sorted(found)}")
+    _require_known(found, {"type", *required, *optional}, where)
+    try:
+        return make(found, where)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UsageError(f"{where}: no type {name}: {error}") from error
+
+
+def _struct_of(found: Mapping[str, Any], where: str) -> pa.DataType:
+    fields = found["fields"]
+    if not isinstance(fields, Mapping):
+        raise UsageError(f"{where}: expected an object of fields under 'fields', found {fields!r:.80}")
+    return pa.struct([field_of(name, part, f"{where}.{name}") for name, part in fields.items()])
+
+
+def _list_of(found: Mapping[str, Any], where: str) -> pa.DataType:
+    item = _named_of(found["items"], values.ELEMENT, f"{where}[]")
+    return pa.list_(item, found["size"]) if "size" in found else _LISTS[found["type"]](item)
+
+
+def _map_of(found: Mapping[str, Any], where: str) -> pa.DataType:
+    keys = _named_of(found["keys"], "key", f"{where} keys")
+    return pa.map_(keys, _named_of(found["items"], "value", f"{where} values"), keys_sorted=bool(found.get("sorted")))
+
+
+def _dictionary_of(found: Mapping[str, Any], where: str) -> pa.DataType:
+    values = field_of("", found["values"], where).type
+    return pa.dictionary(_leaf_of(found["index"]), values, ordered=bool(found.get("ordered")))
+
+
+def _extension_of(found: Mapping[str, Any], where: str) -> pa.DataType:
+    make = _EXTENSIONS.get(found["name"])
+    if make is None:
+        raise UsageError(f"{where}: unknown extension type {found['name']!r}; known: {', '.join(_EXTENSIONS)}")
+    return make(field_of("", found["storage"], where).type)
+
+
+def _other_of(found: Mapping[str, Any], _: str) -> pa.DataType:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["ipc"]))).field(0).type
+
+
+_READ: dict[str, tuple[set[str], set[str], Callable[[Mapping[str, Any], str], pa.DataType]]] = {
+    "struct": ({"fields"}, set(), _struct_of),
+    "fixed_size_list": ({"items", "size"}, set(), _list_of),
+    "map": ({"keys", "items"}, {"sorted"}, _map_of),
+    "dictionary": ({"index", "values"}, {"ordered"}, _dictionary_of),
+    "extension": ({"name", "storage"}, set(), _extension_of),
+    _ARROW: ({"ipc"}, {"is"}, _other_of),
+    **{name: ({"items"}, set(), _list_of) for name in _LISTS},
+}
+"""For each nested type: required keys, optional keys, and the function that makes the type."""
+
+_PARAMETERS = re.compile(r"(\w+)[(\[](.*)[)\]]", re.DOTALL)
+_DECIMALS = {f"decimal{bits}": getattr(pa, f"decimal{bits}") for bits in (32, 64, 128, 256)}
+
+
+def _leaf_of(name: str) -> pa.DataType | None:
+    """Return a type without fields by its name; None if there is no such type."""
+    try:
+        return pa.type_for_alias(name)
+    except ValueError:
+        pass
+    found = _PARAMETERS.fullmatch(name)
+    if found is None:
+        return None
+    word, text = found.groups()
+    try:
+        if word in _DECIMALS:
+            precision, scale = text.split(",")
+            return _DECIMALS[word](int(precision), int(scale))
+        if word == "fixed_size_binary":
+            return pa.binary(int(text))
+        if word == "timestamp":
+            unit, _, zone = text.partition(",")
+            return pa.timestamp(unit.strip(), zone.strip().removeprefix("tz=") or None)
+    except (pa.ArrowException, ValueError):
+        pass
+    return None
+
+
+def _words_of(found: Mapping[str, Any], words: Mapping[str, tuple[bytes, bytes]], where: str) -> dict[bytes, bytes]:
+    """Return the metadata that marks stand for."""
+    metadata = {}
+    for word, (key, value) in words.items():
+        if word in found:
+            if found[word] != value.decode():
+                raise UsageError(f"{where}: expected {value.decode()!r} under {word!r}, found {found[word]!r:.80}")
+            metadata[key] = value
+    return metadata
+
+
+def _metadata_json(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
+    return {_text(key): _bytes_json(value) for key, value in sorted(metadata.items())}
+
+
+def _metadata_of(found: Any, where: str) -> dict[bytes, bytes]:
+    if not isinstance(found, Mapping):
+        raise UsageError(f"{where}: expected an object under 'metadata', found {found!r:.80}")
+    return {key.encode("utf-8", "surrogateescape"): _metadata_value(part, where) for key, part in found.items()}
+
+
+def _bytes_json(data: bytes) -> Any:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {_BASE64: base64.b64encode(data).decode()}
+
+
+def _metadata_value(found: Any, where: str) -> bytes:
+    if isinstance(found, str):
+        return found.encode()
+    if isinstance(found, Mapping) and isinstance(found.get(_BASE64), str):
+        return base64.b64decode(found[_BASE64])
+    raise UsageError(f"{where}: expected strings as metadata, found {found!r:.80}")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _require_names(names: list[str], where: str) -> None:
+    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        raise UsageError(f"{where}expected columns of different names, found two of the name {twice!r}")
+
+
+def _require_known(found: Mapping[str, Any], known: set[str], where: str) -> None:
+    unknown = sorted(found.keys() - known)
+    if unknown:
+        raise UsageError(f"{where}: unknown {unknown[0]!r}; expected {', '.join(sorted(known))}")

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.columns.chunks import joined_chunks, record_batch, unified
 from ledgerbeam.io.columns.columns import StructColumn, column_of, first_misfit
+from ledgerbeam.io.columns.encode import joined_chunks, record_batch, unified
 from ledgerbeam.io.columns.infer import infer_schema, plain_value
 from ledgerbeam.io.columns.leaves import MisfitError
-from ledgerbeam.io.columns.marks import has_exact_keys, record_is_value
+from ledgerbeam.io.columns.values import has_exact_keys, record_is_value
 
 REMEDY = "give a --schema that holds it, or put such records aside with --on-error reject"
 

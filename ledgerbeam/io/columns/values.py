@@ -1,4 +1,4 @@
-"""Convert columns to records: Arrow values to Python values, without loss.
+"""Conversion of columns to records, without loss; and marks in schemas for what Arrow types do not express.
 
     null, bool, integers, floats   None, bool, int, float
     strings; binary                str; bytes
@@ -10,21 +10,42 @@
     JSON (`pa.json_()`)            the parsed value
     other extension types          the value of their storage
 
-Times with digits below a microsecond, which `datetime` cannot hold, are strings in ISO 8601. `io.columns.marks` lists
-the marks in metadata: a null may stand for a key that a record does not have.
+Times with digits below a microsecond, which `datetime` cannot hold, are strings in ISO 8601.
+
+Marks are metadata of a field or a schema. With them JSON values can be converted to columns and back exactly. Other
+programs ignore them.
+
+====================  =======  =============================================================================
+key                   value    meaning
+====================  =======  =============================================================================
+of a field:
+``ledgerbeam:null``   absent   a null stands for a key that the record or the object does not have
+of the schema:
+``ledgerbeam:keys``   exact    a key that is missing in a record is not a null
+``ledgerbeam:record`` value    the record is the value of the only column, not an object
+====================  =======  =============================================================================
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ledgerbeam.io.columns.marks import is_json, null_is_absent, record_is_value
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
 from ledgerbeam.io.json_values import dumps, loads, period_text
 
-if TYPE_CHECKING:  # only jobs that read columns import it
-    import pyarrow as pa
+ELEMENT = "element"  # name of the items of a list, from the specification of Parquet
+
+_NULL, _KEYS, _RECORD = (f"ledgerbeam:{name}".encode() for name in ("null", "keys", "record"))
+_ABSENT, _VALUE, _EXACT = b"absent", b"value", b"exact"
+
+FIELD_WORDS = {"null": (_NULL, _ABSENT)}
+SCHEMA_WORDS = {"keys": (_KEYS, _EXACT), "record": (_RECORD, _VALUE)}
+"""Names of the marks in the JSON form of schemas."""
 
 
 def to_records(table: pa.Table) -> list[Any]:
@@ -47,6 +68,50 @@ def to_records(table: pa.Table) -> list[Any]:
 def record_json(record: Any) -> bytes:
     """Return a record as JSON text for reports, with NaN and infinities as strings."""
     return dumps(_finite(record))
+
+
+def json_field(name: str) -> pa.Field:
+    """Return the field of a column of JSON text."""
+    return pa.field(name, pa.json_())
+
+
+def is_json(kind: pa.DataType) -> bool:
+    """Return whether the values of a type are JSON text; records contain the parsed values."""
+    return getattr(kind, "extension_name", "") == "arrow.json"
+
+
+def absent_field(field: pa.Field) -> pa.Field:
+    """Return a field whose nulls stand for absent keys."""
+    return field.with_metadata({**(field.metadata or {}), _NULL: _ABSENT})
+
+
+def exact_schema(fields: list[pa.Field]) -> pa.Schema:
+    """Return a schema of records that have all its keys, except keys whose nulls stand for absent ones."""
+    return pa.schema(fields, {_KEYS: _EXACT})
+
+
+def value_schema(field: pa.Field) -> pa.Schema:
+    """Return a schema of records that are the values of one column."""
+    return pa.schema([field], {_KEYS: _EXACT, _RECORD: _VALUE})
+
+
+def null_is_absent(field: pa.Field) -> bool:
+    """Return whether the nulls of a field stand for absent keys."""
+    return _is(field, _NULL, _ABSENT)
+
+
+def has_exact_keys(schema: pa.Schema) -> bool:
+    """Return whether a record must have the keys of a schema."""
+    return _is(schema, _KEYS, _EXACT)
+
+
+def record_is_value(schema: pa.Schema) -> bool:
+    """Return whether records are the values of the only column of a schema."""
+    return _is(schema, _RECORD, _VALUE) and len(schema) == 1
+
+
+def _is(marked: pa.Field | pa.Schema, key: bytes, value: bytes) -> bool:
+    return (marked.metadata or {}).get(key) == value
 
 
 def _finite(value: Any) -> Any:
@@ -87,9 +152,6 @@ def _of_chunks(column: pa.ChunkedArray) -> list[Any]:
 
 def _values(array: pa.Array) -> list[Any]:
     """Return an array as Python values, from pyarrow unless it would return other values for the type."""
-    import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
-    from pyarrow import types  # noqa: PLC0415
-
     kind = array.type
     if not _is_special(kind):
         values: list[Any] = array.to_pylist()
@@ -101,8 +163,6 @@ def _values(array: pa.Array) -> list[Any]:
         words, places = _values(array.dictionary), array.indices.to_pylist()
         return [None if place is None else words[place] for place in places]
     if types.is_run_end_encoded(kind):
-        import pyarrow.compute as pc  # noqa: PLC0415
-
         return _values(pc.run_end_decode(array))
     if types.is_map(kind):
         as_lists = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
@@ -123,9 +183,6 @@ def _values(array: pa.Array) -> list[Any]:
 
 def _is_special(kind: pa.DataType) -> bool:
     """Return whether pyarrow converts values of a type, or of a type inside it, differently than records need."""
-    import pyarrow as pa  # noqa: PLC0415
-    from pyarrow import types  # noqa: PLC0415
-
     if isinstance(kind, pa.BaseExtensionType) or types.is_map(kind) or types.is_interval(kind):
         return True
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
@@ -147,8 +204,6 @@ def _spans(array: pa.Array) -> list[Any]:
 
 def _lists(array: pa.Array, flat: list[Any]) -> list[Any]:
     """Divide the values of all non-null lists by the lengths of the lists."""
-    import pyarrow.compute as pc  # noqa: PLC0415
-
     from_lists: list[Any] = []
     start = 0
     lengths = (
@@ -176,9 +231,6 @@ def _structs(array: pa.Array) -> list[Any]:
 
 def _times(array: pa.Array) -> list[Any]:
     """Return dates and times; those with digits below a microsecond as text."""
-    import pyarrow as pa  # noqa: PLC0415
-    from pyarrow import types  # noqa: PLC0415
-
     kind = array.type
     if types.is_interval(kind):
         return [None if value is None else list(value) for value in array.to_pylist()]

@@ -36,7 +36,7 @@ _BUILT_IN = {
     "parquet": "ledgerbeam.io.columns.format:ParquetFormat",
     "arrow": "ledgerbeam.io.columns.format:ArrowFormat",
     "text": "ledgerbeam.io.lines.text_format:TextFormat",
-    "warc": "ledgerbeam.io.warc.format:WarcFormat",
+    "warc": "ledgerbeam.io.warc:WarcFormat",
 }
 """References to the built-in formats, in the form of entry points. Their packages import this module."""
 

@@ -23,9 +23,9 @@ import pyarrow.json as pj
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.columns.infer import EXACT_INT, infer_schema
-from ledgerbeam.io.columns.marks import is_json, record_is_value
-from ledgerbeam.io.columns.schema_text import schema_json, schema_of
+from ledgerbeam.io.columns.schema import schema_json, schema_of
 from ledgerbeam.io.columns.tables import REMEDY, TableMaker
+from ledgerbeam.io.columns.values import is_json, record_is_value
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import holds_wide
 from ledgerbeam.io.lines.jsonl_reader import decode_line, decode_lines

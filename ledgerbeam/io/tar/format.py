@@ -20,9 +20,8 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import require_head
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.tar.grouping import Grouping, group_key, group_members, group_pairs
-from ledgerbeam.io.tar.layout import TarLayout
-from ledgerbeam.io.tar.plain_headers import PlainHeaderScan, Run
-from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar, tar_bounds
+from ledgerbeam.io.tar.headers import PlainHeaderScan, Run
+from ledgerbeam.io.tar.reader import TarLayout, TarReader, build_tar_index, split_tar, tar_bounds
 from ledgerbeam.io.tar.sample import Sample, take_sample
 from ledgerbeam.io.tar.walk import walk_bytes, walk_source
 from ledgerbeam.io.tar.writer import TarSamples, encoded_samples

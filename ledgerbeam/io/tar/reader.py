@@ -10,15 +10,14 @@ from itertools import pairwise
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
-from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout
 from ledgerbeam.io.index.reader import IndexedRecords, RawRecord, raw_records, require_span
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.io.tar.grouping import Grouping, group_members
-from ledgerbeam.io.tar.headers import BLOCK
-from ledgerbeam.io.tar.layout import TarLayout
-from ledgerbeam.io.tar.neighbours import is_sample, members_between, next_members
+from ledgerbeam.io.tar.grouping import Grouping, are_pairs, group_members, split_key, split_stem
+from ledgerbeam.io.tar.headers import BLOCK, Member, next_member, padded, plain_file
 from ledgerbeam.io.tar.sample import Sample, Taken, take_sample
 from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
 
@@ -90,6 +89,71 @@ def tar_bounds(data: bytes, url: str, *, group: Grouping = "auto") -> list[int]:
         ArchiveError: As in `build_tar_index`.
     """
     return list(map(int, _offsets(walk_bytes(data, url), url, group)))
+
+
+class TarLayout(RecordLayout):
+    """Samples begin at multiples of 512.
+
+    Members of no sample may precede the first sample. The last one ends before the padding of the archive.
+    """
+
+    def check_ends(self, index: IndexFile, first: int, last: int, sentinel: int, content: RangeReader) -> None:
+        """Check the first and last offsets of an index, with one request for the end of the archive."""
+        if not index.count:
+            _require_no_samples(index, content)
+            return
+        if first % BLOCK:
+            raise index.mismatch(f"expected the first sample at a multiple of 512, found byte {first}")
+        if sentinel > content.size or last >= content.size:
+            raise index.mismatch(
+                f"expected offsets up to the size of the source, {content.size}, found {max(last, sentinel)}"
+            )
+        if sentinel <= last:
+            raise index.mismatch(f"expected the end of the last sample after its start at {last}, found {sentinel}")
+        # The sentinel lies before the zeros that end an archive (Energon), or between or after them (lhotse).
+        around = content.read(sentinel - min(sentinel, BLOCK), min(sentinel + BLOCK, content.size))
+        if sentinel < content.size and any(around[BLOCK:]):
+            start = sentinel if any(around[:BLOCK]) else last  # zeros before it may belong to a payload
+            try:
+                members = _has_members(content, start, sentinel)
+            except ArchiveError as error:
+                raise index.mismatch(f"expected the end of the archive at byte {sentinel}: {error}") from error
+            if members:
+                raise index.mismatch(f"expected the end of the archive at byte {sentinel}, found more members")
+
+    def check_offsets(self, offsets: Offsets, index: IndexFile, *, first_record: int = 0) -> None:
+        """Check that offsets increase and are multiples of 512: O(N)."""
+        super().check_offsets(offsets, index, first_record=first_record)
+        wrong = np.flatnonzero(offsets[:-1] % np.uint64(BLOCK))
+        if len(wrong):
+            at = int(wrong[0])
+            raise index.mismatch(
+                f"expected samples at multiples of 512, found sample {first_record + at} at byte {offsets[at]}"
+            )
+
+
+def _require_no_samples(index: IndexFile, content: RangeReader) -> None:
+    """Check that an archive whose index has no samples holds none: no file of it has a key."""
+    try:
+        for member in _members(content, 0):
+            if member.regular and split_key(member.name) is not None:
+                at = member.header_offset
+                raise index.mismatch(f"expected no samples, found the member {member.name!r} at byte {at}")
+    except ArchiveError as error:
+        raise index.mismatch(f"expected an archive without samples: {error}") from error
+
+
+def _has_members(source: RangeReader, position: int, sentinel: int) -> bool:
+    """Return whether a member after `position` ends after the sentinel."""
+    return any(member.end > sentinel for member in _members(source, position))
+
+
+def _members(source: RangeReader, position: int) -> Iterator[Member]:
+    while member := next_member(
+        lambda place, size: source.read(min(place, source.size), min(place + size, source.size)), position, source.url
+    ):
+        yield member
+        position = member.end
 
 
 class TarReader(IndexedRecords[Sample]):
@@ -293,3 +357,126 @@ def _following(
     if known and count <= len(known.members):
         return known.members[:count]
     return next_members(read, place, count, url)
+
+
+Members = Sequence[tuple[str, bool]]
+"""Members in order: the name of each, and whether it is a file with content."""
+
+_Read = Callable[[int, int], bytes]
+
+
+def members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[str, bool]]:
+    """Return the members between two offsets, from their headers.
+
+    Args:
+        read: `read(place, size)` returns bytes of the archive, fewer at its end.
+        start: Start of the first member.
+        stop: End of the last member.
+        url: The archive, for messages.
+
+    Raises:
+        ArchiveError: There are no headers, or no member ends at `stop`.
+    """
+    found: list[tuple[str, bool]] = []
+    position = asked = start
+
+    def bounded(place: int, size: int) -> bytes:
+        nonlocal asked
+        asked = place
+        return read(place, min(size, stop - place))
+
+    while position < stop:
+        plain = plain_file(block) if len(block := read(position, BLOCK)) == BLOCK else None
+        if plain is not None:
+            size, raw = plain
+            found.append((raw.decode("utf-8", "surrogateescape"), True))
+            position += BLOCK + padded(size)
+            continue
+        member = next_member(bounded, position, url)
+        if member is None:
+            position = asked
+            break
+        found.append((member.name, member.regular))
+        position = member.end
+    if position != stop:
+        raise ArchiveError(
+            f"{url}: expected a member to end at byte {stop}, found one or the archive end at {position}"
+        )
+    return found
+
+
+def next_members(read: _Read, place: int, count: int, url: str) -> list[tuple[str, bool]]:
+    """Return up to `count` members from an offset on, fewer at the end of the archive; see `members_between`."""
+    found: list[tuple[str, bool]] = []
+    while len(found) < count:
+        member = next_member(read, place, url)
+        if member is None:
+            break
+        found.append((member.name, member.regular))
+        place = member.end
+    return found
+
+
+def is_sample(
+    members: Members,
+    before: Members | None,
+    after: Callable[[int], Members],
+    *,
+    first: bool,
+    group: Grouping,
+    ends_archive: bool,
+) -> bool:
+    """Return whether a range is one whole sample, as in a correct index of the archive.
+
+    Args:
+        members: Its members, at least one.
+        before: The members of the previous range; for the first sample all members before it. None if not known.
+        after: Returns the given number of members after it, fewer at the end of the archive.
+        first: Whether it is the first sample.
+        group: How members form samples; with `auto` either way is accepted.
+        ends_archive: Whether the range reaches beyond its members, to the end of the archive. Only lhotse has such an
+            index, of pairs.
+    """
+    is_by_pairs = group == "pairs" or (ends_archive and group == "auto")
+    if not is_by_pairs and _is_keyed(members, before, after, first=first):
+        return True
+    return group != "key" and _is_pair(members, before, after, first=first, group=group)
+
+
+def _is_keyed(members: Members, before: Members | None, after: Callable[[int], Members], *, first: bool) -> bool:
+    own = _key(members[0])
+    if own is None or any(_key(member) not in (None, own) for member in members):
+        return False
+    if before is not None:
+        last = next((key for key in map(_key, reversed(before)) if key is not None), None)
+        if last == own or (last is None) != first or not (first or _key(before[0])):
+            return False
+    following = after(1)
+    return not following or _key(following[0]) not in (None, own)
+
+
+def _is_pair(
+    members: Members, before: Members | None, after: Callable[[int], Members], *, first: bool, group: Grouping
+) -> bool:
+    if len(members) != 2 or (before is not None and len(before) != (0 if first else 2)):
+        return False
+    if group == "pairs":
+        return True
+    names = [name for name, _ in members]
+    if not are_pairs([*(name for name, _ in before or ()), *names]):
+        return False
+    following = after(1)
+    # Of one stem it would be a sample of four members; of one key alone, one of more than two if no pair follows.
+    if following and (split_stem(following[0][0])[0] == split_stem(names[0])[0] or _is_one_key(following[0], members)):
+        return are_pairs([*names, *(name for name, _ in after(2))])
+    return True
+
+
+def _is_one_key(member: tuple[str, bool], members: Members) -> bool:
+    return (key := _key(member)) is not None and key == _key(members[0])
+
+
+def _key(member: tuple[str, bool]) -> str | None:
+    name, regular = member
+    parts = split_key(name) if regular else None
+    return None if parts is None else parts[0]

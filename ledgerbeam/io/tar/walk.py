@@ -19,8 +19,17 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.io.tar.headers import BLOCK, DIRECTORY, GNU_MAGIC, REGULAR, Member, next_member
-from ledgerbeam.io.tar.plain_headers import PEEK, PlainHeaderScan, Run
+from ledgerbeam.io.tar.headers import (
+    BLOCK,
+    DIRECTORY,
+    GNU_MAGIC,
+    PEEK,
+    REGULAR,
+    Member,
+    PlainHeaderScan,
+    Run,
+    next_member,
+)
 
 _FIRST_REQUEST = 1024 * 1024
 SMALL = PEEK - 2 * BLOCK

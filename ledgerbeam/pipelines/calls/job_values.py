@@ -242,7 +242,7 @@ def conversion(values: Values) -> Conversion:
 
 def _fields(fields: str | Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
     """Return the fields of Shar and their extensions."""
-    from ledgerbeam.io.datasets.shar.cuts import parse_fields
+    from ledgerbeam.io.datasets.shar.format import parse_fields
 
     if isinstance(fields, Mapping):
         fields = ",".join(f"{name}={extension}" for name, extension in fields.items())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.datasets import lit, megatron, webdataset
-from ledgerbeam.io.datasets.lit.layout import CONFIG, index_name
-from ledgerbeam.io.datasets.megatron.merge import require_replaceable
+from ledgerbeam.io.datasets.lit.index import CONFIG, index_name
+from ledgerbeam.io.datasets.megatron.writer import require_replaceable
 from ledgerbeam.io.datasets.shar.reader import write_shar_fields
 from ledgerbeam.pipelines.datasets.megatron_parts import parts_by_dataset
 from ledgerbeam.pipelines.outputs.foreign_files import (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.storage.concurrency import map_ahead
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import SourceRow

@@ -20,8 +20,7 @@ from typing import Any, ClassVar, Self, cast
 from ledgerbeam.errors import ChangedSourceError
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.conversion import conversion_of
-from ledgerbeam.io.exchange.partition import MOST_SLICES, Partition
-from ledgerbeam.io.exchange.slices import SliceTables
+from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition, SliceTables
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source, Task

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.forest import PAIRS_BYTES
-from ledgerbeam.io.exchange.partition import NO_MERGES, Partition
+from ledgerbeam.io.exchange.slices import NO_MERGES, Partition
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Job, Source, Task, merged_statistics
 from ledgerbeam.ledger.model.faults import fault_point

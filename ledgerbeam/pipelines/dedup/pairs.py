@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ledgerbeam.io import ShardEncoder
-from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json

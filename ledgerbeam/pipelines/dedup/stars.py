@@ -17,8 +17,8 @@ from itertools import count
 from typing import Any, ClassVar, Self
 
 from ledgerbeam.io import ShardEncoder
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.stars import CHANGES
+from ledgerbeam.io.exchange.hash_run import CHANGES
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Job, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json

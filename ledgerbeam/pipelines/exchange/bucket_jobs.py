@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from ledgerbeam.io import Options, ShardEncoder
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.slices import SliceTables
+from ledgerbeam.io.exchange.slices import Partition, SliceTables
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.job import Json

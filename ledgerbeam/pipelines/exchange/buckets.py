@@ -13,9 +13,8 @@ import orjson
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import ScatterIncompleteError, SourceNotFoundError
 from ledgerbeam.io import publish_bytes
-from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import SUFFIX, task_mark
-from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, RunLayout, SliceTables, SomeUrls
+from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, Partition, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes

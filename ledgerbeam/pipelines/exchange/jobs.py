@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from ledgerbeam.io import ShardEncoder
-from ledgerbeam.io.exchange.partition import MOST_SLICES, Partition
+from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore, Task

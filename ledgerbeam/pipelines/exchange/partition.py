@@ -13,8 +13,8 @@ from ledgerbeam._base.disk import size_text
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import recognize
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
-from ledgerbeam.io.exchange.partition import MOST_MERGES, MOST_SLICES, Partition, plan_merges
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, Cuts
+from ledgerbeam.io.exchange.slices import MOST_MERGES, MOST_SLICES, Partition, plan_merges
 from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.ranges import RangeReader

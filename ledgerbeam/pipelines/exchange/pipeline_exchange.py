@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 
 from ledgerbeam.errors import LedgerNotFoundError, ScatterIncompleteError, UsageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.exchange.partition import MOST_SLICES, Partition
-from ledgerbeam.io.exchange.slices import SliceTables
+from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition, SliceTables
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from ledgerbeam._base.beam_import import WHOLE, BeamParts
-from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsOf

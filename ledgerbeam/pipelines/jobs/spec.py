@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.runners.runner import PipelineRunner
 
-    from ledgerbeam.io.exchange.partition import Partition
+    from ledgerbeam.io.exchange.slices import Partition
     from ledgerbeam.iterators.job_source import GraphSource
     from ledgerbeam.sources.buckets import BucketListing
     from ledgerbeam.sources.listed import WithEarlierFiles

@@ -95,7 +95,7 @@ def read_batch_schema(url: str, options: Options) -> str:
     """
     import orjson  # noqa: PLC0415 - not needed without a schema file
 
-    from ledgerbeam.io.columns.schema_text import schema_json  # noqa: PLC0415 - brings pyarrow
+    from ledgerbeam.io.columns.schema import schema_json  # noqa: PLC0415 - brings pyarrow
 
     schema = read_schema(url, options).of()
     return orjson.dumps(schema_json(schema)).decode()

@@ -239,7 +239,7 @@ def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
 
 
 def _shown(schema: pa.Schema) -> str:
-    from ledgerbeam.io.columns.schema_text import type_text  # noqa: PLC0415 - brings pyarrow
+    from ledgerbeam.io.columns.schema import type_text  # noqa: PLC0415 - brings pyarrow
 
     columns = [f"{field.name} {type_text(field.type)}" for field in schema]
     return ", ".join(columns[:12]) + (f" and {len(columns) - 12} more" if len(columns) > 12 else "")

@@ -18,7 +18,7 @@ from apache_beam.typehints import typehints
 
 from ledgerbeam._base.disk import read_size
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task

@@ -16,11 +16,9 @@ from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Nodes, file_nodes, join_forests, span
-from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes
-from ledgerbeam.io.exchange.payloads import payload_of
-from ledgerbeam.io.exchange.run_file import SUFFIX
+from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, Pieces, encode_hashes
+from ledgerbeam.io.exchange.run_file import SUFFIX, payload_of
 from ledgerbeam.io.exchange.slices import EARLIER
-from ledgerbeam.io.exchange.stars import Pieces
 from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords

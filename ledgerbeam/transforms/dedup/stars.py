@@ -24,8 +24,18 @@ from numpy.typing import NDArray
 from ledgerbeam import stats
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.exchange.forest import Forest, Nodes, file_nodes, join_forests, span
-from ledgerbeam.io.exchange.hash_run import HASH_BYTES, LEADING, Hashes, HashRows
-from ledgerbeam.io.exchange.stars import CHANGES, Edges, Pieces, large_star, ranked, small_star
+from ledgerbeam.io.exchange.hash_run import (
+    CHANGES,
+    HASH_BYTES,
+    LEADING,
+    Edges,
+    Hashes,
+    HashRows,
+    Pieces,
+    large_star,
+    ranked,
+    small_star,
+)
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.dedup.near import HashedRecords, Trees, node_hashes

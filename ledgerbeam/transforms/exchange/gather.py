@@ -25,7 +25,7 @@ from ledgerbeam.errors import (
 from ledgerbeam.io import Format
 from ledgerbeam.io.conversion import VERSION, conversion_of
 from ledgerbeam.io.exchange.order import By
-from ledgerbeam.io.exchange.payloads import is_json_text, record_of
+from ledgerbeam.io.exchange.run_file import is_json_text, record_of
 from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task

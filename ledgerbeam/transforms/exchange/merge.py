@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from ledgerbeam.errors import SourceError, StorageError
 from ledgerbeam.io import ShardFile
-from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_sorted, task_mark
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.transforms.exchange.gather import gathered_records
 from ledgerbeam.user_code.guards import failed_by, message_of

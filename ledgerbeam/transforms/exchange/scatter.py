@@ -23,8 +23,8 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import ShardEncoder, ShardFile
 from ledgerbeam.io.exchange.order import By, KeyOrder, Nulls, Scheme
-from ledgerbeam.io.exchange.partition import MOST_BUCKETS, Partition
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, NO_TASK, SUFFIX, Cuts, encode_run, task_mark
+from ledgerbeam.io.exchange.slices import MOST_BUCKETS, Partition
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords, listed

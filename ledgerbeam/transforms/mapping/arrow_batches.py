@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.io.columns.chunks import fits_one_batch, record_batch
+from ledgerbeam.io.columns.encode import fits_one_batch, record_batch
 from ledgerbeam.io.columns.partial import PartialTable
 from ledgerbeam.ledger import Task
 from ledgerbeam.transforms.mapping.batches import BatchFailedError, BatchMapping

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.io.columns.frames import as_array, as_table
+from ledgerbeam.io.columns.encode import as_array, as_table
 from ledgerbeam.ledger.model.accounts import NOTHING
 from ledgerbeam.results import Drop, Reject, Route, Rows
 from ledgerbeam.stats import MOST_NAMES

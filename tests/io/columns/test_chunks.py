@@ -10,8 +10,7 @@ import pytest
 from pyarrow import ipc
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.columns.chunks import fits_one_batch, joined_chunks, record_batch
-from ledgerbeam.io.columns.encode import encode_arrow, encode_parquet
+from ledgerbeam.io.columns.encode import encode_arrow, encode_parquet, fits_one_batch, joined_chunks, record_batch
 from ledgerbeam.io.columns.tables import TableMaker
 from tests.cases import each
 

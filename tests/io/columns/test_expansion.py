@@ -16,8 +16,7 @@ import pytest
 from pyarrow import ipc
 
 from ledgerbeam.errors import SourceError
-from ledgerbeam.io.columns.content import HeldBytes
-from ledgerbeam.io.columns.decoded import decoded_size
+from ledgerbeam.io.columns.content import HeldBytes, decoded_size
 from ledgerbeam.io.columns.parquet_pages import DecodedChunk, decoded_chunk
 from ledgerbeam.io.columns.parquet_reader import ParquetReader
 from tests.cases import each

@@ -13,7 +13,7 @@ import pytest
 
 from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io import ParquetReader, recognize
-from ledgerbeam.io.columns.thrift import parse_footer
+from ledgerbeam.io.columns.parquet_pages import parse_footer
 from tests.cases import each
 from tests.io.columns.tables import COMPRESSIONS, parquet_bytes, table
 

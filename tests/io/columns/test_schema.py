@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io.columns.marks import absent_field, exact_schema, null_is_absent, value_schema
-from ledgerbeam.io.columns.schema import JobSchema, common_schema
-from ledgerbeam.io.columns.schema_text import schema_json, schema_of
+from ledgerbeam.io.columns.schema import JobSchema, common_schema, schema_json, schema_of
+from ledgerbeam.io.columns.values import absent_field, exact_schema, null_is_absent, value_schema
 from tests.cases import each
 
 TYPES = [

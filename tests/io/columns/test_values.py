@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ParquetReader
 from ledgerbeam.io.columns.arrow_reader import ArrowReader
-from ledgerbeam.io.columns.marks import FIELD_WORDS
 from ledgerbeam.io.columns.reader import GroupedRows
-from ledgerbeam.io.columns.values import record_json, to_records
+from ledgerbeam.io.columns.values import FIELD_WORDS, record_json, to_records
 from ledgerbeam.io.json_values import dumps
 from tests.cases import each
 from tests.io.columns.tables import arrow_bytes, columns, parquet_bytes, table

@@ -24,7 +24,7 @@ from ledgerbeam.io.compression.gzip_points import _WholeMember, gzip_points, loa
 from ledgerbeam.io.formats.seekable import seek_points_of
 from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.storage.ranges import RangeReader
-from ledgerbeam.io.warc.records import record_bytes
+from ledgerbeam.io.warc import record_bytes
 from tests.cases import each
 from tests.conftest import S3Requests
 from tests.io.conftest import Place

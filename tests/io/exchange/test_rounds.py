@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerbeam.io.exchange import partition
-from ledgerbeam.io.exchange.partition import NO_MERGES, Merges, Partition, neighbours, plan_merges, slices_read
+from ledgerbeam.io.exchange import slices
 from ledgerbeam.io.exchange.run_file import RunBlock, encode_run, encode_sorted
+from ledgerbeam.io.exchange.slices import NO_MERGES, Merges, Partition, neighbours, plan_merges, slices_read
 from tests.cases import each
 
 SIZES = st.integers(1, 5000)
@@ -71,18 +71,18 @@ def test_a_run_file_that_comes_or_goes_changes_the_groups_around_it() -> None:
 
 @given(buckets=st.integers(1, 300), number=st.integers(0, 5), fan=st.integers(2, 9))
 def test_each_range_is_cut_into_those_of_the_next_level(buckets: int, number: int, fan: int) -> None:
-    partition = Partition(buckets, merges=Merges(number, fan) if number else NO_MERGES)
-    assert partition.ranges(0) == [0, buckets]
-    assert partition.ranges(number + 1) == list(range(buckets + 1))
+    slices = Partition(buckets, merges=Merges(number, fan) if number else NO_MERGES)
+    assert slices.ranges(0) == [0, buckets]
+    assert slices.ranges(number + 1) == list(range(buckets + 1))
     for level in range(number + 1):
-        inner = partition.inner(level)
-        assert [place for some in inner for place in some] == list(range(len(partition.ranges(level + 1)) - 1))
+        inner = slices.inner(level)
+        assert [place for some in inner for place in some] == list(range(len(slices.ranges(level + 1)) - 1))
         assert all(len(some) >= 1 for some in inner)
         assert level == number or all(len(some) <= fan for some in inner)
-        cuts = partition.cuts_of(level + 1)
+        cuts = slices.cuts_of(level + 1)
         assert cuts == sorted(set(cuts))
-        assert set(partition.cuts_of(level)) <= set(cuts)
-    assert partition.cuts_of(number + 1) == list(partition.cuts())
+        assert set(slices.cuts_of(level)) <= set(cuts)
+    assert slices.cuts_of(number + 1) == list(slices.cuts())
 
 
 @pytest.mark.parametrize("found", [{"merges": -1}, {"merges": 1}, {"merges": 1, "fan": 1}, {"merges": "1", "fan": 2}])
@@ -92,8 +92,8 @@ def test_merges_that_no_job_has_decided_are_none(found: dict[str, object]) -> No
 
 def test_the_merges_are_recorded_with_the_buckets() -> None:
     for merges in (NO_MERGES, Merges(2, 3)):
-        partition = Partition(9, merges=merges)
-        assert Partition.recorded(partition.parameters()) == partition
+        slices = Partition(9, merges=merges)
+        assert Partition.recorded(slices.parameters()) == slices
 
 
 KEYS = st.lists(st.binary(max_size=3), max_size=60).map(sorted)
@@ -177,7 +177,7 @@ def test_no_merge_is_planned_up_to_the_limit_itself_and_no_more_merges_than_may_
     found = plan_merges(100_000, 100_000, 100_000, 10_000_000)
     assert found is not None
     for most, is_planned in ((1, False), (2, True), (3, True)):
-        monkeypatch.setattr(partition, "MOST_MERGES", most)
+        monkeypatch.setattr(slices, "MOST_MERGES", most)
         assert plan_merges(100_000, 100_000, 100_000, 10_000_000) == (found if is_planned else None)
 
 

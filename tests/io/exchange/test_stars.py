@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerbeam.io.exchange.hash_run import Hashes
-from ledgerbeam.io.exchange.stars import Edges, Pieces, large_star, ranked, small_star
+from ledgerbeam.io.exchange.hash_run import Edges, Hashes, Pieces, large_star, ranked, small_star
 from tests.cases import each
 
 Pairs = list[tuple[int, int]]

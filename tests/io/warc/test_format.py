@@ -17,9 +17,7 @@ from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError, UsageE
 from ledgerbeam.io import RecordFormat, build_index, recognize
 from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.formats.testing import FormatContract
-from ledgerbeam.io.warc import decoded_payload
-from ledgerbeam.io.warc.format import WarcFormat
-from ledgerbeam.io.warc.records import record_bytes
+from ledgerbeam.io.warc import WarcFormat, decoded_payload, record_bytes
 from tests.cases import each
 from tests.io.warc.content import page, records, text
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ledgerbeam.io.exchange.partition import NO_MERGES, Merges, Partition
 from ledgerbeam.io.exchange.run_file import Cuts, task_mark
-from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, SomeUrls
+from ledgerbeam.io.exchange.slices import NO_MERGES, Merges, Partition, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.io.exchange.order import KeyOrder
-from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.ledger import NoneTask, Source
 from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms.dedup.duplicates import FindDuplicates

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam import Drop, Route
 from ledgerbeam.io.exchange import merge
-from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.ledger import FailedTask, NoneTask
 from ledgerbeam.transforms.exchange.gather import GroupRecords
 from ledgerbeam.transforms.exchange.keys import RecordKeys

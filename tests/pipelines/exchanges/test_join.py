@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.exchange.order import Joining
-from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import FailedTask, NoneTask
 from ledgerbeam.transforms.exchange import join

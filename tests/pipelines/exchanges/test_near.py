@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 import ledgerbeam
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.order import KeyOrder
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.slices import EARLIER, RunFile, RunLayout, SliceTables, SomeUrls
+from ledgerbeam.io.exchange.slices import EARLIER, Partition, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task

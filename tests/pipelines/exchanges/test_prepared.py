@@ -12,7 +12,7 @@ import pytest
 
 import ledgerbeam
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io.exchange.partition import Merges, Partition
+from ledgerbeam.io.exchange.slices import Merges, Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam import stats
 from ledgerbeam.io.exchange.forest import Forest, file_nodes, span
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.slices import EARLIER, RunFile, RunLayout, SliceTables, SomeUrls
+from ledgerbeam.io.exchange.slices import EARLIER, Partition, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits

@@ -12,9 +12,8 @@ import pytest
 
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import ScatterIncompleteError, StorageError
-from ledgerbeam.io.exchange.partition import Merges, Partition
 from ledgerbeam.io.exchange.run_file import encode_run, task_mark
-from ledgerbeam.io.exchange.slices import SliceTables
+from ledgerbeam.io.exchange.slices import Merges, Partition, SliceTables
 from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.rows import Leaf, Output, OutputRow

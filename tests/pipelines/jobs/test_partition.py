@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError
-from ledgerbeam.io.exchange.partition import MOST_BUCKETS, Partition
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES
+from ledgerbeam.io.exchange.slices import MOST_BUCKETS, Partition
 from tests.cases import each
 
 

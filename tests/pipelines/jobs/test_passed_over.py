@@ -9,7 +9,7 @@ import pytest
 
 from ledgerbeam.errors import NotIndexableError, SourceNotFoundError, UsageError
 from ledgerbeam.io import recognize
-from ledgerbeam.io.datasets.shar.samples import require_shard
+from ledgerbeam.io.datasets.shar.format import require_shard
 from ledgerbeam.io.formats.registry import recognize_indexable
 from ledgerbeam.io.listing.left_out import LeftOut, OwnFiles, RequireSource
 from ledgerbeam.sources.listing import SourceListing

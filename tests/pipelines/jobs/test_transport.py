@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ledgerbeam.io.exchange.partition import Merges, Partition
+from ledgerbeam.io.exchange.slices import Merges, Partition
 from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
 from ledgerbeam.pipelines.dedup.exact import DedupJob
 from ledgerbeam.pipelines.dedup.near import NearJob, TextsJob

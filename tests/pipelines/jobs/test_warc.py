@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.io.warc.records import record_bytes
+from ledgerbeam.io.warc import record_bytes
 from tests.io.warc.content import by_record, records
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import tasks_done, wait_for

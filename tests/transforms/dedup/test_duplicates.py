@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ledgerbeam import stats
-from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.lines.held_lines import HeldLines
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.io.exchange.merge import Bound
 from ledgerbeam.io.exchange.order import KeyOrder
-from ledgerbeam.io.exchange.partition import NO_MERGES, Merges, Partition
+from ledgerbeam.io.exchange.slices import NO_MERGES, Merges, Partition
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.chain.process import ProcessTask

@@ -11,8 +11,8 @@ import pytest
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, IndexMismatchError, SourceError, StorageError, UsageError
 from ledgerbeam.io.exchange.order import KeyOrder
-from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import decode_block, parse_footer, parse_table, tail_bytes
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.lines.json_lines import JsonLinesBuilder

@@ -504,7 +504,7 @@ def test_what_no_batch_can_be_written_as_is_refused_before_it_is_called() -> Non
 
 @pytest.mark.parametrize("partial", [False, True])
 def test_batches_are_cut_where_they_have_too_many_bytes(partial: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledgerbeam.io.columns.chunks.MOST_BYTES", 4000)
+    monkeypatch.setattr("ledgerbeam.io.columns.encode.MOST_BYTES", 4000)
     lists = pa.chunked_array([[["x" * (1000 if row == 13 else 300)]] for row in range(20)])
     table = ids(20, lists=lists)
     records: Any = table
@@ -519,7 +519,7 @@ def test_batches_are_cut_where_they_have_too_many_bytes(partial: bool, monkeypat
 
 
 def test_a_batch_that_cannot_be_made_names_the_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledgerbeam.io.columns.chunks.MOST_BYTES", 2**40)  # as where items without bytes are too many
+    monkeypatch.setattr("ledgerbeam.io.columns.encode.MOST_BYTES", 2**40)  # as where items without bytes are too many
     wide = pa.chunked_array([pa.array([["x" * 2**20]])] * 2200)
     with pytest.raises(RecordError, match="column 'wide': the 2200 rows"):
         mapped("same", ids(2200, wide=wide), batch=5000)

@@ -12,13 +12,13 @@ from ledgerbeam._base.lazy import lazy_names
 if TYPE_CHECKING:
     from ledgerbeam.io.datasets.lit.codecs import CODECS as CODECS
     from ledgerbeam.io.datasets.lit.codecs import Codec as Codec
+    from ledgerbeam.io.datasets.lit.codecs import decode_rle as decode_rle
     from ledgerbeam.io.datasets.lit.codecs import register_codec as register_codec
     from ledgerbeam.io.datasets.lit.dataset import LitDataset as LitDataset
+    from ledgerbeam.io.datasets.lit.index import LitConfig as LitConfig
+    from ledgerbeam.io.datasets.lit.index import read_config as read_config
     from ledgerbeam.io.datasets.lit.index import write_lit_index as write_lit_index
     from ledgerbeam.io.datasets.lit.index import write_lit_metadata as write_lit_metadata
-    from ledgerbeam.io.datasets.lit.layout import LitConfig as LitConfig
-    from ledgerbeam.io.datasets.lit.layout import read_config as read_config
-    from ledgerbeam.io.datasets.lit.rle import decode_rle as decode_rle
     from ledgerbeam.io.datasets.lit.writer import LitWriter as LitWriter
 
 __all__ = [
@@ -40,11 +40,11 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
         {
             "CODECS": "codecs",
             "Codec": "codecs",
-            "LitConfig": "layout",
+            "LitConfig": "index",
             "LitDataset": "dataset",
             "LitWriter": "writer",
-            "decode_rle": "rle",
-            "read_config": "layout",
+            "decode_rle": "codecs",
+            "read_config": "index",
             "register_codec": "codecs",
             "write_lit_index": "index",
             "write_lit_metadata": "index",

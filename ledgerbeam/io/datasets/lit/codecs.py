@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import operator
 import pickle
 import zipfile
@@ -23,8 +24,25 @@ from numpy.typing import NDArray
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.datasets.audio import as_audio, decode_audio, encode_audio
-from ledgerbeam.io.datasets.lit.images import Segmentation, decode_image, encode_image, image_format
-from ledgerbeam.io.datasets.lit.rle import decode_rle, encode_rle
+
+MOST_VALUES = 2**28
+"""Default limit of decoded values, since a few bytes can claim any number of values."""
+
+_HEAD = 17
+
+MOST_LABELS = 4 * 1032
+"""Largest number of labels of a byte of a PNG: deflate makes at most 1032 bytes from one, and a label has at least 2
+bits."""
+
+_MODES = {8: ("L",), 16: ("I;16", "I"), 24: ("RGB",), 32: ("RGBA",)}
+_SET_CODES = (b"\x8f", b"\x91")  # in every pickle with a set or a frozenset, and in some others
+_AS_NUMPY = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+_MOST_OF_A_BYTE = 1032
+"""Largest number of bytes that deflate decompresses from one."""
+
+_MAT_TEXT = b"MATLAB 5.0 MAT-file".ljust(116)
+"""Text at the start of a MAT file, which readers ignore. SciPy would write the time."""
 
 
 def encode_text(value: Any) -> bytes:
@@ -84,9 +102,6 @@ def encode_pickle(value: Any) -> bytes:
     return target.getvalue()
 
 
-_SET_CODES = (b"\x8f", b"\x91")  # in every pickle with a set or a frozenset, and in some others
-
-
 class _SortedSets(pickle._Pickler):  # noqa: SLF001 - the compiled one does not let a subclass write sets
     """Writes the elements of sets in the order of their own pickles."""
 
@@ -121,12 +136,6 @@ def _msgpack() -> ModuleType:
         raise UsageError(f"MessagePack needs msgpack: {install_command('msgpack')}") from error
     module: ModuleType = msgpack
     return module
-
-
-_AS_NUMPY = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-
-_MOST_OF_A_BYTE = 1032
-"""Largest number of bytes that deflate decompresses from one."""
 
 
 def encode_npy(array: Any) -> bytes:
@@ -233,6 +242,193 @@ class Codec:
     extensions: tuple[str, ...] = ()
 
 
+def encode_rle(array: NDArray[Any]) -> bytes:
+    """Encode an array.
+
+    Args:
+        array: A non-empty array of integers, of any shape.
+
+    Raises:
+        ValueError: The array is empty or has other values than integers.
+    """
+    array = np.asarray(array)
+    if array.dtype.kind not in "iu" or not array.size:
+        raise ValueError(f"expected an array of integers that is not empty, found {array.dtype} of shape {array.shape}")
+    dtype = array.dtype.newbyteorder("<")
+    flat = array.astype(dtype).ravel()
+    starts = np.flatnonzero(np.concatenate(([True], flat[1:] != flat[:-1])))
+    runs = np.diff(starts, append=len(flat))
+    table, numbers = np.unique(flat[starts], return_inverse=True)
+    code = np.min_scalar_type(max(len(table), int(runs.max()))).newbyteorder("<")
+    signed = int(dtype.kind == "i")
+    first = ((_log2(dtype) << 1 | signed) << 4) | _log2(code)
+    shape = np.array(array.shape, "<u8").tobytes()
+    values = table.tobytes()
+    head = bytes([first]) + len(shape).to_bytes(8, "big") + len(values).to_bytes(8, "big")
+    return head + shape + values + np.stack((numbers.ravel(), runs)).astype(code).tobytes()
+
+
+def decode_rle(data: bytes, most: int = MOST_VALUES) -> NDArray[Any]:
+    """Decode an array.
+
+    Args:
+        data: Bytes of `encode_rle` or the published encoder.
+        most: Limit of values; larger arrays are refused.
+
+    Returns:
+        The array, in its original dtype and shape.
+
+    Raises:
+        ValueError: The bytes are not such a code, are cut off or inconsistent, or have more than `most` values.
+    """
+    if len(data) < _HEAD:
+        raise ValueError(f"expected at least {_HEAD} bytes, found {len(data)}")
+    values, code = data[0] >> 4, data[0] & 15
+    if values > 7 or code > 3:
+        raise ValueError(f"expected a first byte that names two dtypes, found {data[0]:#04x}")
+    dtype = np.dtype(f"<{'iu'[not values & 1]}{1 << (values >> 1)}")
+    runs_dtype = np.dtype(f"<u{1 << code}")
+    table_at = _HEAD + int.from_bytes(data[1:9], "big")
+    runs_at = table_at + int.from_bytes(data[9:17], "big")
+    if runs_at > len(data):
+        raise ValueError(f"expected a shape and a table that end by byte {len(data)}, found {runs_at}")
+    shape = _array(data[_HEAD:table_at], np.dtype("<u8"), "shape").tolist()
+    table = _array(data[table_at:runs_at], dtype, "table")
+    rows = _array(data[runs_at:], runs_dtype, "runs")
+    if len(rows) % 2 or len(shape) > 32:
+        raise ValueError(f"expected pairs of numbers and at most 32 dimensions, found {len(rows)} and {len(shape)}")
+    numbers, counts = rows.reshape(2, -1)
+    size = math.prod(shape)
+    if size > most:
+        raise ValueError(f"expected at most {most} values, found the shape {shape}; pass most= to decode more")
+    if int(numbers.max(initial=0)) >= max(len(table), 1) or (len(numbers) and not len(table)):
+        raise ValueError(f"expected numbers below {len(table)}, the size of the table, found {numbers.max()}")
+    if int(counts.max(initial=0)) > size or int(counts.sum(dtype=np.uint64)) != size:
+        raise ValueError(f"expected runs of {size} values in all for the shape {shape}, found another number")
+    return np.repeat(table[numbers], counts.astype(np.int64)).reshape(shape)
+
+
+def _log2(dtype: np.dtype[Any]) -> int:
+    return dtype.itemsize.bit_length() - 1
+
+
+def _array(data: bytes, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
+    if len(data) % dtype.itemsize:
+        raise ValueError(f"expected a {what} of whole {dtype} values, found {len(data)} bytes")
+    return np.frombuffer(data, dtype) if data else np.empty(0, dtype)
+
+
+def encode_image(image: Any, name: str) -> bytes:
+    """Encode a `PIL.Image.Image` in the format of its file's name, or in its original format.
+
+    Args:
+        image: The image. Its own `format` takes precedence: a JPEG stays a JPEG under any extension.
+        name: Extension, such as `jpg`.
+
+    Raises:
+        ValueError: The value is not an image.
+    """
+    if not isinstance(image, _pillow().Image):
+        raise ValueError(f"expected a PIL image or encoded bytes, found {type(image).__name__}")
+    target, kind = io.BytesIO(), image.format or image_format(name)
+    undated = {"creationDate": None, "modDate": None} if kind == "PDF" else {}  # otherwise Pillow writes the time
+    image.save(target, format=kind, **undated)
+    return target.getvalue()
+
+
+def decode_image(data: bytes) -> Any:
+    """Decode an image.
+
+    Returns:
+        A `PIL.Image.Image` with loaded pixels.
+    """
+    image = _pillow().open(io.BytesIO(data))
+    image.load()
+    return image
+
+
+def image_format(extension: str) -> str | None:
+    """Return Pillow's name for the format of an extension such as `jpg`; None if Pillow does not know the extension."""
+    formats: dict[str, str] = _pillow().registered_extensions()
+    return formats.get(f".{extension.lower()}")
+
+
+def _pillow() -> ModuleType:
+    """Import `PIL.Image`.
+
+    Raises:
+        UsageError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError as error:
+        raise UsageError(f"images need Pillow: {install_command('image')}") from error
+    return Image
+
+
+@dataclass(frozen=True, slots=True)
+class Segmentation:
+    """The codec of label maps: one channel of 8 or 16 bits, or the bytes of a 24- or 32-bit label in RGB or RGBA.
+
+    The most significant byte is R. Source: `litdata/encoders.py` of the published package.
+
+    Attributes:
+        bits: Bits of a label: 8, 16, 24 or 32.
+    """
+
+    bits: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the array: uint8, uint16, and uint32 for 24 and 32 bits."""
+        return np.dtype(f"u{1 if self.bits == 8 else 2 if self.bits == 16 else 4}")
+
+    def encode(self, array: NDArray[Any]) -> bytes:
+        """Encode labels of shape (height, width).
+
+        Raises:
+            ValueError: The array has another dtype or shape, no labels, or a label that needs more bits.
+        """
+        array = np.asarray(array)
+        if array.dtype != self.dtype or array.ndim != 2 or not array.size:
+            raise ValueError(
+                f"expected labels of shape (height, width) in {self.dtype}, found {array.dtype} of shape {array.shape}"
+            )
+        if self.bits == 24 and int(array.max()) >> 24:
+            raise ValueError(f"expected labels below {2**24}, found {array.max()}; seg32 holds them")
+        if self.bits > 16:
+            channels = array.astype(">u4").view(np.uint8).reshape(*array.shape, 4)
+            array = np.ascontiguousarray(channels[:, :, 1:] if self.bits == 24 else channels)
+        target = io.BytesIO()
+        _pillow().fromarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).save(target, format="PNG")
+        return target.getvalue()
+
+    def decode(self, data: bytes) -> NDArray[Any]:
+        """Decode labels.
+
+        Returns:
+            Shape (height, width), in `dtype`.
+
+        Raises:
+            ValueError: The PNG has other channels, whose conversion would change labels, or claims more labels than its
+                bytes can hold. Also the errors of Pillow on bytes that are not a PNG.
+        """
+        image = _pillow().open(io.BytesIO(data), formats=["PNG"])
+        if image.mode not in _MODES[self.bits]:
+            raise ValueError(f"expected a PNG of mode {_MODES[self.bits][0]}, found {image.mode}")
+        if image.width * image.height > MOST_LABELS * len(data):
+            raise ValueError(
+                f"expected at most {MOST_LABELS * len(data):,} labels in {len(data):,} bytes, found a PNG of "
+                f"{image.width} by {image.height}"
+            )
+        pixels = np.asarray(image)
+        if self.bits <= 16:
+            return pixels.astype(self.dtype)
+        channels = np.zeros((*pixels.shape[:2], 4), np.uint8)
+        channels[:, :, 4 - pixels.shape[2] :] = pixels
+        return channels.view(">u4")[:, :, 0].astype(self.dtype)
+
+
 def _codec(encode: Encoder, decode: Decoder, *extensions: str) -> Codec:
     return Codec(lambda value, _: encode(value), decode, extensions)
 
@@ -258,10 +454,6 @@ def _encode_mat(value: Any) -> bytes:
     target = io.BytesIO()
     _scipy_io().savemat(target, value)
     return _MAT_TEXT + target.getvalue()[len(_MAT_TEXT) :]
-
-
-_MAT_TEXT = b"MATLAB 5.0 MAT-file".ljust(116)
-"""Text at the start of a MAT file, which readers ignore. SciPy would write the time."""
 
 
 def _decode_mat(data: bytes) -> Any:

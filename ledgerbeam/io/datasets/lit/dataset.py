@@ -9,8 +9,7 @@ import numpy as np
 
 from ledgerbeam.errors import ArchiveError, IndexMismatchError, LedgerbeamError, RecordError, UsageError
 from ledgerbeam.io.datasets.lit.codecs import Decoder, decoder_of
-from ledgerbeam.io.datasets.lit.index import load_members, select
-from ledgerbeam.io.datasets.lit.layout import CONFIG, read_config, without_dots
+from ledgerbeam.io.datasets.lit.index import CONFIG, load_members, read_config, select, without_dots
 from ledgerbeam.io.index.reader import NumberedRecords
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader

@@ -15,10 +15,17 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import ArchiveError, IndexMismatchError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.errors import (
+    ArchiveError,
+    IndexMismatchError,
+    LedgerbeamError,
+    SourceError,
+    SourceNotFoundError,
+    UsageError,
+)
 from ledgerbeam.io.compression.content import age_fault
-from ledgerbeam.io.datasets.lit.layout import CONFIG, RESERVED, LitConfig, index_name, read_config
-from ledgerbeam.io.datasets.webdataset.shards import ShardLike, collapse_names, filled
+from ledgerbeam.io.datasets.webdataset.writer import ShardLike, collapse_names, filled
+from ledgerbeam.io.listing.patterns import expand_braces
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.concurrency import CONCURRENCY, map_ahead
 from ledgerbeam.io.storage.files import read_bytes
@@ -328,3 +335,92 @@ def _encoded(url: str, index: Mapping[str, Members]) -> bytes:
         return orjson.dumps(index)
     except TypeError as error:  # orjson's word for lone surrogates
         raise SourceError(f"{url}: a member's name is not UTF-8, which JSON cannot hold ({error})") from error
+
+
+CONFIG = "config.json"
+"""Name of the file that makes a folder a dataset."""
+
+RESERVED = ("extensions", "metadata")
+"""Members of the configuration that are not folds."""
+
+
+def index_name(fold: str) -> str:
+    """Return the name of the index of a fold."""
+    return f"{fold}.idx.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LitConfig:
+    """The content of `config.json`.
+
+    Attributes:
+        url: URL of the file.
+        folds: The shard pattern of each fold, unchanged.
+        modalities: The default modalities, without leading dots.
+        metadata: Metadata of the writer, and `num_<fold>`.
+    """
+
+    url: str
+    folds: Mapping[str, str]
+    modalities: tuple[str, ...]
+    metadata: Mapping[str, Any]
+
+    def shards(self, fold: str) -> list[str]:
+        """Return the names of the shards of a fold, relative to the folder. A leading slash of a pattern is ignored.
+
+        Raises:
+            UsageError: The fold does not exist.
+            SourceError: Its pattern does not expand, leaves the folder, or has two shards of one base name.
+        """
+        if fold not in self.folds:
+            raise UsageError(f"{self.url}: there is no fold {fold!r}; it has {', '.join(sorted(self.folds)) or 'none'}")
+        pattern = self.folds[fold]
+        try:
+            names = [name.lstrip("/") for name in expand_braces(pattern)]
+        except (LedgerbeamError, RecursionError) as error:
+            raise SourceError(
+                f"{self.url}: the pattern of {fold!r}, {pattern!r:.80}, does not expand: {error!r}"
+            ) from error
+        bases: dict[str, str] = {}
+        for name in names:
+            if "://" in name or posixpath.normpath(f"/./{name}") != f"/{name}" or not name:
+                raise SourceError(f"{self.url}: expected shards below the folder for {fold!r}, found {name!r}")
+            base = posixpath.basename(name)
+            if base in bases:
+                raise SourceError(
+                    f"{self.url}: expected shards of {fold!r} that differ in their base names, found {bases[base]!r} "
+                    f"and {name!r}, which are the same shard in an index; correct the pattern, or rename one"
+                )
+            bases[base] = name
+        return names
+
+
+def read_config(url: str, options: Options | None = None) -> LitConfig:
+    """Read a `config.json`.
+
+    Args:
+        url: The file.
+        options: Storage options.
+
+    Raises:
+        SourceNotFoundError: The file does not exist; also StorageError.
+        SourceError: The file is not such a configuration.
+    """
+    try:
+        content = orjson.loads(read_bytes(url, options))
+    except orjson.JSONDecodeError as error:
+        raise SourceError(f"{url}: expected a LIT configuration, found bad JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"{url}: expected a LIT configuration, an object, found {type(content).__name__}")
+    extensions, metadata = content.get("extensions"), content.get("metadata", {})
+    if not isinstance(extensions, list) or not all(isinstance(name, str) for name in extensions):
+        raise SourceError(f"{url}: expected a list of modalities under 'extensions', found {extensions!r:.80}")
+    if not isinstance(metadata, dict):
+        raise SourceError(f"{url}: expected an object under 'metadata', found {metadata!r:.80}")
+    folds = {name: pattern for name, pattern in content.items() if name not in RESERVED and isinstance(pattern, str)}
+    return LitConfig(url, folds, without_dots(extensions), metadata)
+
+
+def without_dots(modalities: Sequence[str]) -> tuple[str, ...]:
+    """Remove the leading dot of names of modalities."""
+    return tuple(name.removeprefix(".") for name in modalities)

@@ -10,8 +10,7 @@ import orjson
 
 from ledgerbeam.errors import LedgerbeamError, RecordError, UsageError
 from ledgerbeam.io.datasets.lit.codecs import Encoder, encoder_of
-from ledgerbeam.io.datasets.lit.index import Members
-from ledgerbeam.io.datasets.lit.layout import CONFIG, RESERVED, index_name
+from ledgerbeam.io.datasets.lit.index import CONFIG, RESERVED, Members, index_name
 from ledgerbeam.io.datasets.webdataset.writer import MAX_BYTES, MAX_SAMPLES, ShardWriter
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import delete

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.datasets.megatron.documents import Document as Document
-    from ledgerbeam.io.datasets.megatron.documents import MegatronDocuments as MegatronDocuments
-    from ledgerbeam.io.datasets.megatron.documents import encode_documents as encode_documents
+    from ledgerbeam.io.datasets.megatron.format import Document as Document
+    from ledgerbeam.io.datasets.megatron.format import MegatronDocuments as MegatronDocuments
     from ledgerbeam.io.datasets.megatron.format import MegatronFormat as MegatronFormat
+    from ledgerbeam.io.datasets.megatron.format import encode_documents as encode_documents
     from ledgerbeam.io.datasets.megatron.layout import Layout as Layout
     from ledgerbeam.io.datasets.megatron.layout import optimal_dtype as optimal_dtype
-    from ledgerbeam.io.datasets.megatron.merge import merge_megatron as merge_megatron
     from ledgerbeam.io.datasets.megatron.reader import MegatronReader as MegatronReader
     from ledgerbeam.io.datasets.megatron.writer import MegatronBuilder as MegatronBuilder
     from ledgerbeam.io.datasets.megatron.writer import encode_part as encode_part
+    from ledgerbeam.io.datasets.megatron.writer import merge_megatron as merge_megatron
     from ledgerbeam.io.datasets.megatron.writer import write_megatron as write_megatron
 
 __all__ = [
@@ -40,15 +40,15 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Document": "documents",
+            "Document": "format",
             "Layout": "layout",
             "MegatronBuilder": "writer",
-            "MegatronDocuments": "documents",
+            "MegatronDocuments": "format",
             "MegatronFormat": "format",
             "MegatronReader": "reader",
-            "encode_documents": "documents",
+            "encode_documents": "format",
             "encode_part": "writer",
-            "merge_megatron": "merge",
+            "merge_megatron": "writer",
             "optimal_dtype": "layout",
             "write_megatron": "writer",
         },

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice, pairwise
+from typing import Any, Literal, overload
 
-from ledgerbeam.errors import NotIndexableError, SourceError
+from ledgerbeam._base.lazy import DTypeLike, NDArray, np
+from ledgerbeam.errors import NotIndexableError, RecordError, SourceError
 from ledgerbeam.io.compression.streams import Stream
-from ledgerbeam.io.datasets.megatron.documents import Document, DocumentOffsets, MegatronDocuments, encode_documents
-from ledgerbeam.io.datasets.megatron.writer import encode_part
+from ledgerbeam.io.datasets.megatron.index import MegatronIndex
+from ledgerbeam.io.datasets.megatron.reader import MegatronReader
+from ledgerbeam.io.datasets.megatron.writer import MegatronBuilder, encode_part
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.index.reader import RawRecord
+from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.stat import FileInfo
+from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.io.tar.sample import KEY, Sample
 
 
 @dataclass(frozen=True)
@@ -113,3 +119,265 @@ class TokenShards:
     def _files(self, suffix: str, documents: Sequence[Any]) -> list[ShardFile]:
         data, index = encode_part(documents, self.dtype, eod=self.eod)
         return [ShardFile(f"{suffix}.bin", data, len(documents)), ShardFile(f"{suffix}.idx", index, 0)]
+
+
+_ITERATE = 1024  # documents read together
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Document:
+    """A document: consecutive sequences of tokens.
+
+    Attributes:
+        tokens: Tokens of all sequences: an array of shape `(sum(lengths),)`, or a list.
+        lengths: Length of each sequence, in tokens.
+        modes: Mode of each sequence, from -128 to 127; None in a dataset without modes.
+    """
+
+    tokens: NDArray[Any] | Sequence[int]
+    lengths: Sequence[int]
+    modes: Sequence[int] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values: `tokens`, `lengths` unless there is one sequence, and `modes` if there are any."""
+        tokens = self.tokens
+        value: dict[str, Any] = {"tokens": tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)}
+        if len(self.lengths) != 1:
+            value["lengths"] = list(self.lengths)
+        if self.modes is not None:
+            value["modes"] = list(self.modes)
+        return value
+
+
+class DocumentOffsets(IndexFile):
+    """The `.idx` of a Megatron dataset as an index of documents: the offset of each document in the `.bin`.
+
+    Args:
+        url: The `.bin`.
+        options: Storage options.
+        listed: The listed properties of the `.idx`; see `MegatronIndex`.
+    """
+
+    __slots__ = ("_index", "listed")
+
+    def __init__(self, url: str, options: Options | None = None, listed: FileInfo | None = None) -> None:
+        self._index = MegatronIndex(url, options, listed=listed)
+        super().__init__(self._index.url, options, source=self._index.prefix + ".bin")
+        self.listed = listed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DocumentOffsets, (self.source, self.options, self.listed)
+
+    def as_listed(self, listed: FileInfo) -> DocumentOffsets:
+        """Return the index with its listed properties."""
+        return DocumentOffsets(self.source, self.options, listed)
+
+    @property
+    def count(self) -> int:
+        """Number of documents; raises the errors of `MegatronIndex.layout`."""
+        return self._index.layout.documents
+
+    def load(self) -> Offsets:
+        """Read the offset of each document in bytes, and the end of the last one: u64, shape `(count + 1,)`.
+
+        Raises:
+            IndexMismatchError: An entry of the index is invalid.
+        """
+        end = stat(self.source, self.options).size
+        self._index.load()
+        self._index.check_all()
+        places = np.append(self._index.pointers, end)[self._index.documents]
+        return places.astype(np.uint64)
+
+    def slice(self, start: int, stop: int) -> Offsets:
+        """Read the offsets of the documents `[start, stop)`, and the end of the last one."""
+        return self.load()[start : stop + 1]
+
+    def check(self, size: int, *, deep: bool = False) -> None:
+        """Check the first and last entries of the index against a `.bin` of `size` bytes; with `deep`, every entry.
+
+        Raises:
+            IndexMismatchError: The index does not fit the `.bin`.
+            IndexNotFoundError: The index does not exist.
+        """
+        self._index.check_ends(size)
+        if deep:
+            self._index.check_all()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._index.close()
+        super().close()
+
+
+class MegatronDocuments:
+    """Random access to the documents of a dataset, as `Document`. The arguments are the same as in `MegatronReader`.
+
+    Deterministic, picklable, safe to share between threads and to use after a fork.
+    """
+
+    is_indexed: Literal[True] = True
+
+    def __init__(
+        self,
+        url: str,
+        options: Options | None = None,
+        *,
+        check: bool = True,
+        listed: FileInfo | None = None,
+        index_listed: FileInfo | None = None,
+    ) -> None:
+        self._reader = MegatronReader(url, options, check=check, listed=listed, index_listed=index_listed)
+        self._offsets = DocumentOffsets(self._reader.url, options, index_listed)
+
+    def __repr__(self) -> str:
+        return f"MegatronDocuments({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """The canonical URL of the `.bin`."""
+        return self._reader.url
+
+    def __len__(self) -> int:
+        return self._reader.document_count
+
+    @overload
+    def __getitem__(self, item: slice, /) -> list[Document]: ...
+    @overload
+    def __getitem__(self, item: int, /) -> Document: ...
+    def __getitem__(self, item: int | slice, /) -> Document | list[Document]:
+        numbers = range(len(self))[item]
+        if isinstance(numbers, int):
+            return self.read_span(numbers, numbers + 1)[0]
+        if numbers.step == 1:
+            return self.read_span(numbers.start, max(numbers.start, numbers.stop))
+        return self.read_many(numbers)
+
+    def __iter__(self) -> Iterator[Document]:
+        for start in range(0, len(self), _ITERATE):
+            yield from self.read_span(start, min(start + _ITERATE, len(self)))
+
+    def read_many(self, indices: Sequence[int]) -> list[Document]:
+        """Read documents by number, in the requested order. Documents next to each other share a request.
+
+        Raises:
+            IndexError: A number is out of range.
+            IndexMismatchError: A document has sequences that do not exist; also raised by `MegatronReader.read_many`.
+        """
+        edges, modes = self._reader.document_indices, self._reader.sequence_modes
+        bounds = [(int(edges[number]), int(edges[number + 1])) for number in (range(len(self))[i] for i in indices)]
+        for begin, end in bounds:
+            if not 0 <= begin <= end <= len(self._reader):
+                raise self._reader.index.mismatch(
+                    f"expected documents of the sequences [0, {len(self._reader)}), found one of [{begin}, {end})"
+                )
+        sequences = iter(self._reader.read_many([at for begin, end in bounds for at in range(begin, end)]))
+        return [
+            _document(
+                list(islice(sequences, end - begin)),
+                None if modes is None else modes[begin:end].tolist(),
+                self._reader.dtype,
+            )
+            for begin, end in bounds
+        ]
+
+    def raw(self, index: int) -> bytes:
+        """Read the bytes of a document from the `.bin`."""
+        return b"".join(tokens.tobytes() for tokens in self._reader.document(index))
+
+    def read_span(self, start: int, stop: int) -> list[Document]:
+        """Read the documents `[start, stop)` with one ranged read of the tokens.
+
+        Raises:
+            IndexMismatchError: There are fewer documents, or the `.bin` does not contain one of them.
+        """
+        if start == stop:
+            return []
+        index = self._reader.index
+        if stop > len(self):
+            raise index.mismatch(f"expected at least {stop} documents, found {len(self)}")
+        first = index.document_bounds(start)[0]
+        ends = index.document_ends(start, stop)
+        if first < 0:
+            raise index.mismatch(f"expected document {start} to begin at sequence 0 or after it, found {first}")
+        index.check_document_ends(ends, start, first)
+        sequences = self._reader.read_span(first, int(ends[-1]))
+        modes = index.rows(first, int(ends[-1])).modes
+        edges = [0, *(ends - first).tolist()]
+        return [
+            _document(sequences[begin:end], None if modes is None else modes[begin:end].tolist(), self._reader.dtype)
+            for begin, end in pairwise(edges)
+        ]
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        """Read the bytes of the documents `[start, stop)` from the `.bin`."""
+        offsets = [] if start == stop else self._offsets.slice(start, stop).tolist()
+        return [
+            RawRecord(self.url, number, begin, end, np.asarray(document.tokens).tobytes())
+            for number, (begin, end), document in zip(
+                range(start, stop), pairwise(offsets), self.read_span(start, stop), strict=True
+            )
+        ]
+
+    def close(self) -> None:
+        """Close both files. The next read opens them again."""
+        self._reader.close()
+        self._offsets.close()
+
+
+def _document(sequences: list[NDArray[Any]], modes: list[int] | None, dtype: np.dtype[Any]) -> Document:
+    tokens = np.concatenate(sequences) if sequences else np.empty(0, dtype)
+    return Document(tokens, [len(sequence) for sequence in sequences], modes)
+
+
+def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: str = "part") -> tuple[bytes, bytes]:
+    """Encode documents as a whole dataset. Their sequences are not changed.
+
+    Args:
+        documents: Documents that all have modes, or all have none.
+        dtype: Dtype of the tokens.
+        name: Name of the dataset, for messages.
+
+    Returns:
+        The bytes of the `.bin` and of the `.idx`.
+
+    Raises:
+        RecordError: A token does not fit the dtype, lengths do not add up to the tokens, or only some documents have
+            modes.
+        UsageError: The format cannot hold that dtype.
+    """
+    data, index = io.BytesIO(), io.BytesIO()
+    builder: MegatronBuilder | None = None
+    for number, document in enumerate(documents):
+        multimodal = document.modes is not None
+        if builder is None:
+            builder = MegatronBuilder(data, dtype, multimodal=multimodal, name=name)
+        if builder.multimodal != multimodal:
+            raise RecordError(f"{name}: document {number}: expected modes in all documents, or in none")
+        builder.add_document(document.tokens, document.lengths, document.modes)
+    (builder or MegatronBuilder(data, dtype, name=name)).write_index(index)
+    return data.getvalue(), index.getvalue()
+
+
+def to_document(record: Any) -> list[Document]:
+    """Return a record as a document: the `tokens` of a JSON value, or of the member `json` of a sample.
+
+    Raises:
+        RecordError: The record has no tokens, or tokens that are not a list.
+    """
+    if isinstance(record, Document):
+        return [record]
+    value = loads(record["json"]) if isinstance(record, Sample) and "json" in record else record
+    if isinstance(value, Mapping) and KEY in value and "json" in value:
+        value = value["json"]
+    tokens = value.get("tokens") if isinstance(value, Mapping) else None
+    if not isinstance(tokens, list):
+        raise RecordError(
+            'expected {"tokens": [...]}, with "lengths" if they are several sequences, found no list under "tokens"; '
+            "ledgerbeam tokenize makes tokens of text"
+        )
+    lengths, modes = value.get("lengths", [len(tokens)]), value.get("modes")
+    for name, part in (("lengths", lengths), ("modes", modes)):
+        if part is not None and not isinstance(part, list):
+            raise RecordError(f"expected a list under {name!r}, found {type(part).__name__}")
+    return [Document(tokens, lengths, modes)]

@@ -13,9 +13,16 @@ from typing import Any, Literal, Self, overload
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import IndexMismatchError, UsageError
-from ledgerbeam.io.datasets.megatron.index import IndexRows, MegatronIndex
+from ledgerbeam.io.datasets.megatron.index import (
+    FEW,
+    IndexRows,
+    MappedTokens,
+    MegatronIndex,
+    RangedTokens,
+    Tokens,
+    TokenSource,
+)
 from ledgerbeam.io.datasets.megatron.layout import dataset_prefix
-from ledgerbeam.io.datasets.megatron.tokens import FEW, MappedTokens, RangedTokens, Tokens, TokenSource
 from ledgerbeam.io.index.reader import number_of, numbers_of, require_span
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
-from ledgerbeam.io.datasets.shar.cuts import VERSION, field_kinds, sample_cut
-from ledgerbeam.io.datasets.shar.reader import CUTS, SharReader, find_shar, split_cut, stream_shar
-from ledgerbeam.io.datasets.shar.samples import holds_shards
-from ledgerbeam.io.formats.format import Format, Reader, ShardFile
+import orjson
+
+from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.conversion import to_sample
+from ledgerbeam.io.datasets.shar.payloads import (
+    array_manifest,
+    array_shape,
+    audio_header,
+    cut_of_audio,
+    recording_manifest,
+)
+from ledgerbeam.io.datasets.shar.reader import (
+    CUTS,
+    FieldKind,
+    SharReader,
+    check_fields,
+    find_shar,
+    put_field,
+    split_cut,
+    stream_shar,
+)
+from ledgerbeam.io.formats.format import Format, OffsetFormat, Reader, ShardFile
+from ledgerbeam.io.formats.streamed import decode_raw
 from ledgerbeam.io.index.file import index_bytes
+from ledgerbeam.io.index.reader import NumberedRecords, RawRecord
+from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.lines.jsonl_reader import encode_jsonl
+from ledgerbeam.io.listing.pages import list_folder
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.io.tar.format import TarFormat
-from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.io.tar.sample import KEY, Sample, text_or_json
 from ledgerbeam.io.tar.writer import encode_tar
 
 
@@ -78,3 +104,363 @@ class SharFolder:
         """Return all shards with their format."""
         pairs = TarFormat("pairs")
         return [(shard, pairs) for shard in chain.from_iterable(find_shar(url, options).values())]
+
+
+_EXPECTED = "expected shards of Shar datasets, such as cuts.000000.jsonl"
+
+_NUMBERED = re.compile(r"(?P<field>[^./]+)(?P<shard>(?:\.\d+)?)\.(?:jsonl|tar)")
+_NAMED = re.compile(r"(?P<shard>.+)\.(?P<field>[^./]+)\.(?:jsonl|tar)")
+
+
+def shard_field(url: str) -> tuple[str, str] | None:
+    """Return the common part of the names of a shard's files, and the field of a file; None if it has no such name."""
+    folder, _, name = split_compression(url).url.rpartition("/")
+    match = _NUMBERED.fullmatch(name) or _NAMED.fullmatch(name)
+    return None if match is None else (f"{folder}/{match['shard']}", match["field"])
+
+
+def require_shard(url: str) -> None:
+    """Check the name of a file of a shard.
+
+    Raises:
+        SourceNotFoundError: The file has another name.
+    """
+    if shard_field(url) is None:
+        raise SourceNotFoundError(f"{url}: {_EXPECTED}, found a file of another name")
+
+
+def holds_shards(folder: str, options: Options | None = None) -> bool:
+    """Return whether a folder has cuts of a Shar dataset.
+
+    Args:
+        folder: A path or URL without wildcards; False for a file or a missing folder.
+        options: Storage options.
+
+    Raises:
+        StorageError: The folder cannot be listed.
+    """
+    url = canonical_url(folder).rstrip("/")
+    if is_local(url) and not os.path.isdir(url):
+        return False
+    try:
+        found = (shard_field(file) for page in list_folder(url, options) for file in page.urls)
+        return any(shard is not None and shard[1] == CUTS for shard in found)
+    except SourceNotFoundError:
+        return False
+
+
+def group_shards(urls: Iterable[str]) -> list[list[str]]:
+    """Group files by shard. Files with other names, such as indexes, are skipped.
+
+    Args:
+        urls: All files, in any order. A plain file takes precedence over its compressed twin.
+
+    Returns:
+        The files of each shard, its cuts first, then its fields by name. Shards are in the order of the names of their
+        cuts.
+
+    Raises:
+        SourceError: Files have no cuts, or a shard lacks a field that others of its folder have.
+        SourceNotFoundError: There is no shard.
+    """
+    shards: dict[str, dict[str, str]] = {}
+    for url in urls:
+        found = shard_field(url)
+        if found is not None:
+            fields = shards.setdefault(found[0], {})
+            if found[1] not in fields or split_compression(url).compression is None:
+                fields[found[1]] = url
+    if not shards:
+        raise SourceNotFoundError(f"{_EXPECTED}, found none")
+    known: dict[str, set[str]] = {}
+    for fields in shards.values():
+        first = min(fields.values())
+        if CUTS not in fields:
+            raise SourceError(
+                f"{first}: expected cuts beside this file, under the same name or number, found none; write them "
+                "again, or move other files out of the folder"
+            )
+        folder = first.rpartition("/")[0]
+        differing = sorted(known.setdefault(folder, set(fields)) ^ set(fields))
+        if differing:
+            raise SourceError(
+                f"{fields[CUTS]}: expected the same fields in all shards of its folder, found some with and some "
+                f"without {differing[0]!r}; write what is missing again"
+            )
+    ordered = sorted(shards.values(), key=lambda fields: fields[CUTS])
+    return [[fields[CUTS], *(fields[name] for name in sorted(fields) if name != CUTS)] for fields in ordered]
+
+
+class FieldRecords(Protocol):
+    """Records of one file of a shard, by number."""
+
+    @property
+    def url(self) -> str:
+        """The file."""
+
+    def __len__(self) -> int: ...
+
+    def read_many(self, indices: list[int], /) -> list[Any]:
+        """Return records by number, in the requested order."""
+
+    def read_raw(self, start: int, stop: int, /) -> list[RawRecord]:
+        """Return the bytes of the records of a span; blank lines are left out."""
+
+    def close(self) -> None:
+        """Close open files. The next read opens them again."""
+
+
+class HeldRecords:
+    """Records of a compressed file, which is read as a whole.
+
+    Args:
+        url: The file.
+        kind: Its format.
+        records: Its records.
+    """
+
+    def __init__(self, url: str, kind: OffsetFormat, records: list[RawRecord]) -> None:
+        self.url = url
+        self._format = kind
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def read_many(self, indices: list[int], /) -> list[Any]:
+        """Return records by number."""
+        return [decode_raw(self._format, self._records[index]) for index in indices]
+
+    def read_raw(self, start: int, stop: int, /) -> list[RawRecord]:
+        """Return the bytes of the records of a span."""
+        return self._records[start:stop]
+
+    def close(self) -> None:
+        """Do nothing, since no file is open."""
+
+
+class SharSamples(NumberedRecords[Sample]):
+    """Random access to the cuts of one shard with their fields, as samples: see `cuts.cut_sample`.
+
+    Args:
+        cuts: The cuts of the shard.
+        fields: The fields of the shard by name.
+
+    Raises:
+        SourceError: A field has another number of records than there are cuts.
+    """
+
+    def __init__(self, cuts: FieldRecords, fields: Mapping[str, FieldRecords]) -> None:
+        self.url = cuts.url
+        self._cuts = cuts
+        self._fields = dict(fields)
+        for records in self._fields.values():
+            if len(records) != len(cuts):
+                raise SourceError(
+                    f"{records.url}: expected {len(cuts)} records, as many as cuts in {cuts.url}, found "
+                    f"{len(records)}; write the shard again"
+                )
+
+    def __len__(self) -> int:
+        return len(self._cuts)
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        """Return the lines of the cuts of a span.
+
+        Raises:
+            SourceError: A line is blank.
+        """
+        cuts = self._cuts.read_raw(start, stop)
+        if len(cuts) != stop - start:
+            raise SourceError(
+                f"{self.url}: expected a cut in each of the lines [{start}, {stop}), found "
+                f"{stop - start - len(cuts)} blank ones; delete them and write the fields again"
+            )
+        return cuts
+
+    def close(self) -> None:
+        """Close open files. The next read opens them again."""
+        for records in (self._cuts, *self._fields.values()):
+            records.close()
+
+    def _read(self, records: list[int]) -> list[Sample]:
+        cuts = self._cuts.read_many(records)
+        values: list[dict[str, Any]] = [{} for _ in records]
+        for field, held in self._fields.items():
+            for number, cut, value, record in zip(records, cuts, values, held.read_many(records), strict=True):
+                joined = {"id": cut["id"]} if isinstance(cut, Mapping) and "id" in cut else cut
+                put_field(joined, field, record, held.url, number)
+                if field in joined:
+                    value[field] = joined[field]
+        return [
+            cut_sample(cut, value, f"{self.url}: record {number}")
+            for number, cut, value in zip(records, cuts, values, strict=True)
+        ]
+
+
+VERSION = 1
+"""Version of the mapping. A job that used another version cannot be resumed."""
+
+_AUDIO = frozenset({"aac", "flac", "m4a", "mp3", "ogg", "opus", "wav"})
+_ARRAYS = frozenset({"llc", "npy"})
+_TEXT = "txt"
+
+
+def parse_fields(text: str) -> dict[str, str]:
+    """Parse fields such as `recording=wav,label=cls`: name and extension of each.
+
+    Raises:
+        UsageError: The text is not such a list, has a field twice, or has a name that a field cannot have.
+    """
+    fields: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, extension = part.partition("=")
+        if not equals or not extension or name in fields or extension in fields.values():
+            raise UsageError(f"{text!r}: expected fields such as recording=wav,label=cls, each once, found {part!r}")
+        fields[name] = extension.removeprefix(".")
+    check_fields(field_kinds(fields), repr(text))
+    return fields
+
+
+def field_kinds(fields: Mapping[str, str]) -> dict[str, FieldKind]:
+    """Return the kinds of fields by their extensions: audio and arrays are payloads, other fields are JSON values."""
+    return {name: "tar" if _kind(extension) in _AUDIO | _ARRAYS else "jsonl" for name, extension in fields.items()}
+
+
+def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Make a cut of a sample, in the form that `SharWriter` takes.
+
+    A member `json` with a cut (an object with a `type` such as `MonoCut`) is the cut. Otherwise a new cut has the
+    length of its first recording. Of the members that are not fields, `txt` becomes the supervision. Other members are
+    put under `custom` if they are text or JSON.
+
+    The manifest of a payload is a member of the sample: the payload's extension with its last part replaced by `json`
+    (`x.wav`: `x.json`), or the field's name (`recording.json`). Otherwise it is made from the header of WAV, FLAC or
+    npy.
+
+    Args:
+        sample: The sample; its key becomes the ID.
+        fields: For each field the extension of its member.
+
+    Raises:
+        RecordError: A payload has neither a manifest nor a header with length and rate, a member is neither a field nor
+            text nor JSON, or the length of the cut is unknown.
+    """
+    left = dict(sample)
+    found: dict[str, Any] = {}
+    duration: float | None = None
+    channels: list[int] = [0]
+    for name, extension in fields.items():
+        data = left.pop(extension, None)
+        if data is None:
+            continue
+        if _kind(extension) not in _AUDIO | _ARRAYS:
+            found[name] = text_or_json(extension, data)
+            continue
+        manifest = _manifest(sample.key, name, extension, data, left)
+        found[name] = {_kind(extension): data, "json": manifest}
+        if duration is None and _kind(extension) in _AUDIO:
+            duration, channels = manifest.get("duration"), manifest.get("channel_ids") or [0]
+    cut = _stored_cut(sample.key, left)
+    if cut is None:
+        if not isinstance(duration, int | float):
+            raise RecordError(
+                f"{sample.key!r}: a cut needs a length; name its audio with --fields recording=EXTENSION, or provide "
+                f"the cut as its member 'json'; found {', '.join(sample)}"
+            )
+        cut = cut_of_audio(sample.key, duration, channels)
+        if _TEXT in left and isinstance(text := text_or_json(_TEXT, left[_TEXT]), str):
+            said = {"id": sample.key, "recording_id": sample.key, "start": 0, "duration": duration}
+            cut["supervisions"] = [said | {"channel": cut["channel"], "text": text}]
+            del left[_TEXT]
+    custom = {extension: _custom(sample.key, extension, data) for extension, data in left.items()}
+    if custom:
+        cut["custom"] = {**(cut.get("custom") or {}), **custom}
+    return cut | found
+
+
+def cut_sample(cut: Mapping[str, Any], fields: Mapping[str, Any], place: str) -> Sample:
+    """Make a sample of a cut. `sample_cut` converts it back, with fields such as `recording=recording.wav`.
+
+    Args:
+        cut: The cut without its fields; it becomes the member `json`.
+        fields: Values of its fields. A `Sample` of payload and manifest becomes members `recording.wav` and
+            `recording.json`, any other value a member `label.json`.
+        place: Location of the cut, for the error.
+
+    Raises:
+        RecordError: The cut has no ID.
+    """
+    if not isinstance(cut, Mapping) or not isinstance(cut.get("id"), str):
+        raise RecordError(f"{place}: expected a cut, an object with an 'id', found {cut!r:.80}")
+    members = {"json": dumps(cut)}
+    for field, value in fields.items():
+        if isinstance(value, Sample):
+            members |= {f"{field}.{extension}": data for extension, data in value.items()}
+        else:
+            members[f"{field}.json"] = dumps(value)
+    return Sample(cut["id"], members)
+
+
+def _kind(extension: str) -> str:
+    return extension.rpartition(".")[2].lower()
+
+
+def _manifest(key: str, name: str, extension: str, data: bytes, left: dict[str, bytes]) -> dict[str, Any]:
+    stem = extension.rpartition(".")[0]
+    given = next((beside for beside in (f"{name}.json", stem and f"{stem}.json") if beside in left), None)
+    if given is not None:
+        manifest = _loads(key, given, left.pop(given))
+        if not isinstance(manifest, dict):
+            raise RecordError(f"{key!r}: expected a manifest under {given!r}, found {type(manifest).__name__}")
+        return manifest
+    try:
+        if _kind(extension) in _ARRAYS:
+            return array_manifest(array_shape(data, extension))
+        header = audio_header(data, extension)
+    except RecordError as error:
+        raise RecordError(f"{key!r}: {error} Or provide its manifest as a member {name + '.json'!r}") from error
+    return recording_manifest(key, header.sampling_rate, header.channels, header.samples)
+
+
+def _stored_cut(key: str, left: dict[str, bytes]) -> dict[str, Any] | None:
+    cut = _loads(key, "json", left["json"]) if "json" in left else None
+    if not isinstance(cut, dict) or not str(cut.get("type", "")).endswith("Cut"):
+        return None
+    if cut.get("id") != key:
+        raise RecordError(f"{key!r}: expected the cut under 'json' to have this id, found {cut.get('id')!r:.80}")
+    del left["json"]
+    return cut
+
+
+def _loads(key: str, extension: str, data: bytes) -> Any:
+    try:
+        return loads(data)
+    except orjson.JSONDecodeError as error:
+        raise RecordError(f"{key!r}: expected JSON under {extension!r}: {error}") from error
+
+
+def _custom(key: str, extension: str, data: bytes) -> Any:
+    value = text_or_json(extension, data)
+    if isinstance(value, dict) and value.keys() == {"__base64__"}:
+        raise RecordError(
+            f"{key!r}: the member {extension!r} is neither text nor JSON, and so no part of a cut; make it a field, "
+            f"with --fields NAME={extension}"
+        )
+    return value
+
+
+def to_cut(record: Any) -> list[Any]:
+    """Return a record as a cut, or as a sample that becomes a cut.
+
+    Raises:
+        RecordError: The record is neither a sample nor an object with an `id`.
+    """
+    if isinstance(record, Mapping) and not isinstance(record, Sample) and KEY not in record:
+        if isinstance(record.get("id"), str):
+            return [record]
+    else:
+        found = to_sample(record)[0]
+        if isinstance(found, Sample):
+            return [found]
+    raise RecordError(f"expected a cut, an object with an 'id', or a sample with a key, found {record!r:.80}")

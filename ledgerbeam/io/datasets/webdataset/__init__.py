@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from ledgerbeam.io.datasets.webdataset.energon import read_energon as read_energon
     from ledgerbeam.io.datasets.webdataset.energon import write_energon as write_energon
     from ledgerbeam.io.datasets.webdataset.reader import ShardReader as ShardReader
+    from ledgerbeam.io.datasets.webdataset.reader import WidsIndex as WidsIndex
+    from ledgerbeam.io.datasets.webdataset.reader import WidsShard as WidsShard
     from ledgerbeam.io.datasets.webdataset.reader import open_energon as open_energon
     from ledgerbeam.io.datasets.webdataset.reader import open_shards as open_shards
     from ledgerbeam.io.datasets.webdataset.reader import open_wids as open_wids
-    from ledgerbeam.io.datasets.webdataset.shards import Shard as Shard
-    from ledgerbeam.io.datasets.webdataset.shards import ShardLike as ShardLike
-    from ledgerbeam.io.datasets.webdataset.wids import WidsIndex as WidsIndex
-    from ledgerbeam.io.datasets.webdataset.wids import WidsShard as WidsShard
-    from ledgerbeam.io.datasets.webdataset.wids import read_wids_index as read_wids_index
-    from ledgerbeam.io.datasets.webdataset.wids import write_wids_index as write_wids_index
+    from ledgerbeam.io.datasets.webdataset.reader import read_wids_index as read_wids_index
+    from ledgerbeam.io.datasets.webdataset.reader import write_wids_index as write_wids_index
+    from ledgerbeam.io.datasets.webdataset.writer import Shard as Shard
+    from ledgerbeam.io.datasets.webdataset.writer import ShardLike as ShardLike
     from ledgerbeam.io.datasets.webdataset.writer import ShardWriter as ShardWriter
 
 __all__ = [
@@ -52,19 +52,19 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
         {
             "DaliReader": "dali",
             "EnergonDataset": "energon",
-            "Shard": "shards",
-            "ShardLike": "shards",
+            "Shard": "writer",
+            "ShardLike": "writer",
             "ShardReader": "reader",
             "ShardWriter": "writer",
-            "WidsIndex": "wids",
-            "WidsShard": "wids",
+            "WidsIndex": "reader",
+            "WidsShard": "reader",
             "open_energon": "reader",
             "open_shards": "reader",
             "open_wids": "reader",
             "read_energon": "energon",
-            "read_wids_index": "wids",
+            "read_wids_index": "reader",
             "write_dali_index": "dali",
             "write_energon": "energon",
-            "write_wids_index": "wids",
+            "write_wids_index": "reader",
         },
     )

@@ -23,7 +23,7 @@ import orjson
 import yaml  # type: ignore[import-untyped]
 
 from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io.datasets.webdataset.shards import ShardLike, collapse_names, filled
+from ledgerbeam.io.datasets.webdataset.writer import ShardLike, collapse_names, filled
 from ledgerbeam.io.listing.patterns import expand_braces
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes

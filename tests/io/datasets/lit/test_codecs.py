@@ -25,8 +25,7 @@ from PIL import Image
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.datasets.audio import Audio, encode_audio
 from ledgerbeam.io.datasets.lit import CODECS, LitDataset, LitWriter, codecs, decode_rle, register_codec
-from ledgerbeam.io.datasets.lit.codecs import decoder_of, encoder_of
-from ledgerbeam.io.datasets.lit.rle import encode_rle
+from ledgerbeam.io.datasets.lit.codecs import decoder_of, encode_rle, encoder_of
 from tests.cases import each
 
 INTEGERS = st.sampled_from(["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", ">u2", ">i8"])

@@ -15,9 +15,7 @@ import numpy as np
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.datasets.audio import Audio
-from ledgerbeam.io.datasets.lit.codecs import CODECS
-from ledgerbeam.io.datasets.lit.images import MOST_LABELS
-from ledgerbeam.io.datasets.lit.rle import decode_rle
+from ledgerbeam.io.datasets.lit.codecs import CODECS, MOST_LABELS, decode_rle
 from tests.io.damage import damaged, mangled
 from tests.io.fuzzing import Trial, fuzz_briefly, main
 

@@ -19,7 +19,7 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import recognize
 from ledgerbeam.io.datasets.megatron import Document, MegatronDocuments, encode_documents, write_megatron
-from ledgerbeam.io.datasets.megatron.documents import DocumentOffsets
+from ledgerbeam.io.datasets.megatron.format import DocumentOffsets
 from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.stat import stat

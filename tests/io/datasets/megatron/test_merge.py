@@ -23,9 +23,9 @@ from ledgerbeam.io.datasets.megatron import (
     MegatronDocuments,
     MegatronReader,
     encode_part,
-    merge,
     merge_megatron,
     write_megatron,
+    writer,
 )
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.concatenate import concatenated
@@ -232,7 +232,7 @@ def test_a_part_that_is_replaced_by_one_of_its_size_while_it_is_merged_is_told(
         with concatenated(*args):
             yield
 
-    monkeypatch.setattr(merge, "concatenated", replaced)
+    monkeypatch.setattr(writer, "concatenated", replaced)
     with pytest.raises(ChangedSourceError, match=rf"{tmp_path}/{name}: changed since it was listed.*run the job again"):
         merge_megatron(parts, output)
     assert os.listdir(tmp_path / "out") == []
@@ -271,13 +271,13 @@ def test_a_part_of_a_store_that_is_replaced_while_it_is_merged_is_told(
 ) -> None:
     try:
         parts = store_parts("memory://replaced", texts(20), [10])
-        join = merge._merged_layout
+        join = writer._merged_layout
 
         def replaced(indexes: Any) -> Any:
             publish_bytes(parts[0] + ".bin", b"other")
             return join(indexes)
 
-        monkeypatch.setattr(merge, "_merged_layout", replaced)
+        monkeypatch.setattr(writer, "_merged_layout", replaced)
         with pytest.raises(ChangedSourceError, match=r"part-00000-0\.bin: changed since it was listed"):
             merge_megatron(parts, str(tmp_path / "all"))
         assert os.listdir(tmp_path) == []

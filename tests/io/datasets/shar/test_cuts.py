@@ -10,7 +10,7 @@ import pytest
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Sample
-from ledgerbeam.io.datasets.shar.cuts import field_kinds, parse_fields, sample_cut
+from ledgerbeam.io.datasets.shar.format import field_kinds, parse_fields, sample_cut
 from ledgerbeam.io.datasets.shar.payloads import AudioHeader, array_shape, audio_header
 from tests.cases import each
 from tests.io.datasets.shar.content import RATE, npy, sample, wav

@@ -23,8 +23,8 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import encode_jsonl, publish_bytes, write_index
+from ledgerbeam.io.datasets.shar.format import holds_shards
 from ledgerbeam.io.datasets.shar.reader import SharReader, find_shar, stream_shar
-from ledgerbeam.io.datasets.shar.samples import holds_shards
 from ledgerbeam.iterators import Shar
 from tests.iterators.data import SHAR_IDS, after, write_shar
 

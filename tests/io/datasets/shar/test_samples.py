@@ -8,8 +8,7 @@ import pytest
 
 from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError
 from ledgerbeam.io import JsonlFormat, OffsetFormat, Sample, TarFormat
-from ledgerbeam.io.datasets.shar.cuts import sample_cut
-from ledgerbeam.io.datasets.shar.samples import HeldRecords, SharSamples, group_shards
+from ledgerbeam.io.datasets.shar.format import HeldRecords, SharSamples, group_shards, sample_cut
 from tests.cases import each
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.datasets.webdataset import Shard, ShardWriter, open_energon, read_energon, write_energon
-from ledgerbeam.io.datasets.webdataset.shards import collapse_names
+from ledgerbeam.io.datasets.webdataset.writer import collapse_names
 from ledgerbeam.io.listing.patterns import expand_braces
 from ledgerbeam.io.storage.client import filesystem
 from tests.cases import each
