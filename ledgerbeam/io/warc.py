@@ -173,11 +173,9 @@ def _lines(first: str, headers: Mapping[str, Any]) -> bytes:
 _CHUNK = re.compile(rb"(?:\A|\r?\n)[ \t]*([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
 """The line before a chunk, with the end of the chunk before it."""
 
-_EMPTY_BROTLI = 2
-"""Bytes of nothing in Brotli, at most."""
+_EMPTY_BROTLI = 2  # bytes of nothing in Brotli, at most
 
-_WINDOW = 1 << 23
-"""Largest window of Zstandard in HTTP, in bytes (RFC 9659)."""
+_WINDOW = 1 << 23  # largest window of Zstandard in HTTP, in bytes (RFC 9659)
 
 
 def decoded_payload(record: Mapping[str, Any]) -> bytes:

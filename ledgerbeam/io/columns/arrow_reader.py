@@ -183,45 +183,27 @@ class ArrowReader(GroupedRows):
 
 
 class Block(NamedTuple):
-    """The position of a message.
+    """The position of a message."""
 
-    Attributes:
-        start: Its first byte.
-        head: Bytes of its metadata.
-        body: Bytes of its buffers, which follow the metadata.
-    """
-
-    start: int
-    head: int
-    body: int
+    start: int  # its first byte
+    head: int  # bytes of its metadata
+    body: int  # bytes of its buffers, which follow the metadata
 
 
 class ArrowFooter(NamedTuple):
-    """The positions of the messages of a file.
+    """The positions of the messages of a file."""
 
-    Attributes:
-        dictionaries: Of the dictionaries.
-        batches: Of the record batches.
-    """
-
-    dictionaries: list[Block]
-    batches: list[Block]
+    dictionaries: list[Block]  # of the dictionaries
+    batches: list[Block]  # of the record batches
 
 
 class Batch(NamedTuple):
-    """A record batch, or the values of a dictionary.
+    """A record batch, or the values of a dictionary."""
 
-    Attributes:
-        rows: Number of rows.
-        buffers: Offset and length of each buffer in the body.
-        variadic: Number of data buffers of each column of views.
-        is_compressed: Whether the buffers are compressed.
-    """
-
-    rows: int
-    buffers: list[tuple[int, int]]
-    variadic: list[int]
-    is_compressed: bool
+    rows: int  # number of rows
+    buffers: list[tuple[int, int]]  # offset and length of each buffer in the body
+    variadic: list[int]  # number of data buffers of each column of views
+    is_compressed: bool  # whether the buffers are compressed
 
 
 def parse_footer(data: bytes) -> ArrowFooter:

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from ledgerbeam.errors import RecordError
 
-MOST_BYTES = 2**31 - 1
-"""Bytes of a column that certainly fit in one chunk; 32-bit offsets cannot count more."""
+MOST_BYTES = 2**31 - 1  # bytes of a column that certainly fit in one chunk; 32-bit offsets cannot count more
 
 
 def row_groups(table: pa.Table, size: int) -> Iterator[pa.Table]:

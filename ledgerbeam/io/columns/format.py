@@ -20,11 +20,9 @@ if TYPE_CHECKING:  # only jobs of columns import it
     from ledgerbeam.io.columns.tables import TableMaker
 
 
-ROW_GROUP_BYTES = 128 * 2**20
-"""Default size of a row group in memory."""
+ROW_GROUP_BYTES = 128 * 2**20  # default size of a row group in memory
 
-PAGE_BYTES = 2**20
-"""Default size of a page before compression."""
+PAGE_BYTES = 2**20  # default size of a page before compression
 
 
 @dataclass(frozen=True)

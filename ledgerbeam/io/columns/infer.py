@@ -36,11 +36,9 @@ MOST_FIELDS = 256
 """Number of different keys of an object up to which each is a field; with more keys only if an object has half of them
 on average."""
 
-MOST_DEPTH = 24
-"""Levels of objects and lists that become types of columns; deeper values are JSON text."""
+MOST_DEPTH = 24  # levels of objects and lists that become types of columns; deeper values are JSON text
 
-EXACT_INT = 2**53
-"""Integers up to this value are exact as doubles."""
+EXACT_INT = 2**53  # integers up to this value are exact as doubles
 
 _TEXT = "text"
 _VALUE = "value"

@@ -22,8 +22,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.columns.infer import EXACT_INT
 from ledgerbeam.io.json_values import BASE64
 
-ABSENT: Any = object()
-"""The value of a key that an object does not have."""
+ABSENT: Any = object()  # the value of a key that an object does not have
 
 NONE = type(None)
 ARROW_ERRORS: tuple[type[Exception], ...] = (pa.ArrowException, OverflowError, TypeError, ValueError)

@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-Read = Callable[[int, int], bytes | memoryview]
-"""Returns the bytes of a file from one position to another."""
+Read = Callable[[int, int], bytes | memoryview]  # returns the bytes of a file from one position to another
 
 _DICTIONARY, _PREFIXES = (2, 8), 7  # encodings
 _CODECS = {0: None, 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
@@ -31,33 +30,20 @@ _OFFSET = 4  # bytes of the place of a text in its column
 
 
 class LeafColumn(NamedTuple):
-    """A column without columns inside of it.
+    """A column without columns inside of it."""
 
-    Attributes:
-        path: Its name in the file.
-        column: Name of the column of the table that it is a part of.
-        width: Bytes of a value; None for texts and bytes.
-        levels: Whether its pages have repetition levels and definition levels.
-    """
-
-    path: str
-    column: str
-    width: int | None
-    levels: tuple[bool, bool]
+    path: str  # its name in the file
+    column: str  # name of the column of the table that it is a part of
+    width: int | None  # bytes of a value; None for texts and bytes
+    levels: tuple[bool, bool]  # whether its pages have repetition levels and definition levels
 
 
 class DecodedChunk(NamedTuple):
-    """The decoded size of a column of a row group.
+    """The decoded size of a column of a row group."""
 
-    Attributes:
-        size: Bytes of the values that are not in a dictionary, at most.
-        words: Bytes of the values that are in a dictionary, at most.
-        page: Bytes of its largest page.
-    """
-
-    size: int
-    words: int
-    page: int
+    size: int  # bytes of the values that are not in a dictionary, at most
+    words: int  # bytes of the values that are in a dictionary, at most
+    page: int  # bytes of its largest page
 
 
 def has_dictionary(chunk: Chunk) -> bool:
@@ -301,83 +287,48 @@ _MOST_VARINT = 10  # bytes
 
 
 class Chunk(NamedTuple):
-    """A column of a row group.
+    """A column of a row group."""
 
-    Attributes:
-        start: Its first byte.
-        size: Its size in bytes.
-        plain_size: Its decompressed size.
-        values: Number of its values; nulls and empty lists count.
-        data_start: First byte of its first page of data; a page with a dictionary may come before it.
-        codec: Its compression, by the number in the format.
-        encodings: The encodings of its pages, by their numbers in the format.
-        is_encrypted: Whether it is encrypted.
-        file: The file that contains it; empty for this one.
-    """
-
-    start: int
-    size: int
-    plain_size: int = 0
-    values: int = 0
-    data_start: int = 0
-    codec: int = 0
-    encodings: tuple[int, ...] = ()
-    is_encrypted: bool = False
-    file: bytes = b""
+    start: int  # its first byte
+    size: int  # its size in bytes
+    plain_size: int = 0  # its decompressed size
+    values: int = 0  # number of its values; nulls and empty lists count
+    data_start: int = 0  # first byte of its first page of data; a page with a dictionary may come before it
+    codec: int = 0  # its compression, by the number in the format
+    encodings: tuple[int, ...] = ()  # the encodings of its pages, by their numbers in the format
+    is_encrypted: bool = False  # whether it is encrypted
+    file: bytes = b""  # the file that contains it; empty for this one
 
 
-DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
-"""Kinds of pages."""
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3  # kinds of pages
 
 
 class PageHead(NamedTuple):
-    """The head of a page.
+    """The head of a page."""
 
-    Attributes:
-        kind: `DATA_PAGE`, `DICTIONARY_PAGE`, `DATA_PAGE_V2`, or another number of the format.
-        head: Bytes of the head; the data follow.
-        size: Bytes of the data.
-        plain_size: Their decompressed size.
-        values: Number of values; nulls and empty lists count.
-        encoding: The encoding of the values, by its number in the format.
-        levels: Bytes of the levels before the values, in `DATA_PAGE_V2`; they are not compressed.
-        is_compressed: Whether the values are compressed, if the column is.
-    """
-
-    kind: int
-    head: int
-    size: int
-    plain_size: int
-    values: int
-    encoding: int
-    levels: int
-    is_compressed: bool
+    kind: int  # `DATA_PAGE`, `DICTIONARY_PAGE`, `DATA_PAGE_V2`, or another number of the format
+    head: int  # bytes of the head; the data follow
+    size: int  # bytes of the data
+    plain_size: int  # their decompressed size
+    values: int  # number of values; nulls and empty lists count
+    encoding: int  # the encoding of the values, by its number in the format
+    levels: int  # bytes of the levels before the values, in `DATA_PAGE_V2`; they are not compressed
+    is_compressed: bool  # whether the values are compressed, if the column is
 
 
 class Group(NamedTuple):
-    """A row group.
+    """A row group."""
 
-    Attributes:
-        rows: Number of rows.
-        chunks: Its columns.
-    """
-
-    rows: int
-    chunks: list[Chunk]
+    rows: int  # number of rows
+    chunks: list[Chunk]  # its columns
 
 
 class Footer(NamedTuple):
-    """A footer.
+    """A footer."""
 
-    Attributes:
-        rows: Number of rows of the file.
-        groups: The row groups.
-        created_by: The program that wrote the file.
-    """
-
-    rows: int
-    groups: list[Group]
-    created_by: str
+    rows: int  # number of rows of the file
+    groups: list[Group]  # the row groups
+    created_by: str  # the program that wrote the file
 
 
 def parse_footer(data: bytes) -> Footer:

@@ -15,17 +15,11 @@ if TYPE_CHECKING:  # only jobs that read columns import it
 
 @dataclass(frozen=True, eq=False)
 class PartialTable:
-    """A table without the records that could not be decoded.
+    """A table without the records that could not be decoded."""
 
-    Attributes:
-        table: The decoded records, in order.
-        unreadable: The error of each other record, by its position among all records.
-        places: The positions of the rows of `table` among all records.
-    """
-
-    table: pa.Table
-    unreadable: Mapping[int, str]
-    places: NDArray[np.int64] = field(init=False)
+    table: pa.Table  # the decoded records, in order
+    unreadable: Mapping[int, str]  # the error of each other record, by its position among all records
+    places: NDArray[np.int64] = field(init=False)  # the positions of the rows of `table` among all records
 
     def __post_init__(self) -> None:
         places = np.delete(np.arange(len(self)), list(self.unreadable))

@@ -32,8 +32,7 @@ _UNDECODABLE = (ValueError, ArithmeticError, LookupError, NotImplementedError, T
 
 _AT_ONCE = 1024  # rows that iteration decodes at once
 
-_BYTES_AT_ONCE = 32 * 2**20
-"""Row groups up to this size in all are fetched together; a larger one alone."""
+_BYTES_AT_ONCE = 32 * 2**20  # row groups up to this size in all are fetched together; a larger one alone
 
 
 class GroupedRows(ABC):

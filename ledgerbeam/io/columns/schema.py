@@ -29,19 +29,12 @@ _ROWS, _COMPLETE = "rows", "complete"
 
 @dataclass(frozen=True)
 class JobSchema:
-    """The schemas of the outputs of a job.
+    """The schemas of the outputs of a job."""
 
-    Attributes:
-        by_route: The schema of each route; the empty name is for records without a route.
-        is_of_all: Whether other routes have the schema of records without a route.
-        is_exact: Whether records must have every key, since the schema comes from the sources.
-        others: The schema of all unknown routes; None if it equals the schema of all known ones.
-    """
-
-    by_route: Mapping[str, pa.Schema]
-    is_of_all: bool = False
-    is_exact: bool = False
-    others: pa.Schema | None = None
+    by_route: Mapping[str, pa.Schema]  # the schema of each route; the empty name is for records without a route
+    is_of_all: bool = False  # whether other routes have the schema of records without a route
+    is_exact: bool = False  # whether records must have every key, since the schema comes from the sources
+    others: pa.Schema | None = None  # the schema of all unknown routes; None if it equals the schema of all known ones
 
     def of(self, route: str = "") -> pa.Schema:
         """Return the schema of a route; of one that is not known the schema of the others.

@@ -44,8 +44,7 @@ _NULL, _KEYS, _RECORD = (f"ledgerbeam:{name}".encode() for name in ("null", "key
 _ABSENT, _VALUE, _EXACT = b"absent", b"value", b"exact"
 
 FIELD_WORDS = {"null": (_NULL, _ABSENT)}
-SCHEMA_WORDS = {"keys": (_KEYS, _EXACT), "record": (_RECORD, _VALUE)}
-"""Names of the marks in the JSON form of schemas."""
+SCHEMA_WORDS = {"keys": (_KEYS, _EXACT), "record": (_RECORD, _VALUE)}  # names of the marks in the JSON form of schemas
 
 
 def to_records(table: pa.Table) -> list[Any]:

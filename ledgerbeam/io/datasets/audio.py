@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
-AUDIO_FORMATS = ("wav", "flac", "mp3", "opus")
-"""Formats that `encode_audio` writes, by file extension."""
+AUDIO_FORMATS = ("wav", "flac", "mp3", "opus")  # formats that `encode_audio` writes, by file extension
 
-MOST_SAMPLES = 2**28
-"""Limit of decoded samples of an audio file, of all channels together; WAV files have no limit."""
+MOST_SAMPLES = 2**28  # limit of decoded samples of an audio file, of all channels together; WAV files have no limit
 
 _BLOCK = 2**20
 

@@ -47,17 +47,14 @@ class Forest:
     """Connected records.
 
     Attributes:
-        urls: The files of the records, ascending.
-        nodes: The records, ascending: position of the file above bit 40, number in it below.
         roots: For each record the position of the first record to which it is connected; for that record its own
             position.
-        scores: Scores of the records, the least is the best; None if the records have no scores.
     """
 
-    urls: list[bytes]
-    nodes: Nodes
+    urls: list[bytes]  # the files of the records, ascending
+    nodes: Nodes  # the records, ascending: position of the file above bit 40, number in it below
     roots: NDArray[np.int64]
-    scores: Scores = None
+    scores: Scores = None  # scores of the records, the least is the best; None if the records have no scores
 
     def __len__(self) -> int:
         return len(self.nodes)

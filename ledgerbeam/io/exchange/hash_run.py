@@ -41,15 +41,10 @@ _U64 = np.uint64
 
 
 class Hashes(NamedTuple):
-    """Hashes of 16 bytes.
+    """Hashes of 16 bytes."""
 
-    Attributes:
-        high: The upper 8 bytes.
-        low: The lower 8 bytes.
-    """
-
-    high: NDArray[np.uint64]
-    low: NDArray[np.uint64]
+    high: NDArray[np.uint64]  # the upper 8 bytes
+    low: NDArray[np.uint64]  # the lower 8 bytes
 
 
 def hash_order(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -158,21 +153,13 @@ def _encode_keys(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> bytes:
 
 @dataclass(frozen=True)
 class HashRows:
-    """Records in the order of hash, run and number.
+    """Records in the order of hash, run and number."""
 
-    Attributes:
-        high: The upper halves of the hashes.
-        low: The lower halves.
-        runs: For each record the position of its run.
-        numbers: Numbers of the records in their runs.
-        payloads: The records; None if all are empty.
-    """
-
-    high: NDArray[np.uint64]
-    low: NDArray[np.uint64]
-    runs: NDArray[np.uint32]
-    numbers: NDArray[np.uint64]
-    payloads: NDArray[np.object_] | None
+    high: NDArray[np.uint64]  # the upper halves of the hashes
+    low: NDArray[np.uint64]  # the lower halves
+    runs: NDArray[np.uint32]  # for each record the position of its run
+    numbers: NDArray[np.uint64]  # numbers of the records in their runs
+    payloads: NDArray[np.object_] | None  # the records; None if all are empty
 
     def __len__(self) -> int:
         return len(self.high)
@@ -362,15 +349,10 @@ Places = NDArray[np.int64]
 
 
 class Edges(NamedTuple):
-    """Edges between nodes.
+    """Edges between nodes."""
 
-    Attributes:
-        of: For each edge the position of one node among all nodes.
-        to: For each edge the position of the other node.
-    """
-
-    of: Places
-    to: Places
+    of: Places  # for each edge the position of one node among all nodes
+    to: Places  # for each edge the position of the other node
 
 
 class Pieces(Sequence[bytes]):

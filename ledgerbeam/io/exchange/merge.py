@@ -22,32 +22,20 @@ _AT_ONCE = 256  # ranges of one round of requests
 
 
 class Bound(NamedTuple):
-    """A place in the order of a bucket: the first record at or after it begins a part.
+    """A place in the order of a bucket: the first record at or after it begins a part."""
 
-    Attributes:
-        key: Key of the record.
-        run: Position of its run file among all run files of the exchange.
-        number: Number of the record in its run file.
-    """
-
-    key: bytes
-    run: int = 0
-    number: int = 0
+    key: bytes  # key of the record
+    run: int = 0  # position of its run file among all run files of the exchange
+    number: int = 0  # number of the record in its run file
 
 
 @dataclass(frozen=True)
 class SliceOf:
-    """The records of one bucket in one run file.
+    """The records of one bucket in one run file."""
 
-    Attributes:
-        url: The URL of the run file.
-        run: Position of the run file among all run files of the exchange.
-        entry: The entry of the bucket, of type `run_file.ENTRY`.
-    """
-
-    url: str
-    run: int
-    entry: Any
+    url: str  # the URL of the run file
+    run: int  # position of the run file among all run files of the exchange
+    entry: Any  # the entry of the bucket, of type `run_file.ENTRY`
 
     @property
     def table_range(self) -> tuple[str, int, int]:
@@ -125,19 +113,12 @@ def cut_slices(
 
 
 class Merged(NamedTuple):
-    """Consecutive records of a bucket, in order.
+    """Consecutive records of a bucket, in order."""
 
-    Attributes:
-        keys: Keys of the records.
-        runs: For each record the position of its run.
-        numbers: Numbers of the records in their runs.
-        payloads: The records.
-    """
-
-    keys: list[bytes]
-    runs: list[int]
-    numbers: list[int]
-    payloads: list[bytes]
+    keys: list[bytes]  # keys of the records
+    runs: list[int]  # for each record the position of its run
+    numbers: list[int]  # numbers of the records in their runs
+    payloads: list[bytes]  # the records
 
 
 def merged(

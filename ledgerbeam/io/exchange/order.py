@@ -29,8 +29,7 @@ from typing import Any, Literal
 from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError, UsageError
 
-By = str | Sequence[str] | Callable[[Any], Any]
-"""The key of an exchange: names of fields, or a function of a record."""
+By = str | Sequence[str] | Callable[[Any], Any]  # the key of an exchange: names of fields, or a function of a record
 
 _FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 
@@ -87,8 +86,7 @@ Joining = Literal["inner", "left", "semi", "anti"]
 - `semi`: records of the left side with a match.
 - `anti`: records of the left side without a match."""
 
-Nulls = Literal["first", "last"]
-"""Position of null in an order, whether ascending or descending."""
+Nulls = Literal["first", "last"]  # position of null in an order, whether ascending or descending
 
 _NULL_LOW, _NULL_HIGH = b"\x05", b"\xf0"
 _FALSE, _TRUE, _NUMBER, _TEXT, _BYTES = b"\x10", b"\x11", b"\x20", b"\x30", b"\x38"
@@ -107,15 +105,10 @@ _NUMBER_BYTES = 10  # of one that is a float
 
 @dataclass(frozen=True)
 class KeyOrder:
-    """The order of keys.
+    """The order of keys."""
 
-    Attributes:
-        descending: Whether the greatest key comes first.
-        nulls: Position of null, in either direction.
-    """
-
-    descending: bool = False
-    nulls: Nulls = "last"
+    descending: bool = False  # whether the greatest key comes first
+    nulls: Nulls = "last"  # position of null, in either direction
 
     def encode(self, key: Any) -> bytes:
         """Return a key as bytes.

@@ -78,14 +78,11 @@ _ROW = np.dtype(
 )
 _HEAD = Struct("<QQQ16s")  # part of the trailer that its checksum covers
 _TRAILER = Struct(f"{_HEAD.format}16s8s")
-NO_TASK = bytes(16)
-"""The mark of a run file that no task has written."""
+NO_TASK = bytes(16)  # the mark of a run file that no task has written
 
-RECORD_BYTES = 16
-"""Bytes of a record in a block besides its key and payload: its number and two lengths."""
+RECORD_BYTES = 16  # bytes of a record in a block besides its key and payload: its number and two lengths
 
-Cuts = Sequence[bytes]
-"""The least key of each bucket except the first, in ascending order."""
+Cuts = Sequence[bytes]  # the least key of each bucket except the first, in ascending order
 
 
 def encode_run(
@@ -336,25 +333,15 @@ def parse_footer(data: bytes, size: int, buckets: int, url: str, mark: bytes = N
 
 @dataclass(frozen=True)
 class BlockTable:
-    """The blocks of a bucket.
+    """The blocks of a bucket."""
 
-    Attributes:
-        starts: Offset of each block in the file, and the end of the last block.
-        plain: Bytes of each block before compression.
-        sizes: Bytes of the records of each block, plus one for each record.
-        records: Number of records of each block.
-        keys: The first key of each block.
-        numbers: The number of the first record of each block.
-        checksums: Checksum of each block.
-    """
-
-    starts: list[int]
-    plain: list[int]
-    sizes: list[int]
-    records: list[int]
-    keys: list[bytes]
-    numbers: list[int]
-    checksums: list[bytes]
+    starts: list[int]  # offset of each block in the file, and the end of the last block
+    plain: list[int]  # bytes of each block before compression
+    sizes: list[int]  # bytes of the records of each block, plus one for each record
+    records: list[int]  # number of records of each block
+    keys: list[bytes]  # the first key of each block
+    numbers: list[int]  # the number of the first record of each block
+    checksums: list[bytes]  # checksum of each block
 
 
 def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
@@ -393,36 +380,23 @@ def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
 
 @dataclass(frozen=True)
 class RunBlock:
-    """Sorted records of one bucket of one run file.
+    """Sorted records of one bucket of one run file."""
 
-    Attributes:
-        keys: Keys of the records.
-        numbers: Numbers of the records.
-        payloads: The records.
-    """
-
-    keys: list[bytes]
-    numbers: list[int]
-    payloads: list[bytes]
+    keys: list[bytes]  # keys of the records
+    numbers: list[int]  # numbers of the records
+    payloads: list[bytes]  # the records
 
 
 _COLUMNS = "keys", "numbers", "payloads"
 
 
 class BlockColumns(NamedTuple):
-    """A block, checked and decompressed.
+    """A block, checked and decompressed."""
 
-    Attributes:
-        plain: The bytes of the block.
-        numbers: Numbers of its records.
-        key_ends: End of each key in the bytes.
-        ends: End of each record; the first record begins at the end of the last key.
-    """
-
-    plain: bytes
-    numbers: NDArray[np.uint64]
-    key_ends: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    plain: bytes  # the bytes of the block
+    numbers: NDArray[np.uint64]  # numbers of its records
+    key_ends: NDArray[np.int64]  # end of each key in the bytes
+    ends: NDArray[np.int64]  # end of each record; the first record begins at the end of the last key
 
 
 def open_block(data: bytes, table: BlockTable, block: int, url: str) -> BlockColumns:

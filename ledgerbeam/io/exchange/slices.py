@@ -30,8 +30,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 
-RUNS, SLICES = ".runs", ".slices"
-"""Suffixes of the two files."""
+RUNS, SLICES = ".runs", ".slices"  # suffixes of the two files
 
 EARLIER = "\1"
 """Prefix of the names of run files, and of URLs of their sources, that an earlier job has written to another folder.
@@ -39,8 +38,7 @@ The URL follows the prefix. Records of such files precede all others. They are c
 
 _AT_ONCE = 1024  # footers read together
 
-HELD_BYTES = 256 * 1024 * 1024
-"""Limit of the bytes of entries in memory."""
+HELD_BYTES = 256 * 1024 * 1024  # limit of the bytes of entries in memory
 
 
 class SomeUrls(Sequence[str]):
@@ -77,19 +75,15 @@ class RunFile(NamedTuple):
     """A run file of an exchange.
 
     Attributes:
-        name: Name below the common folder; `EARLIER` and the URL if the file is in another folder.
-        size: Size of the file.
         sources: URLs of the sources of its records: one, or the files of a pack, in order. After a merge, all sources
             from the first to the last merged run.
-        side: Position of the job that reads the sources, among the sides of a join; negative for an earlier job.
-        mark: Mark of the task that has written the file.
     """
 
-    name: str
-    size: int
+    name: str  # name below the common folder; `EARLIER` and the URL if the file is in another folder
+    size: int  # size of the file
     sources: SomeUrls
-    side: int = 0
-    mark: bytes = NO_TASK
+    side: int = 0  # position of the job that reads the sources, among the sides of a join; negative for an earlier job
+    mark: bytes = NO_TASK  # mark of the task that has written the file
 
     def url(self, folder: str) -> str:
         """Return the URL of the file.
@@ -112,28 +106,20 @@ class Area(NamedTuple):
     """Run files that have the same buckets, and their groups.
 
     Attributes:
-        runs: Positions of the run files.
-        buckets: Positions of the buckets among the buckets of all areas.
         groups: Position of the first run file and name of each group that is read together. A single group has no name.
     """
 
-    runs: range
-    buckets: range
+    runs: range  # positions of the run files
+    buckets: range  # positions of the buckets among the buckets of all areas
     groups: Sequence[tuple[int, str]]
 
 
 class Cell(NamedTuple):
-    """The records of one bucket in one group of run files, which are read together.
+    """The records of one bucket in one group of run files, which are read together."""
 
-    Attributes:
-        bucket: Position of the bucket.
-        runs: Positions of the run files.
-        place: Offset of their entries in the table of slices.
-    """
-
-    bucket: int
-    runs: range
-    place: int
+    bucket: int  # position of the bucket
+    runs: range  # positions of the run files
+    place: int  # offset of their entries in the table of slices
 
 
 def bucket_name(bucket: int, group: str = "") -> str:
@@ -146,11 +132,10 @@ class RunLayout:
     """The run files of a stage in order, and the cells that are read together.
 
     Attributes:
-        runs: The run files.
         areas: A single area with one round; after a merge, an area for each range of buckets of that merge.
     """
 
-    runs: Sequence[RunFile]
+    runs: Sequence[RunFile]  # the run files
     areas: Sequence[Area]
 
     @classmethod
@@ -264,32 +249,20 @@ def _group_name(runs: Sequence[RunFile]) -> str:
 
 @dataclass(frozen=True)
 class BucketRow:
-    """A bucket as a source.
+    """A bucket as a source."""
 
-    Attributes:
-        size: Bytes of its records, plus one for each record.
-        records: Number of records.
-        version: A hash of its slices: the names of the run files, and the checksums of their parts of the bucket.
-    """
-
-    size: int
-    records: int
-    version: str
+    size: int  # bytes of its records, plus one for each record
+    records: int  # number of records
+    version: str  # a hash of its slices: the names of the run files, and the checksums of their parts of the bucket
 
 
 @dataclass(frozen=True)
 class SliceTables:
-    """The tables of the slices of an exchange.
+    """The tables of the slices of an exchange."""
 
-    Attributes:
-        folder: The folder of the run files.
-        state: Prefix of the names of the two files; it identifies the set of run files.
-        storage_options: Passed to fsspec unchanged.
-    """
-
-    folder: str
-    state: str
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    folder: str  # the folder of the run files
+    state: str  # prefix of the names of the two files; it identifies the set of run files
+    storage_options: Mapping[str, Any] = field(default_factory=dict)  # passed to fsspec unchanged
 
     @property
     def place(self) -> str:
@@ -385,8 +358,7 @@ def _bucket_row(entries: NDArray[np.void], runs: Sequence[RunFile]) -> BucketRow
     return BucketRow(int(entries["size"].sum()), records, digest.hexdigest() if records else "")
 
 
-MOST_SLICES = 10_000_000
-"""Default limit of the slices of run files that a stage reads."""
+MOST_SLICES = 10_000_000  # default limit of the slices of run files that a stage reads
 
 MOST_MERGES = 16
 
@@ -398,12 +370,11 @@ class Merges:
     """The merges of run files before the last stage of an exchange.
 
     Attributes:
-        number: Number of successive merges.
         fan: Number of ranges into which each merge divides a range of buckets, and about the number of run files that
             become one.
     """
 
-    number: int = 0
+    number: int = 0  # number of successive merges
     fan: int = 1
 
 
@@ -493,16 +464,13 @@ class Partition:
     """The division of an order into buckets.
 
     Attributes:
-        buckets: Number of buckets.
-        sampled: The cuts between buckets, packed; empty if the keys begin with a hash, which is divided evenly.
         block_bytes: Size of the blocks of run files, which limits how finely a bucket can be divided into parts.
-        merges: The merges of run files before the buckets are read.
     """
 
-    buckets: int
-    sampled: str = ""
+    buckets: int  # number of buckets
+    sampled: str = ""  # the cuts between buckets, packed; empty if the keys begin with a hash, which is divided evenly
     block_bytes: int = BLOCK_BYTES
-    merges: Merges = NO_MERGES
+    merges: Merges = NO_MERGES  # the merges of run files before the buckets are read
 
     @classmethod
     def of_cuts(cls, cuts: Cuts, block_bytes: int = BLOCK_BYTES) -> Self:

@@ -17,11 +17,9 @@ from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 
-BLOCK = 512
-"""Unit of a tar archive in bytes: the size of a header, and of the padding of payloads."""
+BLOCK = 512  # unit of a tar archive in bytes: the size of a header, and of the padding of payloads
 
-REGULAR = b"0\x007S"
-"""Type flags of files with content: file, file of old archives, contiguous file, GNU sparse file."""
+REGULAR = b"0\x007S"  # type flags of files with content: file, file of old archives, contiguous file, GNU sparse file
 
 NO_DATA = b"123456"
 """Type flags of links, devices, folders and pipes: no payload follows, for any value of the size field."""
@@ -35,25 +33,15 @@ _ADLER = 65521
 
 
 class Member(NamedTuple):
-    """A member of an archive.
+    """A member of an archive."""
 
-    Attributes:
-        header_offset: First byte of its first header, extension headers included.
-        data_offset: First byte of its payload.
-        size: Bytes of payload in the archive; for a sparse file less than its length.
-        kind: Type flag, as a byte; `5` also for folders of old archives.
-        name: Full path as in tarfile: UTF-8 with surrogate escapes, folders without trailing slash.
-        end: First byte after the padded payload.
-        sparse: The stored payload is not the content of the file (GNU sparse, old or in pax).
-    """
-
-    header_offset: int
-    data_offset: int
-    size: int
-    kind: int
-    name: str
-    end: int
-    sparse: bool
+    header_offset: int  # first byte of its first header, extension headers included
+    data_offset: int  # first byte of its payload
+    size: int  # bytes of payload in the archive; for a sparse file less than its length
+    kind: int  # type flag, as a byte; `5` also for folders of old archives
+    name: str  # full path as in tarfile: UTF-8 with surrogate escapes, folders without trailing slash
+    end: int  # first byte after the padded payload
+    sparse: bool  # the stored payload is not the content of the file (GNU sparse, old or in pax)
 
     @property
     def regular(self) -> bool:
@@ -266,25 +254,18 @@ def _pax(payload: bytes, position: int, url: str) -> dict[str, bytes]:
     return values
 
 
-PEEK = 2 * 1024
-"""Bytes of a read that may contain more than one header."""
+PEEK = 2 * 1024  # bytes of a read that may contain more than one header
 
 _BATCH = 1024
 _FIRST_BATCH = 64
 
 
 class Run(NamedTuple):
-    """Consecutive plain headers with correct checksums.
+    """Consecutive plain headers with correct checksums."""
 
-    Attributes:
-        blocks: The headers, `(n, 512)`, u8; valid until the next scan.
-        sizes: Bytes of their payloads, u64.
-        complete: Whether another scan may follow. If false, `next_member` must parse the next header.
-    """
-
-    blocks: NDArray[np.uint8]
-    sizes: NDArray[np.uint64]
-    complete: bool
+    blocks: NDArray[np.uint8]  # the headers, `(n, 512)`, u8; valid until the next scan
+    sizes: NDArray[np.uint64]  # bytes of their payloads, u64
+    complete: bool  # whether another scan may follow. If false, `next_member` must parse the next header.
 
 
 class PlainHeaderScan:

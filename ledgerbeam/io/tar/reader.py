@@ -21,11 +21,9 @@ from ledgerbeam.io.tar.headers import BLOCK, Member, next_member, padded, plain_
 from ledgerbeam.io.tar.sample import Sample, Taken, take_sample
 from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
 
-_AFTER = 2 * 1024
-"""Bytes that are read after a sample: the header of the next one, with its pax header if it has one."""
+_AFTER = 2 * 1024  # bytes that are read after a sample: the header of the next one, with its pax header if it has one
 
-_PIECE = 256 * 1024
-"""Bytes of the samples of a local archive that are read together."""
+_PIECE = 256 * 1024  # bytes of the samples of a local archive that are read together
 
 _NEAR = 64 * 1024
 """In an object, the previous sample is read together with the requested one if it has at most this many bytes."""
@@ -314,23 +312,14 @@ class TarReader(IndexedRecords[Sample]):
 
 @dataclass(frozen=True)
 class TarBlocks:
-    """Consecutive samples of an archive, whose bytes are in memory; each is a block, as it may be large.
+    """Consecutive samples of an archive, whose bytes are in memory; each is a block, as it may be large."""
 
-    Attributes:
-        reader: Checks and decodes them.
-        data: Bytes of the archive.
-        base: Their offset in it.
-        previous: See `TarReader.take`.
-        bounds: See `TarReader.take`; none of no samples.
-        record: Number of the first sample.
-    """
-
-    reader: TarReader
-    data: bytes
-    base: int
-    previous: int | None
-    bounds: list[int]
-    record: int
+    reader: TarReader  # checks and decodes them
+    data: bytes  # bytes of the archive
+    base: int  # their offset in it
+    previous: int | None  # see `TarReader.take`
+    bounds: list[int]  # see `TarReader.take`; none of no samples
+    record: int  # number of the first sample
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples.
@@ -359,8 +348,7 @@ def _following(
     return next_members(read, place, count, url)
 
 
-Members = Sequence[tuple[str, bool]]
-"""Members in order: the name of each, and whether it is a file with content."""
+Members = Sequence[tuple[str, bool]]  # members in order: the name of each, and whether it is a file with content
 
 _Read = Callable[[int, int], bytes]
 

@@ -89,8 +89,7 @@ MOST_EXPANSION = 1024
 """Largest ratio of the length of a sparse member to its stored bytes, since a few bytes can describe any length."""
 
 
-KEY = "__key__"
-"""Name of the key in a sample as a JSON value."""
+KEY = "__key__"  # name of the key in a sample as a JSON value
 
 
 class Sample(dict[str, bytes]):
@@ -146,14 +145,12 @@ class Taken(NamedTuple):
     """A sample with the data to check that its range is one sample.
 
     Attributes:
-        sample: The sample.
         members: All members of the range in order: the name of each, and whether it is a file with content.
-        end: End of the last member: the end of the range, or less if the range ends with the zeros of an archive.
     """
 
-    sample: Sample
+    sample: Sample  # the sample
     members: list[tuple[str, bool]]
-    end: int
+    end: int  # end of the last member: the end of the range, or less if the range ends with the zeros of an archive
 
 
 def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, group: Grouping) -> Taken:

@@ -216,22 +216,16 @@ class TarMembers:
     """The members of an archive, in order, as columns of equal length.
 
     Attributes:
-        header_offset: First byte of each member's first header, extension headers included; u64.
-        data_offset: First byte of each payload; u64.
-        size: Bytes of payload in the archive; u64. For a sparse file less than its length.
-        kind: Type flags; u8. `0x30` and 0 are files, `0x35` folders.
-        names: Full paths, UTF-8 with surrogate escapes; folders without trailing slash.
-        end: First byte after the padded payload of the last member, where the end marker of the archive begins.
         consumed: How far lhotse reads: the end of the first block of zeros, rounded up to a multiple of 10,240 bytes,
             at most the size of the archive.
     """
 
-    header_offset: NDArray[np.uint64]
-    data_offset: NDArray[np.uint64]
-    size: NDArray[np.uint64]
-    kind: NDArray[np.uint8]
-    names: list[str]
-    end: int
+    header_offset: NDArray[np.uint64]  # first byte of each member's first header, extension headers included; u64
+    data_offset: NDArray[np.uint64]  # first byte of each payload; u64
+    size: NDArray[np.uint64]  # bytes of payload in the archive; u64. For a sparse file less than its length.
+    kind: NDArray[np.uint8]  # type flags; u8. `0x30` and 0 are files, `0x35` folders.
+    names: list[str]  # full paths, UTF-8 with surrogate escapes; folders without trailing slash
+    end: int  # first byte after the padded payload of the last member, where the end marker of the archive begins
     consumed: int
 
     def __len__(self) -> int:

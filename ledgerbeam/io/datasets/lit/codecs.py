@@ -25,8 +25,7 @@ from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.datasets.audio import as_audio, decode_audio, encode_audio
 
-MOST_VALUES = 2**28
-"""Default limit of decoded values, since a few bytes can claim any number of values."""
+MOST_VALUES = 2**28  # default limit of decoded values, since a few bytes can claim any number of values
 
 _HEAD = 17
 
@@ -38,8 +37,7 @@ _MODES = {8: ("L",), 16: ("I;16", "I"), 24: ("RGB",), 32: ("RGBA",)}
 _SET_CODES = (b"\x8f", b"\x91")  # in every pickle with a set or a frozenset, and in some others
 _AS_NUMPY = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
-_MOST_OF_A_BYTE = 1032
-"""Largest number of bytes that deflate decompresses from one."""
+_MOST_OF_A_BYTE = 1032  # largest number of bytes that deflate decompresses from one
 
 _MAT_TEXT = b"MATLAB 5.0 MAT-file".ljust(116)
 """Text at the start of a MAT file, which readers ignore. SciPy would write the time."""
@@ -220,11 +218,9 @@ def _array_mapping(value: Any) -> Mapping[str, Any]:
     return value
 
 
-Decoder: TypeAlias = Callable[[bytes], Any]
-"""Decodes the bytes of a member to an object."""
+Decoder: TypeAlias = Callable[[bytes], Any]  # decodes the bytes of a member to an object
 
-Encoder: TypeAlias = Callable[[Any], bytes]
-"""Encodes an object as the bytes of a member."""
+Encoder: TypeAlias = Callable[[Any], bytes]  # encodes an object as the bytes of a member
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,12 +367,9 @@ class Segmentation:
     """The codec of label maps: one channel of 8 or 16 bits, or the bytes of a 24- or 32-bit label in RGB or RGBA.
 
     The most significant byte is R. Source: `litdata/encoders.py` of the published package.
-
-    Attributes:
-        bits: Bits of a label: 8, 16, 24 or 32.
     """
 
-    bits: int
+    bits: int  # bits of a label: 8, 16, 24 or 32
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -44,15 +44,12 @@ class Selection:
     """Members of the samples that have all requested modalities: a row for each sample, a column for each modality.
 
     Attributes:
-        keys: Key of each sample.
-        shards: Number of the shard of each sample; shape `(samples,)`.
-        starts: Offset of each member's first header; shape `(samples, modalities)`.
         stops: An offset at or after the end of the member, as close as the index shows; shape `(samples, modalities)`.
     """
 
-    keys: list[str]
-    shards: NDArray[np.int32]
-    starts: NDArray[np.int64]
+    keys: list[str]  # key of each sample
+    shards: NDArray[np.int32]  # number of the shard of each sample; shape `(samples,)`
+    starts: NDArray[np.int64]  # offset of each member's first header; shape `(samples, modalities)`
     stops: NDArray[np.int64]
 
 
@@ -337,11 +334,9 @@ def _encoded(url: str, index: Mapping[str, Members]) -> bytes:
         raise SourceError(f"{url}: a member's name is not UTF-8, which JSON cannot hold ({error})") from error
 
 
-CONFIG = "config.json"
-"""Name of the file that makes a folder a dataset."""
+CONFIG = "config.json"  # name of the file that makes a folder a dataset
 
-RESERVED = ("extensions", "metadata")
-"""Members of the configuration that are not folds."""
+RESERVED = ("extensions", "metadata")  # members of the configuration that are not folds
 
 
 def index_name(fold: str) -> str:

@@ -92,17 +92,11 @@ class MegatronFormat:
 
 @dataclass(frozen=True)
 class TokenShards:
-    """Megatron datasets of tokenized text, one for each key.
+    """Megatron datasets of tokenized text, one for each key."""
 
-    Attributes:
-        suffixes: Suffix of the dataset's name, by key.
-        dtype: Name of the tokens' dtype.
-        eod: Token that ends documents; None for no such token.
-    """
-
-    suffixes: Mapping[str, str]
-    dtype: str
-    eod: int | None
+    suffixes: Mapping[str, str]  # suffix of the dataset's name, by key
+    dtype: str  # name of the tokens' dtype
+    eod: int | None  # token that ends documents; None for no such token
 
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
         """Return the files of a dataset for each key.

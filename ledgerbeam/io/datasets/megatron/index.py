@@ -15,8 +15,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local, stat
 
-BLOCK = 1 << 20
-"""Number of sequences or documents that are processed together."""
+BLOCK = 1 << 20  # number of sequences or documents that are processed together
 
 _REMOTE_HEAD = 64 * 1024  # bytes of the first request; a small index is not larger
 _REQUEST = 8 * 1024 * 1024
@@ -26,17 +25,11 @@ Bytes: TypeAlias = bytes | memoryview
 
 
 class IndexRows(NamedTuple):
-    """Consecutive sequences as described by an index.
+    """Consecutive sequences as described by an index."""
 
-    Attributes:
-        lengths: Lengths in tokens, i32, shape `(n,)`.
-        pointers: Offsets in the `.bin` in bytes, i64, shape `(n,)`.
-        modes: Modes, i8, shape `(n,)`; None if the dataset has none.
-    """
-
-    lengths: NDArray[np.int32]
-    pointers: NDArray[np.int64]
-    modes: NDArray[np.int8] | None
+    lengths: NDArray[np.int32]  # lengths in tokens, i32, shape `(n,)`
+    pointers: NDArray[np.int64]  # offsets in the `.bin` in bytes, i64, shape `(n,)`
+    modes: NDArray[np.int8] | None  # modes, i8, shape `(n,)`; None if the dataset has none
 
     def part(self, start: int, stop: int) -> IndexRows:
         """Return the sequences `[start, stop)` of these."""
@@ -313,11 +306,9 @@ class MegatronIndex:
         self._reader.close()
 
 
-FEW = 256
-"""Below this number of sequences `MappedTokens.few` is faster than `many`."""
+FEW = 256  # below this number of sequences `MappedTokens.few` is faster than `many`
 
-Tokens: TypeAlias = "NDArray[Any]"
-"""Tokens of a sequence: shape `(length,)`, read-only."""
+Tokens: TypeAlias = "NDArray[Any]"  # tokens of a sequence: shape `(length,)`, read-only
 
 _BLOCK = 8 * 1024 * 1024
 _UNBOUNDED = 2**63 - 1

@@ -25,8 +25,7 @@ from ledgerbeam._base.lazy import DTypeLike, np
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.storage.urls import canonical_url
 
-HEAD_BYTES = 34
-"""Largest size of a header in bytes."""
+HEAD_BYTES = 34  # largest size of a header in bytes
 
 MODE_BYTES = 1
 

@@ -17,14 +17,12 @@ from ledgerbeam.io.datasets.megatron.layout import optimal_dtype
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 
-BYTES = "bytes"
-"""Name of the tokenizer that needs no file."""
+BYTES = "bytes"  # name of the tokenizer that needs no file
 
 EOD_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<eod>", "<EOD>", "<eos>", "</s>", "[EOS]")
 """Names of a token that ends documents, in the order in which they are tried."""
 
-TextTokens: TypeAlias = Sequence[int] | NDArray[Any]
-"""The tokens of one text."""
+TextTokens: TypeAlias = Sequence[int] | NDArray[Any]  # the tokens of one text
 
 SpecialTokens: TypeAlias = Literal["text", "token"]
 """Result for the name of a special token inside a text: tokens of ordinary text, or the special token."""

@@ -23,17 +23,11 @@ _STREAMED = 0xFFFFFFFF  # the sizes in the header of a WAV that was written to a
 
 @dataclass(frozen=True, slots=True)
 class AudioHeader:
-    """Properties of audio from the header of a payload.
+    """Properties of audio from the header of a payload."""
 
-    Attributes:
-        sampling_rate: Samples per second.
-        channels: Number of channels.
-        samples: Number of samples of each channel.
-    """
-
-    sampling_rate: int
-    channels: int
-    samples: int
+    sampling_rate: int  # samples per second
+    channels: int  # number of channels
+    samples: int  # number of samples of each channel
 
 
 def audio_header(data: bytes, extension: str) -> AudioHeader:

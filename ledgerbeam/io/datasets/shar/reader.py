@@ -42,11 +42,9 @@ from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.sample import Sample
 
-CUTS = "cuts"
-"""Name of the shards of cuts."""
+CUTS = "cuts"  # name of the shards of cuts
 
-FieldKind: TypeAlias = Literal["tar", "jsonl"]
-"""Kind of a field: payloads with a manifest each, or JSON values."""
+FieldKind: TypeAlias = Literal["tar", "jsonl"]  # kind of a field: payloads with a manifest each, or JSON values
 
 _MEMBERS = ("recording", "features")  # members of a cut; every other field is below `custom`
 _MANIFEST = "json"

@@ -73,8 +73,7 @@ def _payload(cut: Any, field: str, form: FieldForm, manifest: Any, place: str) -
     return values if shift is None else Frames(values, shift, manifest.temporal_dim)
 
 
-SHARD_SIZE = 1000
-"""Default number of cuts in a shard, as in lhotse."""
+SHARD_SIZE = 1000  # default number of cuts in a shard, as in lhotse
 
 _LEVEL = 6  # of gzip, the default of its command line
 

@@ -93,14 +93,10 @@ def write_dali_index(url: str, index: str | None = None, options: Options | None
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The files of a shard, as columns of equal length. Sample `i` has `[bounds[i], bounds[i + 1])`.
-
-    Attributes:
-        before: End of the file before each one in the shard, with padding.
-    """
+    """The files of a shard, as columns of equal length. Sample `i` has `[bounds[i], bounds[i + 1])`."""
 
     bounds: NDArray[np.int64]
-    before: NDArray[np.int64]
+    before: NDArray[np.int64]  # end of the file before each one in the shard, with padding
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
     extensions: list[str]

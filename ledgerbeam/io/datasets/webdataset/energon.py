@@ -144,8 +144,7 @@ def _sample_members(
 CRUDE: Mapping[str, Any] = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
 """The `dataset.yaml` of unchanged samples: a mapping of extension to bytes, for a `Cooker` to process."""
 
-VERSION = "7.4.1"
-"""Version of Energon that defines this layout; written to `.info.json`."""
+VERSION = "7.4.1"  # version of Energon that defines this layout; written to `.info.json`
 
 _FOLDER = ".nv-meta"
 

@@ -15,11 +15,9 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.io.tar.writer import TarWriter
 
-MAX_SAMPLES = 100_000
-"""Default number of samples in a shard, as in webdataset."""
+MAX_SAMPLES = 100_000  # default number of samples in a shard, as in webdataset
 
-MAX_BYTES = 3_000_000_000
-"""Default size in bytes after which a shard takes no more samples, as in webdataset."""
+MAX_BYTES = 3_000_000_000  # default size in bytes after which a shard takes no more samples, as in webdataset
 
 _NUMBER = re.compile(r"%(0\d+)?d")
 
