@@ -352,13 +352,7 @@ class WarcFormat(RecordFormat):
 
 
 def _content_end(data: bytes, start: int, base: int) -> int:
-    """Return the end of the content of the record at `start` of some bytes; -1 if its headers are not complete.
-
-    Args:
-        data: The bytes.
-        start: Offset of the record in the bytes.
-        base: Offset of the bytes, which is added to the result.
-    """
+    """Return the end of the content of the record at `start` of bytes at offset `base`; -1 if its headers end later."""
     if data[start : start + len(_MAGIC)] != _MAGIC[: len(data) - start]:
         raise ValueError(f"expected 'WARC/', found {data[start : start + 20]!r}")
     line = data.find(b"\n", start)

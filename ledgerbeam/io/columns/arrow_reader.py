@@ -36,10 +36,7 @@ _DEEPEST = 64
 
 
 class ArrowReader(GroupedRows):
-    """Random access to the rows of an Arrow IPC file, whose row groups are its record batches.
-
-    See `GroupedRows` for the arguments and methods.
-    """
+    """Random access to the rows of an Arrow IPC file, whose row groups are its record batches; see `GroupedRows`."""
 
     _known: list[tuple[int, bytes]]
     _blocks: list[Block]
@@ -207,14 +204,7 @@ class Batch(NamedTuple):
 
 
 def parse_footer(data: bytes) -> ArrowFooter:
-    """Return the positions of the dictionaries and the record batches.
-
-    Args:
-        data: The footer, without the bytes after it.
-
-    Raises:
-        ValueError: It is not valid.
-    """
+    """Return the positions of the messages in a footer, without the bytes after it. Raises ValueError."""
     try:
         root = _Table.root(data)
         dictionaries, batches = ([Block(*block) for block in root.structs(field, _BLOCK)] for field in (2, 3))
@@ -224,14 +214,7 @@ def parse_footer(data: bytes) -> ArrowFooter:
 
 
 def parse_batch(data: bytes) -> Batch:
-    """Parse the metadata of a record batch, or of a dictionary.
-
-    Args:
-        data: The metadata, with its length before it.
-
-    Raises:
-        ValueError: It is not valid.
-    """
+    """Parse the metadata of a record batch or a dictionary, with its length before it. Raises ValueError."""
     try:
         at = 8 if data[:4] == b"\xff\xff\xff\xff" else 4
         message = _Table.root(data[at:])
@@ -247,12 +230,7 @@ def parse_batch(data: bytes) -> Batch:
 
 
 def plain_sizes(batch: Batch, starts: list[bytes]) -> list[int]:
-    """Return the decompressed size of each buffer.
-
-    Args:
-        batch: The record batch.
-        starts: The first bytes of each buffer, at least 8; fewer of a shorter one.
-    """
+    """Return the decompressed size of each buffer, given its first 8 bytes, fewer of a shorter one."""
     if not batch.is_compressed:
         return [size for _, size in batch.buffers]
     found = []
@@ -263,11 +241,11 @@ def plain_sizes(batch: Batch, starts: list[bytes]) -> list[int]:
 
 
 def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
-    """Return the number of buffers of a column in a record batch.
+    """Return the number of buffers of a column in a record batch, and remove its numbers from `variadic`.
 
     Args:
         kind: The type of the column.
-        variadic: Numbers of data buffers of the next columns of views; those of this column are removed.
+        variadic: Numbers of data buffers of the next columns of views.
         depth: Depth of the type inside other types.
 
     Raises:

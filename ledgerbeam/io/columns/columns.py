@@ -35,12 +35,7 @@ def first_misfit(make: Callable[[Sequence[Any]], Any], values: Sequence[Any]) ->
 
 
 class _Json(TypedColumn):
-    """A column of JSON text.
-
-    Args:
-        kind: Its type.
-        writes_null: Whether None becomes the text `null`, since a null in the column stands for an absent key.
-    """
+    """A column of JSON text. None becomes the text `null` if a null in the column stands for an absent key."""
 
     def __init__(self, kind: pa.DataType, *, writes_null: bool) -> None:
         super().__init__(kind, "a JSON value")
@@ -78,13 +73,7 @@ _OF_JSON = frozenset({NONE, bool, int, float, str})
 
 
 class _Wrapped(TypedColumn):
-    """An extension type, by the column of its storage.
-
-    Args:
-        kind: The type.
-        storage: The column of its storage.
-        read: Converts a value of the type to one of the storage.
-    """
+    """An extension type, by the column of its storage; `read` converts a value of the type to one of the storage."""
 
     def __init__(self, kind: pa.DataType, storage: TypedColumn, read: Callable[[Any], Any]) -> None:
         super().__init__(kind, storage.expected)
@@ -201,10 +190,7 @@ class _Map(TypedColumn):
 class StructColumn(TypedColumn):
     """Objects whose keys are the names of fields.
 
-    Args:
-        fields: The fields.
-        exact: Whether a missing key is an error rather than a null, unless the field says otherwise.
-        kind: The struct type; None for a schema.
+    With `exact` a missing key is an error rather than a null, unless the field says otherwise.
     """
 
     def __init__(self, fields: Sequence[pa.Field], *, exact: bool, kind: pa.StructType | None = None) -> None:
@@ -224,11 +210,7 @@ class StructColumn(TypedColumn):
         return made.take(pa.array([None if value is None else next(places) for value in values], pa.int64()))
 
     def arrays(self, rows: Sequence[Any]) -> list[pa.Array | pa.ChunkedArray]:
-        """Return the columns of objects.
-
-        Raises:
-            MisfitError: A value does not fit.
-        """
+        """Return the columns of objects; raises MisfitError for a value that does not fit."""
         if not _DICTS.issuperset(map(type, rows)):
             rows = [_as_dict(self, row) for row in rows]
         arrays, found = [], 0
@@ -283,10 +265,6 @@ class _Required(TypedColumn):
 
 def column_of(field: pa.Field, *, exact: bool = False) -> TypedColumn:
     """Return the column that makes arrays of the type of a field.
-
-    Args:
-        field: The field.
-        exact: As in `StructColumn`, for the structs in it.
 
     Raises:
         UsageError: Python values cannot be converted to this type.

@@ -55,11 +55,7 @@ class Content(Protocol):
 
 
 class HeldBytes:
-    """A whole source in memory.
-
-    Args:
-        data: Its content.
-    """
+    """A whole source in memory."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -103,11 +99,7 @@ class PlacedFile(io.RawIOBase):
         self._blocks.insert(at, data)
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Fetch ranges in few requests, and hold them.
-
-        Args:
-            ranges: Start and end of each.
-        """
+        """Fetch ranges, each with start and end, in few requests, and hold them."""
         wanted: list[tuple[int, int]] = []
         for start, stop in sorted(ranges):
             if start >= stop:
@@ -181,15 +173,7 @@ class PlacedFile(io.RawIOBase):
 
 @contextmanager
 def damage_of(url: str, what: str) -> Iterator[None]:
-    """Translate every exception of pyarrow to an error of the source.
-
-    Args:
-        url: The source.
-        what: The part that was read, for the message.
-
-    Raises:
-        SourceError: For every exception that is not a LedgerbeamError.
-    """
+    """Translate every exception of pyarrow to a `SourceError`; `what` is the part that was read, for the message."""
     try:
         yield
     except LedgerbeamError:
@@ -216,12 +200,7 @@ def most_decoded(stored: int) -> int:
 
 
 class DecodedLimit:
-    """Adds up the decoded bytes of rows that are read at once.
-
-    Args:
-        place: The rows, for messages.
-        stored: Their bytes in the file.
-    """
+    """Adds up the decoded bytes of rows that are read at once; `stored` are their bytes in the file."""
 
     def __init__(self, place: str, stored: int) -> None:
         self._place = place
@@ -243,13 +222,7 @@ class DecodedLimit:
 
 
 def too_large(place: str, size: int, stored: int) -> str:
-    """Return the message for values that are too large to be decoded at once.
-
-    Args:
-        place: The file and the column.
-        size: Their decoded size in bytes, or as much of it as was counted.
-        stored: Their size in the file in bytes.
-    """
+    """Return the message for values that are too large; `size` may be only a part of their decoded size."""
     return (
         f"{place}: expected at most {most_decoded(stored):,} bytes when decoded from the {stored:,} bytes in the file, "
         f"found {size:,} or more; use a smaller --task-bytes, read the other columns (--columns), or write the file "

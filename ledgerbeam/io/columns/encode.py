@@ -18,14 +18,9 @@ MOST_BYTES = 2**31 - 1  # bytes of a column that certainly fit in one chunk; 32-
 
 
 def row_groups(table: pa.Table, size: int) -> Iterator[pa.Table]:
-    """Divide a table into row groups of equal numbers of rows, except the last, from the mean size of a row.
+    """Divide a table into row groups of equal numbers of rows, except the last, of about `size` bytes in memory.
 
-    Args:
-        table: The table.
-        size: Approximate size of a group in memory.
-
-    Yields:
-        The groups; a table without rows is one group.
+    A table without rows is one group.
     """
     rows = max(1, len(table) * size // max(1, table.nbytes))
     for start in range(0, max(1, len(table)), rows):
@@ -33,12 +28,7 @@ def row_groups(table: pa.Table, size: int) -> Iterator[pa.Table]:
 
 
 def encode_arrow(table: pa.Table, *, row_group_bytes: int) -> bytes:
-    """Return a table as an Arrow IPC file, with buffers compressed by Zstandard.
-
-    Args:
-        table: The table.
-        row_group_bytes: Approximate size of a record batch in memory; one row may be larger.
-    """
+    """Return a table as an Arrow IPC file, with buffers compressed by Zstandard."""
     data = io.BytesIO()
     with pa.ipc.new_file(data, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         # A file can have only one dictionary for each column.
@@ -51,11 +41,6 @@ def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) ->
     """Return a table as a Parquet file, compressed with Zstandard, with statistics and a page index.
 
     Nothing in it depends on the time, the machine or randomness. The footer names the version of pyarrow.
-
-    Args:
-        table: The table.
-        row_group_bytes: Approximate size of a row group in memory; one row may be larger.
-        page_bytes: Approximate size of a page before compression.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import
 
@@ -154,13 +139,10 @@ _LISTS = {pa.ListType: pa.list_, pa.LargeListType: pa.large_list}
 
 
 def as_table(frame: Any) -> pa.Table | None:
-    """Return a data frame as a table, without a copy if its library needs none.
+    """Return a data frame as a table, without a copy if its library needs none; None if it has no Arrow interface.
 
     An unnamed index of a pandas frame and the metadata of pandas are left out: they belong to the frame, not to its
     rows.
-
-    Returns:
-        The table; None if the object has no Arrow interface.
     """
     if isinstance(frame, pa.Table):
         return _without_views(frame)

@@ -25,17 +25,8 @@ class ColumnFiles:
     """Random access to the rows of several columnar files, which are numbered as one sequence.
 
     Picklable, safe to share between threads and to use after a fork. The footers are read concurrently at creation. A
-    pickled object keeps the numbers of rows, and opens a file again when a row of it is read.
-
-    Args:
-        urls: The files, at least one; they may have different formats.
-        columns: Names of the columns to read. Default: all.
-        options: Storage options.
-        cache_bytes: Limit of the decoded row groups in memory, for all files together.
-
-    Attributes:
-        held: The decoded row groups in memory.
-        files: The properties of the files at creation.
+    pickled object keeps the numbers of rows, and opens a file again when a row of it is read. The files may have
+    different formats. `cache_bytes` limits the decoded row groups in memory, for all files together.
 
     Raises:
         SourceError: A file is damaged, encrypted, or not of this format.
@@ -95,16 +86,10 @@ class ColumnFiles:
         return self.read_many([operator.index(number)])[0]
 
     def read_many(self, indices: Sequence[int] | NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Read records by number.
+        """Read records by number, in any order; negative ones count from the end.
 
         Row groups that are not in memory are read, each once. If `hold` was called, and no more than that many row
         groups are in use at a time, each is read once over all calls.
-
-        Args:
-            indices: Their numbers, in any order; negative ones count from the end.
-
-        Returns:
-            The records in the requested order.
 
         Raises:
             IndexError: A number is out of range.
@@ -166,11 +151,7 @@ def _format_of(url: str) -> ColumnFormat:
 
 
 def _turns(groups: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Divide numbers, given their row groups, into pieces with at most `most` different row groups.
-
-    Yields:
-        Start and end of each piece; one piece if `most` is 0.
-    """
+    """Yield start and end of pieces with at most `most` different row groups; one piece if `most` is 0."""
     if not most or len(np.unique(groups)) <= most:
         yield 0, len(groups)
         return

@@ -76,12 +76,9 @@ _SIMPLE = {
 def infer_schema(records: Iterable[Any], *, exact: bool = True) -> pa.Schema:
     """Return the schema of records (objects or any JSON values), or of tables.
 
-    If not all records are objects, the schema has one column: `text` if all are strings, else `value`.
-
-    Args:
-        records: The records, or `pyarrow.Table` and `RecordBatch`.
-        exact: Whether to distinguish a null from an absent key, so that the records can be restored exactly. If false,
-            both are nulls and the schema has no marks.
+    If not all records are objects, the schema has one column: `text` if all are strings, else `value`. With `exact` the
+    schema distinguishes a null from an absent key, so that the records can be restored exactly. Else both are nulls and
+    the schema has no marks.
 
     Raises:
         RecordError: There are no records, or their values have no common type.

@@ -31,13 +31,7 @@ _SHOWN = 60
 
 
 class MisfitError(Exception):
-    """A value that does not fit the type of its column.
-
-    Attributes:
-        path: Path of the value below the column.
-        expected: Description of the values of the type.
-        found: Description of the value.
-    """
+    """A value that does not fit the type of its column, with its path below the column."""
 
     def __init__(self, expected: str, found: str, path: str = "") -> None:
         super().__init__(path, expected, found)
@@ -55,12 +49,7 @@ class MisfitError(Exception):
 
 
 class TypedColumn(ABC):
-    """Makes arrays of one type.
-
-    Attributes:
-        type: The type.
-        expected: Description of its values, for messages.
-    """
+    """Makes arrays of one type; `expected` describes its values, for messages."""
 
     def __init__(self, kind: pa.DataType, expected: str) -> None:
         self.type = kind
@@ -94,11 +83,8 @@ def describe(value: Any) -> str:
 class _Leaf(TypedColumn):
     """A column of scalar values.
 
-    Args:
-        kind: The type.
-        expected: Description of the values, for messages.
-        accepted: Types of values that pyarrow converts exactly.
-        read: Converts another value to one of the `accepted` types, or raises ValueError or TypeError.
+    pyarrow converts values of the `accepted` types exactly. `read` converts another value to one of them, or raises
+    ValueError or TypeError.
     """
 
     def __init__(
@@ -290,10 +276,6 @@ def _refuse(value: Any) -> Any:
 
 def leaf_column(kind: pa.DataType, name: str) -> TypedColumn:
     """Return the column that makes arrays of a scalar type.
-
-    Args:
-        kind: The type.
-        name: Name of the field, for messages.
 
     Raises:
         UsageError: Python values cannot be converted to this type.

@@ -57,16 +57,9 @@ def has_prefixes(chunk: Chunk) -> bool:
 
 
 def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> DecodedChunk:
-    """Return the decoded size of a column of a row group.
+    """Return the decoded size of a column of a row group. Raises ValueError if the head of a page is not valid.
 
-    Args:
-        read: Reads the file.
-        chunk: The column in the row group.
-        leaf: The column.
-        enough: Values of a dictionary that certainly have at most this many bytes in all are not counted exactly.
-
-    Raises:
-        ValueError: The head of a page is not valid.
+    Values of a dictionary that certainly have at most `enough` bytes in all are not counted exactly.
     """
     size = in_dictionary = largest = 0
     dictionary: tuple[int, PageHead] | None = None
@@ -99,12 +92,7 @@ def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> De
 
 
 def dictionary_size(data: bytes | memoryview, chunk: Chunk) -> int:
-    """Return the bytes of the values of a column that are in a dictionary, at most.
-
-    Args:
-        data: The column up to its first page of data.
-        chunk: The column in the row group.
-    """
+    """Return the bytes of values in a dictionary, at most; `data` is the column up to its first page of data."""
     page = parse_page(bytes(data))
     if page is None or page.kind != DICTIONARY_PAGE:
         return chunk.values * chunk.plain_size
@@ -230,8 +218,7 @@ def _prefixed_size(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: Pa
 def _delta_sum(data: bytes, at: int) -> int | None:
     """Return the sum of numbers in the encoding DELTA_BINARY_PACKED; None if there are too many, or negative ones.
 
-    Raises:
-        IndexError: They are cut off.
+    Raises IndexError if they are cut off.
     """
     block, at = _varint(data, at)
     pieces, at = _varint(data, at)
@@ -332,14 +319,7 @@ class Footer(NamedTuple):
 
 
 def parse_footer(data: bytes) -> Footer:
-    """Parse a footer.
-
-    Args:
-        data: Its bytes, without the length and the magic that follow it.
-
-    Raises:
-        ValueError: They are not a footer.
-    """
+    """Parse a footer, without the length and the magic that follow it. Raises ValueError."""
     try:
         return _footer(_Fields(data))
     except (IndexError, RecursionError) as error:
@@ -347,17 +327,7 @@ def parse_footer(data: bytes) -> Footer:
 
 
 def parse_page(data: bytes) -> PageHead | None:
-    """Parse the head of a page.
-
-    Args:
-        data: Its first bytes, and any that follow.
-
-    Returns:
-        The head; None if it is longer than `data`.
-
-    Raises:
-        ValueError: It is not valid.
-    """
+    """Parse the head of a page; None if it is longer than `data`, which may be longer. Raises ValueError."""
     found = _Fields(data)
     try:
         kind, plain_size, size, counts = -1, 0, 0, (0, 0, 0, True)

@@ -35,10 +35,7 @@ MOST_FOOTER = 256 * 2**20  # largest size of a footer; a larger one is treated a
 
 
 def footer_bytes(content: Content, url: str) -> bytes:
-    """Read the footer of a file.
-
-    Returns:
-        The footer, with the bytes after it up to the end of the file.
+    """Read the footer of a file, with the bytes after it up to the end of the file.
 
     Raises:
         SourceError: The file is not a Parquet file, cut off, or encrypted.
@@ -93,12 +90,7 @@ _LIMITS = {"thrift_string_size_limit": 256 * 2**20, "thrift_container_size_limit
 
 
 class _Cursor:
-    """A position in a row group that is read from its beginning to its end.
-
-    Args:
-        group: The row group.
-        batches: Its rows, in batches.
-    """
+    """A position in a row group that is read in batches from its beginning to its end."""
 
     def __init__(self, group: int, batches: Iterator[pa.RecordBatch]) -> None:
         self.group = group

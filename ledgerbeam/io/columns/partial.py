@@ -27,11 +27,7 @@ class PartialTable:
 
     @classmethod
     def joined(cls, parts: Sequence[pa.Table | PartialTable]) -> pa.Table | PartialTable:
-        """Return tables and partial tables as one.
-
-        Raises:
-            SourceError: They have different columns.
-        """
+        """Return tables and partial tables as one; raises SourceError if they have different columns."""
         import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
 
         unreadable: dict[int, str] = {}

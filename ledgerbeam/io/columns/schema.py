@@ -67,10 +67,6 @@ class JobSchema:
     def from_json(cls, found: Any, where: str = "the schema") -> JobSchema:
         """Return the schemas of a JSON object of `as_json`.
 
-        Args:
-            found: The object.
-            where: Description of the object, for messages.
-
         Raises:
             UsageError: The object is not valid; the message names the place.
         """
@@ -89,15 +85,7 @@ class JobSchema:
 
     @classmethod
     def given(cls, data: bytes, where: str) -> JobSchema:
-        """Return the schemas in a file: JSON, or the schema of a Parquet or Arrow file.
-
-        Args:
-            data: Its content.
-            where: Its name, for messages.
-
-        Raises:
-            UsageError: It is not one of these.
-        """
+        """Return the schemas in a file: JSON, or the schema of a Parquet or Arrow file. Raises UsageError."""
         try:
             if data[:4] == b"PAR1":
                 import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import
@@ -188,13 +176,7 @@ def written_table(records: Any, schemas: JobSchema | pa.Schema | None) -> pa.Tab
 
 
 def common_schema(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema | None:
-    """Return the common schema of all sources.
-
-    Args:
-        schemas: The URL and the schema of each source.
-
-    Returns:
-        The schema; None if there are no sources.
+    """Return the common schema of all sources, given the URL and the schema of each; None if there are no sources.
 
     Raises:
         UsageError: Two sources differ; the message names them and the first different column.
@@ -267,11 +249,7 @@ def type_text(kind: pa.DataType) -> str:
 
 
 def schema_of(found: Any, where: str = "the schema") -> pa.Schema:
-    """Return the schema of a JSON form.
-
-    Args:
-        found: A JSON object of `schema_json`.
-        where: Description of the object, for messages.
+    """Return the schema of a JSON object of `schema_json`.
 
     Raises:
         UsageError: The object is not valid; the message names the place.

@@ -53,11 +53,7 @@ def table_of(records: Any, maker: TableMaker | None) -> pa.Table:
 
 
 class TableMaker:
-    """Makes tables of one schema.
-
-    Args:
-        schema: The schema.
-        exact: Whether a missing key is an error rather than a null, also if the schema does not say so.
+    """Makes tables of one schema. With `exact` a missing key is an error, also if the schema does not say so.
 
     Raises:
         UsageError: Records cannot be converted to it.
@@ -112,11 +108,7 @@ class TableMaker:
         return self._copied(record)
 
     def require(self, record: Any) -> None:
-        """Check that a record fits.
-
-        Raises:
-            RecordError: It does not.
-        """
+        """Check that a record fits; raises RecordError if not."""
         try:
             self._arrays([plain_value(record)])
         except MisfitError as error:

@@ -38,10 +38,7 @@ class Audio(NamedTuple):
 
 
 def as_audio(value: Any) -> Audio:
-    """Return audio with samples of shape (channels, samples). One channel may be given without its dimension.
-
-    Args:
-        value: An `Audio`, or a pair of samples and sampling rate.
+    """Return an `Audio`, or a pair of samples and rate, with samples of shape (channels, samples); also one channel.
 
     Raises:
         ValueError: The value is neither, its samples are not floats or int16, or samples or rate are missing.
@@ -64,10 +61,6 @@ def as_audio(value: Any) -> Audio:
 def encode_audio(audio: Audio, extension: str) -> bytes:
     """Return the bytes of an audio file with 16 bits per sample. Floats beyond -1 and 1 are clipped.
 
-    Args:
-        audio: A result of `as_audio`.
-        extension: One of `AUDIO_FORMATS`.
-
     Raises:
         UsageError: The format needs soundfile, which is not installed, or the format is unknown.
         ValueError: A sample is NaN or infinite, or the format cannot hold this rate or number of channels.
@@ -89,10 +82,7 @@ def encode_audio(audio: Audio, extension: str) -> bytes:
 
 
 def decode_audio(data: bytes) -> Audio:
-    """Decode the bytes of an audio file.
-
-    Returns:
-        Samples in float32 from -1 to 1.
+    """Decode the bytes of an audio file to samples in float32 from -1 to 1.
 
     Raises:
         UsageError: The format needs soundfile, which is not installed.

@@ -70,11 +70,7 @@ class Forest:
 
     @classmethod
     def decode(cls, data: bytes) -> Forest:
-        """Return an encoded forest.
-
-        Raises:
-            RecordError: The bytes are not a forest.
-        """
+        """Return an encoded forest; raises RecordError for other bytes."""
         head = _HEAD.unpack(data[: _HEAD.size]) if len(data) >= _HEAD.size else None
         if head is None or len(data) != _HEAD.size + head[1] + 16 * head[2] + head[3]:
             raise RecordError(f"expected a forest of pairs, found {len(data):,} other bytes")
@@ -124,15 +120,12 @@ def _decode_scores(data: bytes, start: int, ends: NDArray[np.int64]) -> NDArray[
 
 
 def file_nodes(urls: Sequence[bytes], files: NDArray[Any], numbers: Nodes) -> tuple[list[bytes], Nodes]:
-    """Return records as nodes.
+    """Return the files, ascending, and records as nodes.
 
     Args:
         urls: Files in any order, with repetitions.
         files: For each record the position of its file.
         numbers: Numbers of the records in their files.
-
-    Returns:
-        The files, ascending, and the nodes.
 
     Raises:
         UsageError: There are more files than a node can name.
@@ -178,11 +171,9 @@ def _first_positions(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 
 def join_forests(forests: Iterable[Forest], held: int = 1 << 22) -> Forest | None:
-    """Return one forest of many; None if there is no forest.
+    """Return one forest of many; None if there is no forest. They need not be in memory together.
 
-    Args:
-        forests: Any number of forests; they need not be in memory together.
-        held: Number of records that are collected, at least, before they are joined to the previous ones.
+    At least `held` records are collected before they are joined to the previous ones.
     """
     whole: Forest | None = None
     waiting: list[Forest] = []
@@ -223,10 +214,6 @@ def _scores_or_empty(scores: Scores, count: int) -> NDArray[np.object_]:
 
 
 def require_scipy() -> None:
-    """Check that SciPy is installed, which joins forests, without importing it.
-
-    Raises:
-        UsageError: SciPy is not installed.
-    """
+    """Check that SciPy is installed, which joins forests, without importing it. Raises UsageError."""
     if find_spec("scipy") is None:
         raise UsageError(f"near duplicates need SciPy: {install_command('near')}")

@@ -127,15 +127,9 @@ def encode_hashes(
     *,
     mark: bytes = NO_TASK,
 ) -> bytes:
-    """Return a run file.
+    """Return a run file of records, each with one hash or a row of hashes; see `encode_run`.
 
-    Args:
-        hashes: One hash for each record, or a row of hashes.
-        numbers: Numbers of the records, ascending.
-        payloads: The records; None if all are empty.
-        cuts: The cuts between buckets.
-        block_bytes: Approximate size of a block before compression.
-        mark: Mark of the task that writes the file.
+    `payloads` is None if all are empty.
     """
     return write_run(_SortedHashes(hashes, numbers, payloads), cuts, block_bytes, mark=mark)
 
@@ -196,21 +190,9 @@ def merged_hashes(
     *,
     held_rows: int,
 ) -> Iterator[HashRows]:
-    """Merge a part of a bucket.
+    """Merge a part of a bucket: yield its records in order, about `held_rows` at a time; see `merged`.
 
-    Args:
-        slices: The slices of all runs, in the order of the runs.
-        tables: The tables of the slices.
-        start: Start of the part; None for the start of the bucket.
-        stop: End of the part; None for the end of the bucket.
-        options: Storage options.
-        held_rows: Approximate number of records that are yielded together.
-
-    Yields:
-        The records in order, many at a time. Records with one hash may be divided.
-
-    Raises:
-        RunFileError: A run file is damaged; also the errors of reading it.
+    Records with one hash may be divided.
     """
     found = [_HashSlice(one, table) for one, table in zip(slices, tables, strict=True)]
     bounds: list[Bound] = []
@@ -232,17 +214,7 @@ def merged_hashes(
 def leading_hashes(
     slices: Sequence[SliceOf], tables: Sequence[BlockTable], keys: Sequence[bytes], options: Options | None
 ) -> HashRows:
-    """Return the leading records of some hashes, see `LEADING`.
-
-    Args:
-        slices: The slices of all runs, in the order of the runs.
-        tables: The tables of the slices.
-        keys: The hashes, ascending.
-        options: Storage options.
-
-    Raises:
-        RunFileError: A run file is damaged; also the errors of reading it.
-    """
+    """Return the leading records of some hashes, in ascending order; see `LEADING`. Errors as in `merged`."""
     parts: list[HashRows] = []
     for key in keys:
         wanted = []
@@ -291,11 +263,7 @@ class _HashSlice:
 
 
 def _decode_rows(block: BlockColumns, run: int, url: str) -> HashRows:
-    """Return the records of a block.
-
-    Raises:
-        RunFileError: A key has another length than a hash.
-    """
+    """Return the records of a block; raises RunFileError if a key has another length than a hash."""
     plain, numbers, key_ends, ends = block
     count = len(numbers)
     begin = RECORD_BYTES * count
@@ -356,11 +324,7 @@ class Edges(NamedTuple):
 
 
 class Pieces(Sequence[bytes]):
-    """Hashes as concatenated bytes.
-
-    Args:
-        data: The bytes of all hashes.
-    """
+    """Hashes as concatenated bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -422,12 +386,7 @@ def large_star(edges: Edges, count: int, own: NDArray[np.bool_]) -> tuple[Edges,
 def small_star(edges: Edges, count: int) -> Edges:
     """Connect a node and all its earlier neighbours with the least of them.
 
-    Args:
-        edges: All edges of a node and an earlier neighbour.
-        count: Number of nodes.
-
-    Returns:
-        Distinct edges of a node to an earlier one.
+    The result has distinct edges of a node to an earlier one.
     """
     least = _least(edges, count)
     others = edges.to != least[edges.of]

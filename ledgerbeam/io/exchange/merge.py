@@ -82,7 +82,7 @@ def read_tables(slices: Sequence[SliceOf], options: Options | None) -> list[Bloc
 def cut_slices(
     slices: Sequence[SliceOf], tables: Sequence[BlockTable], part_bytes: int, *, within_keys: bool, together: int = 0
 ) -> list[Bound]:
-    """Divide the order of a bucket into parts of about equal size. The result depends only on the tables.
+    """Return the start of each part of a bucket except the first. The result depends only on the tables.
 
     Args:
         slices: The slices of all runs.
@@ -90,9 +90,6 @@ def cut_slices(
         part_bytes: Size of the records of a part.
         within_keys: Whether a part may begin between records with the same key.
         together: Number of runs, from the first one, whose records with the same key stay together even then.
-
-    Returns:
-        The start of each part except the first.
     """
     blocks = sorted(
         (Bound(key, one.run, number), size)
@@ -130,7 +127,7 @@ def merged(
     *,
     held_bytes: int | None = None,
 ) -> Iterator[Merged]:
-    """Merge a part of a bucket.
+    """Merge a part of a bucket: yield its records in order, some at a time.
 
     Args:
         slices: The slices of all runs, in the order of the runs.
@@ -139,9 +136,6 @@ def merged(
         stop: End of the part; None for the end of the bucket.
         options: Storage options.
         held_bytes: Limit of bytes in memory. Default: `HELD_BYTES`.
-
-    Yields:
-        The records in order, some at a time.
 
     Raises:
         RunFileError: A run file is damaged; also the errors of `read_ranges`.

@@ -37,12 +37,8 @@ _FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 def key_fields(by: By, option: str = "by") -> tuple[str, ...]:
     """Return the names of the fields of a key; none for a function.
 
-    Args:
-        by: The key.
-        option: Name of the option, for the message.
-
     Raises:
-        UsageError: `by` has a name that is empty or no string.
+        UsageError: `by` has a name that is empty or no string; the message names the option.
     """
     if isinstance(by, str):
         fields: Iterable[str] = () if _FUNCTION.fullmatch(by) else by.split(",")
@@ -57,11 +53,7 @@ def key_fields(by: By, option: str = "by") -> tuple[str, ...]:
 
 
 def key_function(by: By, option: str = "by") -> str | Callable[[Any], Any]:
-    """Return the function of a key that names no fields. The arguments are the same as in `key_fields`.
-
-    Raises:
-        UsageError: `by` is neither a function nor a reference to a function.
-    """
+    """Return the function of a key that names no fields, or its reference. Raises UsageError for anything else."""
     if not callable(by) and not isinstance(by, str):
         raise UsageError(f"{option}: expected names of fields, found none")
     return by
@@ -111,11 +103,9 @@ class KeyOrder:
     nulls: Nulls = "last"  # position of null, in either direction
 
     def encode(self, key: Any) -> bytes:
-        """Return a key as bytes.
+        """Return a key as bytes: None, a bool, a number, text, bytes, a date or a time; or a tuple of them.
 
-        Args:
-            key: None, a bool, a number, text, bytes, a date or a time; or a tuple of them. Dates and times are encoded
-                as text in ISO 8601; a time with a zone is converted to UTC first.
+        Dates and times are encoded as text in ISO 8601; a time with a zone is converted to UTC first.
 
         Raises:
             RecordError: The key has another type; the message does not name the record.

@@ -150,13 +150,9 @@ def write_run(records: SortedRecords, cuts: Cuts, block_bytes: int = BLOCK_BYTES
 def encode_sorted(
     parts: Iterable[RunBlock], cuts: Cuts, block_bytes: int = BLOCK_BYTES, *, mark: bytes = NO_TASK
 ) -> tuple[bytes, int]:
-    """Return a run file of records that arrive sorted, and their number. Only the records of one bucket are in memory.
+    """Return a run file of records that arrive sorted, and their number; see `encode_run`.
 
-    Args:
-        parts: The records, some at a time.
-        cuts: The cuts between buckets, one less than buckets.
-        block_bytes: Approximate size of a block before compression.
-        mark: Mark of the task that writes the file.
+    Only the records of one bucket are in memory.
     """
     writer = _Writer(block_bytes)
     entries = np.zeros(len(cuts) + 1, ENTRY)
@@ -194,13 +190,9 @@ def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
 
 
 class _RecordLists:
-    """Records as lists of keys and payloads.
+    """Records as lists of sorted keys, their numbers, and payloads in any order, so that they need not be copied.
 
-    Args:
-        keys: Sorted keys.
-        numbers: Numbers of the records, in the order of the keys.
-        payloads: Payloads in any order, so that they need not be copied.
-        order: Position in `payloads` of each record.
+    `order` has the position in `payloads` of each record.
     """
 
     def __init__(
@@ -291,24 +283,12 @@ def tail_bytes(buckets: int) -> int:
 
 
 def task_mark(source_id: bytes, first: int) -> bytes:
-    """Return the mark of the run file that a task writes.
-
-    Args:
-        source_id: The ID of its source, which depends on the content of the source.
-        first: Number of the task's first record in the source.
-    """
+    """Return the mark of the run file that a task writes, from its source and its first record in the source."""
     return blake2b(b"%s%d" % (source_id, first), digest_size=16, person=b"lb.task").digest()
 
 
 def parse_footer(data: bytes, size: int, buckets: int, url: str, mark: bytes = NO_TASK) -> NDArray[np.void]:
-    """Return the entries of a run file.
-
-    Args:
-        data: The last `tail_bytes` of the file.
-        size: Size of the whole file.
-        buckets: Expected number of buckets.
-        url: The URL of the file, for messages.
-        mark: Mark of the task that has written the file.
+    """Return the entries of a run file, given its last `tail_bytes`.
 
     Raises:
         RunFileError: The file is damaged or no run file, has another number of buckets, or was written by another task.
@@ -345,16 +325,7 @@ class BlockTable:
 
 
 def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
-    """Return the table of a bucket.
-
-    Args:
-        data: The bytes of the table.
-        entry: The entry of the bucket, of type `ENTRY`.
-        url: The URL of the file, for messages.
-
-    Raises:
-        RunFileError: The table is damaged.
-    """
+    """Return the table of a bucket, given its entry, of type `ENTRY`; raises RunFileError if it is damaged."""
     count, first = int(entry["blocks"]), int(entry["start"]) + int(entry["table"])
     if _checksum(data) != entry["checksum"].tobytes():
         raise damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not match its checksum")
@@ -400,17 +371,7 @@ class BlockColumns(NamedTuple):
 
 
 def open_block(data: bytes, table: BlockTable, block: int, url: str) -> BlockColumns:
-    """Check and decompress a block.
-
-    Args:
-        data: The compressed bytes.
-        table: The table of its bucket.
-        block: Number of the block in the table.
-        url: The URL of the file, for messages.
-
-    Raises:
-        RunFileError: The block is damaged.
-    """
+    """Check and decompress a block, given its number in the table; raises RunFileError if it is damaged."""
     where = f"the block at byte {table.starts[block]:,}"
     if _checksum(data) != table.checksums[block]:
         raise damaged(url, f"{where} does not match its checksum")
@@ -461,11 +422,7 @@ _SIZE_BYTES = 4  # of the size of the list of a sample's members
 
 
 def payload_of(record: Any) -> bytes:
-    """Return a record as bytes.
-
-    Raises:
-        RecordError: JSON cannot hold the record.
-    """
+    """Return a record as bytes; raises RecordError if JSON cannot hold it."""
     if isinstance(record, Sample):
         return _encode_sample(record)
     value = json_value(record)
@@ -488,11 +445,7 @@ def are_json_text(firsts: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def record_of(payload: bytes) -> Any:
-    """Return the record of a payload: a sample, or a JSON value.
-
-    Raises:
-        RecordError: The payload is damaged.
-    """
+    """Return the record of a payload: a sample, or a JSON value. Raises RecordError if it is damaged."""
     try:
         if payload[0] == _SAMPLE:
             return _decode_sample(payload)
@@ -522,10 +475,7 @@ def _decode_sample(payload: bytes) -> Sample:
 
 
 def _json_name(name: str) -> Any:
-    """Return a key or an extension as a JSON value.
-
-    A name that is not UTF-8 becomes a list of its bytes in hexadecimal.
-    """
+    """Return a key or an extension as a JSON value; a list of hexadecimal bytes if the name is not UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -42,13 +42,7 @@ HELD_BYTES = 256 * 1024 * 1024  # limit of the bytes of entries in memory
 
 
 class SomeUrls(Sequence[str]):
-    """A span of a list of URLs, without a copy.
-
-    Args:
-        all: The list.
-        start: Position of the first URL.
-        stop: Position after the last URL.
-    """
+    """A span of a list of URLs, without a copy."""
 
     __slots__ = ("all", "start", "stop")
 
@@ -86,11 +80,7 @@ class RunFile(NamedTuple):
     mark: bytes = NO_TASK  # mark of the task that has written the file
 
     def url(self, folder: str) -> str:
-        """Return the URL of the file.
-
-        Args:
-            folder: The common folder.
-        """
+        """Return the URL of the file, given the common folder."""
         # The name of a source, and so of its run file, may begin with any character, also with `EARLIER`.
         if self.is_earlier and self.name.startswith(EARLIER):
             return self.name.removeprefix(EARLIER)
@@ -142,10 +132,7 @@ class RunLayout:
     def of_one(cls, runs: Sequence[RunFile], buckets: int, fan: int | None = None) -> Self:
         """Return the layout of run files that all have the same buckets.
 
-        Args:
-            runs: All run files, in order.
-            buckets: Number of buckets.
-            fan: Approximate number of run files that are merged into one; None if all are read together.
+        About `fan` run files are merged into one; with None all are read together.
         """
         return cls(runs, [_make_area(runs, range(len(runs)), range(buckets), fan)])
 
@@ -219,14 +206,7 @@ def _bounds(positions: range) -> tuple[int, int]:
 
 
 def _make_area(runs: Sequence[RunFile], some: range, buckets: range, fan: int | None) -> Area:
-    """Return an area; see `RunLayout.of_one`.
-
-    Args:
-        runs: All run files.
-        some: Positions of the run files in the area.
-        buckets: Positions of its buckets.
-        fan: Approximate number of run files that are merged into one; None if all are read together.
-    """
+    """Return the area of some of the run files and buckets; see `RunLayout.of_one`."""
     if fan is None:
         return Area(some, buckets, [(some.start, "")])
     groups = []
@@ -270,13 +250,7 @@ class SliceTables:
         return f"{self.folder}/{self.state}"
 
     def write(self, layout: RunLayout) -> list[BucketRow]:
-        """Read the footers of all run files, and write the slices of each bucket.
-
-        Args:
-            layout: The layout of the run files.
-
-        Returns:
-            The cells that are read together, in order.
+        """Read the footers of all run files, and write the slices of each bucket; return the cells, in order.
 
         Raises:
             RunFileError: A run file is damaged; also the errors of reading it.
@@ -307,11 +281,6 @@ class SliceTables:
 
     def slices(self, layout: RunLayout, name: str, version: str) -> list[SliceOf]:
         """Return the slices of a cell that have records, in the order of its runs. The runs count from 0 in the cell.
-
-        Args:
-            layout: The result of `layout`.
-            name: Name of the cell.
-            version: Expected version of the cell.
 
         Raises:
             RunFileError: The tables have changed since they were written.
@@ -388,14 +357,10 @@ def _group_sizes(fan: int) -> range:
 
 
 def neighbours(runs: Iterable[tuple[_Run, str]], fan: int) -> Iterator[list[_Run]]:
-    """Yield groups of neighbouring run files. Only the last group may be small.
+    """Yield groups of about `fan` neighbouring run files, given in order, each with its name. The last may be small.
 
     The names of run files decide where a group ends. So a run file that is added or removed changes only the groups
     around it.
-
-    Args:
-        runs: The run files, in order, each with its name.
-        fan: Approximate number of run files in a group.
     """
     sizes = _group_sizes(fan)
     group: list[_Run] = []
@@ -431,19 +396,9 @@ def slices_read(merges: Merges, runs: int, buckets: int, parts: int, sides: int 
 
 
 def plan_merges(runs: int, buckets: int, parts: int, most: int, sides: int = 1) -> Merges | None:
-    """Return the plan with the fewest merges in which no stage reads more slices than allowed.
+    """Return the plan with the fewest merges in which no stage reads more than `most` slices; None if there is none.
 
-    Of several such plans it is the one that reads the fewest slices in all.
-
-    Args:
-        runs: Number of run files that the first stage writes.
-        buckets: Number of buckets.
-        parts: Number of parts of all buckets together.
-        most: Number of slices that a stage may read.
-        sides: See `slices_read`.
-
-    Returns:
-        The merges; None if no number of merges suffices.
+    Of several such plans it is the one that reads the fewest slices in all. `slices_read` describes the arguments.
     """
     if runs * parts <= most:
         return NO_MERGES
@@ -521,11 +476,7 @@ class Partition:
         return [cuts[bucket - 1] for bucket in self.ranges(level)[1:-1]]
 
     def cuts(self) -> Cuts:
-        """Return the least key of each bucket except the first.
-
-        Raises:
-            LedgerDamagedError: The cuts cannot be decoded.
-        """
+        """Return the least key of each bucket except the first. Raises LedgerDamagedError."""
         if not self.sampled:
             return [(bucket * 2**64 // self.buckets).to_bytes(8, "big") for bucket in range(1, self.buckets)]
         try:

@@ -39,9 +39,8 @@ def split_stem(name: str) -> tuple[str, str]:
 def split_key(name: str) -> tuple[str, str] | None:
     """Split a name at the first dot of its base name: `a/b.seg.png` -> (`a/b`, `seg.png`).
 
-    Returns:
-        Key and extension, with its case; None for names that belong to no sample: hidden files, names without a dot,
-        and names whose first part is `__x__`.
+    The extension keeps its case. None for names that belong to no sample: hidden files, names without a dot, and names
+    whose first part is `__x__`.
     """
     length = _key_length(name)
     return (name[:length], name[length + 1 :]) if length else None
@@ -78,15 +77,14 @@ def are_pairs(names: Sequence[str]) -> bool:
 
 
 def name_sample(names: Sequence[str], group: Grouping) -> tuple[str, list[str | None]] | None:
-    """Return the key of a sample and the extensions of its members.
+    """Return the key of a sample and the extensions of its members, given their full names in order.
 
-    Args:
-        names: The full names of its members, in order.
-        group: With `auto`, two members of one stem are split at the last dot, all others at the first.
+    With `auto`, two members of one stem are split at the last dot, all others at the first. Except with `pairs`,
+    extensions are in lower case, as webdataset reads them.
 
     Returns:
         The key, and for each member its extension or None if it belongs to no sample. None if no member belongs to a
-        sample, or if their keys differ. Except with `pairs`, extensions are in lower case, as webdataset reads them.
+        sample, or if their keys differ.
     """
     if group == "pairs" or (group == "auto" and len(names) == 2):
         stems = [split_stem(name) for name in names]
@@ -110,10 +108,6 @@ def _one_key(parts: Sequence[tuple[str, str] | None], *, lower: bool) -> tuple[s
 def group_pairs(members: TarMembers, url: str) -> NDArray[np.intp]:
     """Return the number of the first member of each sample of a Shar archive: every other one.
 
-    Args:
-        members: The members of the archive.
-        url: The archive, for messages.
-
     Raises:
         ArchiveError: The number of members is odd.
     """
@@ -127,10 +121,6 @@ def group_pairs(members: TarMembers, url: str) -> NDArray[np.intp]:
 
 def group_key(members: TarMembers, url: str) -> NDArray[np.intp]:
     """Return the number of the first member of each WebDataset sample of an archive.
-
-    Args:
-        members: The members of the archive.
-        url: The archive, for messages.
 
     Raises:
         ArchiveError: A sample has an extension twice, or its members are not adjacent.
@@ -193,11 +183,6 @@ def group_members(members: TarMembers, url: str, group: Grouping) -> tuple[NDArr
     """Return the number of the first member of each sample of a whole archive, and whether the samples are pairs.
 
     A warning says how many hidden files were left out.
-
-    Args:
-        members: The members of the archive.
-        url: The archive, for messages.
-        group: How they form samples.
 
     Raises:
         ArchiveError: They cannot be grouped in this way, or with `auto` in two ways.

@@ -61,10 +61,9 @@ def checksum(block: bytes) -> int:
 
 
 def plain_file(block: bytes) -> tuple[int, bytes] | None:
-    """Parse the header of a file that is complete by itself, as nearly all are.
+    """Parse the header of a file that is complete by itself, as nearly all are: the size of its payload, its raw name.
 
-    Returns:
-        The size of its payload and its raw name; None for any other block, which `next_member` can parse.
+    None for any other block, which `next_member` can parse.
     """
     size, written = block[124:135], block[148:154]
     if block[156:157] != b"0" or block[345] or not size.isdigit() or not written.isdigit() or block[135] not in b"\0 ":
@@ -78,15 +77,12 @@ def plain_file(block: bytes) -> tuple[int, bytes] | None:
 
 
 def next_member(read: Callable[[int, int], bytes], position: int, url: str) -> Member | None:
-    """Parse the headers of the member at a position.
+    """Parse the headers of the member at a position; None at the end: a block of zeros, or no more bytes.
 
     Args:
         read: `read(start, size)` returns bytes of the archive, fewer at its end.
         position: 0, or the `end` of a member.
         url: The archive, for messages.
-
-    Returns:
-        The member; None at the end of the archive: a block of zeros, or no more bytes.
 
     Raises:
         ArchiveError: A header is truncated, has a wrong checksum or is invalid, or a global header has what belongs to
@@ -278,10 +274,7 @@ class PlainHeaderScan:
     def scan_file_headers(self, descriptor: int, position: int, peek: int) -> Run:
         """Scan the plain headers of a local file, from header to header.
 
-        Args:
-            descriptor: The open file.
-            position: Offset of the first header.
-            peek: Bytes of each read: 512, or `PEEK` if the next header is often within it.
+        `peek` are the bytes of each read: 512, or `PEEK` if the next header is often within it.
         """
         room = self._next_room()
         if native.compiled is None:

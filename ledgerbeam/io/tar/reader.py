@@ -32,13 +32,7 @@ _NEAR = 64 * 1024
 def build_tar_index(
     url: str, options: Options | None = None, group: Grouping = "auto", *, listed: FileInfo | None = None
 ) -> Offsets:
-    """Find the samples of a tar archive.
-
-    Args:
-        url: The archive, uncompressed.
-        options: Storage options.
-        group: How members form samples; see `grouping`.
-        listed: The listed properties of the source; see `RangeReader`.
+    """Find the samples of an uncompressed tar archive.
 
     Returns:
         The header offset of the first member of each sample, and a sentinel: `N + 1` in all, u64. `pairs`: equal to
@@ -61,31 +55,13 @@ def _offsets(members: TarMembers, url: str, group: Grouping) -> Offsets:
 
 
 def split_tar(data: bytes, url: str, *, group: Grouping = "auto") -> list[Sample]:
-    """Decode the samples of a whole archive in memory.
-
-    Args:
-        data: The archive.
-        url: Its name, for messages.
-        group: How members form samples.
-
-    Raises:
-        ArchiveError: As in `build_tar_index`.
-    """
+    """Decode the samples of a whole archive in memory; raises ArchiveError as `build_tar_index` does."""
     bounds = tar_bounds(data, url, group=group)
     return [take_sample(data, 0, start, stop, url=url, group=group).sample for start, stop in pairwise(bounds)]
 
 
 def tar_bounds(data: bytes, url: str, *, group: Grouping = "auto") -> list[int]:
-    """Return where the samples of a whole archive in memory begin, and where the last one ends.
-
-    Args:
-        data: The archive.
-        url: Its name, for messages.
-        group: How members form samples.
-
-    Raises:
-        ArchiveError: As in `build_tar_index`.
-    """
+    """Return where the samples of an archive in memory begin, and where the last one ends; see `split_tar`."""
     return list(map(int, _offsets(walk_bytes(data, url), url, group)))
 
 
@@ -216,9 +192,7 @@ class TarReader(IndexedRecords[Sample]):
     def _read_local(self, records: list[int], bounds: Offsets) -> Iterator[list[Sample]]:
         """Read samples of a local archive in pieces.
 
-        Args:
-            records: Their numbers.
-            bounds: Of each the offset of the one before (of the first sample its own), its own, and its end: `(n, 3)`.
+        A row of `bounds`, `(n, 3)`, has the offset of the sample before (of the first its own), its own, and its end.
         """
         place = 0
         while place < len(records):
@@ -322,11 +296,7 @@ class TarBlocks:
     record: int  # number of the first sample
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the samples.
-
-        Raises:
-            IndexMismatchError: A range is not one sample.
-        """
+        """Yield the samples; raises IndexMismatchError if a range is not one sample."""
         if self.bounds:
             yield from self.reader.take(self.data, self.base, self.previous, self.bounds, self.record)
 
@@ -354,13 +324,7 @@ _Read = Callable[[int, int], bytes]
 
 
 def members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[str, bool]]:
-    """Return the members between two offsets, from their headers.
-
-    Args:
-        read: `read(place, size)` returns bytes of the archive, fewer at its end.
-        start: Start of the first member.
-        stop: End of the last member.
-        url: The archive, for messages.
+    """Return the members between the start of the first and the end of the last, from their headers.
 
     Raises:
         ArchiveError: There are no headers, or no member ends at `stop`.

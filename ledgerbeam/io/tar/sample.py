@@ -71,11 +71,7 @@ def member_bytes(extension: str, value: Any) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return a value as JSON text.
-
-    Raises:
-        RecordError: It cannot be written as JSON.
-    """
+    """Return a value as JSON text; raises RecordError if it cannot be written as JSON."""
     try:
         return dumps(value)
     except TypeError as error:
@@ -154,16 +150,10 @@ class Taken(NamedTuple):
 
 
 def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, group: Grouping) -> Taken:
-    """Decode a sample from bytes of an archive.
+    """Decode a sample from bytes of an archive, which begin at its offset `base`.
 
-    Args:
-        data: Bytes of the archive.
-        base: Offset of `data` in the archive.
-        start: Offset of the first header of the sample in the archive.
-        stop: Its end: the first header of the next sample, or a sentinel. Zeros and a global header before it are
-            skipped; nothing after it is read.
-        url: The archive, for messages.
-        group: How the members are named.
+    Zeros and a global header before `stop`, the first header of the next sample or a sentinel, are skipped; nothing
+    after it is read.
 
     Raises:
         ArchiveError: There are no headers, a member ends after `stop`, or the members are not one sample.

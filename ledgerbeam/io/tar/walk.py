@@ -63,11 +63,7 @@ class HeaderSource(Protocol):
 
 
 class MemoryHeaders:
-    """An archive in memory.
-
-    Args:
-        data: Its bytes.
-    """
+    """An archive in memory."""
 
     def __init__(self, data: bytes) -> None:
         self.size = len(data)
@@ -87,12 +83,7 @@ class MemoryHeaders:
 
 
 class _StoredHeaders:
-    """An archive in a store.
-
-    Args:
-        reader: Its reader.
-        descriptor: The open file if it is local.
-    """
+    """An archive in a store; it has a descriptor if it is local."""
 
     def __init__(self, reader: RangeReader, descriptor: int | None) -> None:
         self.size = reader.size
@@ -181,15 +172,7 @@ class _Blocks:
 
 @contextlib.contextmanager
 def open_headers(url: str, options: Options | None, listed: FileInfo | None = None) -> Iterator[HeaderSource]:
-    """Open an archive for a walk.
-
-    Args:
-        url: The archive.
-        options: Storage options.
-        listed: The listed properties of the source; see `RangeReader`.
-
-    Yields:
-        The source of its headers.
+    """Open an archive for a walk: yield the source of its headers.
 
     Raises:
         ChangedSourceError: It changed since it was listed.
@@ -238,18 +221,10 @@ class TarMembers:
 
 
 def walk_tar(url: str, options: Options | None = None, listed: FileInfo | None = None) -> TarMembers:
-    """Find all members of an archive.
+    """Find all members of an uncompressed archive.
 
     Supports ustar, pax, GNU and old archives. The archive ends at the first block of zeros, or at the end of the file
     if a member ends there. Only zeros may follow, as far as it is padded. Payloads are not read, but must exist.
-
-    Args:
-        url: The archive, uncompressed.
-        options: Storage options.
-        listed: The listed properties of the source; see `RangeReader`.
-
-    Returns:
-        The members.
 
     Raises:
         ArchiveError: The archive is empty, truncated or damaged, or something follows its end, such as another archive;
@@ -262,22 +237,12 @@ def walk_tar(url: str, options: Options | None = None, listed: FileInfo | None =
 
 
 def walk_bytes(data: bytes, url: str) -> TarMembers:
-    """Find all members of an archive in memory; see `walk_tar`.
-
-    Args:
-        data: The archive.
-        url: Its name, for messages.
-    """
+    """Find all members of an archive in memory; see `walk_tar`."""
     return _Walk(MemoryHeaders(data), url).run()
 
 
 def walk_source(source: HeaderSource, url: str) -> TarMembers:
-    """Find all members of an archive from a source of its headers; see `walk_tar`.
-
-    Args:
-        source: The headers.
-        url: The archive, for messages.
-    """
+    """Find all members of an archive from a source of its headers; see `walk_tar`."""
     return _Walk(source, url).run()
 
 

@@ -29,7 +29,7 @@ _RECORD = 20 * BLOCK
 
 
 def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool = True) -> tuple[bytes, Offsets]:
-    """Encode samples as a whole archive.
+    """Return samples as a whole archive, and the `N + 1` offsets that `build_tar_index` would find in it.
 
     Members are named `<key>.<extension>`, in the order of the mapping, with mode 0644, owner 0 and time 0. Headers are
     ustar, with a pax header before members whose name is longer than 100 bytes or not ASCII. tarfile, webdataset and
@@ -40,9 +40,6 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool
         group: How a reader will group the members; samples that it would group differently are refused.
         pax: Whether names that need it get a pax header. If false, they are written to the ustar fields if they fit,
             where lhotse's indexed reader finds them.
-
-    Returns:
-        The archive, and the `N + 1` offsets that `build_tar_index` would find in it.
 
     Raises:
         RecordError: A sample has no members, a content is not bytes, or a key is empty, absolute, contains `..` or
@@ -109,11 +106,7 @@ class TarSamples(Sequence[Sample]):
 
 
 class TarBuilder:
-    """Encodes samples one after the other as an archive, without keeping them.
-
-    Args:
-        pax: See `encode_tar`.
-    """
+    """Encodes samples one after the other as an archive, without keeping them; see `encode_tar` for `pax`."""
 
     def __init__(self, *, pax: bool = True) -> None:
         self._pax = pax
@@ -145,10 +138,6 @@ class _Outline(NamedTuple):
 def encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
     """Encode one sample of an archive that is written sample by sample and grouped by key.
 
-    Args:
-        sample: A sample of at least one member; the contents are bytes.
-        number: Its number in the archive, for messages.
-
     Returns:
         Its members with their headers, and the offset of each member in these bytes.
 
@@ -169,11 +158,7 @@ def encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
 
 
 def encode_pair(sample: Sample, number: int = 0) -> bytes:
-    """Encode one sample of an archive of pairs that is written sample by sample, without pax headers where possible.
-
-    Args:
-        sample: A sample of two members; the contents are bytes.
-        number: Its number in the archive, for messages.
+    """Encode one sample, of two members, of an archive that is written by pairs, without pax headers where possible.
 
     Raises:
         RecordError: As in `encode_tar`, except that equal keys of neighbouring samples are not detected.
@@ -264,13 +249,7 @@ class TarWriter:
     Use it as a context manager. When its body ends, the archive appears, then the index; if the body raises, neither
     appears. The bytes equal those of `encode_tar`. Memory: one sample, and 8 bytes for each sample written.
 
-    Args:
-        url: The archive.
-        options: Storage options.
-        md5: Whether to compute the MD5 sum of the archive.
-
     Attributes:
-        url: The canonical URL.
         count: Number of samples so far.
         size: Bytes so far; at the end the size of the archive.
         md5: MD5 sum of the complete archive in hexadecimal, if requested.
@@ -309,13 +288,7 @@ class TarWriter:
         self._stack.__exit__(RuntimeError, error, None)  # so that `publish` removes the partial file
 
     def add(self, sample: Sample) -> list[int]:
-        """Write a sample.
-
-        Args:
-            sample: A sample of at least one member; the contents are bytes.
-
-        Returns:
-            The offset of the header of each member.
+        """Write a sample, and return the offset of the header of each member.
 
         Raises:
             RecordError: A sample that readers would group or name differently (see `encode_tar`), or with the key of

@@ -89,8 +89,7 @@ def decode_msgpack(data: bytes) -> Any:
 def encode_pickle(value: Any) -> bytes:
     """Pickle a value. The bytes do not depend on the order of sets, which changes with the hash seed of the process.
 
-    Raises:
-        RecursionError: A set has an element that contains the set.
+    Raises RecursionError if a set has an element that contains the set.
     """
     data = pickle.dumps(value)
     if not any(code in data for code in _SET_CODES):
@@ -117,11 +116,7 @@ def encode_mp4(value: Any) -> bytes:
 
 
 def decode_mp4(data: bytes) -> bytes:
-    """Return the bytes of a video unchanged, for a video decoder.
-
-    Raises:
-        ValueError: The bytes do not start like an MP4 file.
-    """
+    """Return the bytes of a video unchanged, for a video decoder; raises ValueError if they do not start like MP4."""
     if data[4:8] != b"ftyp":
         raise ValueError(f"expected the header of an MP4 file, found {data[:12]!r}")
     return data
@@ -239,14 +234,7 @@ class Codec:
 
 
 def encode_rle(array: NDArray[Any]) -> bytes:
-    """Encode an array.
-
-    Args:
-        array: A non-empty array of integers, of any shape.
-
-    Raises:
-        ValueError: The array is empty or has other values than integers.
-    """
+    """Encode a non-empty array of integers, of any shape; raises ValueError for any other."""
     array = np.asarray(array)
     if array.dtype.kind not in "iu" or not array.size:
         raise ValueError(f"expected an array of integers that is not empty, found {array.dtype} of shape {array.shape}")
@@ -315,14 +303,9 @@ def _array(data: bytes, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
 
 
 def encode_image(image: Any, name: str) -> bytes:
-    """Encode a `PIL.Image.Image` in the format of its file's name, or in its original format.
+    """Encode a `PIL.Image.Image`; its own format takes precedence over the extension: a JPEG stays a JPEG.
 
-    Args:
-        image: The image. Its own `format` takes precedence: a JPEG stays a JPEG under any extension.
-        name: Extension, such as `jpg`.
-
-    Raises:
-        ValueError: The value is not an image.
+    Raises ValueError if the value is not an image.
     """
     if not isinstance(image, _pillow().Image):
         raise ValueError(f"expected a PIL image or encoded bytes, found {type(image).__name__}")
@@ -333,11 +316,7 @@ def encode_image(image: Any, name: str) -> bytes:
 
 
 def decode_image(data: bytes) -> Any:
-    """Decode an image.
-
-    Returns:
-        A `PIL.Image.Image` with loaded pixels.
-    """
+    """Decode an image to a `PIL.Image.Image` with loaded pixels."""
     image = _pillow().open(io.BytesIO(data))
     image.load()
     return image
@@ -350,11 +329,7 @@ def image_format(extension: str) -> str | None:
 
 
 def _pillow() -> ModuleType:
-    """Import `PIL.Image`.
-
-    Raises:
-        UsageError: Pillow is not installed.
-    """
+    """Import `PIL.Image`; raises UsageError if Pillow is not installed."""
     try:
         from PIL import Image  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
@@ -397,10 +372,7 @@ class Segmentation:
         return target.getvalue()
 
     def decode(self, data: bytes) -> NDArray[Any]:
-        """Decode labels.
-
-        Returns:
-            Shape (height, width), in `dtype`.
+        """Decode labels of shape (height, width), in `dtype`.
 
         Raises:
             ValueError: The PNG has other channels, whose conversion would change labels, or claims more labels than its
@@ -532,12 +504,9 @@ def _codec_of(modality: str) -> Codec | None:
 
 
 def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Decoder:
-    """Find the decoder of a modality.
+    """Find the decoder of a modality such as `jpg` or `semantic.seg16`.
 
-    Args:
-        modality: A modality such as `jpg` or `semantic.seg16`.
-        override: A function, or the name of a codec; None for the codec of the modality's last part.
-        place: The dataset, for messages.
+    With the name of a codec, or a function, as `override` it is this one; else the codec of the modality's last part.
 
     Raises:
         UsageError: No codec is known, a package for it is not installed, or it would decode pickles without a request

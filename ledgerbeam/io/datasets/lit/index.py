@@ -56,17 +56,7 @@ class Selection:
 def load_members(
     root: str, fold: str, shards: Sequence[FileInfo], config: LitConfig, options: Options | None = None
 ) -> list[Members]:
-    """Read the index of a fold, or walk its shards if there is no index.
-
-    Args:
-        root: The dataset.
-        fold: Name of the fold.
-        shards: Shards of the fold.
-        config: Configuration of the dataset.
-        options: Storage options.
-
-    Returns:
-        The members of each shard.
+    """Read the members of each shard from the index of a fold, or walk its shards if there is no index.
 
     Raises:
         IndexMismatchError: The index is damaged, lists other shards or is older than one, or the number of samples
@@ -182,12 +172,6 @@ def _mismatch(url: str, what: str) -> IndexMismatchError:
 
 def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: Sequence[str], place: str) -> Selection:
     """Find the samples that have all of some modalities, in the order of the shards' names, then of offsets.
-
-    Args:
-        members: Members of each shard.
-        shards: The shards.
-        modalities: Modalities without leading dots.
-        place: The fold, for messages.
 
     Raises:
         IndexMismatchError: A shard is smaller than the index claims.

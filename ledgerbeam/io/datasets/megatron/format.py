@@ -99,11 +99,7 @@ class TokenShards:
     eod: int | None  # token that ends documents; None for no such token
 
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
-        """Return the files of a dataset for each key.
-
-        Args:
-            records: Records with a document, a list of sequences, for each key.
-        """
+        """Return the files of a dataset for each key; records have a document, a list of sequences, for each key."""
         return [
             file
             for key, suffix in self.suffixes.items()
@@ -144,13 +140,7 @@ class Document:
 
 
 class DocumentOffsets(IndexFile):
-    """The `.idx` of a Megatron dataset as an index of documents: the offset of each document in the `.bin`.
-
-    Args:
-        url: The `.bin`.
-        options: Storage options.
-        listed: The listed properties of the `.idx`; see `MegatronIndex`.
-    """
+    """The `.idx` of a Megatron dataset as an index of documents: the offset of each document in the `.bin`."""
 
     __slots__ = ("_index", "listed")
 
@@ -172,11 +162,7 @@ class DocumentOffsets(IndexFile):
         return self._index.layout.documents
 
     def load(self) -> Offsets:
-        """Read the offset of each document in bytes, and the end of the last one: u64, shape `(count + 1,)`.
-
-        Raises:
-            IndexMismatchError: An entry of the index is invalid.
-        """
+        """Read the offset of each document in bytes, and the end of the last one: u64, shape `(count + 1,)`."""
         end = stat(self.source, self.options).size
         self._index.load()
         self._index.check_all()

@@ -38,15 +38,7 @@ class IndexRows(NamedTuple):
 
 
 def stat_index(prefix: str, options: Options | None = None) -> FileInfo:
-    """Return the properties of the `.idx` of a dataset.
-
-    Args:
-        prefix: Prefix of the dataset, as `dataset_prefix` returns it.
-        options: Storage options.
-
-    Raises:
-        IndexNotFoundError: The `.idx` does not exist; also the StorageError of `stat`.
-    """
+    """Return the properties of the `.idx` of a dataset; raises IndexNotFoundError if it does not exist."""
     url = prefix + ".idx"
     try:
         return stat(url, options)
@@ -60,13 +52,8 @@ class MegatronIndex:
     """The `.idx` of a dataset. Data is read when it is needed.
 
     A local index is mapped, so processes share its memory. Of a remote index `load` reads everything, other methods
-    read only the parts that they need. It may be pickled, shared by threads and used after a fork.
-
-    Args:
-        prefix: Prefix of the names of the dataset's two files.
-        options: Storage options.
-        trailing: Whether data may follow the arrays, as Megatron allows.
-        listed: The listed properties of the `.idx`; see `RangeReader`.
+    read only the parts that they need. It may be pickled, shared by threads and used after a fork. With `trailing` data
+    may follow the arrays, as Megatron allows.
     """
 
     def __init__(
@@ -159,12 +146,7 @@ class MegatronIndex:
         )
 
     def rows(self, start: int, stop: int) -> IndexRows:
-        """Return the sequences `[start, stop)`. If a remote index is not loaded, only this part is read.
-
-        Args:
-            start: First sequence, `0 <= start`.
-            stop: End, exclusive, `start <= stop <= N`.
-        """
+        """Return the sequences `[start, stop)`. If a remote index is not loaded, only this part is read."""
         layout = self.layout
         arrays = [(layout.lengths_at, 4), (layout.pointers_at, 8), *[(layout.modes_at, 1)] * layout.modes]
         lengths, pointers, *modes = self._read([(at + width * start, at + width * stop) for at, width in arrays])
@@ -220,11 +202,7 @@ class MegatronIndex:
             raise self.mismatch(f"expected its sequences to fill bytes [0, {size}), found [{begin}, {end})")
 
     def check_documents_end(self) -> None:
-        """Check that the documents start at sequence 0 and end at N.
-
-        Raises:
-            IndexMismatchError: The documents start or end elsewhere.
-        """
+        """Check that the documents start at sequence 0 and end at N."""
         layout = self.layout
         if layout.fairseq:
             return
@@ -236,11 +214,7 @@ class MegatronIndex:
             )
 
     def check_all(self) -> None:
-        """Check every entry, a block at a time: lengths, pointers without gaps, documents in order.
-
-        Raises:
-            IndexMismatchError: An entry is invalid.
-        """
+        """Check every entry, a block at a time: lengths, pointers without gaps, documents in order."""
         layout = self.layout
         place = 0
         for start in range(0, layout.sequences, BLOCK):
@@ -251,16 +225,7 @@ class MegatronIndex:
             document = self.check_document_ends(ends, start, document)
 
     def check_rows(self, rows: IndexRows, first: int, place: int) -> int:
-        """Check that sequences follow each other without gaps.
-
-        Args:
-            rows: At least one sequence.
-            first: Number of the first sequence.
-            place: Expected offset of the first sequence in the `.bin`, in bytes.
-
-        Returns:
-            The end of the last sequence.
-        """
+        """Check that sequences have no gaps between them, from byte `place` on; return the end of the last one."""
         ends = place + np.cumsum(rows.lengths, dtype=np.int64) * self.layout.dtype.itemsize
         wrong = rows.lengths < 0
         wrong[0] |= rows.pointers[0] != place
@@ -275,16 +240,7 @@ class MegatronIndex:
         return int(ends[-1])
 
     def check_document_ends(self, ends: NDArray[np.int64], first: int, before: int) -> int:
-        """Check that documents end in order.
-
-        Args:
-            ends: Ends of at least one document.
-            first: Number of the first document.
-            before: End of the document before it.
-
-        Returns:
-            The end of the last document.
-        """
+        """Check that documents end in order, given the end of the one before; return the end of the last one."""
         wrong = np.diff(ends, prepend=before) < 0
         if wrong.any():
             at = int(wrong.argmax())
@@ -333,10 +289,6 @@ class TokenSource(Protocol):
 
 class MappedTokens:
     """A mapped local `.bin`. Arrays are views of it.
-
-    Args:
-        path: Canonical URL of the file.
-        dtype: Dtype of the tokens.
 
     Attributes:
         limit: Size in bytes.
@@ -389,12 +341,7 @@ class MappedTokens:
 class RangedTokens:
     """A `.bin` that is read by ranges. Consecutive sequences are read together, as views of one block.
 
-    Args:
-        url: The file.
-        dtype: Dtype of the tokens.
-        options: Storage options.
-        size: Size in bytes; requested for a local file, and not needed for a remote one.
-        listed: The listed properties; see `RangeReader`.
+    The size is requested for a local file, and not needed for a remote one.
     """
 
     def __init__(
@@ -437,16 +384,7 @@ def map_file(path: str) -> memoryview:
     """Map a whole local file for reading.
 
     The file is unmapped with its last view, so arrays never outlive their memory. Processes that map the same file
-    share its memory.
-
-    Args:
-        path: Canonical URL of the file.
-
-    Returns:
-        Its bytes, read-only.
-
-    Raises:
-        SourceNotFoundError: The file does not exist; also StorageError.
+    share its memory. Raises SourceNotFoundError; also StorageError.
     """
     with open_local(path) as descriptor:
         if os.fstat(descriptor).st_size == 0:

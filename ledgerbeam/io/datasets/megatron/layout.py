@@ -121,21 +121,16 @@ def optimal_dtype(vocabulary: int | None) -> np.dtype[Any]:
 def dataset_prefix(url: str) -> str:
     """Return the canonical prefix of the names of a dataset's two files.
 
-    Args:
-        url: The prefix, or the name of the `.bin` or of the `.idx`. If the prefix itself ends like this, the name of a
-            file.
+    The URL is the prefix, or the name of one of the files. A prefix that itself ends with `.bin` or `.idx` must be
+    given by the name of a file.
     """
     return canonical_url(url[:-4] if url.endswith((".bin", ".idx")) else url)
 
 
 def parse_layout(head: bytes, size: int, url: str, *, trailing: bool = False) -> Layout:
-    """Parse a header and check it against the size of the file.
+    """Parse a header, at most `HEAD_BYTES` of the index, and check it against the size of the file.
 
-    Args:
-        head: The first `HEAD_BYTES` bytes of the index, or all of a shorter one.
-        size: Size of the index in bytes.
-        url: The URL of the index, for messages.
-        trailing: Whether data may follow the arrays, as Megatron allows.
+    With `trailing` data may follow the arrays, as Megatron allows.
 
     Raises:
         IndexMismatchError: Another format or version, an unknown dtype, or counts that do not match the size.

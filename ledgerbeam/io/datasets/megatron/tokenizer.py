@@ -36,11 +36,7 @@ class Tokenizer(Protocol):
         """The highest token of any text, plus one."""
 
     def eod(self, name: str | None) -> int:
-        """Return the token that ends documents: the one with a name, or the first one of `EOD_NAMES`.
-
-        Raises:
-            UsageError: The tokenizer has no such token.
-        """
+        """Return the token that ends documents: one with a name, or the first of `EOD_NAMES`. Raises UsageError."""
 
     def encode(self, text: str) -> TextTokens:
         """Return the tokens of a text. No special tokens are added.
@@ -56,11 +52,7 @@ class ByteTokenizer:
     vocabulary = 256
 
     def eod(self, name: str | None) -> int:
-        """Return 256.
-
-        Raises:
-            UsageError: A name was given; bytes have no names.
-        """
+        """Return 256; raises UsageError if a name was given, since bytes have no names."""
         if name is not None:
             raise UsageError(f"--eod {name}: the tokens of 'bytes' have no names, its end of a document is 256")
         return 256
@@ -73,11 +65,7 @@ class ByteTokenizer:
 class FileTokenizer:
     """A tokenizer of the package `tokenizers`, without padding, truncation and special tokens around texts.
 
-    Args:
-        data: The content of a `tokenizer.json`.
-        url: The URL of the file, for messages.
-        special_tokens: Result for the names of special tokens inside texts.
-        eod: Token that ends documents, always treated as a special token; None for no such token.
+    `eod` is always treated as a special token.
 
     Raises:
         UsageError: The package is missing, the content is not a tokenizer, or the tokenizer uses random numbers.
@@ -163,10 +151,10 @@ def read_tokenizer(
     special_tokens: SpecialTokens = "text",
     eod: int | None = None,
 ) -> tuple[Tokenizer, str]:
-    """Read a tokenizer.
+    """Read a tokenizer: ``bytes``, or the URL of a ``tokenizer.json``.
 
     Args:
-        url: ``bytes``, or the URL of a ``tokenizer.json``.
+        url: The tokenizer.
         options: Storage options.
         checksum: Expected checksum of the file; None for any.
         special_tokens: Result for the names of special tokens inside texts.

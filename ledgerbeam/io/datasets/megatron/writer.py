@@ -34,11 +34,7 @@ _TYPECODES = {"|u1": "B", "|i1": "b", "<i2": "h", "<i4": "i", "<i8": "q", "<u2":
 
 
 class TokenEncoder:
-    """Converts tokens to one dtype. It refuses tokens that do not fit, where NumPy would wrap silently.
-
-    Args:
-        dtype: Dtype of the dataset.
-    """
+    """Converts tokens to one dtype. It refuses tokens that do not fit, where NumPy would wrap silently."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype
@@ -89,12 +85,7 @@ class TokenEncoder:
 
 
 class IndexWriter:
-    """Writes an index in blocks. Each array is written at its offset, so none is in memory.
-
-    Args:
-        file: An empty file that can seek.
-        layout: The layout of the complete index.
-    """
+    """Writes an index to an empty file in blocks. Each array is written at its offset, so none is in memory."""
 
     def __init__(self, file: BinaryIO, layout: Layout) -> None:
         self._file = file
@@ -111,12 +102,7 @@ class IndexWriter:
         self._entries += len(ends)
 
     def add_sequences(self, lengths: NDArray[np.int32], modes: NDArray[np.int8] | None = None) -> None:
-        """Add the next sequences.
-
-        Args:
-            lengths: Lengths in tokens.
-            modes: As many modes, if the layout has modes.
-        """
+        """Add the lengths in tokens of the next sequences, and their modes if the layout has modes."""
         layout, width = self._layout, self._layout.dtype.itemsize
         for start in range(0, len(lengths), BLOCK):
             part = lengths[start : start + BLOCK]
@@ -327,10 +313,6 @@ def write_megatron(
 def require_own(data: FileInfo, options: Options | None = None) -> None:
     """Check that a published `.bin` was not replaced while the `.idx` was published.
 
-    Args:
-        data: Properties of the `.bin` before the `.idx` was published.
-        options: Storage options.
-
     Raises:
         ChangedSourceError: The `.bin` was replaced: the `.idx` may be beside the `.bin` of another process.
         SourceNotFoundError: The `.bin` was removed.
@@ -448,10 +430,7 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
 def require_replaceable(output: str, size: int, options: Options | None = None) -> None:
     """Check that a dataset can be written: its files do not exist, or are files that a merge replaces.
 
-    Args:
-        output: Prefix of the dataset.
-        size: Bytes of the `.bin` to be written. A `.bin` of this size without `.idx` is the work of a killed merge.
-        options: Storage options.
+    A `.bin` of `size` bytes, those to be written, without an `.idx` is the work of a killed merge.
 
     Raises:
         UsageError: There is an `.idx` of another format, or a `.bin` of another size without a matching `.idx`.

@@ -120,25 +120,13 @@ def shard_field(url: str) -> tuple[str, str] | None:
 
 
 def require_shard(url: str) -> None:
-    """Check the name of a file of a shard.
-
-    Raises:
-        SourceNotFoundError: The file has another name.
-    """
+    """Check the name of a file of a shard; raises SourceNotFoundError."""
     if shard_field(url) is None:
         raise SourceNotFoundError(f"{url}: {_EXPECTED}, found a file of another name")
 
 
 def holds_shards(folder: str, options: Options | None = None) -> bool:
-    """Return whether a folder has cuts of a Shar dataset.
-
-    Args:
-        folder: A path or URL without wildcards; False for a file or a missing folder.
-        options: Storage options.
-
-    Raises:
-        StorageError: The folder cannot be listed.
-    """
+    """Return whether a folder, without wildcards, has cuts of a Shar dataset; False for a file or a missing folder."""
     url = canonical_url(folder).rstrip("/")
     if is_local(url) and not os.path.isdir(url):
         return False
@@ -150,14 +138,9 @@ def holds_shards(folder: str, options: Options | None = None) -> bool:
 
 
 def group_shards(urls: Iterable[str]) -> list[list[str]]:
-    """Group files by shard. Files with other names, such as indexes, are skipped.
+    """Group files by shard: its cuts, then its fields by name. Shards are in the order of the names of their cuts.
 
-    Args:
-        urls: All files, in any order. A plain file takes precedence over its compressed twin.
-
-    Returns:
-        The files of each shard, its cuts first, then its fields by name. Shards are in the order of the names of their
-        cuts.
+    Files with other names, such as indexes, are skipped. A plain file takes precedence over its compressed twin.
 
     Raises:
         SourceError: Files have no cuts, or a shard lacks a field that others of its folder have.
@@ -211,13 +194,7 @@ class FieldRecords(Protocol):
 
 
 class HeldRecords:
-    """Records of a compressed file, which is read as a whole.
-
-    Args:
-        url: The file.
-        kind: Its format.
-        records: Its records.
-    """
+    """Records of a compressed file, which is read as a whole."""
 
     def __init__(self, url: str, kind: OffsetFormat, records: list[RawRecord]) -> None:
         self.url = url
@@ -240,11 +217,7 @@ class HeldRecords:
 
 
 class SharSamples(NumberedRecords[Sample]):
-    """Random access to the cuts of one shard with their fields, as samples: see `cuts.cut_sample`.
-
-    Args:
-        cuts: The cuts of the shard.
-        fields: The fields of the shard by name.
+    """Random access to the cuts of one shard with their fields, as samples: see `cut_sample`.
 
     Raises:
         SourceError: A field has another number of records than there are cuts.
@@ -265,11 +238,7 @@ class SharSamples(NumberedRecords[Sample]):
         return len(self._cuts)
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        """Return the lines of the cuts of a span.
-
-        Raises:
-            SourceError: A line is blank.
-        """
+        """Return the lines of the cuts of a span; raises SourceError if a line is blank."""
         cuts = self._cuts.read_raw(start, stop)
         if len(cuts) != stop - start:
             raise SourceError(
@@ -327,19 +296,15 @@ def field_kinds(fields: Mapping[str, str]) -> dict[str, FieldKind]:
 
 
 def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Make a cut of a sample, in the form that `SharWriter` takes.
+    """Make a cut of a sample, in the form that `SharWriter` takes, given the extension of the member for each field.
 
     A member `json` with a cut (an object with a `type` such as `MonoCut`) is the cut. Otherwise a new cut has the
-    length of its first recording. Of the members that are not fields, `txt` becomes the supervision. Other members are
-    put under `custom` if they are text or JSON.
+    length of its first recording, and the key as ID. Of the members that are not fields, `txt` becomes the supervision.
+    Other members are put under `custom` if they are text or JSON.
 
     The manifest of a payload is a member of the sample: the payload's extension with its last part replaced by `json`
     (`x.wav`: `x.json`), or the field's name (`recording.json`). Otherwise it is made from the header of WAV, FLAC or
     npy.
-
-    Args:
-        sample: The sample; its key becomes the ID.
-        fields: For each field the extension of its member.
 
     Raises:
         RecordError: A payload has neither a manifest nor a header with length and rate, a member is neither a field nor
@@ -381,11 +346,8 @@ def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
 def cut_sample(cut: Mapping[str, Any], fields: Mapping[str, Any], place: str) -> Sample:
     """Make a sample of a cut. `sample_cut` converts it back, with fields such as `recording=recording.wav`.
 
-    Args:
-        cut: The cut without its fields; it becomes the member `json`.
-        fields: Values of its fields. A `Sample` of payload and manifest becomes members `recording.wav` and
-            `recording.json`, any other value a member `label.json`.
-        place: Location of the cut, for the error.
+    The cut without its fields becomes the member `json`. A field that is a `Sample` of payload and manifest becomes
+    members `recording.wav` and `recording.json`, any other value a member `label.json`.
 
     Raises:
         RecordError: The cut has no ID.

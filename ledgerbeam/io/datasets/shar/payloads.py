@@ -33,10 +33,6 @@ class AudioHeader:
 def audio_header(data: bytes, extension: str) -> AudioHeader:
     """Read the header of WAV (RIFF) or FLAC; the bytes decide which.
 
-    Args:
-        data: The whole payload.
-        extension: The extension, for messages.
-
     Raises:
         RecordError: The payload is neither, is damaged, or has no length.
     """
@@ -192,13 +188,10 @@ def with_payloads(cut: Mapping[str, Any], forms: Mapping[str, FieldForm], number
 
 
 def encode_payload(value: Any, form: FieldForm, name: str) -> Mapping[str, Any]:
-    """Return a payload under its extension, and its manifest under `json`.
+    """Return a payload under its extension, and its manifest under `json`; `name` is the ID of the cut.
 
-    Args:
-        value: For audio an `Audio`, a pair of samples and sampling rate, or the bytes of a WAV or FLAC file; for arrays
-            an array or `Frames`.
-        form: Form of the field.
-        name: ID of the cut.
+    Audio is an `Audio`, a pair of samples and sampling rate, or the bytes of a WAV or FLAC file; arrays are arrays or
+    `Frames`.
 
     Raises:
         ValueError: The value is something else.

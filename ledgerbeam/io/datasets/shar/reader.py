@@ -65,18 +65,11 @@ def check_fields(fields: Mapping[str, FieldKind], place: str) -> None:
 def split_cut(
     cut: Mapping[str, Any], fields: Mapping[str, FieldKind], number: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide a cut into the rows and pairs of its shards.
+    """Divide a cut, as `SharReader` returns it, into its row and, for each field, the pair or the row.
 
-    Args:
-        cut: A cut as `SharReader` returns it, with each field under its name. A `tar` field is a `Sample`, or a mapping
-            of the payload's extension to the payload and `json` to its manifest. A value of a `jsonl` field may also be
-            under `custom`. An absent field is missing.
-        fields: The fields and their kinds.
-        number: Number of the cut, for messages.
-
-    Returns:
-        The row of the cut, with the manifest of each payload in the place that lhotse gives it; and for each field the
-        pair or the row.
+    A `tar` field is a `Sample`, or a mapping of the payload's extension to the payload and `json` to its manifest. A
+    value of a `jsonl` field may also be under `custom`. An absent field is missing. The row of the cut has the manifest
+    of each payload in the place that lhotse gives it.
 
     Raises:
         RecordError: The cut has no ID, an ID that lhotse could not match with names of members, or a value that does
@@ -368,14 +361,7 @@ class SharReader(NumberedRecords[dict[str, Any]]):
 
 
 def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any], url: str, number: int) -> None:
-    """Put the value of a field into its cut, if the field has one.
-
-    Args:
-        cut: The cut.
-        field: Name of the field.
-        record: The record of the field's shard with the number of the cut.
-        url: The shard, for the error.
-        number: Number of the record, for the error.
+    """Put the value of a field into its cut, if it has the field; `record` has the number of the cut in its shard.
 
     Raises:
         RecordError: The record belongs to another cut, or the cut or the record is damaged.
@@ -407,16 +393,15 @@ _SUFFIX = re.compile(r"\.(jsonl|tar)\b")
 def stream_shar(
     shards: Mapping[str, Sequence[str]], options: Options | None = None, listed: Mapping[str, FileInfo] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Read the cuts of a Shar dataset with their fields. Memory: a block and a record of each field.
+    """Read the cuts of a Shar dataset with their fields, as `SharReader` returns them, in order.
+
+    Memory: a block and a record of each field.
 
     Args:
         shards: The shards of each field, `cuts` among them, as `find_shar` returns them. A shard may be a pipe: for
             cuts a command that prints JSONL, for a field a command that names a file in the format of its output.
         options: Storage options.
         listed: The listed properties of the shards by URL; see `RangeReader`. Default: shards are not compared.
-
-    Yields:
-        The cuts in order, as `SharReader` returns them.
 
     Raises:
         ChangedSourceError: A shard differs from its listed properties.

@@ -36,11 +36,6 @@ def cut_mapping(cut: Any, forms: Mapping[str, FieldForm], number: int) -> Any:
 
     Audio and arrays of its fields are limited to the cut, so the cut starts at 0, as lhotse writes it.
 
-    Args:
-        cut: A mapping, or a cut of lhotse.
-        forms: The form of each field.
-        number: Number of the cut, for messages.
-
     Raises:
         RecordError: The cut has another type, or a field has no values for it.
     """

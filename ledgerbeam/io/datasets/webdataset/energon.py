@@ -58,14 +58,9 @@ class _Digest(Protocol):
 def publish_sample_table(
     url: str, root: str, counts: Mapping[str, int], options: Options | None, digest: _Digest
 ) -> None:
-    """Walk the shards and publish the table of their samples.
+    """Walk the shards and publish the table of their samples; the digest is updated with its content.
 
-    Args:
-        url: URL of the table.
-        root: The folder of the shards.
-        counts: Number of samples of each shard by name; the order numbers the shards.
-        options: Storage options.
-        digest: Hash that is updated with the content of the table.
+    `counts` has the number of samples of each shard by name; the order numbers the shards.
 
     Raises:
         RecordError: Two samples have the same key, or a name is not UTF-8.

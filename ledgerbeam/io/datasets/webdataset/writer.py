@@ -131,15 +131,7 @@ class ShardWriter:
 
 
 def sample_of(sample: Sample | Mapping[str, Any], place: str) -> Sample:
-    """Return a sample unchanged, or make one from a mapping with `__key__`.
-
-    Args:
-        sample: The same as in `ShardWriter.write`.
-        place: Name of the target, for messages.
-
-    Raises:
-        RecordError: There is no key.
-    """
+    """Return a sample unchanged, or make one from a mapping with `__key__`; raises RecordError without a key."""
     if isinstance(sample, Sample):
         return sample
     key = sample.get("__key__") if isinstance(sample, Mapping) else None
@@ -156,9 +148,6 @@ def collapse_names(names: Iterable[str]) -> list[str]:
 
     `expand_braces` of the results, concatenated, returns the list again, in its order. The ranges are the same as in
     Energon 7.4.1.
-
-    Args:
-        names: Names without braces.
     """
     found: list[str] = []
     run: list[list[str]] = []
@@ -229,10 +218,6 @@ class Shard:
 
 def filled(shards: Iterable[ShardLike], root: str) -> Iterator[ShardLike]:
     """Return the shards that have samples. Other readers refuse shards without samples.
-
-    Args:
-        shards: Shards in any order.
-        root: Root of the dataset, for messages.
 
     Raises:
         UsageError: A name is empty, absolute, a URL or a duplicate, or leaves the root.
