@@ -1,4 +1,4 @@
-"""The parts that the tasks of a job have written, as one Megatron dataset for each key."""
+"""Merging the parts that tasks have written into one Megatron dataset for each key."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from ledgerbeam.pipelines.outputs.recorded import forget_lost
 from ledgerbeam.pipelines.outputs.removal import remove_below
 from ledgerbeam.pipelines.outputs.stamp import OutputStamp
 
-PARTS_SUFFIX = ".parts"
-"""What follows a dataset's prefix in the name of the folder of its parts."""
+PARTS_SUFFIX = ".parts"  # the folder of the parts is PREFIX.parts
 
 _DATA, _INDEX = ".bin", ".idx"
 _NOTE = "merged"
@@ -38,16 +37,16 @@ _NOTE = "merged"
 
 @dataclass(frozen=True)
 class MergedDataset:
-    """A dataset that was merged.
+    """A merged dataset.
 
     Attributes:
-        prefix: What the names of its two files begin with.
-        dtype: Name of the tokens' dtype.
-        documents: How many there are.
-        empty_documents: How many of them have no sequence.
-        sequences: How many there are.
-        tokens: How many there are.
-        parts: Of how many parts it was made.
+        prefix: Common prefix of the names of its two files.
+        dtype: Name of the dtype of the tokens.
+        documents: Number of documents.
+        empty_documents: Number of documents without a sequence.
+        sequences: Number of sequences.
+        tokens: Number of tokens.
+        parts: Number of parts.
     """
 
     prefix: str
@@ -61,13 +60,13 @@ class MergedDataset:
 
 @dataclass(frozen=True)
 class MergedParts(DatasetParts):
-    """The datasets that the shards of a job, their parts, are merged into: a `Product`."""
+    """The datasets into which the shards of a job, the parts, are merged. A `Product`."""
 
     name: ClassVar[str] = "datasets"
 
     @property
     def replaces_shards(self) -> bool:
-        """True: the parts are not needed once they are merged."""
+        """True: the parts are not needed after the merge."""
         return True
 
     def place(self, job: JobSpec) -> str:  # noqa: ARG002 - the parts lie elsewhere
@@ -79,16 +78,16 @@ class MergedParts(DatasetParts):
         return [f"{self.prefix}{suffix}{ending}" for suffix in self.suffixes for ending in (_DATA, _INDEX)]
 
     def check(self, page: Page, job: JobSpec) -> None:
-        """Accept every page: parts of any names can be merged."""
+        """Accept every page: parts with any names can be merged."""
 
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
-        """Return whether the parts of a complete job are merged, and the datasets are there."""
+        """Return whether the parts of a complete job are merged and the datasets exist."""
         return _Parts(self, job, store).merged() is not None
 
     def make(
         self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
     ) -> list[dict[str, Any]]:
-        """Merge the parts of a complete job unless that is done; parts that are missing are written again first."""
+        """Merge the parts of a complete job, if they are not merged yet. Missing parts are first written again."""
         parts = _Parts(self, job, store)
         datasets = parts.merged()
         if datasets is None:
@@ -99,7 +98,7 @@ class MergedParts(DatasetParts):
             try:
                 datasets = parts.merge()
             except LedgerbeamError:
-                # Another launcher of the job may have merged them, and dropped the parts, while this one did.
+                # Another launcher of the job may have merged and removed the parts meanwhile.
                 found = parts.merged()
                 if found is None:
                     raise
@@ -114,14 +113,14 @@ class MergedParts(DatasetParts):
         return [asdict(dataset) for dataset in datasets]
 
     def not_made(self, job: JobSpec) -> str:  # noqa: ARG002 - the prefix says enough
-        """Return a warning that nothing was merged since tasks have failed."""
+        """Return a warning that nothing was merged because tasks failed."""
         return f"{self.prefix}: not merged, since documents are missing; what was there before stays"
 
 
 class _Parts:
-    """The parts of a job whose sources are all complete, in the order of its dataset manifest.
+    """The parts of a complete job, in the order of its dataset manifest.
 
-    What was merged last is noted beside the ledger, so that parts that were merged and dropped need not be there.
+    A note beside the ledger describes the last merge. With it, merged parts may be removed.
     """
 
     def __init__(self, product: MergedParts, job: JobSpec, store: LedgerStore) -> None:
@@ -134,7 +133,7 @@ class _Parts:
         self._note = OutputStamp(job.work_folder, _NOTE, manifest.fingerprint, self._shards, self._options)
 
     def merged(self) -> list[MergedDataset] | None:
-        """Return the datasets if they are these very parts, merged, and of the size they had; else None."""
+        """Return the datasets if they were merged from these parts and their files have the noted sizes; else None."""
         note = self._note.read()
         try:
             found = None if note is None else [MergedDataset(**facts) for facts in note["datasets"]]
@@ -143,12 +142,12 @@ class _Parts:
         return None if found is not None and self._were_rewritten() else found
 
     def _were_rewritten(self) -> bool:
-        """Return whether parts were written again since they were merged: another file may have been in their place.
+        """Return whether valid parts were written after the merge, which may have read other files in their place.
 
-        If one of them is now such a file, what was merged before is all that is right.
+        If one of these parts is not valid now, the merged datasets are the only good copy.
         """
         made = stat_many(self._product.files(), self._options)
-        there = set(self._folder.names(""))  # one request where all were dropped
+        there = set(self._folder.names(""))  # one request if all were removed
         shards = [shard for shard in self._shards if shard.name in there]
         parts = ask_each(self._part, [f"{self._folder.url}/{shard.name}" for shard in shards])
         later = [
@@ -161,14 +160,14 @@ class _Parts:
     def _part(self, url: str) -> FileInfo | None:
         try:
             return stat(url, self._options)
-        except SourceNotFoundError:  # another launcher drops them
+        except SourceNotFoundError:  # another launcher removes them
             return None
 
     def merge(self) -> list[MergedDataset]:
-        """Merge the parts; the parts stay.
+        """Merge the parts, and keep them.
 
         Raises:
-            LedgerbeamError: If a part does not read, or the result cannot be written.
+            LedgerbeamError: A part cannot be read, or the result cannot be written.
         """
         if self._note.begin():  # a merge was killed
             remove_stale_temporaries(os.path.dirname(self._product.prefix))
@@ -185,7 +184,7 @@ class _Parts:
         return datasets
 
     def drop(self) -> None:
-        """Remove the parts, once they are merged."""
+        """Remove the merged parts."""
         there = set(self._folder.names(""))
         names = {name for shard in self._shards for name in (shard.name, shard.index) if name is not None}
         remove_below(self._folder.url, sorted(names & there), self._options, ledger=self._store.url, prune=True)
@@ -221,13 +220,13 @@ class _Parts:
 
 @dataclass(frozen=True)
 class NotedDataset:
-    """A dataset that was merged, as it was then.
+    """The note about a merged dataset.
 
     Attributes:
-        prefix: What the names of its two files begin with.
-        parts: What its ``.bin`` is made of, in order.
-        index_size: Bytes of its ``.idx``.
-        index_checksum: Of the content of that, see `identity`.
+        prefix: Common prefix of the names of its two files.
+        parts: The parts of its ``.bin``, in order.
+        index_size: Size of its ``.idx``, in bytes.
+        index_checksum: Checksum of its ``.idx``, see `identity`.
     """
 
     prefix: str
@@ -237,24 +236,24 @@ class NotedDataset:
 
     @property
     def size(self) -> int:
-        """Bytes of the ``.bin``."""
+        """Size of the ``.bin``, in bytes."""
         return sum(part.size for part in self.parts)
 
     def spans(self) -> Iterator[tuple[OutputShard, tuple[int, int]]]:
-        """Yield each part with its first byte in the ``.bin``, and the one behind it."""
+        """Yield each part with the start and the end of its bytes in the ``.bin``."""
         ends = accumulate((part.size for part in self.parts), initial=0)
         yield from zip(self.parts, pairwise(ends), strict=True)
 
 
 def noted_datasets(store: LedgerStore, options: Options) -> list[NotedDataset]:
-    """Return what a job has merged of the very parts that it has: nothing while it is not complete.
+    """Return the datasets that were merged from the present parts of a job; none if the job is not complete.
 
     Args:
-        store: The job's ledger.
+        store: Ledger of the job.
         options: Storage options.
 
     Raises:
-        LedgerError: The ledger changes meanwhile; also StorageError.
+        LedgerError: The ledger changed meanwhile; also StorageError.
     """
     work = work_folder_of(store.url)
     if not store.status()["complete"] or f"{_NOTE}.json" not in ObjectFolder(work, options).names(""):
@@ -269,16 +268,12 @@ def noted_datasets(store: LedgerStore, options: Options) -> list[NotedDataset]:
             NotedDataset(prefix, parts[suffix], sizes[prefix + _INDEX], indexes[prefix])
             for prefix, suffix in suffixes.items()
         ]
-    except (KeyError, TypeError, AttributeError, LedgerError):  # not merged of these, or not what was noted here
+    except (KeyError, TypeError, AttributeError, LedgerError):  # another note, or datasets of other parts
         return []
 
 
 def suffixes_of(store: LedgerStore) -> list[str]:
-    """Return what the names of the datasets end with that a job writes parts of; one of no suffix unless it says so.
-
-    Args:
-        store: The job's ledger.
-    """
+    """Return the suffixes of the names of a job's datasets; one empty suffix if the job records none."""
     job = store.job()
     found = None if job is None else job.parameters.get("suffixes")
     return [str(suffix) for suffix in found] if isinstance(found, list) else [""]
@@ -287,18 +282,18 @@ def suffixes_of(store: LedgerStore) -> list[str]:
 def parts_by_dataset(
     shards: Sequence[OutputShard], suffixes: Sequence[str], *, ledger: str
 ) -> dict[str, Sequence[OutputShard]]:
-    """Return the parts of each dataset of a job, by what its name ends with, in the order of the manifest.
+    """Return the parts of each dataset of a job, by the suffix of its name, in the order of the manifest.
 
-    Each task has written a part of every dataset, and the manifest has those of a task by name. So their place says
-    which is which, whatever the names of the sources and of the keys are.
+    Each task writes one part of every dataset, and the manifest sorts the parts of a task by name. So the position of a
+    part determines its dataset, whatever the names of sources and keys are.
 
     Args:
-        shards: Of the dataset manifest.
-        suffixes: What the names of the datasets end with.
+        shards: Shards of the dataset manifest.
+        suffixes: Suffixes of the names of the datasets.
         ledger: URL of the job's ledger, for messages.
 
     Raises:
-        LedgerError: These are not the parts of such datasets.
+        LedgerError: The shards are not parts of these datasets.
     """
     by_name = sorted(suffixes, key=lambda suffix: suffix + _DATA)
     parts = {suffix: shards[place :: len(by_name)] for place, suffix in enumerate(by_name)}
@@ -306,8 +301,8 @@ def parts_by_dataset(
         other = next((shard.name for shard in found if not shard.name.endswith(suffix + _DATA)), None)
         if other is not None:
             raise LedgerError(
-                f"ledger {ledger}: expected that each task has written a part {suffix}{_DATA}, found {other}; run the "
-                "job anew with another --ledger and --output"
+                f"ledger {ledger}: expected a part {suffix}{_DATA} from each task, found {other}; run the job again "
+                "with another --ledger and --output"
             )
     return parts
 

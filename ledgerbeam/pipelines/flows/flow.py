@@ -1,4 +1,4 @@
-"""A flow: steps that read what earlier ones have written, from a TOML file or built in Python."""
+"""Flows: steps that read the outputs of earlier steps. A flow comes from a TOML file or is built in Python."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from ledgerbeam.pipelines.flows.step import (
     PreparedStep,
     Upstream,
     check_defaults,
+    errors_at,
     read_step,
-    said_of,
 )
 from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
 from ledgerbeam.sources.listing import RecordedOutputs
@@ -42,12 +42,11 @@ from ledgerbeam.sources.listing import RecordedOutputs
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _KEYS = ("root", "steps", DEFAULTS)
 
-OUTPUT, LEDGER = "output", "ledger"
-"""Below the folder of a step in the root: the folders of its outputs and of its ledger."""
+OUTPUT, LEDGER = "output", "ledger"  # folders below ROOT/STEP
 
 
 class Flow:
-    """Steps that read what earlier ones have written.
+    """Steps that read the outputs of earlier steps.
 
         flow = Flow("flow", {
             "clean": {"map": squeeze_spaces, "sources": ["texts/*.jsonl"], "to": "jsonl"},
@@ -56,25 +55,25 @@ class Flow:
         print(flow.plan())
         flow.run().raise_for_failures()
 
-    Paths are relative to the folder of the file, or to the working folder.
+    Relative paths start at the folder of the file, or at the working folder.
 
     Args:
-        root: URL or folder; the ledger of each step lies in ``ROOT/STEP/ledger``, what it writes in
-            ``ROOT/STEP/output`` unless it names another ``output``.
-        steps: Of each step by its name: its command (``map``, ``convert``, ``tokenize``, ``split``, ``sort``,
-            ``shuffle``, ``repartition``, ``group``, ``join`` or ``dedup``) with its main argument, or True; ``sources``
-            or ``from``; and the options of the command as its Python call has them.
-        defaults: Options of all steps whose commands take them.
-        title: What messages call the flow.
-        folder: That relative paths are below; None for the working folder.
+        root: Folder or URL. The ledger of a step is ``ROOT/STEP/ledger``. Its outputs are in ``ROOT/STEP/output``,
+            unless the step has the option ``output``.
+        steps: A table for each step, by name. Its keys are the command (``map``, ``convert``, ``tokenize``, ``split``,
+            ``sort``, ``shuffle``, ``repartition``, ``group``, ``join`` or ``dedup``) with its main argument or True;
+            ``sources`` or ``from``; and options of the Python call of that name.
+        defaults: Options for all steps whose commands have them.
+        title: Name of the flow in messages.
+        folder: Start of relative paths; None for the working folder.
 
     Attributes:
         root: Canonical URL.
-        steps: The steps by name, each behind those that it reads.
-        title: What messages call the flow.
+        steps: The steps by name, each after the steps that it reads.
+        title: Name of the flow in messages.
 
     Raises:
-        UsageError: The steps cannot mean anything together; the message names the step and the key.
+        UsageError: A value is invalid, or steps contradict each other. The message names the step and the key.
     """
 
     def __init__(
@@ -111,13 +110,14 @@ class Flow:
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
-        """Return the flow that a TOML file describes.
+        """Read a flow from a TOML file.
 
         Args:
-            path: Of the file, or its URL.
+            path: Path or URL of the file.
 
         Raises:
-            UsageError: It is no flow; the message names the file, the step and the key. Also the errors of reading it.
+            UsageError: The file is not a valid flow. The message names the file, the step and the key.
+            SourceError: The file cannot be read; also StorageError.
         """
         shown = os.fspath(path)
         refuse_secrets(shown, "a flow")
@@ -137,14 +137,14 @@ class Flow:
         return cls(found["root"], found["steps"], defaults=found.get(DEFAULTS), title=shown, folder=folder)
 
     def _below(self, path: str) -> str:
-        """Return a path or URL of the flow that no longer depends on the folder."""
+        """Return a path of the flow as an absolute path; URLs stay."""
         return path if "://" in path or os.path.isabs(path) else f"{self._folder}/{path}"
 
     def __repr__(self) -> str:
         return f"<Flow {self.title}: {', '.join(self.steps)}>"
 
     def plan(self, *steps: str) -> FlowPlan:
-        """Return what a run would do and why; see `ledgerbeam.plan_flow`."""
+        """Return the work of the next run; see `ledgerbeam.plan_flow`."""
         return plan_flow(self, *steps)
 
     def run(self, *steps: str, **options: Unpack[FlowOptions]) -> FlowRun:
@@ -152,10 +152,10 @@ class Flow:
         return run_flow(self, *steps, **options)
 
     def needed(self, names: Iterable[str]) -> list[str]:
-        """Return some steps and all that they read, in order; all steps if none are named.
+        """Return the names of steps and of all steps that they read, in order. Without names, return all.
 
         Raises:
-            UsageError: There is no such step.
+            UsageError: A name is unknown.
         """
         wanted = {*names}
         for name in wanted - self.steps.keys():
@@ -166,21 +166,19 @@ class Flow:
         return [name for name in self.steps if not wanted or name in wanted]
 
     def prepared(self, names: Iterable[str], how: FlowRunOptions, **more: Any) -> list[PreparedStep]:
-        """Return steps with the calls that they ask for, in order; nothing is done.
-
-        All steps are checked, whichever are wanted.
+        """Check all steps, and return the needed ones with their calls, in order. Nothing runs.
 
         Args:
-            names: Of the steps; those that they read come along.
-            how: How they are to be run.
-            more: Given to every call.
+            names: Names of steps. The steps that they read are included.
+            how: Options of the run.
+            more: More options for each call.
 
         Raises:
-            LedgerbeamError: A value cannot mean anything; the message names the step.
+            LedgerbeamError: A value is invalid. The message names the step.
         """
         found: dict[str, PreparedStep] = {}
         for name, step in self.steps.items():
-            with said_of(step.place):
+            with errors_at(step.place):
                 found[name] = self._prepared(step, found, {**how.given(), **more})
         self._check_places(found)
         return [found[name] for name in self.needed(names)]
@@ -203,7 +201,7 @@ class Flow:
         return PreparedStep(step, replace(call, how=replace(call.how, withdraws=True)), reads)
 
     def _check_places(self, found: Mapping[str, PreparedStep]) -> None:
-        """Refuse steps that write to one place, or read what another one writes without saying so."""
+        """Refuse steps with a common folder, and patterns that match outputs of another step."""
         written = [place for step in found.values() for place in _places(step)]
         above: list[_Written] = []  # each folder lies in the one before it
         for place in sorted(written, key=lambda place: place.folder):
@@ -243,17 +241,17 @@ _RUN = CallSpec("run_flow", "", FlowOptions, (_FLOW, FLOW_ARGUMENTS[1]), is_job=
 def run_flow(flow: Flow | str | PathLike[str], *steps: str, **options: Unpack[FlowOptions]) -> FlowRun:
     """Bring the outputs of all steps of a flow up to date.
 
-    Only what follows from a change is done: sources that are new or changed, steps whose function or options have
-    changed, outputs that are missing. Outputs of sources that are gone are removed. The same call resumes after any
-    crash.
+    A run processes new and changed sources, steps with a changed function or changed options, and sources whose outputs
+    are missing. It removes the outputs of sources that are gone. After a crash, the same call resumes the run.
 
     Returns:
         The run, with the `Result` of each step.
 
     Raises:
-        FlowInterrupt: Ctrl-C ended the run; its state is saved, and the same call resumes it. Its attribute ``run`` has
-            what was done.
-        LedgerbeamError: A step is invalid, or it ended early: then after all other steps that do not need it.
+        FlowInterrupt: Ctrl-C ended the run. Its state is saved, and the same call resumes it. The attribute ``run`` has
+            the results so far.
+        LedgerbeamError: A step is invalid, or ended with an error. In the second case all steps that do not need its
+            outputs have run.
     """
     values, console = begin(_RUN, (flow, steps), options)
     how = FlowRunOptions(**{name: getattr(values, name) for name in _RUN.rows if name != "progress"})
@@ -266,27 +264,27 @@ def run_flow(flow: Flow | str | PathLike[str], *steps: str, **options: Unpack[Fl
 
 @interruptible
 def plan_flow(flow: Flow | str | PathLike[str], *steps: str) -> FlowPlan:
-    """Find out what a run of a flow would do, and why. Nothing is written.
+    """Return the work of the next run of a flow, with reasons. Nothing is written.
 
     Args:
         flow: The flow, or its file.
-        steps: Names of steps; those that they read come along. None for all.
+        steps: Names of steps. The steps that they read are included. Without names, all steps.
 
     Returns:
-        Of each step how many sources would run, by reason: ``new``, ``changed``, ``upstream`` (an earlier step would
-        write, or has written, what they are), ``code`` or ``options`` (those of the step are others), ``failed``,
-        ``open`` (begun and not finished), ``lost`` (outputs of them are gone); how many are complete, and how many
-        withdrawn.
+        For each step the number of sources to process, by reason: ``new``, ``changed``, ``upstream`` (an earlier step
+        has written the source, or will write it), ``code`` (the function changed), ``options`` (options changed),
+        ``failed``, ``open`` (started and not complete), ``lost`` (an output is missing). Also the numbers of complete
+        and of withdrawn sources.
 
     Raises:
-        LedgerbeamError: A step cannot mean anything, or its sources cannot be listed; the message names the step.
+        LedgerbeamError: A step is invalid, or its sources cannot be listed. The message names the step.
     """
     found = as_flow(flow)
     return forecast(found.title, found.prepared(steps, FlowRunOptions()))
 
 
 def as_flow(flow: Flow | str | PathLike[str]) -> Flow:
-    """Return a flow that may be given by its file."""
+    """Return the flow; a path is read as its file."""
     return flow if isinstance(flow, Flow) else Flow.from_file(flow)
 
 
@@ -297,10 +295,10 @@ def _table(value: object, key: str, place: Place) -> Mapping[str, Any]:
 
 
 def _ordered(steps: Mapping[str, FlowStep]) -> Iterator[str]:
-    """Yield the names of steps, each behind those that it reads, else as they stand."""
+    """Yield the names of steps in the given order, except that each step comes after the steps that it reads."""
     done: set[str] = set()
     for name in steps:
-        path = {name: iter(steps[name].upstream)}  # each step of it reads the next one
+        path = {name: iter(steps[name].upstream)}  # each step reads the next one
         while path:
             last = next(reversed(path))
             one = next((one for one in path[last] if one.step not in done), None)
@@ -335,12 +333,12 @@ def _outputs(call: PreparedCall, one: Upstream) -> RecordedOutputs:
 
 
 class _Written(NamedTuple):
-    """A folder in which a step writes.
+    """An output or ledger folder of a step.
 
     Attributes:
         step: The step.
-        key: The key of the folder.
-        shown: The folder, as messages show it.
+        key: `OUTPUT` or `LEDGER`.
+        shown: The folder in messages.
         folder: Its canonical URL, with a slash at the end.
     """
 
@@ -360,7 +358,7 @@ def _as_folder(url: str) -> str:
 
 
 def _may_match(pattern: Pattern, folder: str) -> bool:
-    """Return whether a pattern may match a file in a folder, or below it."""
+    """Return whether a pattern can match a file below a folder."""
     base = _as_folder(pattern.base)
     if base.startswith(folder):
         return True

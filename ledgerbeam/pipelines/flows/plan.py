@@ -1,4 +1,4 @@
-"""What a run of a flow would do, step by step and why, found out by reading alone."""
+"""The plan of a flow: the work of the next run, by step and by reason. Making it writes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.identity import content_version
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.flows.step import PreparedStep, said_of
+from ledgerbeam.pipelines.flows.step import PreparedStep, errors_at
 from ledgerbeam.pipelines.jobs.listing import listed_pages, listed_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.recorded import lost_sources
@@ -25,30 +25,29 @@ from ledgerbeam.sources.kind import BUCKET_SCHEME
 from ledgerbeam.sources.listing import RecordedOutputs, is_output, outputs_pages
 
 REASONS = ("new", "changed", "upstream", "code", "options", "failed", "open", "lost")
-"""Why a source runs."""
+"""Reasons to process a source."""
 
-PENDING = ""
-"""The version of an output that a run would write again: nobody knows its content yet."""
+PENDING = ""  # version of an output that a run will write; its content is not known yet
 
 _CODE = re.compile(r"(?:\S+ )??(?:function|module|code|captured value|watched file)(?: [^:]*)?: (?:was |changed)")
 
 
 @dataclass
 class StepPlan:
-    """What a run would do in one step.
+    """The work of the next run in one step.
 
     Attributes:
-        name: Of the step.
+        name: Name of the step.
         command: Its command.
         ledger: URL of its ledger.
-        output: Where its outputs lie.
-        reasons: How many sources would run, by the reasons of `REASONS`.
-        complete: How many sources are complete, and stay so.
-        withdrawn: How many sources are gone, whose outputs would go, too.
-        is_estimate: Whether earlier steps decide how many there are: then it is about so many, and outputs that are
-            written again with the same content start nothing.
-        differences: In what the step differs from what its ledger holds; see `Job.differences`.
-        is_finished: Whether its last run has done all that there was.
+        output: URL of its output folder.
+        reasons: Number of sources to process, by reason; see `REASONS`.
+        complete: Number of sources that are complete and stay complete.
+        withdrawn: Number of sources that are gone. The run removes their outputs.
+        is_estimate: Whether the numbers depend on outputs that earlier steps have not written yet. Outputs that are
+            written again with the same content cause no work, so the numbers can be smaller.
+        differences: Differences from the job in the ledger; see `Job.differences`.
+        is_finished: Whether the last run left no work.
     """
 
     name: str
@@ -64,7 +63,7 @@ class StepPlan:
 
     @property
     def sources(self) -> int:
-        """How many sources would run."""
+        """Number of sources to process."""
         return sum(self.reasons.values())
 
     @property
@@ -73,7 +72,7 @@ class StepPlan:
         return not self.sources and not self.withdrawn and self.is_finished
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
+        """Return the plan as a JSON object."""
         return {
             "step": self.name,
             "command": self.command,
@@ -90,7 +89,7 @@ class StepPlan:
         }
 
     def line(self) -> str:
-        """Return it as a line."""
+        """Return the plan as one line of text."""
         if self.is_complete:
             return f"{self.name}: nothing to do, {count(self.complete, 'source')} complete"
         if not self.sources and not self.withdrawn:
@@ -104,11 +103,11 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class FlowPlan:
-    """What a run of a flow would do.
+    """The work of the next run of a flow.
 
     Attributes:
-        flow: What messages call the flow.
-        steps: Of each step, in order.
+        flow: Name of the flow in messages.
+        steps: The plan of each step, in order.
     """
 
     flow: str
@@ -120,7 +119,7 @@ class FlowPlan:
         return all(step.is_complete for step in self.steps.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
+        """Return the plan as a JSON object."""
         return {
             "flow": self.flow,
             "complete": self.is_complete,
@@ -128,7 +127,7 @@ class FlowPlan:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield it as lines for people."""
+        """Yield the plan as lines of text."""
         for step in self.steps.values():
             yield printable(without_secrets(step.line()))
             yield from (f"  changed: {printable(without_secrets(line))}" for line in step.differences)
@@ -138,26 +137,26 @@ class FlowPlan:
 
 
 def forecast(title: str, steps: Iterable[PreparedStep]) -> FlowPlan:
-    """Return what a run of steps would do, and why. Nothing is written.
+    """Plan the next run of steps. Nothing is written.
 
     Args:
         title: Name of the flow in messages.
-        steps: The steps, each after those that it reads.
+        steps: The steps, each after the steps that it reads.
 
     Raises:
-        LedgerbeamError: The sources of a step cannot be listed; the message names the step.
+        LedgerbeamError: The sources of a step cannot be listed. The message names the step.
     """
     found: dict[str, _Forecast] = {}
     for step in steps:
-        with said_of(step.step.place):
+        with errors_at(step.step.place):
             found[step.name] = _Forecast(step, found)
     return FlowPlan(title, {name: one.plan for name, one in found.items()})
 
 
 def job_changes(call: PreparedCall) -> list[str]:
-    """Return in what the jobs of a call differ from those that their ledgers hold, a line for each value.
+    """Return the differences between the jobs of a call and the jobs in their ledgers, one line for each value.
 
-    What is decided as a job begins is left out.
+    Values that a job decides when it begins are not compared.
     """
     lines: dict[str, None] = {}
     for job in call.stages():
@@ -178,15 +177,15 @@ def _store_of(job: JobSpec) -> LedgerStore | None:
 
 
 class _Forecast:
-    """What becomes of the sources of a step, and of its outputs, which are the sources of later ones.
+    """A forecast for the sources of a step, and for its outputs, which are sources of later steps.
 
     Args:
         step: The step.
-        before: Of the steps before it.
+        before: The forecasts of the steps before it.
 
     Attributes:
-        plan: What a run would do.
-        fresh: About how many outputs there would be of sources that are not known yet.
+        plan: The work of the next run.
+        fresh: Estimated number of outputs of new sources.
     """
 
     def __init__(self, step: PreparedStep, before: Mapping[str, _Forecast]) -> None:
@@ -206,8 +205,8 @@ class _Forecast:
         if not is_single:
             self._spread(status)
         if not is_single and call.command != "dedup" and self._store is not None and self._store.output_count():
-            self.fresh = 0  # new sources go to buckets that are there
-        # What is made of all sources is made again if one of them runs.
+            self.fresh = 0  # records of new sources go into existing buckets
+        # Outputs that depend on all sources are written again if one source is processed.
         self._is_made_again = not is_single and bool(self.plan.sources or self.plan.withdrawn)
 
     def _lost_sources(self) -> set[bytes]:
@@ -216,7 +215,7 @@ class _Forecast:
         return lost_sources(job, store) if is_asked and store is not None else set()
 
     def _read(self, reader: JobSpec) -> KnownSources:
-        """Count what becomes of the sources of a job that reads them."""
+        """Count the sources of a job, by reason."""
         store = _store_of(reader)
         known = KnownSources(store)
         for sources in listed_sources(reader, self._pages(reader)):
@@ -227,7 +226,7 @@ class _Forecast:
             self.plan.reasons["upstream"] += fresh
             self.fresh += fresh
             self.plan.is_estimate |= fresh > 0
-        # What was gone in the last listing, too, is withdrawn already, once its outputs are.
+        # A source that was already gone in the last listing is withdrawn once its outputs are.
         before = frozenset() if store is None else store.gone_ids()
         owes = not self._call.has_stages
         gone = [row for row in known.gone() if row.source_id not in before or (owes and row.state == "complete")]
@@ -264,18 +263,18 @@ class _Forecast:
         self.plan.reasons[state] += 1
 
     def _is_made(self) -> bool:
-        """Return whether what is made of all outputs is made of those that there are."""
+        """Return whether the product of all outputs, if the job has one, is made of the present outputs."""
         product = self._call.job.product()
         return product is None or self._store is None or product.is_made(self._call.job, self._store)
 
     def _has_reached_its_end(self) -> bool:
-        """Return whether the last stage has run since the first ones have: each run comes to each of them in turn."""
+        """Return whether the last stage began after the first stages. A run begins each stage in turn."""
         ran = [store.runs() for store in map(_store_of, self._call.readers()) if store is not None]
         last = [] if self._store is None else self._store.runs()
         return bool(last) and all(runs and runs[-1]["began"] <= last[-1]["began"] for runs in ran)
 
     def _spread(self, status: Mapping[str, Any] | None) -> None:
-        """Count all sources of a step of several stages as to be done, if more than their own stage has work left."""
+        """Count all sources of a step with several stages as work, if a later stage has work left."""
         if self._lost:
             why = "lost"
         elif self.plan.sources or self.plan.withdrawn or self.plan.is_finished:
@@ -286,11 +285,11 @@ class _Forecast:
         self.plan.complete = 0
 
     def outputs(self, outputs: RecordedOutputs) -> Iterator[Page]:
-        """Yield the outputs that there will be, as far as they are known; `PENDING` for those that a run writes."""
+        """Yield the known outputs after the next run. Those that the run writes have the version `PENDING`."""
         found: list[tuple[str, int, str]] = []
         for page in () if self._store is None else self._store.content_columns():
             stay = self._staying(page.source_ids)
-            # Of those that do not stay, some go with their sources, and the others are written again.
+            # Outputs that do not stay are removed with their sources, or written again.
             unsure = {source for source, stays in zip(page.source_ids, stay, strict=True) if not stays}
             urls = self._store.source_urls(unsure) if unsure and self._store is not None else {}
             again = {source for source, url in urls.items() if self._is_listed(source, url)}
@@ -302,7 +301,7 @@ class _Forecast:
         return outputs_pages(outputs, found)
 
     def _staying(self, sources: Sequence[bytes]) -> Sequence[bool]:
-        """Return for each source whether what has come of it stays as it is."""
+        """Return for each source whether its outputs stay unchanged."""
         if self._call.has_stages:
             return [not self._is_made_again] * len(sources)
         if self._reason is not None:
@@ -312,6 +311,6 @@ class _Forecast:
         return [stays and source not in self._lost for source, stays in zip(sources, stay, strict=True)]
 
     def _is_listed(self, source: bytes, url: str) -> bool:
-        """Return whether the source of an output is still there, or is a bucket."""
+        """Return whether the source of an output still exists, or is a bucket."""
         is_there = any(known.lists(url) for known in self._readers)
         return is_there or url.startswith(BUCKET_SCHEME) or any(known.staying([source])[0] for known in self._readers)

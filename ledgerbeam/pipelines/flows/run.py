@@ -1,4 +1,4 @@
-"""Runs a flow: of each step what is left, one after the other, wherever the last run has ended."""
+"""Runs of a flow: the remaining work of each step, one step after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
 from ledgerbeam.pipelines.console.run_console import PartConsole, RunConsole
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.flows.plan import job_changes
-from ledgerbeam.pipelines.flows.step import FlowRunOptions, PreparedStep, said_of
+from ledgerbeam.pipelines.flows.step import FlowRunOptions, PreparedStep, errors_at
 from ledgerbeam.pipelines.jobs.listing import listed_ids
 from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.sources.listing import missing_outputs_warning
@@ -23,14 +23,14 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class FlowRun:
-    """How a run of a flow ended.
+    """The result of a run of a flow.
 
     Attributes:
-        flow: What messages call the flow.
-        order: The names of all steps that were to be done, in their order.
-        steps: The result of each step that was begun, in order.
-        left: Why other steps are not done: they were not begun, or what they read has changed meanwhile.
-        errors: The errors that have ended steps early; everything that was recorded stays recorded.
+        flow: Name of the flow in messages.
+        order: Names of all steps of the run, in order.
+        steps: The result of each step that began, in order.
+        left: The reasons why steps are not up to date: they did not begin, or their sources changed during the run.
+        errors: Errors that ended steps. The work recorded before them is kept.
     """
 
     flow: str
@@ -46,18 +46,19 @@ class FlowRun:
 
     @property
     def tasks(self) -> int:
-        """Tasks that were done in this run."""
+        """Number of tasks of this run."""
         return sum(result.tasks for result in self.steps.values())
 
     def __getitem__(self, step: str) -> Result:
         return self.steps[step]
 
     def raise_for_failures(self) -> Self:
-        """Return how the run ended if nothing failed.
+        """Return the run if nothing failed.
 
         Raises:
-            TasksFailedError: If tasks failed, or outputs are not as they should be.
-            LedgerError: If a step is left for another reason.
+            TasksFailedError: Tasks failed, or outputs are damaged.
+            LedgerError: A step is not up to date for another reason.
+            LedgerbeamError: A step ended with this error.
         """
         for error in self.errors.values():
             raise error
@@ -68,7 +69,7 @@ class FlowRun:
         return self
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a JSON object: the summary of each step, or why it is left."""
+        """Return the run as a JSON object with the summary of each step."""
         return {
             "flow": self.flow,
             "complete": self.complete,
@@ -89,11 +90,11 @@ class FlowRun:
 
 
 class FlowInterrupt(JobInterrupt):
-    """Ctrl-C has ended a run of a flow: its state is saved, and the same call goes on.
+    """Ctrl-C ended a run of a flow. Its state is saved, and the same call resumes it.
 
     Attributes:
-        result: Of the step that was at work.
-        run: Of all steps, as far as they came.
+        result: Result of the interrupted step.
+        run: Results of all steps so far.
     """
 
     def __init__(self, message: str, result: Result | None = None, run: FlowRun | None = None) -> None:
@@ -108,14 +109,14 @@ def run_steps(
     console: RunConsole,
     ended: Callable[[RunConsole, Result], None] | None = None,
 ) -> FlowRun:
-    """Run what is left of the steps of a flow.
+    """Run the remaining work of the steps of a flow.
 
     Args:
         title: Name of the flow in messages.
-        steps: The steps, each after those that it reads.
-        how: How they are run.
-        console: Told of it.
-        ended: Tells how a step has ended; by default the console does.
+        steps: The steps, each after the steps that it reads.
+        how: Options of the run.
+        console: Console of the run.
+        ended: Prints the result of a step in place of the console.
 
     Raises:
         FlowInterrupt: Ctrl-C ended the run.
@@ -128,15 +129,13 @@ def run_steps(
             waits = [name for name in step.reads.values() if name not in made.steps or name in made.left]
             waits += [name for name in step.reads.values() if name in made.steps and not made.steps[name].complete]
             if waits:
-                made.left[step.name] = (
-                    f"not begun, since step {waits[0]} is not complete; once it is, run the same command again"
-                )
+                made.left[step.name] = f"not started; first complete step {waits[0]}, then run the same command again"
                 of_step.warn(made.left[step.name])
                 continue
             try:
-                with said_of(step.step.place):
-                    _warn_of_nothing(step, of_step)
-                    made.steps[step.name] = _done(step, how, of_step, waves)
+                with errors_at(step.step.place):
+                    _warn_if_missing(step, of_step)
+                    made.steps[step.name] = _run_step(step, how, of_step, waves)
             except LedgerbeamError as error:
                 made.errors[step.name] = error
                 console.warn(f"error: {error}")
@@ -147,33 +146,31 @@ def run_steps(
                 raise FlowInterrupt(str(error), error.result, made) from error
             result = made.steps[step.name]
             if result.tasks and result.complete and step.reads and not _is_current(step):
-                made.left[step.name] = (
-                    "what it reads was written again while it was at work; run the same command again"
-                )
+                made.left[step.name] = "its sources were written again while it ran; run the same command again"
                 of_step.warn(made.left[step.name])
     return made
 
 
-def _done(step: PreparedStep, how: FlowRunOptions, console: RunConsole, waves: Waves) -> Result:
-    """Run what is left of a step, and say before why all of it is done again, if it is."""
+def _run_step(step: PreparedStep, how: FlowRunOptions, console: RunConsole, waves: Waves) -> Result:
+    """Run the remaining work of a step. If its job changed, say first which values differ."""
     changes = job_changes(step.call) if how.on_job_change != "refuse" else []
     if changes:
         more = f", and {count(len(changes) - _SHOWN, 'more value')}" if len(changes) > _SHOWN else ""
         heads = [change.splitlines()[0] for change in changes[:_SHOWN]]
-        what = "all of it is done again" if how.on_job_change == "restart" else "what is done is kept"
+        what = "everything runs again" if how.on_job_change == "restart" else "completed work is kept"
         console.say(f"changed, so {what}: {'; '.join(heads)}{more}")
     return step.call.result(console, waves)
 
 
-def _warn_of_nothing(step: PreparedStep, console: RunConsole) -> None:
-    """Tell of outputs that a step reads, and of which there are none."""
+def _warn_if_missing(step: PreparedStep, console: RunConsole) -> None:
+    """Warn if an earlier step has none of the outputs that a step reads."""
     for outputs in step.reads:
         if line := missing_outputs_warning(outputs, step.call.job.storage_options):
             console.warn(line)
 
 
 def _is_current(step: PreparedStep) -> bool:
-    """Return whether what a step has read is what the steps before it hold now: another launcher may be at work."""
+    """Return whether a step has read the present outputs of earlier steps. Another launcher may have changed them."""
     for reader in step.call.readers():
         if not getattr(reader.sources(), "recorded", ()):
             continue
@@ -188,12 +185,12 @@ def _is_current(step: PreparedStep) -> bool:
 
 
 class _StepConsole(PartConsole):
-    """Tells of one step, whose name begins each line.
+    """The console of one step. Each line starts with the name of the step.
 
     Args:
-        console: Told of all steps.
-        name: Of the step.
-        ended: Tells how it has ended; None for the console itself.
+        console: Console of the run.
+        name: Name of the step.
+        ended: Prints the result in place of the console.
     """
 
     def __init__(self, console: RunConsole, name: str, ended: Callable[[RunConsole, Result], None] | None) -> None:
@@ -201,18 +198,18 @@ class _StepConsole(PartConsole):
         self._ended = ended
 
     def say(self, text: str) -> None:
-        """Take a line that belongs to the result."""
+        """Print a line of the result."""
         super().say(self._named(text))
 
     def warn(self, text: str) -> None:
-        """Take a line that belongs to the course of the run."""
+        """Print a line about the progress of the run."""
         super().warn(self._named(text))
 
     def _named(self, text: str) -> str:
         return "\n".join(f"{self._name}: {line}" for line in text.split("\n"))
 
     def ended(self, result: Result) -> None:
-        """Take how the step ended."""
+        """Print the result of the step."""
         if self._ended is None:
             super().ended(result)
         else:
@@ -220,7 +217,7 @@ class _StepConsole(PartConsole):
 
 
 def steps_line(made: FlowRun) -> Iterator[str]:
-    """Yield a line that tells of all steps."""
+    """Yield one line with the result of all steps."""
     done = sum(result.complete and name not in made.left for name, result in made.steps.items())
     state = "done" if made.complete else "finished"
     tasks = f"{count(made.tasks, 'task')} in this run"

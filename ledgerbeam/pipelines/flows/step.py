@@ -1,4 +1,4 @@
-"""A step of a flow: its table, checked, and the call that it asks for."""
+"""Steps of a flow: reading and checking the table of a step."""
 
 from __future__ import annotations
 
@@ -32,28 +32,26 @@ COMMANDS: Mapping[str, str | None] = {
     "join": None,
     "dedup": None,
 }
-"""The commands that a step can be, each with the parameter of its call that the key of its name gives; None for none,
-where the value is true."""
+"""The commands of steps. The value of a command's key is this parameter of its call; with None it is true."""
 
-OF_A_RUN = (
+RUN_OPTIONS = (
     *("dry_run", "sample", "limit_tasks", "only_failed", "only_rejected", "on_job_change", "existing"),
     *("options", "progress", "profile", "debug"),
 )
-"""Parameters of calls that say how one run is done."""
+"""Parameters of calls that concern one run, not the outputs."""
 
 _PATHS = ("sources_from", "output", "ledger", "index_root", "base", "schema", "watch_file", "batch_schema", "against")
-"""Parameters that are paths or URLs."""
+"""Parameters with paths or URLs."""
 
-_BYTES = "bytes"
-"""A tokenizer that is no file."""
+_BYTES = "bytes"  # a built-in tokenizer, not a file
 
 
 class Place(NamedTuple):
-    """Where a value stands, for messages.
+    """The place of a value in a flow, for messages.
 
     Attributes:
-        flow: The file, or what stands for it.
-        part: The step, or the table, in which the value stands; empty for the flow itself.
+        flow: Path of the file, or title of the flow.
+        part: The step or table that contains the value; empty for the flow itself.
     """
 
     flow: str
@@ -74,16 +72,15 @@ class _Absent:
         return "nothing"
 
 
-ABSENT = _Absent()
-"""What is found where a key is not given."""
+ABSENT = _Absent()  # the value of a missing key, in messages
 
 
 class Upstream(NamedTuple):
-    """What a step reads of an earlier one: the outputs without a route, or those of a route.
+    """A reference to the outputs of an earlier step.
 
     Attributes:
-        step: The name of that step.
-        route: Of the route; empty for none.
+        step: Name of the step.
+        route: Name of a route; empty for the outputs without a route.
     """
 
     step: str
@@ -94,11 +91,11 @@ class Upstream(NamedTuple):
 
 
 class Side(NamedTuple):
-    """What a step reads: all of it, or one side of a join.
+    """The sources of a step, or of one side of a join: patterns, or outputs of earlier steps.
 
     Attributes:
-        patterns: Of files.
-        upstream: What earlier steps have written, in place of patterns.
+        patterns: Patterns of files.
+        upstream: Outputs of earlier steps.
     """
 
     patterns: tuple[str, ...] = ()
@@ -110,12 +107,12 @@ class FlowStep:
     """A step of a flow.
 
     Attributes:
-        name: Its name.
-        command: What it does.
-        main: The main argument of that: a function or a tokenizer; None if it has none.
-        sides: What it reads: one, or the two of a join.
-        options: Of the call.
-        place: Where it stands.
+        name: Name of the step.
+        command: Its command.
+        main: Main argument of the command: a function or a tokenizer; None if it has none.
+        sides: Its sources; two sides for a join.
+        options: Options of the call.
+        place: Its place, for messages.
     """
 
     name: str
@@ -127,12 +124,12 @@ class FlowStep:
 
     @property
     def upstream(self) -> list[Upstream]:
-        """What it reads of earlier steps."""
+        """The outputs of earlier steps that it reads."""
         return [one for side in self.sides for one in side.upstream]
 
     @property
     def makes_dataset(self) -> bool:
-        """Whether it makes one Megatron dataset of all that it writes."""
+        """Whether all its outputs become one Megatron dataset."""
         return self.command == "tokenize" or self.options.get("to") == "megatron"
 
     @property
@@ -141,10 +138,10 @@ class FlowStep:
         return not self.makes_dataset and self.options.get("to") != "shar"
 
     def arguments(self, sides: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the values of the arguments and options of the call.
+        """Return positional arguments and options for the call.
 
         Args:
-            sides: The sources of each side, as the call takes them.
+            sides: The values for the sources of each side.
         """
         match COMMANDS[self.command]:
             case "function":
@@ -155,24 +152,23 @@ class FlowStep:
                 return (*sides,), {**self.options, name: self.main}
 
 
-DEFAULTS = "defaults"
-"""The table of a flow with options of all steps."""
+DEFAULTS = "defaults"  # the table with options for all steps
 
 
 def read_step(
     name: str, table: object, defaults: Mapping[str, Any], place: Place, below: Callable[[str], str]
 ) -> FlowStep:
-    """Return a step by its table.
+    """Read and check the table of a step.
 
     Args:
-        name: Of the step.
+        name: Name of the step.
         table: Its keys and values.
-        defaults: Options of all steps whose calls take them.
-        place: Where it stands.
-        below: Makes a path that is relative to the file's folder whole.
+        defaults: Options for all steps whose calls have them.
+        place: The place of the step.
+        below: Makes a path absolute.
 
     Raises:
-        UsageError: A key or a value cannot mean anything.
+        UsageError: A key or a value is invalid.
     """
     if not isinstance(table, Mapping):
         place.refuse("the step", "a table of a command and its options", table)
@@ -186,13 +182,13 @@ def read_step(
     taken = {key: value for key, value in defaults.items() if key in hints and (key == command or key not in table)}
     check_options(taken, hints, Place(place.flow, DEFAULTS))
     given = taken | {key: value for key, value in table.items() if key != command}
-    # A plan and a run each go through the values.
+    # A plan and a run each iterate over the values.
     options = {key: [*value] if isinstance(value, Iterator) else value for key, value in given.items()}
     sides = tuple(_sides(command, options, place, below))
     check_options(options, hints, place)
     for key in _PATHS:
         if key in options:
-            options[key] = _whole(key, options[key], below, place)
+            options[key] = _absolute(key, options[key], below, place)
     for key, row in spec_of(command).rows.items():
         if row.option.default is REQUIRED and key in hints and key not in options and key != "output":
             place.refuse(key, f"a value, as of ledgerbeam {command}", ABSENT)
@@ -215,7 +211,7 @@ def _main(command: str, value: Any, place: Place, below: Callable[[str], str]) -
 
 
 def _sides(command: str, options: dict[str, Any], place: Place, below: Callable[[str], str]) -> Iterator[Side]:
-    """Take what is read out of the options, and yield it by side."""
+    """Remove the keys of the sources from the options, and yield the sources of each side."""
     if command == "join":
         for side in ("left", "right"):
             yield _side(options, side, f"{side}_from", place, below)
@@ -254,25 +250,25 @@ def _pattern(text: str, below: Callable[[str], str]) -> str:
     return whole
 
 
-def _whole(key: str, value: Any, below: Callable[[str], str], place: Place) -> Any:
-    """Return a path, or several, as `below` makes them whole; None stays."""
+def _absolute(key: str, value: Any, below: Callable[[str], str], place: Place) -> Any:
+    """Return a path, or a list of paths, made absolute; None stays."""
     if value is None:
         return None
     if not isinstance(value, (str, PathLike)):
-        return [_whole(key, one, below, place) for one in value]
+        return [_absolute(key, one, below, place) for one in value]
     if not str(value):
         place.refuse(key, "a path or a URL", value)
     return below(str(value))
 
 
 def step_options(command: str) -> dict[str, Any]:
-    """Return the options of a command that a step may give, with their types."""
-    taken = {COMMANDS[command], *OF_A_RUN}
+    """Return the options that a step of a command may have, with their types."""
+    taken = {COMMANDS[command], *RUN_OPTIONS}
     return {key: row.hint for key, row in spec_of(command).rows.items() if key not in taken}
 
 
 def check_defaults(defaults: Mapping[str, Any], place: Place) -> None:
-    """Raise UsageError for a default that no command takes; those that steps take are checked with each step."""
+    """Raise UsageError for a default that no command has. The defaults that a step uses are checked with the step."""
     hints: dict[str, Any] = {}
     for command in COMMANDS:
         for key, hint in step_options(command).items():
@@ -281,18 +277,18 @@ def check_defaults(defaults: Mapping[str, Any], place: Place) -> None:
 
 
 def check_options(options: Mapping[str, Any], hints: Mapping[str, Any], place: Place) -> None:
-    """Raise UsageError for a key that is no option, or a value that is not of the type of its option.
+    """Raise UsageError for an unknown key, or for a value of a wrong type.
 
     Args:
         options: Values by key.
-        hints: The types of all options, by key.
-        place: Where the keys stand.
+        hints: Types of all options, by key.
+        place: The place of the options.
     """
     for key, value in options.items():
-        if key in OF_A_RUN:
-            place.refuse(key, "no such key", value, "it is of a run: see ledgerbeam run --help")
+        if key in RUN_OPTIONS:
+            place.refuse(key, "no such key", value, "it is an option of a run: see ledgerbeam run --help")
         if key in COMMANDS.values():
-            place.refuse(key, "no such key", value, "the key of the command has it")
+            place.refuse(key, "no such key", value, "give it as the value of the command")
         if key not in hints:
             place.refuse(key, f"one of {', '.join(sorted(hints))}", key)
         if expected := expected_type(value, hints[key]):
@@ -301,15 +297,15 @@ def check_options(options: Mapping[str, Any], hints: Mapping[str, Any], place: P
 
 @dataclass(frozen=True, kw_only=True)
 class FlowRunOptions:
-    """How the steps of a flow are run: what is None is left to the step.
+    """Options of a run of a flow. None leaves the value to the step.
 
     Attributes:
-        on_job_change: What becomes of what a step has done once its function or its options are others.
-        existing: What to do with shards of others in the output folders; None refuses them.
-        workers: Local worker processes.
-        log_level: Show log messages of functions from this level on.
+        on_job_change: What happens to completed work of a step whose function or options changed.
+        existing: What to do with foreign shards in the output folders; None refuses them.
+        workers: Number of local worker processes.
+        log_level: Lowest level of the log messages of functions that are shown.
         options: Beam options.
-        debug: Whether errors carry whole tracebacks.
+        debug: Whether errors have complete tracebacks.
     """
 
     on_job_change: OnJobChange = "restart"
@@ -320,7 +316,7 @@ class FlowRunOptions:
     debug: bool = False
 
     def given(self) -> dict[str, Any]:
-        """Return those that were given, by the names of the calls."""
+        """Return the given options, by their names in calls."""
         found = {"workers": self.workers, "log_level": self.log_level, "existing": self.existing}
         fixed = {"on_job_change": self.on_job_change, "options": self.options, "debug": self.debug}
         return {**{key: value for key, value in found.items() if value is not None}, **fixed}
@@ -328,12 +324,12 @@ class FlowRunOptions:
 
 @dataclass(frozen=True)
 class PreparedStep:
-    """A step with the call that it asks for, checked.
+    """A checked step with its call, which has not run yet.
 
     Attributes:
         step: The step.
-        call: What it asks for; not done yet.
-        reads: Of each step that it reads, what.
+        call: Its call.
+        reads: The names of the steps that it reads, by their outputs.
     """
 
     step: FlowStep
@@ -347,8 +343,8 @@ class PreparedStep:
 
 
 @contextmanager
-def said_of(place: Place) -> Iterator[None]:
-    """Name the step in errors of the body."""
+def errors_at(place: Place) -> Iterator[None]:
+    """Put the place in front of the messages of errors that the body raises."""
     try:
         yield
     except LedgerbeamError as error:

@@ -280,8 +280,8 @@ def test_a_step_is_not_begun_if_what_it_reads_is_not_complete(folder: Path, caps
     assert main(["run", "flow.toml", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert "nowhere" in found["steps"]["bad"]["error"]
-    assert "step bad is not complete" in found["steps"]["after"]["left"]
-    assert "step after is not complete" in found["steps"]["later"]["left"]
+    assert "complete step bad" in found["steps"]["after"]["left"]
+    assert "complete step after" in found["steps"]["later"]["left"]
     assert found["steps"]["apart"]["complete"]
     assert not found["complete"]
 
@@ -298,7 +298,7 @@ def test_a_step_is_not_begun_if_tasks_of_what_it_reads_failed(folder: Path) -> N
     }
     done = run(ledgerbeam.Flow("flow", steps, defaults={"to": "jsonl", "workers": 1}))
     assert not done["bad"].complete
-    assert "step bad is not complete" in done.left["after"]
+    assert "complete step bad" in done.left["after"]
     assert done.errors == {}
 
 
