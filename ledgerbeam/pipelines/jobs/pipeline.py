@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from ledgerbeam._base.beam_import import WHOLE, BeamParts
+from ledgerbeam._base.process import WHOLE, BeamParts
 from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json

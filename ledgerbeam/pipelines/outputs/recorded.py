@@ -14,9 +14,9 @@ from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.listing.folder_files import list_files, sizes_of
+from ledgerbeam.io.listing.nested_folders import list_files, sizes_of
 from ledgerbeam.io.storage.concurrency import ask_each
-from ledgerbeam.io.storage.overwrite import refuse_links
+from ledgerbeam.io.storage.files import refuse_links
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.ledger import LedgerStore, Source

@@ -14,8 +14,8 @@ from itertools import compress
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io import Options
+from ledgerbeam.io.storage.files import first_link
 from ledgerbeam.io.storage.objects import ObjectFolder
-from ledgerbeam.io.storage.overwrite import first_link
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.ledger import LedgerStore

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ledgerbeam._base.beam_import import logging_kept
+from ledgerbeam._base.process import logging_kept
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Totals

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam.errors import UsageError
 
 RUNNER = "DataflowRunner"

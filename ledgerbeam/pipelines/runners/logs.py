@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from ledgerbeam._base.beam_import import is_not_of_beam
+from ledgerbeam._base.process import is_not_of_beam
 from ledgerbeam._base.redaction import without_secrets
 
 

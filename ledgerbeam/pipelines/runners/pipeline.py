@@ -10,7 +10,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineRunner
 
-from ledgerbeam._base.beam_import import beam_parts
+from ledgerbeam._base.process import beam_parts
 from ledgerbeam.ledger.worker.reports import end_work
 from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.ledger.worker.stopwatch import begin_times

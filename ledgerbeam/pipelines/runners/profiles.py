@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ledgerbeam._base.version import __version__
+from ledgerbeam._base.extensions import __version__
 from ledgerbeam.io import Options
-from ledgerbeam.io.storage.overwrite import refuse_foreign
+from ledgerbeam.io.storage.files import refuse_foreign
 from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.ledger.worker.reports import read_reports
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam._base.beam_import import import_beam, logging_kept
+from ledgerbeam._base.process import import_beam, logging_kept
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.pipelines.jobs.spec import JobSpec

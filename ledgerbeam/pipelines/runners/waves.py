@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
-from ledgerbeam._base.beam_import import BeamParts
+from ledgerbeam._base.process import BeamParts
 from ledgerbeam.errors import StorageError
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.runners.server_process import ServerProcess, Wave
