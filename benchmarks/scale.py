@@ -22,7 +22,7 @@ from benchmarks.peer import ROOT, Peer
 from benchmarks.scale_law import GIGABYTE, Law, fit
 from benchmarks.scale_runs import LINE, Measured, Shape, run, run_twice
 from ledgerbeam.io.storage.objects import ObjectFolder
-from ledgerbeam.pipelines.runners.wave_sources import WAVE_SOURCES, WAVE_TASKS
+from ledgerbeam.pipelines.runners.waves import WAVE_SOURCES, WAVE_TASKS
 from tests.servers import s3
 from tests.servers.s3_proxy import s3_proxy
 

@@ -16,8 +16,8 @@ from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.selection import open_sources
-from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.listing import JobListing
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 _FILES_A_FOLDER = 1_000

@@ -61,7 +61,6 @@ USES_DATASETS = {
     "pipelines/calls/publish.py",
     "pipelines/calls/tokenize.py",
     "pipelines/cli/ledger/verify.py",
-    "pipelines/jobs/tokenize.py",
 }
 """Modules of the core that import datasets."""
 

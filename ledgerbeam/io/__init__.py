@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.any_source import build_index as build_index
     from ledgerbeam.io.columns.format import ArrowFormat as ArrowFormat
     from ledgerbeam.io.columns.format import ParquetFormat as ParquetFormat
     from ledgerbeam.io.columns.parquet_reader import ParquetReader as ParquetReader
@@ -29,11 +28,12 @@ if TYPE_CHECKING:
     from ledgerbeam.io.formats.registry import open_source as open_source
     from ledgerbeam.io.formats.registry import recognize as recognize
     from ledgerbeam.io.formats.registry import register as register
+    from ledgerbeam.io.formats.seekable import build_index as build_index
     from ledgerbeam.io.index.file import write_index as write_index
-    from ledgerbeam.io.lines.formats import JsonlFormat as JsonlFormat
-    from ledgerbeam.io.lines.formats import TextFormat as TextFormat
+    from ledgerbeam.io.lines.jsonl_format import JsonlFormat as JsonlFormat
     from ledgerbeam.io.lines.jsonl_reader import JsonlReader as JsonlReader
     from ledgerbeam.io.lines.jsonl_reader import encode_jsonl as encode_jsonl
+    from ledgerbeam.io.lines.text_format import TextFormat as TextFormat
     from ledgerbeam.io.storage.client import Options as Options
     from ledgerbeam.io.storage.publish import publish_bytes as publish_bytes
     from ledgerbeam.io.tar.format import TarFormat as TarFormat
@@ -80,7 +80,7 @@ if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name
             "ColumnReader": "formats.format",
             "Format": "formats.format",
             "IndexedFormat": "formats.base",
-            "JsonlFormat": "lines.formats",
+            "JsonlFormat": "lines.jsonl_format",
             "JsonlReader": "lines.jsonl_reader",
             "LineFormat": "formats.base",
             "OffsetFormat": "formats.format",
@@ -95,8 +95,8 @@ if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name
             "ShardFile": "formats.format",
             "TarFormat": "tar.format",
             "TarReader": "tar.reader",
-            "TextFormat": "lines.formats",
-            "build_index": "any_source",
+            "TextFormat": "lines.text_format",
+            "build_index": "formats.seekable",
             "encode_jsonl": "lines.jsonl_reader",
             "open_source": "formats.registry",
             "publish_bytes": "storage.publish",

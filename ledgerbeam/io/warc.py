@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam._base.extensions import install_command
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.base import RecordFormat
 from ledgerbeam.io.storage.client import Options

@@ -28,13 +28,12 @@ from ledgerbeam.pipelines.calls.options import PipelineRunOptions
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.exchange.buckets import remove_internal
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
-from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns, ScatterChoice
-from ledgerbeam.pipelines.jobs.audit_share import audit_text
-from ledgerbeam.pipelines.jobs.pipeline import PipelineJob, proto_text
+from ledgerbeam.pipelines.jobs.checks import audit_text
+from ledgerbeam.pipelines.jobs.pipeline import GatheredRuns, PipelineJob, ScatterChoice, proto_text
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.outputs.owner import has_kept_nothing
-from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
-from ledgerbeam.pipelines.runners.run_options import RunOptions
+from ledgerbeam.pipelines.runners.run import RunOptions
+from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.transforms.chain.match import MatchSources
 from ledgerbeam.transforms.chain.pipeline_parts import chain_alone, rest_alone
 from ledgerbeam.transforms.chain.plan import PlanTasks

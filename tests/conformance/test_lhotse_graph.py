@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks.peer import Peer
-from ledgerbeam.io.idxpack.reader import IndexPack, collection_key
+from ledgerbeam.io.idxpack.layout import collection_key
+from ledgerbeam.io.idxpack.reader import IndexPack
 from ledgerbeam.iterators import (
     Chain,
     Filter,

@@ -31,7 +31,7 @@ from ledgerbeam.pipelines.cli import cli
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners import run
 from ledgerbeam.pipelines.runners.local import LocalRunner
-from ledgerbeam.pipelines.runners.supervise import WaveEnd
+from ledgerbeam.pipelines.runners.waves import WaveEnd
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from tests.fault.runs.runner import dofns, drive
 

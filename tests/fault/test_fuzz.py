@@ -16,9 +16,9 @@ from ledgerbeam.ledger.lmdb.tables import OUTPUTS, PENDING, SOURCES, Transaction
 from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, seal
-from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.pipelines.outputs.removal import remove_superseded
+from ledgerbeam.pipelines.outputs.recorded import remove_superseded
 from tests.cases import each
 from tests.fault.fuzz import fuzz
 from tests.ledger.builders import leaf_of, leaves_of_split, plain

@@ -8,7 +8,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.outputs.dataset_card import card_text, split_patterns, write_card
+from ledgerbeam.pipelines.outputs.metadata import card_text, split_patterns, write_card
 
 
 def head(text: str) -> dict[str, object]:

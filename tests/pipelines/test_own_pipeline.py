@@ -29,9 +29,9 @@ from ledgerbeam.io import JsonlReader
 from ledgerbeam.ledger import FailedTask, LedgerStore, Task
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
-from ledgerbeam.pipelines.jobs import transport
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners import index_ahead, wave_files, wave_sources
+from ledgerbeam.pipelines.runners import job_files as wave_files
+from ledgerbeam.pipelines.runners import waves
 from ledgerbeam.transforms import (
     CommitTasks,
     CommittedTask,
@@ -300,7 +300,7 @@ def note(path: str, line: Any) -> None:
 def test_what_comes_behind_the_chain_has_all_that_a_run_did_whatever_died(
     folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wave_sources, "WAVE_TASKS", 6)  # each source makes a wave
+    monkeypatch.setattr(waves, "WAVE_TASKS", 6)  # each source makes a wave
 
     def go(function: Callable[[Task], Any], marked: str) -> None:
         with lb.Pipeline(ledger="L", name="double", workers=workers, on_job_change="accept") as pipeline:
@@ -340,8 +340,8 @@ def indexes_there(task: Task) -> Task:
 def test_the_first_tasks_wait_for_the_indexes_of_the_first_wave_alone(
     folder: Path, first_bytes: int, workers: int, there: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wave_sources, "FIRST_BYTES", first_bytes)
-    monkeypatch.setattr(wave_sources, "WAVE_GROWTH", 0)
+    monkeypatch.setattr(waves, "FIRST_BYTES", first_bytes)
+    monkeypatch.setattr(waves, "WAVE_GROWTH", 0)
     run(indexes_there, workers=workers)
     seen = zip("abc", there, strict=True)
     assert ids(folder) == [f"{name}.jsonl {count}" for name, count in seen for _ in range(0, RECORDS, 10)]
@@ -362,9 +362,9 @@ def next_is_indexed(task: Task) -> Task:
 
 
 def test_indexes_of_the_next_wave_are_made_while_one_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wave_sources, "FIRST_BYTES", 1)
-    monkeypatch.setattr(wave_sources, "WAVE_GROWTH", 0)
-    monkeypatch.setattr(index_ahead, "LEAST_BYTES", 1)
+    monkeypatch.setattr(waves, "FIRST_BYTES", 1)
+    monkeypatch.setattr(waves, "WAVE_GROWTH", 0)
+    monkeypatch.setattr(waves, "LEAST_BYTES", 1)
     run(next_is_indexed)
     assert set(ids(folder)) == {"b.jsonl.idx True", "c.jsonl.idx True", "d.jsonl.idx False"}
 
@@ -407,7 +407,7 @@ def test_a_task_that_ends_its_workers_is_set_aside(folder: Path, caplog: pytest.
 
 def test_no_secret_goes_to_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
-    dump = transport.dump_job
+    dump = wave_files.dump_job
 
     def noting(job: JobSpec) -> bytes:
         written.append(dump(job))

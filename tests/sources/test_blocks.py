@@ -11,10 +11,10 @@ import pytest
 
 from ledgerbeam.errors import ArchiveError, IndexMismatchError, RecordError, SourceError
 from ledgerbeam.io import Sample, write_index
-from ledgerbeam.io.formats import streamed as blocks_module
+from ledgerbeam.io.formats import blocks as blocks_module
+from ledgerbeam.io.formats.blocks import HeldBlock, LineBlocks
 from ledgerbeam.io.formats.format import StreamSpan
-from ledgerbeam.io.formats.streamed import HeldBlock, LineBlocks
-from ledgerbeam.io.lines.formats import JsonlFormat
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.lines.jsonl_reader import split_jsonl
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.io.tar.writer import encode_tar

@@ -15,7 +15,7 @@ import pytest
 from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.registry import format_named
-from ledgerbeam.io.index.file import IndexLocation
+from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.io.tar.sample import Sample

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam._base.extensions import install_command
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
 AUDIO_FORMATS = ("wav", "flac", "mp3", "opus")  # formats that `encode_audio` writes, by file extension

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ledgerbeam.io.idxpack.layout import collection_key as collection_key
     from ledgerbeam.io.idxpack.reader import IndexPack as IndexPack
-    from ledgerbeam.io.idxpack.reader import collection_key as collection_key
     from ledgerbeam.io.idxpack.writer import PackArray as PackArray
     from ledgerbeam.io.idxpack.writer import PackSources as PackSources
     from ledgerbeam.io.idxpack.writer import write_index_pack as write_index_pack
@@ -22,7 +22,7 @@ if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name
             "IndexPack": "reader",
             "PackArray": "writer",
             "PackSources": "writer",
-            "collection_key": "reader",
+            "collection_key": "layout",
             "write_index_pack": "writer",
         },
     )

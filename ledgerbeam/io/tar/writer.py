@@ -16,7 +16,8 @@ from typing import NamedTuple, Self, overload
 
 from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.index.file import Offsets, index_beside, write_index
+from ledgerbeam.io.index.file import Offsets, write_index
+from ledgerbeam.io.index.location import index_beside
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.urls import canonical_url

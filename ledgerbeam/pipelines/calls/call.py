@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the help of commands does without them
     from ledgerbeam.pipelines.calls.call_spec import CallSpec
     from ledgerbeam.pipelines.calls.result import Result
     from ledgerbeam.pipelines.console.run_console import RunConsole
-    from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+    from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

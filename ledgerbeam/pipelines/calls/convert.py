@@ -25,7 +25,7 @@ from ledgerbeam.pipelines.calls.values import CONVERTED, TARS_WITH_METADATA, Out
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
-    from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+    from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 
 
 class ConvertOptions(
@@ -100,7 +100,7 @@ MATERIALIZE = CallSpec(
 
 def _build_convert(values: Values) -> "PreparedCall":
     from ledgerbeam.pipelines.calls.job_values import conversion, file_sources_of, job_call, run_values_of
-    from ledgerbeam.pipelines.jobs.convert import ConvertJob
+    from ledgerbeam.pipelines.jobs.one_stage import ConvertJob
 
     return job_call(ConvertJob(files=file_sources_of(values), **conversion(values), **run_values_of(values)), values)
 
@@ -113,7 +113,7 @@ def convert(*patterns: Places, **options: Unpack[ConvertOptions]) -> "Result":
 
 def _build_materialize(values: Values) -> "PreparedCall":
     from ledgerbeam.pipelines.calls.job_values import conversion, job_call, run_values_of
-    from ledgerbeam.pipelines.jobs.convert import MaterializeJob
+    from ledgerbeam.pipelines.jobs.one_stage import MaterializeJob
     from ledgerbeam.pipelines.jobs.sources import GraphPasses
     from ledgerbeam.pipelines.jobs.user_function import user_function
 

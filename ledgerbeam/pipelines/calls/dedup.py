@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.exchange_values import OutputValues
     from ledgerbeam.pipelines.calls.result import Result
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
-    from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+    from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 
 
 class DedupOptions(

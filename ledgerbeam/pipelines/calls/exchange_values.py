@@ -10,10 +10,10 @@ from ledgerbeam.pipelines.calls.call import Values
 from ledgerbeam.pipelines.calls.job_values import file_sources_of, folder, run_values_of, shards
 from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
+from ledgerbeam.pipelines.jobs.shard_job import OutputCompression
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.user_function import user_function
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
-from ledgerbeam.pipelines.outputs.compression import OutputCompression
 from ledgerbeam.user_code.objects import check_object
 
 

@@ -32,7 +32,7 @@ from ledgerbeam.pipelines.calls.values import named_sources, parse_seed, parse_s
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
-    from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+    from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 
 
 class ExchangeOptions(StoreOptions, IndexOptions, ReadOptions, ShardOptions, BucketOptions, AnyJobOptions, total=False):
@@ -189,7 +189,7 @@ JOIN = CallSpec(
 def _build_sort(values: Values) -> "PreparedCall":
     from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
     from ledgerbeam.pipelines.calls.job_values import job_call
-    from ledgerbeam.pipelines.exchange.orders import SortJob
+    from ledgerbeam.pipelines.exchange.commands import SortJob
 
     key = key_choice(values.by, "key", descending=values.descending, nulls=values.nulls)
     return job_call(SortJob(key=key, **gather_values(values)), values)
@@ -204,7 +204,7 @@ def sort(*patterns: Places, **options: Unpack[SortOptions]) -> "Result":
 def _build_shuffle(values: Values) -> "PreparedCall":
     from ledgerbeam.pipelines.calls.exchange_values import gather_values
     from ledgerbeam.pipelines.calls.job_values import job_call
-    from ledgerbeam.pipelines.exchange.orders import ShuffleJob
+    from ledgerbeam.pipelines.exchange.commands import ShuffleJob
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
 
     return job_call(ShuffleJob(key=KeyChoice("shuffle", seed=values.seed), **gather_values(values)), values)
@@ -219,7 +219,7 @@ def shuffle(*patterns: Places, **options: Unpack[ShuffleOptions]) -> "Result":
 def _build_repartition(values: Values) -> "PreparedCall":
     from ledgerbeam.pipelines.calls.exchange_values import gather_values
     from ledgerbeam.pipelines.calls.job_values import job_call
-    from ledgerbeam.pipelines.exchange.orders import RepartitionJob
+    from ledgerbeam.pipelines.exchange.commands import RepartitionJob
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
 
     return job_call(RepartitionJob(key=KeyChoice("place"), **gather_values(values)), values)
@@ -234,8 +234,8 @@ def repartition(*patterns: Places, **options: Unpack[RepartitionOptions]) -> "Re
 def _build_group(values: Values) -> "PreparedCall":
     from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
     from ledgerbeam.pipelines.calls.job_values import job_call
-    from ledgerbeam.pipelines.exchange.orders import GroupJob
-    from ledgerbeam.pipelines.jobs.audit_share import audit_text
+    from ledgerbeam.pipelines.exchange.commands import GroupJob
+    from ledgerbeam.pipelines.jobs.checks import audit_text
     from ledgerbeam.pipelines.jobs.user_function import user_function
     from ledgerbeam.user_code.objects import OF_A_GROUP, check_object
 
@@ -261,7 +261,7 @@ def group(function: _FUNCTION, *patterns: Places, **options: Unpack[GroupOptions
 def _build_join(values: Values) -> "PreparedCall":
     from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
     from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call
-    from ledgerbeam.pipelines.exchange.join import JoinJob
+    from ledgerbeam.pipelines.exchange.commands import JoinJob
 
     left = file_sources_of(values, patterns=values.left)
     right = file_sources_of(values, patterns=values.right, columns=values.right_columns)
@@ -311,7 +311,7 @@ def joined_fields(how: str, suffix: str | None, under: str | None) -> JoinedFiel
 def _build_split(values: Values) -> "PreparedCall":
     from ledgerbeam.pipelines.calls.exchange_values import key_choice, output_values
     from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call, run_values_of
-    from ledgerbeam.pipelines.exchange.split import SplitJob
+    from ledgerbeam.pipelines.exchange.commands import SplitJob
 
     files = file_sources_of(values)
     written = output_values(values)

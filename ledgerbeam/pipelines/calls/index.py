@@ -23,7 +23,7 @@ from ledgerbeam.pipelines.calls.values import paths
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
-    from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+    from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 
 
 def _sources(patterns: Any) -> list[str]:
@@ -78,7 +78,7 @@ VERIFY = CallSpec(
 
 def _build_index(values: Values) -> "PreparedCall":
     from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call, run_values_of
-    from ledgerbeam.pipelines.jobs.index import IndexJob
+    from ledgerbeam.pipelines.jobs.one_stage import IndexJob
     from ledgerbeam.pipelines.jobs.sources import read_as_shar
 
     values.from_ = values.from_ or read_as_shar(values.patterns, values.storage_options)
@@ -105,7 +105,7 @@ def verify(*patterns: Places, **options: Unpack[VerifyOptions]) -> "Result":
         UsageError: The options exclude each other, or a value is invalid.
     """
     values, console = begin(VERIFY, (patterns,), options)
-    from ledgerbeam.io.index.file import IndexLocation
+    from ledgerbeam.io.index.location import IndexLocation
     from ledgerbeam.io.listing.left_out import LeftOut
     from ledgerbeam.io.listing.patterns import canonical_pattern
     from ledgerbeam.io.storage.urls import canonical_url

@@ -16,16 +16,16 @@ from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.pipelines.calls.call import Values
 from ledgerbeam.pipelines.calls.values import CONVERTED, TARS_WITH_METADATA, path, require_format
+from ledgerbeam.pipelines.jobs.shard_job import OutputCompression, parse_compression
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.columns import COLUMN_FORMATS, ColumnLayout, read_schema
-from ledgerbeam.pipelines.outputs.compression import OutputCompression, parse_compression
-from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
-from ledgerbeam.pipelines.runners.run_options import RunOptions
+from ledgerbeam.pipelines.runners.run import RunOptions
+from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.listing import RecordedOutputs
 
 if TYPE_CHECKING:  # jobs that make no such dataset start sooner without it
-    from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
+    from ledgerbeam.pipelines.datasets.megatron import MergedParts
 
 
 Place = str | PathLike[str]
@@ -251,7 +251,7 @@ def _fields(fields: str | Mapping[str, str] | None) -> tuple[tuple[str, str], ..
 
 def dataset(output: Place, dtype: str, suffixes: tuple[str, ...], *, drop: bool) -> tuple[MergedParts, str]:
     """Return the Megatron dataset that ``--output`` names, and the folder of its parts."""
-    from ledgerbeam.pipelines.datasets.megatron_parts import PARTS_SUFFIX, MergedParts
+    from ledgerbeam.pipelines.datasets.megatron import PARTS_SUFFIX, MergedParts
 
     place = path(output)
     if place.endswith("/"):

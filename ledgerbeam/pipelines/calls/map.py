@@ -134,11 +134,10 @@ MAP = CallSpec(
 def _build(values: Values) -> Runnable:
     from ledgerbeam.pipelines.calls.job_values import file_sources_of, folder, job_call, run_values_of, shards
     from ledgerbeam.pipelines.calls.sampling import SampleCall
-    from ledgerbeam.pipelines.jobs.audit_share import audit_text
-    from ledgerbeam.pipelines.jobs.map import MapJob
-    from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
+    from ledgerbeam.pipelines.jobs.checks import audit_text, parse_on_error
+    from ledgerbeam.pipelines.jobs.one_stage import MapJob
     from ledgerbeam.pipelines.jobs.user_function import user_function
-    from ledgerbeam.pipelines.outputs.batch_schema import decide_batch_schema, read_batch_schema
+    from ledgerbeam.pipelines.outputs.columns import decide_batch_schema, read_batch_schema
     from ledgerbeam.user_code.objects import check_object, depends_on_batches, read_values, watched_checksums
 
     if values.nan != "refuse" and values.to != "jsonl":

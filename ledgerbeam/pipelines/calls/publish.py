@@ -125,7 +125,7 @@ def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
     from ledgerbeam.ledger.model.accounts import RecordCounts
     from ledgerbeam.ledger.opening import open_store
     from ledgerbeam.pipelines.calls.result import ListedRows, Result
-    from ledgerbeam.pipelines.datasets.megatron_parts import suffixes_of
+    from ledgerbeam.pipelines.datasets.megatron import suffixes_of
     from ledgerbeam.pipelines.jobs.claim import routes_of
     from ledgerbeam.pipelines.outputs.hub import files_of, publish_to_hub
     from ledgerbeam.pipelines.outputs.metadata import publish_shards, require_shards

@@ -14,7 +14,7 @@ from ledgerbeam.ledger.summaries import joined_statistics
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.console.run_console import RunConsole
 from ledgerbeam.pipelines.jobs.listing import listed_pages
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import MapJob
 from ledgerbeam.pipelines.preview.sample import SampleRun, sampled_records, try_function
 from ledgerbeam.sketches import merging
 

@@ -24,7 +24,7 @@ from ledgerbeam.pipelines.calls.values import texts
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
-    from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+    from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 
 TOKENS = "texts and tokens"
 """Heading in the help of the command."""
@@ -99,9 +99,8 @@ def _build(values: Values) -> "PreparedCall":
     from ledgerbeam.io.datasets.megatron.tokenizer import BYTES, read_tokenizer
     from ledgerbeam.io.storage.urls import canonical_url
     from ledgerbeam.pipelines.calls.job_values import dataset, file_sources_of, job_call, run_values_of
-    from ledgerbeam.pipelines.jobs.audit_share import audit_text
-    from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
-    from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
+    from ledgerbeam.pipelines.datasets.megatron import TokenizeJob
+    from ledgerbeam.pipelines.jobs.checks import audit_text, parse_on_error
     from ledgerbeam.pipelines.jobs.user_function import user_function
 
     if values.eod and not values.append_eod:

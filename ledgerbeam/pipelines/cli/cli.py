@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from ledgerbeam._base.beam_import import show_log
 from ledgerbeam._base.interrupts import INTERRUPTED, end_when_interrupted, raise_when_interrupted
 from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import (
@@ -30,7 +31,6 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.native import enable_crash_message
 from ledgerbeam.pipelines.calls.call import check_urls
 from ledgerbeam.pipelines.cli.parser import parse_words
-from ledgerbeam.pipelines.runners.logs import show_log
 
 _AS_THEY_ARE = "ledgerbeam-as-they-are"
 """Error handler of the standard streams. Bytes of names that are not UTF-8 are printed unchanged; other surrogates are

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, _: list[str]) -> int:
     """Print facts about the source, or the given records, one per line. Returns 0."""
-    from ledgerbeam.io.index.file import IndexLocation
+    from ledgerbeam.io.index.location import IndexLocation
     from ledgerbeam.io.storage.urls import canonical_url
     from ledgerbeam.pipelines.report.records import Shown, print_facts_of, print_records
 

@@ -7,15 +7,17 @@ from ledgerbeam.io.datasets import lit, megatron, webdataset
 from ledgerbeam.io.datasets.lit.index import CONFIG, index_name
 from ledgerbeam.io.datasets.megatron.writer import require_replaceable
 from ledgerbeam.io.datasets.shar.reader import write_shar_fields
-from ledgerbeam.pipelines.datasets.megatron_parts import parts_by_dataset
-from ledgerbeam.pipelines.outputs.foreign_files import (
+from ledgerbeam.pipelines.datasets.megatron import parts_by_dataset
+from ledgerbeam.pipelines.outputs.metadata import (
     CONFIG_OF_LIT,
     FIELDS_OF_SHAR,
     INDEX_OF_LIT,
     META_OF_ENERGON,
     WIDS,
+    Published,
+    PublishedShards,
+    shar_fields,
 )
-from ledgerbeam.pipelines.outputs.metadata import Published, PublishedShards, shar_fields
 
 
 def publish_wids(dataset: PublishedShards) -> Published:

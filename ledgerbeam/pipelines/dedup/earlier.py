@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.exchange.slices import Partition
@@ -22,8 +22,14 @@ from ledgerbeam.pipelines.exchange.stages import stages_of
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, count_lost
 from ledgerbeam.sources.listing import stat_source
 
+if TYPE_CHECKING:
+    pass
+
 _NEAR = ("near", "cluster", "verify")
 """Pipeline names of the jobs of ``dedup --near``, which are the names of their last stages."""
+
+
+_AT_ONCE = 16
 
 
 class EarlierSignatures(NamedTuple):
@@ -32,7 +38,6 @@ class EarlierSignatures(NamedTuple):
     Attributes:
         ledger: URL of its ledger, as the user gave it.
         writer: The job that signed the documents.
-        partition: Partition of the signatures into buckets.
     """
 
     ledger: str
@@ -40,11 +45,7 @@ class EarlierSignatures(NamedTuple):
     partition: Partition
 
     def require(self, partition: Partition) -> None:
-        """Check that the signatures have the same partition as others.
-
-        Raises:
-            UsageError: The partitions differ.
-        """
+        """Check that the signatures have the same partition as others."""
         if self.partition != partition:
             expected, found = (one.parameters()["partition"] for one in (partition, self.partition))
             raise UsageError(
@@ -54,15 +55,7 @@ class EarlierSignatures(NamedTuple):
             )
 
     def require_apart(self, stores: Iterable[LedgerStore], storage_options: Mapping[str, Any]) -> None:
-        """Check that the signatures exist, and that their sources are not sources of the later job.
-
-        Args:
-            stores: Ledgers of the later job's stages that sign documents.
-            storage_options: Options that are passed to fsspec unchanged.
-
-        Raises:
-            UsageError: Signatures are missing, or a source is in both jobs.
-        """
+        """Check that the signatures exist, and that their sources are not sources of the later job."""
         if lost := count_lost(OutputFolder(self.writer.folder, dict(storage_options)), self.writer.store):
             raise UsageError(
                 f"--against {self.ledger}: {count(lost, 'file')} of its signatures in {self.writer.folder} are gone or "
@@ -78,14 +71,7 @@ class EarlierSignatures(NamedTuple):
             )
 
     def require_texts(self, expected: Mapping[str, Any]) -> None:
-        """Check that texts are selected in the same way as in the later job, so that they can be read again.
-
-        Args:
-            expected: Parameters of the later job.
-
-        Raises:
-            UsageError: A parameter differs.
-        """
+        """Check that texts are selected in the same way as in the later job, so that they can be read again."""
         parameters = self.writer.job.parameters
         if other := {name for name, value in expected.items() if parameters.get(name) != value}:
             name = min(other)
@@ -107,11 +93,6 @@ class EarlierSignatures(NamedTuple):
         Args:
             may_have: Returns whether a file may have such documents.
             has: Returns whether a file has such documents. It takes longer.
-            storage_options: Options that are passed to fsspec unchanged.
-
-        Raises:
-            ChangedSourceError: A file has changed since it was signed.
-            SourceNotFoundError: A file is missing.
         """
         wanted = [row for row in _rows(self.writer.store) if any(map(may_have, _urls_of(row)))]
         looks = map_ahead(lambda row: _looked_at(row, dict(storage_options)), wanted, _AT_ONCE, _AT_ONCE)
@@ -123,9 +104,6 @@ class EarlierSignatures(NamedTuple):
                     f"{found}: --verify compares with records of it that {self.ledger} has signed; put it back as it "
                     "was, or run the command of that ledger again, or leave --verify out"
                 )
-
-
-_AT_ONCE = 16
 
 
 def _looked_at(row: SourceRow, options: dict[str, Any]) -> list[Source] | StorageError:
@@ -161,14 +139,8 @@ def earlier_signatures(
     """Return the signatures of earlier deduplications.
 
     Args:
-        ledgers: URLs of the ledgers.
         minhash: Parameters of signatures, as in the job's parameters.
         below: The ledger of the job that reads the signatures.
-        storage_options: Options that are passed to fsspec unchanged.
-
-    Raises:
-        LedgerNotFoundError: A ledger does not exist.
-        UsageError: A ledger belongs to another kind of job, has other parameters of signatures, or is not complete.
     """
     found = []
     for url in ledgers:

@@ -36,17 +36,11 @@ from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer
 from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
 from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, with_lists
 
-LISTS_FOLDER = "_drops"
-"""Folder for lists of records, such as records to drop, in an output folder."""
-
-LIST_BUCKETS = 1024
-"""Number of buckets of lists, by file. A file is processed again if anything in its bucket changes."""
-
+LISTS_FOLDER = "_drops"  # folder for lists of records, such as records to drop, in an output folder
+LIST_BUCKETS = 1024  # number of buckets of lists, by file. A file is processed again if anything in its bucket changes.
 LISTING = "drops.json"
 
-_PAGE_SOURCES = 10_000
-"""Number of sources of a ledger that are checked together."""
-
+_PAGE_SOURCES = 10_000  # number of sources of a ledger that are checked together
 PART_RECORDS = 2_000_000
 """Approximate size of the records of a part of a bucket, in bytes. A record takes some hundred bytes of memory."""
 
@@ -79,13 +73,11 @@ class DecideJob(GatherJob):
         return ScatterJob(**self.scatter_values(), with_records=False, prefer=self.prefer)
 
     def scatter_values(self) -> dict[str, Any]:
-        """Return the values of the preceding `ScatterJob`."""
         found = super().scatter_values()
         return found if self.own is None else {**found, "own": self.own}
 
     @property
     def sizes(self) -> PartitionLimits:
-        """The sizes of its buckets and their parts, by the sources."""
         size = self.bucket_bytes or 2**30
         return PartitionLimits(size, size)
 
@@ -101,11 +93,9 @@ class DecideJob(GatherJob):
 
     @property
     def keeps_shards(self) -> bool:
-        """Whether its outputs are kept."""
         return self.is_last
 
     def work(self) -> Callable[[Task], Any]:
-        """Return the function that finds the duplicates."""
         from ledgerbeam.transforms.dedup.duplicates import FindDuplicates  # noqa: PLC0415 - brings Beam
 
         return FindDuplicates(self.is_last)
@@ -131,7 +121,6 @@ class FilesWithLists(ListedFiles):
     storage_options: dict[str, Any] = field(default_factory=dict)
 
     def packer(self) -> Packer:
-        """Return the listing that joins files with their lists."""
         buckets = ListBuckets(self.url, self.storage_options)
         return partial(with_lists, buckets=buckets, pack_bytes=self.pack_bytes)
 
@@ -147,7 +136,6 @@ class _RemainingFiles(FilesWithLists):
     """Files without the records to drop."""
 
     def opened(self, options: Options) -> RemainingSources:
-        """Return the files as workers open them."""
         return RemainingSources(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
 
 
@@ -156,7 +144,6 @@ class ListedJob(ShardJob):
     """Reads files joined with lists of some of their records, which an earlier job writes.
 
     Attributes:
-        files: The sources.
         key: Key of the records that decides about the lists.
         prefer: Score of a record; None keeps the first record of a key.
         bucket_bytes: Size of a bucket of the exchange before, by the sources.
@@ -171,11 +158,9 @@ class ListedJob(ShardJob):
     max_slices: int = MOST_SLICES
     state: str = ""
 
-    joined: ClassVar[type[FilesWithLists]]
-    """The files with their lists."""
+    joined: ClassVar[type[FilesWithLists]]  # the files with their lists
 
     def stage(self, name: str) -> ListedStage:
-        """Return the job as a stage, which reads files with lists."""
         return ListedStage(name, self)
 
     def spent(self) -> list[str]:
@@ -187,12 +172,7 @@ class ListedJob(ShardJob):
         """Return the job that writes the lists, after its own inputs."""
 
     def decide_values(self, ledger: str, own: OwnFiles) -> dict[str, Any]:
-        """Return the values of the preceding `DecideJob`.
-
-        Args:
-            ledger: URL of that job's ledger.
-            own: The job's own other outputs, which are not sources.
-        """
+        """Return the values of the preceding `DecideJob`."""
         return {
             "output": self.lists_folder,
             "to": "run",
@@ -223,11 +203,7 @@ class ListedJob(ShardJob):
         return ()
 
     def list_earlier(self) -> bool:
-        """Find the files of earlier jobs that are also sources here, from the lists; return whether there can be any.
-
-        Raises:
-            ChangedSourceError: A file has changed. SourceNotFoundError is raised too.
-        """
+        """Find files of earlier jobs that are sources here too, from the lists; return whether there can be any."""
         return False
 
     @property
@@ -236,7 +212,6 @@ class ListedJob(ShardJob):
         return f"{self.work_folder}/{LISTING}"
 
     def sources(self) -> FilesWithLists:
-        """Return the files with their lists."""
         files = {one.name: getattr(self.files, one.name) for one in dataclasses.fields(ListedFiles)}
         tables = SliceTables(self.lists_folder, self.state, self.storage_options)
         more = {"tables": tables, "url": self.listing_url, "storage_options": self.storage_options}
@@ -256,58 +231,39 @@ class DedupJob(ListedJob):
 
     @property
     def user_command(self) -> str:
-        """The command of the user, also for near duplicates."""
         return "dedup"
 
     def spent(self) -> list[str]:
-        """Return the folder of the lists."""
         return [self.lists_folder]
 
     def decide(self) -> DecideJob:
-        """Return the job that finds the duplicates, after its own inputs."""
         return DecideJob(**self.decide_values(self.ledger_of(DECIDE), self._own_files()))
 
     def ledger_of(self, name: str) -> str:
-        """Return the ledger of an earlier stage; empty before the job's own ledger is known.
-
-        Args:
-            name: Name of the stage.
-        """
+        """Return the ledger of an earlier stage; empty before the job's own ledger is known."""
         return f"{self.ledger}/{name}" if self.ledger else ""
 
     def _own_files(self) -> OwnFiles:
         return OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None)
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
-        """Return the job with the schemas of its columns."""
         return dataclasses.replace(self, layout=layout_of_rows(self, self.files, say))
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the outputs besides sources, folder and format."""
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
         return {**self.key.parameters(), **prefer}
 
     def work(self) -> Callable[[Task], Any]:
-        """Return the function that writes the remaining records of each task."""
         from ledgerbeam.transforms.dedup.duplicates import KeepRemaining  # noqa: PLC0415 - brings Beam
 
         return KeepRemaining(conversion_of(self.to), self.output_format)
 
     def encoder(self) -> str | ShardEncoder:
-        """Return the format of the shards."""
         return self.output_format
 
 
 class ListsRead(StageSources):
-    """Files with the lists of their records that an earlier stage has written.
-
-    Args:
-        job: The job of the stage.
-        store: Its ledger.
-        decide: The stage that has written the lists.
-        scatter: The stage that has read the files.
-        list_pages: Lists the sources of a job.
-    """
+    """Files with the lists of their records that an earlier stage has written."""
 
     def __init__(
         self,
@@ -335,11 +291,9 @@ class ListsRead(StageSources):
 
     @property
     def is_settled(self) -> bool:
-        """Whether all files are complete."""
         return self._is_settled
 
     def settle(self, say: Callable[[str], None]) -> None:  # noqa: ARG002 - the stage before has reported everything
-        """Find the lists of each file."""
         self._lists.tabulate()
         if self._job.list_earlier():
             self._listed = self._list()
@@ -350,14 +304,12 @@ class ListsRead(StageSources):
         return iter(self._listed)
 
     def check(self, store: LedgerStore, *, is_complete: bool, has_run: bool) -> None:
-        """Check that the run has read the scattered files."""
         if is_complete:
             require_only(self._ids, store)
         if has_run:
             _require_as_scattered(store, self._scatter.store)
 
     def remove_inputs(self, writers: Collection[str]) -> None:
-        """Remove the lists."""
         remove_internal(self._job.spent(), self._job, writers)
 
 
@@ -370,7 +322,6 @@ class ListedStage(Stage):
         return cast(ListedJob, self.job)
 
     def inputs(self) -> list[Stage]:
-        """Return the stage that writes the lists."""
         decide = self.listed_job.decide()
         return [decide.stage(decide.ledger.rpartition("/")[2])]
 
@@ -380,7 +331,6 @@ class ListedStage(Stage):
         done: Mapping[str, FinishedStage],
         list_pages: Callable[[JobSpec], Iterator[Page]],
     ) -> ListsRead:
-        """Return the files with their lists."""
         decide = self.listed_job.decide()
         (scatter,) = decide.scatters()
         return ListsRead(self.listed_job, store, done[decide.ledger], done[scatter.ledger], list_pages)
@@ -403,11 +353,7 @@ def require_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedSt
 
 
 def require_only(ids: Collection[bytes], store: LedgerStore) -> None:
-    """Make a ledger forget sources that another runner's listing has found and that were not scattered.
-
-    Raises:
-        ChangedSourceError: There was such a source.
-    """
+    """Make a ledger forget sources that another runner's listing has found and that were not scattered."""
     known = set(ids)
     gone = store.gone_ids()
     strange = {one for page in store.source_ids() for one in page} - known - gone

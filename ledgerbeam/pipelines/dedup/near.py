@@ -28,10 +28,8 @@ from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signatures
 from ledgerbeam.pipelines.dedup.exact import LIST_BUCKETS, DecideJob, DedupJob, FilesWithLists, ListedJob
-from ledgerbeam.pipelines.dedup.pairs import NearChoice, PairsJob
-from ledgerbeam.pipelines.dedup.stars import PART_BYTES, STARS_FOLDER, LabelsJob, rounds_from
-from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsJob, BucketsOf
-from ledgerbeam.pipelines.exchange.jobs import RUNS_FOLDER, RunsJob, ScatterJob, as_run
+from ledgerbeam.pipelines.dedup.pairs import PART_BYTES, STARS_FOLDER, LabelsJob, NearChoice, PairsJob, rounds_from
+from ledgerbeam.pipelines.exchange.jobs import RUNS_FOLDER, BucketsJob, BucketsOf, RunsJob, ScatterJob, as_run
 from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
 from ledgerbeam.sources.listed import ChosenSources, FileLists, ListBuckets, WithEarlierFiles, bucket_of
@@ -42,21 +40,14 @@ if TYPE_CHECKING:
     from ledgerbeam.transforms.dedup.near import TreeReader
 
 
-SIGNATURES_FOLDER = "_signatures"
-"""Folder for the signatures in an output folder."""
-
+SIGNATURES_FOLDER = "_signatures"  # folder for the signatures in an output folder
 COMPARED_BYTES = 1 << 26
 """Approximate size of the n-grams of a part of a bucket, in bytes. A part has at least one whole cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _NearDecideJob(DecideJob):
-    """Finds the documents to drop.
-
-    Attributes:
-        near: Parameters of near duplicates.
-        signatures: Folder of the signatures.
-    """
+    """Finds the documents to drop."""
 
     near: NearChoice
     signatures: str
@@ -76,7 +67,6 @@ class _NearDecideJob(DecideJob):
         }
 
     def places(self) -> dict[str, list[str]]:
-        """Return the URLs that workers must reach, by their names in messages."""
         return {**super().places(), "--against": list(self.near.against)}
 
     def encoder(self) -> str | ShardEncoder:
@@ -104,7 +94,6 @@ class ClusterJob(_NearDecideJob):
 
     @property
     def first_folder(self) -> str:
-        """The folder of the pairs, or of the labels."""
         return f"{self.output}/{STARS_FOLDER if self.in_rounds else RUNS_FOLDER}"
 
     def first_writers(self) -> dict[str, RunsJob]:
@@ -142,13 +131,11 @@ class ClusterJob(_NearDecideJob):
         return dataclasses.replace(self, in_rounds=True, partition=partition)
 
     def unused(self) -> Iterator[str]:
-        """Yield the ledgers of the stages of rounds, if the job has none."""
         if not self.in_rounds:
             yield from (f"{self.ledger}/{name}" for name in (LABELS, STARS))
             yield from rounds_from(self.ledger, 1)
 
     def spent(self, read: BucketsJob) -> list[str]:  # noqa: ARG002 - nothing is merged
-        """Return the folders of the pairs and of the labels."""
         return [f"{self.output}/{name}" for name in (RUNS_FOLDER, STARS_FOLDER)]
 
     def identity(self) -> Job:
@@ -170,7 +157,6 @@ class ClusterJob(_NearDecideJob):
         return member_trees if self.in_rounds else joined_trees
 
     def work(self) -> Callable[[Task], Any]:
-        """Return the function that finds clusters."""
         from ledgerbeam.transforms.dedup.near import FindClusters  # noqa: PLC0415 - brings Beam
 
         return FindClusters(self.is_last, self.trees())
@@ -183,7 +169,6 @@ class CandidatesJob(ClusterJob):
     command = "candidates"
 
     def work(self) -> Callable[[Task], Any]:
-        """Return the function that finds clusters."""
         from ledgerbeam.transforms.dedup.near import FindCandidates  # noqa: PLC0415 - brings Beam
 
         return FindCandidates(self.trees())
@@ -202,14 +187,12 @@ class _CandidateFiles(FilesWithLists):
     def listing(  # type: ignore[override]
         self, own: OwnFiles, options: Options
     ) -> SourceListing | RecordedListing | WithEarlierFiles:
-        """Return the listing of the files, with earlier jobs' files at the end."""
         files = super().listing(own, options)
         if not self.earlier:
             return files
         return WithEarlierFiles(files, self.earlier, self.tables.state, dict(options or {}))
 
     def opened(self, options: Options) -> ChosenSources:
-        """Return the files as workers open them."""
         return ChosenSources(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
 
 
@@ -218,11 +201,8 @@ class TextsJob(ListedJob, RunsJob):
     """Writes the n-grams of candidates, by connected group.
 
     Attributes:
-        near: Parameters of near duplicates.
-        signatures: Folder of the signatures.
         partition: Partition of the candidates into buckets; None until it is set.
         cluster: Ledger of the stage before.
-        own: The job's own outputs, which are not sources.
     """
 
     command = "texts"
@@ -237,16 +217,13 @@ class TextsJob(ListedJob, RunsJob):
     own: OwnFiles = field(default_factory=OwnFiles)
 
     def decide(self) -> CandidatesJob:
-        """Return the job that finds the candidates, after its own inputs."""
         values = self.decide_values(self.cluster, self.own)
         return CandidatesJob(**values, near=self.near, signatures=self.signatures)
 
     def scatters(self) -> list[ScatterJob]:
-        """Return the first job, which signs documents."""
         return self.decide().scatters()
 
     def sources(self) -> _CandidateFiles:
-        """Return the files with their lists, including earlier jobs' files."""
         found = super().sources()
         earlier = f"{self.work_folder}/earlier.json" if self.near.against else ""
         return _CandidateFiles(**{one.name: getattr(found, one.name) for one in fields(found)} | {"earlier": earlier})
@@ -256,11 +233,9 @@ class TextsJob(ListedJob, RunsJob):
         return earlier_signatures(self.near.against, minhash, self.ledger, self.storage_options)
 
     def earlier_urls(self) -> Collection[str]:
-        """Return the sources of earlier jobs, whose records are only compared with."""
         return frozenset(url for one in self._earlier() for url in one.urls())
 
     def earlier_listed(self) -> Collection[str] | None:
-        """Return the earlier jobs' files in its listing; None if they are not known; see `ListedJob.earlier_listed`."""
         listing = self.listing()
         if not isinstance(listing, WithEarlierFiles):
             return ()
@@ -268,7 +243,6 @@ class TextsJob(ListedJob, RunsJob):
         return None if found is None else frozenset(found.urls)
 
     def list_earlier(self) -> bool:
-        """Find the files of earlier jobs with candidates, from the lists; see `ListedJob.list_earlier`."""
         if not self.near.against:
             return False
         fault_point("exchange.earlier")
@@ -293,25 +267,21 @@ class TextsJob(ListedJob, RunsJob):
         return False
 
     def shaping(self) -> dict[str, Json]:
-        """Return the parameters of the run files, without their location."""
         partition = {} if self.partition is None else self.partition.parameters()
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
         near = {**self.near.parameters(self.key), **self.near.compared()}
         return {**self.files.parameters(), **near, "moves": "n-grams", **prefer, **partition}
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the run files besides sources and folder."""
         return self.shaping()
 
     def work(self) -> Callable[[Task], Any]:
-        """Return the function that collects n-grams."""
         from ledgerbeam.transforms.dedup.verify import CollectGrams  # noqa: PLC0415 - brings Beam
 
         score = None if self.prefer is None else self.prefer.keys(self.files.base)
         return CollectGrams(self.key.keys(self.files.base), self.near.minhash(), score)
 
     def encoder(self) -> str | ShardEncoder:
-        """Return the encoder of run files of hashes."""
         from ledgerbeam.transforms.dedup.near import HashEncoder  # noqa: PLC0415 - brings Beam
 
         if self.partition is None:
@@ -336,7 +306,6 @@ class VerifyJob(_NearDecideJob):
     earlier: str = ""
 
     def first_writers(self) -> dict[str, RunsJob]:
-        """Return the preceding job, which reads the candidates."""
         stages = self.earlier or self.ledger
         texts = TextsJob(
             **self.writer_values(),
@@ -348,11 +317,9 @@ class VerifyJob(_NearDecideJob):
         return {TEXTS: texts}
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the outputs besides sources, folder and format."""
         return self.near.verified()
 
     def work(self) -> Callable[[Task], Any]:
-        """Return the function that compares documents."""
         from ledgerbeam.transforms.dedup.near import FindClusters  # noqa: PLC0415 - brings Beam
         from ledgerbeam.transforms.dedup.verify import VerifiedTrees  # noqa: PLC0415
 
@@ -364,18 +331,13 @@ class VerifyJob(_NearDecideJob):
 
 @dataclass(frozen=True, kw_only=True)
 class NearJob(DedupJob):
-    """Writes the files without near duplicates.
-
-    Attributes:
-        near: Parameters of near duplicates.
-    """
+    """Writes the files without near duplicates."""
 
     command = "near"
 
     near: NearChoice
 
     def decide(self) -> DecideJob:
-        """Return the job that finds the documents to drop, after its own inputs."""
         near: dict[str, Any] = {"near": self.near, "signatures": f"{self.output}/{SIGNATURES_FOLDER}"}
         if self.near.verify is None:
             return ClusterJob(**self.decide_values(self.ledger_of(CLUSTER), self._own_files()), **near)
@@ -383,11 +345,9 @@ class NearJob(DedupJob):
         return VerifyJob(**values, **near, earlier=self.ledger)
 
     def places(self) -> dict[str, list[str]]:
-        """Return the URLs that workers must reach, by their names in messages."""
         return {**super().places(), "--against": list(self.near.against)}
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the outputs besides sources, folder and format."""
         return {
             **super().parameters(),
             **self.near.parameters(self.key),
@@ -397,12 +357,6 @@ class NearJob(DedupJob):
 
 
 def marking_job(near: NearChoice, *, output: str, **values: Any) -> DecideJob:
-    """Return the job that finds duplicates as the last job, which writes the list to an output folder.
-
-    Args:
-        near: Parameters of near duplicates.
-        output: The folder.
-        values: All other values of a `DecideJob`.
-    """
+    """Return the job that finds duplicates as the last job, which writes the list to an output folder."""
     kind = ClusterJob if near.verify is None else VerifyJob
     return kind(near=near, output=output, signatures=f"{output}/{SIGNATURES_FOLDER}", **values)

@@ -25,7 +25,7 @@ from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.pipelines.jobs.shard_job import shard_form
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.outputs.removal import remove_below, require_own_folder
+from ledgerbeam.pipelines.outputs.recorded import remove_below, require_own_folder
 from ledgerbeam.sources.buckets import bucket_page
 
 
@@ -53,8 +53,6 @@ class RunWriter(NamedTuple):
 
     Attributes:
         job: The parameters of the job.
-        folder: Folder of the run files.
-        store: Its ledger.
         as_read: Whether the records are unchanged records of its sources, with their positions.
         is_earlier: Whether it is an earlier job, whose run files are elsewhere and only compared with.
         earlier_urls: URLs of its sources from earlier jobs, whose records are only compared with.
@@ -74,8 +72,6 @@ class Reading(NamedTuple):
     Attributes:
         folder: Folder that contains all of them.
         listing_url: URL of the file that names the buckets.
-        storage_options: Options that are passed to fsspec unchanged.
-        partition: Partition into buckets.
         level: Number of earlier merges.
         merges: Whether the job merges the run files once more.
     """
@@ -102,8 +98,6 @@ class RunFiles:
     """The run files of complete jobs, in the groups that are read together.
 
     Args:
-        reading: Parameters of reading.
-        layout: Layout of the run files.
         digest: Digest of the jobs that wrote them.
 
     Attributes:
@@ -120,10 +114,6 @@ class RunFiles:
         """Return the run files of jobs, in the order of jobs, sources and records.
 
         Run files of missing sources are left out, because outputs contain only listed records.
-
-        Args:
-            writers: The jobs.
-            reading: Parameters of reading their run files.
 
         Raises:
             ScatterIncompleteError: Some sources of a job are not complete.
@@ -153,13 +143,7 @@ class RunFiles:
         return cls(reading, layout, digest)
 
     def merged(self, store: LedgerStore, fingerprint: str, reading: Reading) -> Self:
-        """Return the merged run files of a job.
-
-        Args:
-            store: Its ledger, with all tasks complete.
-            fingerprint: Fingerprint of the job.
-            reading: Parameters of reading its run files.
-        """
+        """Return the merged run files of a job."""
         found = self.known()
         if found is None:
             raise AssertionError("what is complete was looked at")
@@ -226,11 +210,7 @@ class RunFiles:
         return True
 
     def tabulate(self) -> FoundBuckets:
-        """Find the slices of each bucket, and store them for workers and later runs.
-
-        Raises:
-            RunFileError: A run file is damaged. Errors of reading are raised too.
-        """
+        """Find the slices of each bucket, and store them for workers and later runs."""
         rows = self._tables.write(self._layout)
         fault_point("exchange.tabulated")
         names = list(self._layout.cells)
@@ -244,9 +224,6 @@ class RunFiles:
         """Remove the tables of slices, including tables of earlier run files.
 
         Tables of the next stage may be in the same folder and in use by another launcher. They stay.
-
-        Args:
-            ledger: URL of the ledger of the reading job, for messages.
         """
         states = [self.state, *self._earlier_states()]
         names = [f"{state}{ending}" for state in states for ending in (RUNS, SLICES)]
@@ -295,7 +272,6 @@ def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[st
     Run files are removed only from folders marked by their writers and by no other ledger.
 
     Args:
-        folders: Folders of the run files.
         job: The job that owns the folders.
         writers: IDs of the ledgers of the jobs that have written run files, if no other ledger has written there.
     """

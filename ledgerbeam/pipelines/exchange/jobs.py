@@ -14,41 +14,218 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from ledgerbeam.io import ShardEncoder
-from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition
+from ledgerbeam.io import Options, ShardEncoder
+from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition, SliceTables
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.ledger import Job, LedgerStore, Task
+from ledgerbeam.ledger import Job, LedgerStore, Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsJob, MergeJob
-from ledgerbeam.pipelines.exchange.buckets import RunFiles, RunWriter, are_complete, remove_internal
+from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits, decide_partition
-from ledgerbeam.pipelines.exchange.stages import GATHER, SCATTER, merge_stage
-from ledgerbeam.pipelines.jobs.convert import ConvertJob
+from ledgerbeam.pipelines.exchange.stages import GATHER, MERGE, SCATTER, merge_stage
+from ledgerbeam.pipelines.jobs.one_stage import ConvertJob
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob, shard_form
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.sources import RecordForm
+from ledgerbeam.sources.buckets import BucketListing, BucketSources
 
-if TYPE_CHECKING:  # Beam takes a second to import
+if TYPE_CHECKING:
     from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures
 
+RUNS_FOLDER = "_runs"  # folder for the run files of an exchange in an output folder
+MERGED_FOLDER = "_merged"  # prefix of the folders of merged run files, beside the first one
+LISTING = "buckets.json"  # name of the file beside the ledger of an exchange that names its buckets
 
-RUNS_FOLDER = "_runs"
-"""Folder for the run files of an exchange in an output folder."""
 
-MERGED_FOLDER = "_merged"
-"""Prefix of the folders of merged run files, beside the first one."""
+@dataclass(frozen=True)
+class BucketsOf:
+    """The buckets of an exchange as the sources of a job: `JobSources`.
+
+    Attributes:
+        names: Name of the sources of the exchange.
+        shaping: Parameters of the run files, without their location.
+        tables: URL of the tables of slices.
+        url: URL of the file that names the buckets.
+        part_bytes: Size of a part of a bucket, which is a task.
+        within_keys: Whether a part may start in the middle of the records of a key.
+        beside: See `BucketSources`.
+    """
+
+    names: tuple[str, ...]
+    shaping: dict[str, Json]
+    tables: SliceTables
+    url: str
+    part_bytes: int
+    within_keys: bool
+    beside: int = 0
+
+    @property
+    def task_bytes(self) -> int:
+        return self.part_bytes
+
+    @property
+    def base(self) -> str | None:
+        return self.opened({}).base
+
+    @property
+    def as_files(self) -> None:
+        """None: buckets are not files."""
+
+    def listing(self, own: OwnFiles, options: Options) -> BucketListing:  # noqa: ARG002 - buckets are not files
+        return BucketListing(self.url, dict(options or {}))
+
+    def expected_tasks(self, source: Source) -> int:
+        return max(1, round(source.size / self.part_bytes))
+
+    def opened(self, options: Options) -> BucketSources:  # noqa: ARG002 - the tables have them
+        return BucketSources(self.tables, self.part_bytes, self.within_keys, self.beside)
+
+    def limits(self) -> tuple[int | None, int | None]:
+        return self.part_bytes, None
+
+    def parameters(self) -> dict[str, Json]:
+        return {**self.shaping, "shard_bytes": self.part_bytes}
+
+    def places(self) -> dict[str, list[str]]:
+        """Return only the URLs of the run files, which are in the output folder."""
+        return {}
+
+    def forget_patterns(self) -> list[str]:
+        return ["*"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketsJob(ShardJob):
+    """A job that reads run files by bucket.
+
+    Attributes:
+        partition: Partition of the exchange into buckets; None until it is set.
+        shard_bytes: Size of a task, which is a part of a bucket, by its records.
+        state: Name of the run files; empty until they are complete.
+    """
+
+    partition: Partition | None = None
+    shard_bytes: int = 64 * 2**20
+    state: str = ""
+
+    reads_sources = False
+    removes_gone = True
+    within_keys: ClassVar[bool] = True
+    beside: ClassVar[int] = 0
+
+    @property
+    @abstractmethod
+    def level(self) -> int:
+        """Number of merges of the run files that it reads."""
+
+    @property
+    @abstractmethod
+    def runs_folder(self) -> str:
+        """The folder of the run files that it reads."""
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Name of the sources of the exchange."""
+
+    @abstractmethod
+    def shaping_of_runs(self) -> dict[str, Json]:
+        """Return the parameters of the run files of the exchange, without their location."""
+
+    def after(self, before: Sequence[FinishedStage]) -> Self | None:  # noqa: ARG002
+        """Return the job with more stages before it, if it needs more than there are; else None."""
+        return None
+
+    def unused(self) -> Iterator[str]:
+        """Yield the ledgers of possible stages that the job does not need, in the order of their creation."""
+        yield from ()
+
+    def with_state(self, state: str) -> Self:
+        """Return the job with the name of the complete run files."""
+        return dataclasses.replace(self, state=state)
+
+    @property
+    def listing_url(self) -> str:
+        """The file that names the buckets."""
+        return f"{self.work_folder}/{LISTING}"
+
+    @property
+    def cut(self) -> Partition:
+        """The partition of the exchange, once it is set."""
+        if self.partition is None:
+            raise AssertionError("the partition is decided when the job is opened")
+        return self.partition
+
+    def reading(self) -> Reading:
+        """Return the reading of these run files."""
+        merges = self.level < self.cut.merges.number
+        return Reading(self.runs_folder, self.listing_url, self.storage_options, self.cut, self.level, merges)
+
+    def sources(self) -> BucketsOf:
+        tables = SliceTables(self.runs_folder, self.state, self.storage_options)
+        places = tables, self.listing_url
+        return BucketsOf(self.names, self.shaping_of_runs(), *places, self.shard_bytes, self.within_keys, self.beside)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeJob(BucketsJob):
+    """Merges the run files of a group and a range of buckets into one run file, with narrower ranges apart.
+
+    Attributes:
+        ordinal: Number of the merge in the exchange, from 1.
+        runs: Folder of the input run files.
+        of: Name of the sources of the exchange.
+        shaping: Parameters of its run files, without their location.
+    """
+
+    command = "merge"
+
+    to: str = "run"
+    ordinal: int
+    runs: str
+    of: tuple[str, ...]
+    shaping: dict[str, Json]
+
+    @property
+    def level(self) -> int:
+        return self.ordinal - 1
+
+    @property
+    def runs_folder(self) -> str:
+        return self.runs
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.of
+
+    @property
+    def keeps_shards(self) -> bool:
+        """False: merged run files are removed once the buckets are complete."""
+        return False
+
+    def shaping_of_runs(self) -> dict[str, Json]:
+        return self.shaping
+
+    def parameters(self) -> dict[str, Json]:
+        """Return the parameters of the run files, without those of the merged ones."""
+        return {MERGE: self.ordinal}
+
+    def work(self) -> Callable[[Task], Any]:
+        from ledgerbeam.transforms.exchange.merge import MergeRuns  # noqa: PLC0415 - brings Beam
+
+        return MergeRuns(self.cut, self.ordinal)
+
+    def encoder(self) -> str | ShardEncoder:
+        from ledgerbeam.transforms.exchange.merge import MergedEncoder  # noqa: PLC0415 - brings Beam
+
+        return MergedEncoder()
 
 
 class RunsJob(ShardJob):
-    """A job that writes run files for another job, which reads them by bucket.
-
-    Attributes:
-        files: The sources of the exchange.
-    """
+    """A job that writes run files for another job, which reads them by bucket."""
 
     files: ListedFiles
 
@@ -99,33 +276,27 @@ class ScatterJob(RunsJob):
         return dataclasses.replace(self, form="records")
 
     def shaping(self) -> dict[str, Json]:
-        """Return the parameters of the run files, without their location."""
         partition = {} if self.partition is None else self.partition.parameters()
         moved: dict[str, Json] = {} if self.with_records else {"moves": "keys"}
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
         return {**self.files.parameters(), **self.key.parameters(), **moved, **prefer, **partition}
 
     def scatters(self) -> list[ScatterJob]:
-        """Return this job."""
         return [self]
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the run files besides sources and folder."""
         return self.shaping()
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:
-        """Yield possible mistakes; see `KeyChoice.doubts`."""
         return self.key.doubts(self.files.names, store)
 
     def work(self) -> Callable[[Task], Any]:
-        """Return the function of a task that adds keys to its records."""
         from ledgerbeam.transforms.exchange.scatter import ScatterRecords  # noqa: PLC0415 - brings Beam
 
         score = None if self.prefer is None else self.prefer.keys(self.files.base)
         return ScatterRecords(self.key.keys(self.files.base), self.with_records, score)
 
     def encoder(self) -> str | ShardEncoder:
-        """Return the encoder of run files."""
         from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
 
         return RunEncoder(self._partition.cuts_of(1), self._partition.block_bytes)
@@ -163,16 +334,13 @@ class GatherJob(BucketsJob):
 
     keeps_columns = True
     last_stage = GATHER
-    keeps_runs: ClassVar[bool] = False
-    """Whether the run files of the first stage are kept at the end."""
+    keeps_runs: ClassVar[bool] = False  # whether the run files of the first stage are kept at the end
 
     @property
     def level(self) -> int:
-        """Number of merges of the run files that it reads."""
         return 0 if self.partition is None else self.partition.merges.number
 
     def stage(self, name: str) -> BucketStage:
-        """Return the job as a stage, which reads run files by bucket."""
         return BucketStage(name, self, whole=self, merges="" if name == GATHER else f"{name}/")
 
     @property
@@ -182,7 +350,6 @@ class GatherJob(BucketsJob):
 
     @property
     def runs_folder(self) -> str:
-        """The folder of the run files that it reads."""
         return self._folder_of(self.level)
 
     def _folder_of(self, level: int) -> str:
@@ -190,7 +357,6 @@ class GatherJob(BucketsJob):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Name of the sources."""
         return tuple(name for scatter in self.scatters() for name in scatter.files.names)
 
     def first_writers(self) -> dict[str, RunsJob]:
@@ -198,11 +364,7 @@ class GatherJob(BucketsJob):
         return {SCATTER: self.scatter()}
 
     def merge(self, ordinal: int) -> MergeJob:
-        """Return a job that merges run files, with the run options of this one.
-
-        Args:
-            ordinal: Number of the merge, from 1.
-        """
+        """Return a job that merges run files, with the run options of this one."""
         return MergeJob(
             output=self._folder_of(ordinal),
             partition=self.partition,
@@ -245,7 +407,6 @@ class GatherJob(BucketsJob):
         }
 
     def unused(self) -> Iterator[str]:
-        """Yield the ledgers of merges that are no longer needed."""
         return (f"{self.ledger}/{merge_stage(ordinal)}" for ordinal in itertools.count(self.level + 1))
 
     def spent(self, read: BucketsJob) -> list[str]:
@@ -262,19 +423,16 @@ class GatherJob(BucketsJob):
         return PartitionLimits(self.bucket_bytes or self.shard_bytes, self.shard_bytes)
 
     def shaping_of_runs(self) -> dict[str, Json]:
-        """Return the parameters of the run files of the exchange, without their location."""
         (writer,) = self.first_writers().values()
         return writer.shaping()
 
     decisions = ("partition", *ShardJob.decisions)
 
     def with_recorded(self, stored: Job) -> Self:
-        """Return the job with its buckets and schemas."""
         job = super().with_recorded(stored)
         return dataclasses.replace(job, partition=self.partition or Partition.recorded(stored.parameters))
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
-        """Return the job with its buckets, and with the schemas of its columns."""
         partition = self.partition or self.decided_partition(say)
         return dataclasses.replace(self, layout=self.decided_layout(say), partition=partition)
 
@@ -291,25 +449,65 @@ class GatherJob(BucketsJob):
         """Return the function that processes the records of each part."""
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the outputs besides sources, folder and format: none."""
         return {}
 
     def encoder(self) -> str | ShardEncoder:
-        """Return the format of the shards."""
         return self.output_format
 
 
-class BucketsRead(StageSources):
-    """Buckets that a stage reads, from the run files of its inputs.
-
-    Args:
-        stage: The stage.
-        store: Its ledger.
-        inputs: The complete inputs.
+@dataclass(frozen=True, kw_only=True)
+class BucketStage(Stage):
+    """A stage that reads run files by bucket: the last one of an exchange, or one that merges for it.
 
     Attributes:
-        runs: The run files.
+        whole: The last job of the exchange.
     """
+
+    whole: GatherJob
+    merges: str
+
+    @property
+    def bucket_job(self) -> BucketsJob:
+        """The job."""
+        return cast(BucketsJob, self.job)
+
+    def with_job(self, job: JobSpec) -> Self:
+        whole = job if isinstance(job, GatherJob) else self.whole
+        return dataclasses.replace(self, job=job, whole=whole)
+
+    def inputs(self) -> list[Stage]:
+        """Return the stage that merges before it, or those that write what is not merged yet."""
+        level = self.bucket_job.level
+        if level:
+            return [dataclasses.replace(self, name=f"{self.merges}{merge_stage(level)}", job=self.whole.merge(level))]
+        writers = [writer.stage(name) for name, writer in self.whole.first_writers().items()]
+        return [dataclasses.replace(stage, target=self.whole.output) for stage in writers]
+
+    def earlier_signatures(self) -> Sequence[EarlierSignatures]:
+        """Return what other jobs have written that the stage reads."""
+        return () if self.bucket_job.level else self.whole.earlier_signatures()
+
+    def require_others(self) -> None:
+        self.earlier_signatures()
+
+    def longer(self, inputs: Sequence[FinishedStage]) -> Self | None:
+        job = self.bucket_job.after(inputs)
+        return None if job is None else self.with_job(job)
+
+    def unused(self) -> Iterator[str]:
+        return self.bucket_job.unused()
+
+    def sources(
+        self,
+        store: LedgerStore,
+        done: Mapping[str, FinishedStage],
+        list_pages: Callable[[JobSpec], Iterator[Page]],  # noqa: ARG002 - buckets are not listed
+    ) -> BucketsRead:
+        return BucketsRead(self, store, [done[stage.job.ledger] for stage in self.inputs()])
+
+
+class BucketsRead(StageSources):
+    """Buckets that a stage reads, from the run files of its inputs."""
 
     def __init__(self, stage: BucketStage, store: LedgerStore, inputs: Sequence[FinishedStage]) -> None:
         job = stage.bucket_job
@@ -328,11 +526,9 @@ class BucketsRead(StageSources):
 
     @property
     def is_settled(self) -> bool:
-        """Whether all buckets are complete."""
         return self._is_settled
 
     def settle(self, say: Callable[[str], None]) -> None:
-        """Find the slices of each bucket."""
         for one in self._earlier:
             one.require_apart((writer.store for writer in self._inputs), self.job.storage_options)
         self._buckets = self.runs.tabulate()
@@ -340,76 +536,16 @@ class BucketsRead(StageSources):
         say(f"{count(len(self.runs), 'run file')} of {count(self.runs.size, 'byte')} -> {made}")
 
     def pages(self) -> Iterator[Page]:
-        """Return the buckets."""
         if self._buckets is None:
             raise AssertionError("the run files were looked at")
         return iter([self._buckets.page()])
 
     def remove_inputs(self, writers: Collection[str]) -> None:
-        """Remove run files, and the tables of their slices."""
         self.runs.remove_tables(self.job.ledger)
         remove_internal(self._whole.spent(cast(BucketsJob, self.job)), self.job, writers)
 
     def lost_text(self, number: int) -> str:
-        """Return a warning about lost run files."""
         return f"gone since earlier runs: {count(number, 'run file')}; what each was made of is done again"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BucketStage(Stage):
-    """A stage that reads run files by bucket: the last one of an exchange, or one that merges for it.
-
-    Attributes:
-        whole: The last job of the exchange.
-        merges: Start of the names of the stages that merge.
-    """
-
-    whole: GatherJob
-    merges: str
-
-    @property
-    def bucket_job(self) -> BucketsJob:
-        """The job."""
-        return cast(BucketsJob, self.job)
-
-    def with_job(self, job: JobSpec) -> Self:
-        """Return the stage with another version of its job."""
-        whole = job if isinstance(job, GatherJob) else self.whole
-        return dataclasses.replace(self, job=job, whole=whole)
-
-    def inputs(self) -> list[Stage]:
-        """Return the stage that merges before it, or those that write what is not merged yet."""
-        level = self.bucket_job.level
-        if level:
-            return [dataclasses.replace(self, name=f"{self.merges}{merge_stage(level)}", job=self.whole.merge(level))]
-        writers = [writer.stage(name) for name, writer in self.whole.first_writers().items()]
-        return [dataclasses.replace(stage, target=self.whole.output) for stage in writers]
-
-    def earlier_signatures(self) -> Sequence[EarlierSignatures]:
-        """Return what other jobs have written that the stage reads."""
-        return () if self.bucket_job.level else self.whole.earlier_signatures()
-
-    def require_others(self) -> None:
-        """Raise an error for unusable signatures of other jobs."""
-        self.earlier_signatures()
-
-    def longer(self, inputs: Sequence[FinishedStage]) -> Self | None:
-        """Return the stage with more inputs, if the results of its inputs require that; see `BucketsJob.after`."""
-        job = self.bucket_job.after(inputs)
-        return None if job is None else self.with_job(job)
-
-    def unused(self) -> Iterator[str]:
-        """Yield the ledgers of inputs that the stage does not need; see `BucketsJob.unused`."""
-        return self.bucket_job.unused()
-
-    def sources(
-        self,
-        store: LedgerStore,
-        done: Mapping[str, FinishedStage],
-        list_pages: Callable[[JobSpec], Iterator[Page]],  # noqa: ARG002 - buckets are not listed
-    ) -> BucketsRead:
-        """Return the buckets."""
-        return BucketsRead(self, store, [done[stage.job.ledger] for stage in self.inputs()])
 
 
 def run_writer(job: JobSpec, store: LedgerStore) -> RunWriter:
@@ -419,13 +555,7 @@ def run_writer(job: JobSpec, store: LedgerStore) -> RunWriter:
 
 
 def layout_of_rows(job: ShardJob, files: ListedFiles, say: Callable[[str], None]) -> ColumnLayout | None:
-    """Return the layout, with schemas, of a job that writes rows of columnar sources unchanged.
-
-    Args:
-        job: The job.
-        files: Its sources.
-        say: Called with messages for users.
-    """
+    """Return the layout, with schemas, of a job that writes rows of columnar sources unchanged."""
     layout = job.layout
     if layout is None or layout.schema is not None:
         return layout
@@ -438,10 +568,10 @@ def layout_of_rows(job: ShardJob, files: ListedFiles, say: Callable[[str], None]
     return whole.with_decisions(say).layout
 
 
-_HOW = ("storage_options", "workers", "devices", "flush_interval", "flush_entries", "log_level")
-"""Fields of a job that are run options, equal for all its stages."""
-
-
 def as_run(job: JobSpec) -> dict[str, Any]:
     """Return the run options of a job, for its stages."""
     return {name: getattr(job, name) for name in _HOW}
+
+
+_HOW = ("storage_options", "workers", "devices", "flush_interval", "flush_entries", "log_level")
+"""Fields of a job that are run options, equal for all its stages."""

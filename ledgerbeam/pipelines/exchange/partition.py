@@ -31,24 +31,18 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.preview.sample import SampledJob
 
 
-SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES = 40, 20_000, 1_000
-SAMPLE_SOURCES = 256
-SAMPLE_BYTES = 64 * 2**20
-"""Sample from which cuts between buckets are taken, spread over all sources."""
+# The sample from which cuts between buckets are taken, spread over all sources.
+SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES, SAMPLE_SOURCES, SAMPLE_BYTES = 40, 20_000, 1_000, 256, 64 * 2**20
 
-LINE_BYTES, MOST_LINE = 16 * 1024, 64 * 2**20
-"""Number of bytes that are read to find a line: first attempt and maximum."""
-
+LINE_BYTES, MOST_LINE = 16 * 1024, 64 * 2**20  # number of bytes that are read to find a line: first attempt and maximum
 LEAST_BLOCK, BLOCKS_A_SHARD = 1024, 32
 
 LARGER = "--task-bytes {0} --shard-bytes {0}, and --pack for small sources, or a larger --max-slices"
 
-CUT_BYTES = 64
-"""Maximum size of a cut, in bytes. Longer keys are shortened."""
+CUT_BYTES = 64  # maximum size of a cut, in bytes. Longer keys are shortened.
 
 
-VERSION = 2
-"""Version of keys and run files. A job of another version cannot be continued."""
+VERSION = 2  # version of keys and run files. A job of another version cannot be continued.
 
 
 @dataclass(frozen=True)
@@ -89,7 +83,6 @@ class KeyChoice:
         """Yield a warning if no record has the key, because its name may be wrong; see `JobSpec.doubts`.
 
         Args:
-            names: Names of the sources.
             store: The ledger of the job that has computed keys.
         """
         keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
@@ -102,11 +95,7 @@ class KeyChoice:
             )
 
     def keys(self, base: str | None) -> RecordKeys:
-        """Return the function that computes keys.
-
-        Args:
-            base: Base of the sources.
-        """
+        """Return the function that computes keys."""
         order = KeyOrder(self.descending, self.nulls)
         return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
 
@@ -168,12 +157,7 @@ def decide_partition(
 
     Args:
         scatters: The jobs that write the buckets; several only for keys that start with a hash.
-        limits: Limits of sizes.
-        say: Called with messages for users.
         larger: Advice for fewer tasks and buckets in messages, with ``{0}`` for a size.
-
-    Raises:
-        UsageError: A stage would read too many slices with any allowed number of rounds.
     """
     listed = [(scatter, list(scatter.pages())) for scatter in scatters]
     total = sum(sum(page.sizes) for _, pages in listed for page in pages)

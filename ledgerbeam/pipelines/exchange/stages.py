@@ -15,39 +15,19 @@ from __future__ import annotations
 
 from ledgerbeam.ledger import Job
 
-GATHER = "gather"
-"""The last stage of a job that is an exchange."""
-
-SCATTER = "scatter"
-"""Writes the records, or hashes of them, by bucket."""
-
-DECIDE = "decide"
-"""Finds records with the key of an earlier record."""
-
-PAIRS = "pairs"
-"""Connects records that share a band."""
-
+GATHER = "gather"  # the last stage of a job that is an exchange
+SCATTER = "scatter"  # writes the records, or hashes of them, by bucket
+DECIDE = "decide"  # finds records with the key of an earlier record
+PAIRS = "pairs"  # connects records that share a band
 STARS, ROUND, LABELS = "stars", "round", "labels"
 """Find connected records, for more pairs than one process can join."""
 
-CLUSTER = "cluster"
-"""Joins all pairs."""
-
-TEXTS = "texts"
-"""Reads the texts of candidates."""
-
-VERIFY = "verify"
-"""Compares candidates; also the parameter of a job with the minimum similarity of near documents."""
-
-RIGHT, LEFT = "right", "left"
-"""Write the records of a side by bucket."""
-
-MERGE = "merge"
-"""Merge run files, where an exchange takes several rounds."""
-
-NUMBERED = "-*"
-"""Suffix of a stage name with as many instances as needed: -1, -2 and so on."""
-
+CLUSTER = "cluster"  # joins all pairs
+TEXTS = "texts"  # reads the texts of candidates
+VERIFY = "verify"  # compares candidates; also the parameter of a job with the minimum similarity of near documents
+RIGHT, LEFT = "right", "left"  # write the records of a side by bucket
+MERGE = "merge"  # merge run files, where an exchange takes several rounds
+NUMBERED = "-*"  # suffix of a stage name with as many instances as needed: -1, -2 and so on
 MERGES, ROUNDS = f"{MERGE}{NUMBERED}", f"{ROUND}{NUMBERED}"
 
 _NEAR = (f"{PAIRS}/{SCATTER}", f"{PAIRS}/{MERGES}", PAIRS, STARS, ROUNDS, LABELS)
@@ -64,11 +44,7 @@ _STAGES: dict[str, tuple[str, ...]] = {
 
 
 def stages_of(job: Job) -> tuple[str, ...]:
-    """Return the earlier stages of a job, in order, as folders of their ledgers in its own ledger; see `NUMBERED`.
-
-    Args:
-        job: Job of the last stage, as stored in its ledger.
-    """
+    """Return the earlier stages of a job, in order, as folders of their ledgers in its own ledger; see `NUMBERED`."""
     if job.pipeline == "near" and VERIFY in job.parameters:
         return (*_CLUSTERED, TEXTS, f"{VERIFY}/{MERGES}", VERIFY)
     return _STAGES.get(job.pipeline, ())
@@ -80,9 +56,5 @@ def is_optional(stage: str) -> bool:
 
 
 def merge_stage(ordinal: int) -> str:
-    """Return the name of a stage that merges.
-
-    Args:
-        ordinal: Number of the merge, from 1.
-    """
+    """Return the name of a stage that merges."""
     return f"{MERGE}-{ordinal}"

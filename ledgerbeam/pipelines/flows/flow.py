@@ -36,7 +36,7 @@ from ledgerbeam.pipelines.flows.step import (
     errors_at,
     read_step,
 )
-from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.listing import RecordedOutputs
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")

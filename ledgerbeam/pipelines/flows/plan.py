@@ -20,7 +20,7 @@ from ledgerbeam.pipelines.jobs.listing import listed_pages, listed_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.recorded import lost_sources
 from ledgerbeam.pipelines.preview.dry_run import KnownSources
-from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 from ledgerbeam.sources.listing import RecordedOutputs, is_output, outputs_pages
 
@@ -28,7 +28,6 @@ REASONS = ("new", "changed", "upstream", "code", "options", "failed", "open", "l
 """Reasons to process a source."""
 
 PENDING = ""  # version of an output that a run will write; its content is not known yet
-
 _CODE = re.compile(r"(?:\S+ )??(?:function|module|code|captured value|watched file)(?: [^:]*)?: (?:was |changed)")
 
 

@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.calls.call import spec_of
 from ledgerbeam.pipelines.calls.call_spec import REQUIRED
 from ledgerbeam.pipelines.calls.option_types import expected_type, shown_value
 from ledgerbeam.pipelines.outputs.owner import Existing
-from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.listing import RecordedOutputs
 
 COMMANDS: Mapping[str, str | None] = {

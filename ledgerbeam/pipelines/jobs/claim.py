@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from ledgerbeam._base.disk import nearest_above
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import LedgerNotFoundError, StorageError, UsageError
+from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER
-from ledgerbeam.io.listing.nested_folders import list_files
-from ledgerbeam.io.storage.files import refuse_links
+from ledgerbeam.io.storage.overwrite import refuse_links
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
@@ -28,7 +28,6 @@ class OpenedJob:
 
     Attributes:
         job: The job, with all values that are set before it starts.
-        store: The ledger.
         owner: The claim to the output folder, checked; None if the job has no output folder.
         state: State of the ledger before, for messages.
     """
@@ -46,15 +45,8 @@ def open_job(
 
     A refused job creates no ledger and no output folder, and removes nothing.
 
-    Args:
-        job: The job.
-        on_change: What to do with the ledger of another job.
-        existing: What to do with shards of others in the output folder; None raises an error.
-        say: Called with messages for users.
-
     Raises:
         JobMismatchError: The ledger belongs to another job, and `on_change` refuses that.
-        LedgerbeamError: The ledger or the folder cannot be used.
         UsageError: The folder has other owners, and `existing` is None; or a folder of sources has the name of a route
             that the job has written to.
     """

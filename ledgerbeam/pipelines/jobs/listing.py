@@ -14,18 +14,15 @@ from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PACKS_A_PAGE, open_packs, open_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-_FEW = 100_000
-"""Maximum number of IDs in a Python set. Importing NumPy takes longer than a small complete job."""
+_FEW = 100_000  # maximum number of IDs in a Python set. Importing NumPy takes longer than a small complete job.
 
 
 class JobListing:
     """Lists a job's sources once and counts them.
 
     Args:
-        spec: The job.
         store: Its ledger, opened for the job.
         pages: The listing, see `listed_pages`.
-        run: ID of the run.
         only: IDs of the only sources to run; None for every open source.
     """
 
@@ -137,9 +134,7 @@ def listed_pages(job: JobSpec, say: Callable[[str], None], left_out: LeftOut | N
     The first page is checked before this returns, so that a wrong pattern is an error before anything is created.
 
     Args:
-        job: The job.
         say: Prints the number of ignored files, at the end of the listing.
-        left_out: Counts ignored files.
 
     Raises:
         SourceNotFoundError: A pattern matches nothing, or a list names nothing.

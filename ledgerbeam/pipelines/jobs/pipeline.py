@@ -1,33 +1,46 @@
-"""Job of a user's Beam pipeline."""
+"""Job of a user's Beam pipeline, which may scatter records for another pipeline, or gather them."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ledgerbeam._base.process import WHOLE, BeamParts
-from ledgerbeam.io.exchange.slices import Partition
+from ledgerbeam._base.beam_import import WHOLE, BeamParts
+from ledgerbeam.errors import LedgerNotFoundError, ScatterIncompleteError, UsageError
+from ledgerbeam.io import Options
+from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition, SliceTables
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsOf
-from ledgerbeam.pipelines.exchange.jobs import ScatterJob, as_run
-from ledgerbeam.pipelines.exchange.pipeline_exchange import BucketTables, GatheredRuns, ScatterChoice
+from ledgerbeam.ledger.opening import open_store
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, RunWriter, are_complete
+from ledgerbeam.pipelines.exchange.jobs import LISTING, BucketsOf, ScatterJob, as_run
+from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits, decide_partition
 from ledgerbeam.pipelines.jobs.shard_job import shard_form
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles, OutputPlace
-from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
+from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, work_folder_of
+from ledgerbeam.pipelines.outputs.recorded import OutputFolder, forget_lost
 from ledgerbeam.sources.kind import TaskLimits
 
-if TYPE_CHECKING:  # Beam takes a second to import
+if TYPE_CHECKING:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.portability.api import beam_runner_api_pb2
     from apache_beam.runners.runner import PipelineRunner
 
     from ledgerbeam.transforms.mapping.audit import AuditedWork
+
+SCATTER = "scatter"  # name of the parameter of a job with the options of its pipeline's `Scatter`
+BUCKET_BYTES = 64 * 2**20
+
+_LARGER = 'PlanTasks("{0}") and Scatter(bucket_bytes="{0}"), and MatchSources(pack=...) for small sources'
+
+_AGAIN = "run the pipeline that scatters, to its end, and then this one again"
 
 
 def proto_text(pipeline: beam_runner_api_pb2.Pipeline) -> str:
@@ -82,42 +95,34 @@ class PipelineJob(JobSpec):
     decisions = ("partition",)
 
     def sources(self) -> ListedFiles | GraphPasses | BucketsOf:
-        """Return the sources of the chain."""
         if self.gathered is not None:
             return self.gathered.sources(self.storage_options)
         return self.passes if self.files is None else self.files  # type: ignore[return-value] # one of them is set
 
     def labels(self) -> tuple[str, ...]:
-        """Return the labels of the steps between reading and writing."""
         return self.steps
 
     def require_sources(self, store: LedgerStore) -> None:
-        """Raise an error for missing run files."""
         if self.gathered is not None:
             self.gathered.require(store, self.storage_options)
 
     @property
     def run_partition(self) -> Partition | None:
-        """The partition of scattered records into buckets."""
         return self.partition
 
     def product(self) -> BucketTables | None:
-        """Return the tables of the buckets, if it scatters."""
         return None if self.partition is None else BucketTables(self.partition.buckets)
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:
-        """Yield possible mistakes; see `KeyChoice.doubts`."""
         if self.scatter is not None:
             yield from self.scatter.key.doubts(self.sources().names, store)
 
     def with_recorded(self, stored: Job) -> Self:
-        """Return the job with its stored buckets."""
         if self.scatter is None:
             return self
         return dataclasses.replace(self, partition=self.partition or Partition.recorded(stored.parameters))
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
-        """Return the job with its buckets, if it scatters."""
         if self.scatter is None or self.partition is not None:
             return self
         sampled = None
@@ -128,15 +133,12 @@ class PipelineJob(JobSpec):
 
     @property
     def shard_form(self) -> str:
-        """A regular expression for the end of the names of the job's shards."""
         return shard_form(self.to)
 
     def output_places(self) -> list[OutputPlace]:
-        """Return the folder of the shards."""
         return [(self.output, "", True)]
 
     def identity(self) -> Job:
-        """Return the parameters of the outputs: of the transforms, their functions, and the user's own."""
         said: dict[str, Json] = {**self.sources().parameters(), "output": self.output, "to": self.to}
         if self.scatter is not None:
             said |= self.scatter.parameters()
@@ -153,7 +155,6 @@ class PipelineJob(JobSpec):
         return []
 
     def pipeline(self, part: Part, runner: PipelineRunner | None, options: PipelineOptions) -> beam.Pipeline:
-        """Return a part of the user's pipeline."""
         import apache_beam as beam  # noqa: PLC0415 - takes a second
         from apache_beam.portability.api import beam_runner_api_pb2  # noqa: PLC0415
 
@@ -167,7 +168,6 @@ class PipelineJob(JobSpec):
         return self.audits is not None
 
     def audited(self) -> AuditedWork:
-        """Return the work to audit."""
         if self.audits is None:
             return super().audited()
         from ledgerbeam.transforms.mapping.audit import AuditedWork  # noqa: PLC0415 - few processes audit
@@ -181,11 +181,253 @@ class PipelineJob(JobSpec):
         return pickle.loads(base64.b85decode(str(self.audits)))  # noqa: S301 - the chain is pickled, too
 
     def changed_code(self) -> list[str]:
-        """Return the name of the function, if its code has changed since this job was made."""
         function, _ = self._audits()
         return [] if function.identity() == self.functions.get(repr(function)) else [repr(function)]
 
     @property
     def has_downstream(self) -> bool:
-        """Whether transforms follow `CommitTasks`."""
         return self.rest is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatterChoice:
+    """The options of `Scatter` in a user's pipeline.
+
+    Attributes:
+        key: Key that orders the records.
+        buckets: Number of buckets; None to compute it from the size of a bucket.
+        bucket_bytes: Size of a bucket, by the sources.
+        cuts: Keys at which buckets start, in hexadecimal; empty to compute them.
+        as_read: Whether the records are unchanged records of the sources; otherwise functions have made them.
+    """
+
+    key: KeyChoice
+    buckets: int | None = None
+    bucket_bytes: int | None = None
+    cuts: tuple[str, ...] = ()
+    as_read: bool = True
+
+    def parameters(self) -> dict[str, Json]:
+        """Return the parameters of the run files."""
+        given: dict[str, Json] = {"buckets": self.buckets, "bucket_bytes": self.bucket_bytes}
+        if self.cuts:
+            given["cuts"] = list(self.cuts)
+        shaping: dict[str, Json] = {**self.key.parameters(), "as_read": self.as_read}
+        return {SCATTER: shaping | {name: value for name, value in given.items() if value is not None}}
+
+    def decided(self, scatter: ScatterJob | None, say: Callable[[str], None]) -> Partition:
+        """Return the partition of the records into buckets.
+
+        Args:
+            scatter: A job that scatters the sources, for samples; None if they are not files.
+        """
+        if self.cuts:
+            return Partition.of_cuts([bytes.fromhex(cut) for cut in self.cuts])
+        if scatter is None:
+            if self.key.scheme == "hash" and self.buckets is not None:
+                return Partition(self.buckets)
+            raise UsageError(
+                "Scatter: only files are looked at for how keys are to be cut into buckets; give cuts=[...], or "
+                'order="hash" and buckets=N'
+            )
+        size = BUCKET_BYTES if self.bucket_bytes is None else self.bucket_bytes
+        partition = decide_partition([scatter], PartitionLimits(size, size, self.buckets, merges=0), say, _LARGER)
+        if partition.buckets == 1 and self.key.scheme == "key" and not self.as_read and self._wants_more(scatter, size):
+            raise UsageError(
+                f"Scatter: expected different keys {self.key} in a sample of the sources, by which they are cut into "
+                "buckets, and found none; if a function before Scatter makes the key, give cuts=[...], or "
+                'order="hash"'
+            )
+        return partition
+
+    def _wants_more(self, scatter: ScatterJob, size: int) -> bool:
+        """Return whether several buckets were asked for."""
+        if self.buckets is not None:
+            return self.buckets > 1
+        return sum(sum(page.sizes) for page in scatter.pages()) > size
+
+
+@dataclass(frozen=True)
+class BucketTables:
+    """The tables of the buckets of a pipeline's run files: a `Product`."""
+
+    name: ClassVar[str] = "buckets"
+
+    buckets: int
+
+    @property
+    def replaces_shards(self) -> bool:
+        """True: run files need not stay after they are gathered."""
+        return True
+
+    def place(self, job: JobSpec) -> str:
+        return str(job.output)
+
+    def files(self) -> list[str]:
+        """Return no files: the tables are beside the run files."""
+        return []
+
+    def check(self, page: Page, job: JobSpec) -> None:
+        """Accept every page."""
+
+    def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
+        return _run_files(str(job.output), job.ledger, store, job.storage_options).known() is not None
+
+    def make(
+        self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
+    ) -> list[dict[str, Any]]:
+        """Find the buckets of the run files, unless it is done; missing run files are written again."""
+        runs = _run_files(str(job.output), job.ledger, store, job.storage_options)
+        buckets = runs.known()
+        if buckets is None:
+            if lost := forget_lost(job, store):
+                if not rewrite(lost):
+                    return []
+                runs = _run_files(str(job.output), job.ledger, store, job.storage_options)
+            buckets = runs.tabulate()
+        say(f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(self.buckets, 'bucket')}")
+        return [{"buckets": len(buckets.sizes), "run_files": len(runs), "bytes": runs.size}]
+
+    def not_made(self, job: JobSpec) -> str:
+        return f"{job.output}: nothing can be gathered of it before all sources are scattered"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatheredRuns:
+    """The run files that a user's pipeline gathers.
+
+    Attributes:
+        runs: Folder of the run files.
+        ledger: Ledger of the pipeline that has scattered.
+        scattered: Parameters of that pipeline, without the location of its output.
+        state: Name of the run files.
+        task_bytes: Size of a task.
+        whole_keys: Whether all records of a key are in one task.
+    """
+
+    runs: str
+    ledger: str
+    scattered: dict[str, Any]
+    state: str
+    task_bytes: int
+    whole_keys: bool = True
+
+    @classmethod
+    def found(cls, runs: str, ledger: str, options: dict[str, Any], *, task_bytes: int, whole_keys: bool) -> Self:
+        """Return the run files that are complete in a ledger.
+
+        Raises:
+            ScatterIncompleteError: Some sources are not complete.
+        """
+        job, files, _ = _look(runs, ledger, options)
+        others = {name: value for name, value in job.parameters.items() if name != "output"}
+        scattered = {"pipeline": job.pipeline, **others}
+        return cls(
+            runs=runs,
+            ledger=ledger,
+            scattered=scattered,
+            state=files.state,
+            task_bytes=task_bytes,
+            whole_keys=whole_keys,
+        )
+
+    @property
+    def key(self) -> Mapping[str, Any]:
+        """The parameters of `ScatterChoice` with which the records were scattered."""
+        found: Mapping[str, Any] = self.scattered[SCATTER]
+        return found
+
+    def sources(self, options: Options) -> BucketsOf:
+        """Return the buckets."""
+        tables = SliceTables(self.runs, self.state, dict(options or {}))
+        shaping: dict[str, Json] = {"scattered": self.scattered}
+        url = f"{work_folder_of(self.ledger)}/{LISTING}"
+        return _Buckets((self.runs,), shaping, tables, url, self.task_bytes, not self.whole_keys)
+
+    def require(self, store: LedgerStore, options: dict[str, Any]) -> None:
+        """Prepare everything that is read, if the ledger has incomplete buckets.
+
+        Raises:
+            ScatterIncompleteError: Run files are missing, or the sources were scattered again meanwhile.
+            UsageError: There are too many run files for tasks of this size.
+        """
+        _, files, scattered = _look(self.runs, self.ledger, options)
+        buckets = files.known()
+        if buckets is None or files.state != self.state:
+            raise ScatterIncompleteError(f"{self.runs}: its sources were scattered again meanwhile; run this again")
+        if are_complete(buckets, store):
+            return
+        if lost := forget_lost(OutputFolder(self.runs, options), scattered):
+            raise ScatterIncompleteError(
+                f"{self.runs}: {count(lost, 'run file')} that {self.ledger} has recorded are gone: another pipeline "
+                f"has gathered and removed them, or somebody else; {_AGAIN}. If several pipelines gather them, give "
+                "each Gather(keep_runs=True)"
+            )
+        parts = sum(max(1, -(-size // self.task_bytes)) for size in buckets.sizes)
+        if len(files) * parts > MOST_SLICES:
+            raise UsageError(
+                f"{self.runs}: {count(len(files), 'run file')} and {count(parts, 'task')} would make "
+                f"{len(files) * parts:,} reads of slices, and at most {MOST_SLICES:,} are allowed; give larger tasks "
+                "with PlanTasks(task_bytes), in this pipeline or in the one that scatters"
+            )
+        if not files.are_tabulated():
+            files.tabulate()
+
+
+@dataclass(frozen=True)
+class _Buckets(BucketsOf):
+    """The buckets that a pipeline gathers."""
+
+    def parameters(self) -> dict[str, Json]:
+        return {**self.shaping, "whole_keys": not self.within_keys, "task_bytes": self.part_bytes}
+
+    def places(self) -> dict[str, list[str]]:
+        return {"the run files": [self.tables.folder]}
+
+
+def _look(runs: str, ledger: str, options: dict[str, Any]) -> tuple[Job, RunFiles, LedgerStore]:
+    """Return the scattering job, its run files, and its ledger.
+
+    Raises:
+        ScatterIncompleteError: It is not complete.
+    """
+    try:
+        store = open_store(ledger, options)
+    except LedgerNotFoundError as error:
+        raise ScatterIncompleteError(f"{runs}: nothing was scattered by {ledger}: {error}; {_AGAIN}") from error
+    job = _scattering(ledger, store)
+    if not _scatter_of(job):
+        raise UsageError(
+            f"{ledger}: expected the ledger of a pipeline that ends with Scatter and CommitTasks, found that of "
+            f"{job.pipeline!r}; give Gather the ledger of the pipeline that has scattered"
+        )
+    if job.parameters.get("output") != runs:
+        raise UsageError(
+            f"Gather({runs!r}): {ledger} has scattered to {job.parameters.get('output')}; give that folder, or the "
+            "ledger of the pipeline that has scattered to this one"
+        )
+    files = _run_files(runs, ledger, store, options)
+    if files.known() is None:
+        raise ScatterIncompleteError(
+            f"{runs}: the pipeline that scatters ended before it noted which buckets there are; {_AGAIN}"
+        )
+    return job, files, store
+
+
+def _run_files(folder: str, ledger: str, store: LedgerStore, options: dict[str, Any]) -> RunFiles:
+    job = _scattering(ledger, store)
+    partition = Partition.recorded(job.parameters) or Partition(1)
+    writer = RunWriter(job, folder, store, bool(_scatter_of(job).get("as_read")))
+    return RunFiles.written([writer], Reading(folder, f"{work_folder_of(ledger)}/{LISTING}", options, partition))
+
+
+def _scattering(ledger: str, store: LedgerStore) -> Job:
+    job = store.job()
+    if job is None:
+        raise ScatterIncompleteError(f"{ledger}: expected the ledger of a pipeline with Scatter, found none; {_AGAIN}")
+    return job
+
+
+def _scatter_of(job: Job) -> Mapping[str, Any]:
+    found: Any = job.parameters.get(SCATTER)
+    return found if isinstance(found, Mapping) else {}

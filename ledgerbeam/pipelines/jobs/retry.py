@@ -25,13 +25,7 @@ _NOTED_AT_ONCE = 10_000
 
 
 def partial_run(store: LedgerStore, kind: Kind, pattern: str) -> dict[str, str]:
-    """Return the selection that a partial run records as ``only``.
-
-    Args:
-        store: The ledger, opened for the job.
-        kind: Kind of the selection.
-        pattern: A shell pattern of reasons.
-    """
+    """Return the selection that a partial run records as ``only``."""
     job = store.job()
     return {kind: pattern, "job": "" if job is None else job.fingerprint}
 
@@ -41,10 +35,6 @@ def require_failed(stores: Sequence[LedgerStore], pattern: str) -> None:
 
     Args:
         stores: The ledgers of all stages of a job, the last stage last.
-        pattern: A shell pattern of reasons.
-
-    Raises:
-        UsageError: No failure has such a reason.
     """
     for store in stores:
         if _last_only(store).get("failed") == pattern or any(_withdrawn(store, "failed", pattern)):
@@ -61,10 +51,6 @@ def sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
     """Return the IDs of the sources with a failure whose reason matches, and release their quarantined tasks.
 
     Incomplete sources that an earlier run selected by such a reason are included.
-
-    Args:
-        store: The ledger of a job, or of one of its stages.
-        pattern: A shell pattern.
     """
     withdrawn = frozenset(_withdrawn(store, "failed", pattern))
     reasons = defaultdict[bytes, set[str]](set)
@@ -87,7 +73,6 @@ def withdraw_rejected(store: LedgerStore, pattern: str) -> frozenset[bytes]:
     only the rest is run.
 
     Args:
-        store: The job's ledger, without an active run.
         pattern: A shell pattern, or the exact text, of the reasons.
 
     Raises:

@@ -10,44 +10,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ledgerbeam._base.names import REJECTS
-from ledgerbeam.errors import UsageError
-from ledgerbeam.io import Format, ShardEncoder
-from ledgerbeam.io.formats.registry import format_named, formats
+from ledgerbeam.errors import NotIndexableError, UsageError
+from ledgerbeam.io import Format, SeekableZstd, ShardEncoder
+from ledgerbeam.io.compression.zstd_frames import FRAME, LIBRARY, check_frames, parse_level
+from ledgerbeam.io.formats.compressed import ZSTD_ENDING
+from ledgerbeam.io.formats.registry import format_named, formats, recognize
 from ledgerbeam.ledger import Job, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.sources import OutputPlace
 from ledgerbeam.pipelines.jobs.spec import NO_SHARDS, JobSpec
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout, decide_layout, recorded_schema
-from ledgerbeam.pipelines.outputs.compression import OutputCompression
 
-if TYPE_CHECKING:  # Beam takes a second to import
+if TYPE_CHECKING:
     import apache_beam as beam
 
     from ledgerbeam.transforms import MapRecords
     from ledgerbeam.transforms.mapping.audit import AuditedWork
-
-
-_ENDINGS = {
-    "jsonl": r"\.jsonl(?:\.zst)?(?:\.idx)?",
-    "tar": r"\.tar(?:\.zst)?(?:\.idx)?",
-    "shar": r"\.[^./]+\.(?:jsonl|tar)(?:\.idx)?",
-    "megatron": r"[^/]*\.(?:bin|idx)",
-    "run": r"\.run",
-}
-"""Regular expressions for the end of the names of a shard's files, by output format; see `transforms.shards`."""
-
-
-def shard_form(to: Any) -> str:
-    """Return a regular expression for the end of the names of shards of a format, and of their indexes.
-
-    It includes the first record and the ordinals of `transforms.output_name`, and matches files of rejected records
-    too. It matches no name if `to` is not a format.
-    """
-    ending = _ENDINGS.get(to)
-    if ending is None and to is not None and to in formats():  # of another package: a file and its index
-        ending = rf"{re.escape(formats()[to].suffixes[0])}(?:\.zst)?(?:\.idx)?"
-    task = r"-\d{10}(?:-\d{6})*"
-    return NO_SHARDS if ending is None else rf"(?:{task}{ending}|(?:^|/){REJECTS}/(?s:.*){task}\.jsonl)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +44,7 @@ class ShardJob(JobSpec):
     layout: ColumnLayout | None = None
     compression: OutputCompression | None = None
 
-    keeps_columns: ClassVar[bool] = False
-    """Whether rows of columnar sources are written unchanged."""
+    keeps_columns: ClassVar[bool] = False  # whether rows of columnar sources are written unchanged
 
     @abstractmethod
     def work(self) -> Callable[[Task], Any]:
@@ -83,27 +60,22 @@ class ShardJob(JobSpec):
 
     @property
     def shard_form(self) -> str:
-        """A regular expression for the end of the names of the job's shards."""
         return shard_form(self.to)
 
     def output_places(self) -> list[OutputPlace]:
-        """Return the folder of the shards."""
         return [(self.output, "", True)]
 
     def identity(self) -> Job:
-        """Return the parameters of the job's output."""
         columns = {} if self.layout is None else self.layout.parameters(self.to)
         compressed = {} if self.compression is None else self.compression.parameters()
         shaping = {**self.sources().parameters(), "output": self.output, "to": self.to, **columns, **compressed}
         return Job(self.command, {**shaping, **self.parameters()})
 
     def schemas_json(self) -> dict[str, Any] | None:
-        """Return the schemas of the outputs as JSON; None if they have none, or they are not set."""
         schemas = None if self.layout is None else self.layout.schemas()
         return None if schemas is None else schemas.as_json()
 
     def audited(self) -> AuditedWork:
-        """Return the work to audit."""
         if not self.can_be_audited:
             return super().audited()
         from ledgerbeam.sources import TaskLimits  # noqa: PLC0415 - few processes audit
@@ -129,28 +101,21 @@ class ShardJob(JobSpec):
         return self.to if self.layout is None else self.layout.format(self.to)
 
     def trial_work(self) -> MapRecords:
-        """Return the function that maps sampled records.
-
-        Raises:
-            UsageError: The job does not map records one by one.
-        """
+        """Return the function that maps sampled records."""
         raise UsageError(f"{self.command} cannot be tried on some records")
 
     decisions: ClassVar[tuple[str, ...]] = ("schema",)
 
     def with_recorded(self, stored: Job) -> Self:
-        """Return the job with the recorded schemas of its columns, unless others were given."""
         if self.layout is None or self.layout.schema is not None:
             return self
         recorded = recorded_schema(stored)
         return self if recorded is None else dataclasses.replace(self, layout=self.layout.decided(recorded))
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
-        """Return the job with the schemas of its columns; see `decide_layout`."""
         return dataclasses.replace(self, layout=decide_layout(self, say))
 
     def stages(self) -> list[beam.PTransform[Any, Any]]:
-        """Return the transforms that read, process and write each task."""
         from ledgerbeam.transforms import PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: PLC0415 - brings Beam
 
         return [
@@ -159,3 +124,78 @@ class ShardJob(JobSpec):
             ProcessTask(self.work()),
             WriteTasks(self.output, self._shard_encoder()),
         ]
+
+
+def shard_form(to: Any) -> str:
+    """Return a regular expression for the end of the names of shards of a format, and of their indexes.
+
+    It includes the first record and the ordinals of `transforms.output_name`, and matches files of rejected records
+    too. It matches no name if `to` is not a format.
+    """
+    ending = _ENDINGS.get(to)
+    if ending is None and to is not None and to in formats():  # of another package: a file and its index
+        ending = rf"{re.escape(formats()[to].suffixes[0])}(?:\.zst)?(?:\.idx)?"
+    task = r"-\d{10}(?:-\d{6})*"
+    return NO_SHARDS if ending is None else rf"(?:{task}{ending}|(?:^|/){REJECTS}/(?s:.*){task}\.jsonl)"
+
+
+_ENDINGS = {
+    "jsonl": r"\.jsonl(?:\.zst)?(?:\.idx)?",
+    "tar": r"\.tar(?:\.zst)?(?:\.idx)?",
+    "shar": r"\.[^./]+\.(?:jsonl|tar)(?:\.idx)?",
+    "megatron": r"[^/]*\.(?:bin|idx)",
+    "run": r"\.run",
+}
+"""Regular expressions for the end of the names of a shard's files, by output format; see `transforms.shards`."""
+
+
+@dataclass(frozen=True)
+class OutputCompression:
+    """Zstandard compression of outputs, which can still be read by position."""
+
+    level: int
+    frame: int
+
+    def encoder(self, encoder: str | ShardEncoder) -> ShardEncoder:
+        """Return an encoder that compresses the output of an encoder, or of the format with this name."""
+        return SeekableZstd(format_named(encoder) if isinstance(encoder, str) else encoder, self.level, self.frame)
+
+    def parameters(self) -> dict[str, Json]:
+        """Return the parameters that determine the bytes of outputs. Library versions may compress differently."""
+        return {"compress": f"zstd:{self.level}", "frame": self.frame, "version of zstd": LIBRARY}
+
+
+def parse_compression(compress: str | None, frame: int | None, to: str) -> OutputCompression | None:
+    """Parse the options of output compression."""
+    if compress is None:
+        if frame is not None:
+            raise UsageError(f"--frame {frame}: only for compressed outputs; add --compress zstd")
+        return None
+    if not _is_readable(to):
+        raise UsageError(
+            f"--compress {compress}: expected --to jsonl, tar or text, found --to {to}, {_WHY_NOT.get(to, _OTHER)}"
+        )
+    found = OutputCompression(parse_level(compress), FRAME if frame is None else frame)
+    check_frames(found.level, found.frame)
+    return found
+
+
+def _is_readable(to: str) -> bool:
+    """Return whether compressed files of a format can be read by position."""
+    try:
+        return to in formats() and bool(recognize(f"a{formats()[to].suffixes[0]}{ZSTD_ENDING}").by_position())
+    except NotIndexableError:
+        return False
+
+
+_WHY_NOT = {
+    "parquet": "which compresses its columns",
+    "arrow": "which is read by its footer",
+    "shar": "whose shards lhotse reads by position in plain files",
+    "megatron": "which Megatron reads by position in plain files",
+    "webdataset": "which wids reads by position in plain tars; for tars alone: --to tar",
+    "energon": "which Energon reads by position in plain tars; for tars alone: --to tar",
+    "lit": "which LIT reads by position in plain tars; for tars alone: --to tar",
+}
+
+_OTHER = "which cannot be read compressed"

@@ -16,8 +16,8 @@ from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Options, TarFormat, recognize
 from ledgerbeam.io.formats.registry import recognize_indexable
-from ledgerbeam.io.index.file import IndexLocation
-from ledgerbeam.io.lines.formats import JsonlFormat
+from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.listing.left_out import OwnFiles, RequireSource
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import alternatives, expand_braces, fixed_part, parse
@@ -37,9 +37,7 @@ if TYPE_CHECKING:  # for few jobs
     from ledgerbeam.sources.listing import RecordedListing
 
 
-CONTENT = "sources by content"
-"""Parameter of jobs whose sources are the outputs of other jobs."""
-
+CONTENT = "sources by content"  # parameter of jobs whose sources are the outputs of other jobs
 _GRAPH_TASK_RECORDS = 1_000
 """Number of positions in a task of a graph, for an estimate if only a size in bytes is given."""
 
@@ -77,11 +75,7 @@ class SourceFiles(Protocol):
 
 
 class JobSources(Protocol):
-    """The sources of a job.
-
-    Attributes:
-        task_bytes: Size of a task in bytes.
-    """
+    """The sources of a job."""
 
     @property
     def task_bytes(self) -> int:
@@ -167,25 +161,18 @@ class ListedFiles:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the sources: patterns, the URL of a list, or the folders of outputs."""
         return self.patterns or tuple(one.folder for one in self.recorded) or tuple(filter(None, [self.sources_from]))
 
     @property
     def as_files(self) -> Self:
-        """The files."""
         return self
 
     @property
     def are_apart(self) -> bool:
-        """Whether small files are not packed."""
         return self.pack_bytes is None
 
     def listing(self, own: OwnFiles, options: Options) -> SourceListing | RecordedListing:
-        """Return the listing of the files.
-
-        Raises:
-            UsageError: Neither or both of patterns and a list are given.
-        """
+        """Return the listing of the files."""
         if self.recorded:
             from ledgerbeam.sources.listing import RecordedListing  # noqa: PLC0415 - for few jobs
 
@@ -197,26 +184,16 @@ class ListedFiles:
         return _require_shard if self.read_as else recognize
 
     def check(self, page: Page) -> None:
-        """Raise an error for files that cannot be read.
-
-        Raises:
-            NotIndexableError: A file has a compression that cannot be read.
-            UsageError: The format of a file cannot be recognized by its name.
-        """
+        """Raise an error for files that cannot be read."""
         self.opened({}).check_names(page.urls)
 
     def check_columns(self, page: Page, options: Options) -> None:
-        """Raise an error for columns that the first files lack.
-
-        Raises:
-            UsageError: None of these files has the columns.
-        """
+        """Raise an error for columns that the first files lack."""
         if self.columns or self.keys:
             rows = zip(page.urls, page.sizes, page.versions, strict=True)
             self.opened_files(options).check_columns(Source(*row) for row in rows)
 
     def packer(self) -> Packer | None:
-        """Return the packer that makes sources of several files each; None if each file is one."""
         if self.read_as:
             return shar_sources
         if self.pack_bytes is None:
@@ -224,7 +201,6 @@ class ListedFiles:
         return functools.partial(pack_sources, target_bytes=self.pack_bytes, by_folder=self.pack_by_folder)
 
     def expected_tasks(self, source: Source) -> int:
-        """Return the estimated number of tasks of a source, from its size alone."""
         size = self.task_bytes if self.task_records is None else self.task_records * _RECORD_BYTES
         return 1 if self._is_pack(source) else max(1, -(-source.size // size))
 
@@ -237,7 +213,6 @@ class ListedFiles:
         return bool(source.members) and not self.read_as
 
     def opened(self, options: Options) -> Sources:
-        """Return the files as workers open them."""
         if self.read_as == "shar":
             sources: Sources = load_extension("ledgerbeam.sources", self.read_as)(
                 self._index_location, self.build_index, options or {}
@@ -263,11 +238,9 @@ class ListedFiles:
         return IndexLocation(root=self.index_root, rule=self.index_rule)
 
     def limits(self) -> tuple[int | None, int | None]:
-        """Return the size of a task: in bytes, or in records if a number of them is given."""
         return (None, self.task_records) if self.task_records else (self.task_bytes, None)
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the sources that affect the outputs of a job."""
         shaping: dict[str, Json] = {"group": self.group, "task_bytes": self.task_bytes, "base": self.base}
         choices: dict[str, Json] = {
             "task_records": self.task_records,
@@ -281,12 +254,10 @@ class ListedFiles:
         return shaping | {name: value for name, value in choices.items() if value is not None}
 
     def places(self) -> dict[str, list[str]]:
-        """Return the URLs that workers must reach, by their names in messages."""
         ledgers = [one.ledger for one in self.recorded]
         return {"the sources": [*self.names, *ledgers], "--index-root": [self.index_root] if self.index_root else []}
 
     def index_folders(self) -> set[str]:
-        """Return the folders to which indexes are written."""
         if self.index_root is not None:
             return {canonical_url(self.index_root)}
         fixed = {canonical_url(fixed_part(plain)) for pattern in self.patterns for plain in expand_braces(pattern)}
@@ -324,19 +295,15 @@ class FilesToIndex(ListedFiles):
         return _require_shard if self.read_as else recognize_indexable
 
     def check(self, page: Page) -> None:
-        """Raise an error for files that cannot be indexed; see `ListedFiles.check`."""
         self.opened({}).check_names(page.urls, by_position=True)
 
     def packer(self) -> Packer | None:
-        """Return None: each file is a source."""
         return None
 
     def indexed_bytes(self, source: Source) -> int:  # noqa: ARG002 - the tasks index the source
-        """Return 0."""
         return 0
 
     def opened(self, options: Options) -> FileSources:
-        """Return the files as workers open them."""
         return self.opened_files(options)
 
 
@@ -345,10 +312,6 @@ def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] |
 
     Args:
         patterns: The user's patterns. Those with wildcards, or with the suffix of a format, are not checked.
-        options: Storage options.
-
-    Raises:
-        UsageError: Only some of the patterns are such folders.
     """
     folders = [pattern for pattern in patterns if _may_be_folder(pattern) and _holds_shards(pattern, options)]
     if folders and len(folders) < len(patterns):
@@ -406,12 +369,10 @@ class GraphPasses:
 
     @property
     def base(self) -> str | None:
-        """Common prefix of the URLs of all passes."""
         return self.graph.base
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the sources: the graph."""
         return (str(self.reference),)
 
     @property
@@ -419,7 +380,6 @@ class GraphPasses:
         """None: passes are not files."""
 
     def listing(self, own: OwnFiles, options: Options) -> GraphSource:  # noqa: ARG002 - passes are not files
-        """Return the listing of the passes."""
         return self.graph
 
     def expected_tasks(self, source: Source) -> int:
@@ -427,11 +387,9 @@ class GraphPasses:
         return max(1, -(-source.size // (self.task_records or _GRAPH_TASK_RECORDS)))
 
     def opened(self, options: Options) -> GraphSource:  # noqa: ARG002 - the code of the graph has its own options
-        """Return the graph as workers open it."""
         return self.graph
 
     def limits(self) -> tuple[int | None, int | None]:
-        """Return the size of a task: in bytes, or in records if a number of them is given."""
         return (None, self.task_records) if self.task_records else (self.task_bytes, None)
 
     def parameters(self) -> dict[str, Json]:
@@ -444,7 +402,6 @@ class GraphPasses:
         return {"the sources": self.graph.urls()}
 
     def forget_patterns(self) -> list[str]:
-        """Return the pattern of a ledger that matches every source."""
         return ["*"]
 
 
@@ -453,10 +410,6 @@ def shar_sources(files: Iterable[Source]) -> list[Source]:
 
     Args:
         files: All files of the datasets' folders. Files that belong to no shard are left out.
-
-    Raises:
-        SourceError: A shard lacks a file.
-        SourceNotFoundError: There is no shard.
     """
     found: list[Source] = load_extension("ledgerbeam.sources", "shar").group(files)
     return found

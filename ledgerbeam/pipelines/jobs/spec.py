@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias, final
 
-from ledgerbeam._base.process import LEAN, WHOLE, BeamParts
+from ledgerbeam._base.beam_import import LEAN, WHOLE, BeamParts
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.left_out import LeftOut, OwnFiles
 from ledgerbeam.io.listing.pages import Page
@@ -23,8 +23,7 @@ from ledgerbeam.io.storage.urls import canonical_url, split_scheme
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
-from ledgerbeam.pipelines.jobs.audit_share import AuditShare, parse_audit
-from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
+from ledgerbeam.pipelines.jobs.checks import AuditShare, RejectLimit, parse_audit
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace, Packer
 from ledgerbeam.sources.listing import SourceListing
 from ledgerbeam.user_code.modules import name_in_sources
@@ -45,11 +44,8 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
 Part: TypeAlias = Literal["whole", "chain", "rest"]
 """Part of a job's pipeline: all of it, the part up to `CommitTasks`, or the part after it."""
 
-DEFAULT_LEDGERS = ".ledgerbeam"
-"""Folder, below the working folder, of the ledgers of jobs without a given ledger."""
-
-NO_SHARDS = r"(?!)"
-"""A regular expression that matches no name."""
+DEFAULT_LEDGERS = ".ledgerbeam"  # folder, below the working folder, of the ledgers of jobs without a given ledger
+NO_SHARDS = r"(?!)"  # a regular expression that matches no name
 
 
 def work_folder_of(ledger: str) -> str:
@@ -88,11 +84,9 @@ class Product(Protocol):
         """Make the product, unless it is up to date.
 
         Args:
-            job: The job.
             store: Its ledger, with all sources complete.
             rewrite: Runs the job again after this number of its shards was found missing; returns whether it is
                 complete again.
-            say: Prints a line of the result.
 
         Returns:
             The result, as values for JSON; empty if the job is no longer complete.
@@ -155,11 +149,7 @@ class JobSpec(ABC):
         return self.command
 
     def stage(self, name: str) -> Stage:
-        """Return the job as a stage.
-
-        Args:
-            name: Name of the stage.
-        """
+        """Return the job as a stage."""
         return Stage(name, self)
 
     @final
@@ -184,8 +174,6 @@ class JobSpec(ABC):
 
         Args:
             stored: The job in its ledger, whose values take precedence; None if there is none.
-            on_change: What to do with the ledger of another job.
-            say: Called with messages for users.
         """
         if stored is None:
             return self.with_decisions(say)
@@ -195,8 +183,7 @@ class JobSpec(ABC):
         job = self.with_recorded(stored)
         return job if is_another and on_change == "refuse" else job.with_decisions(say)  # the ledger refuses it
 
-    decisions: ClassVar[tuple[str, ...]] = ()
-    """Prefixes of the parameters that are set before the job starts."""
+    decisions: ClassVar[tuple[str, ...]] = ()  # prefixes of the parameters that are set before the job starts
 
     def with_recorded(self, stored: Job) -> Self:  # noqa: ARG002
         """Return the job with the values of the job in its ledger."""
@@ -223,9 +210,7 @@ class JobSpec(ABC):
         """Return the job as a Beam pipeline, with transforms that have not been given their values.
 
         Args:
-            part: Part of the pipeline.
             runner: Runner of the pipeline; None for the runner that the options name.
-            options: Pipeline options.
         """
         import apache_beam as beam  # noqa: PLC0415 - takes a second
 
@@ -289,11 +274,7 @@ class JobSpec(ABC):
         return False
 
     def audited(self) -> AuditedWork:
-        """Return the work to audit.
-
-        Raises:
-            UsageError: The job cannot be audited.
-        """
+        """Return the work to audit."""
         raise UsageError(f"{self.command}: only jobs that call a function of yours with records are audited")
 
     def changed_code(self) -> list[str]:
@@ -374,10 +355,6 @@ class JobSpec(ABC):
 class StageSources:
     """Sources of a stage whose earlier stages are complete.
 
-    Args:
-        job: The job of the stage.
-        pages: Its listing.
-
     Attributes:
         job: The job as it runs, with the outputs of earlier stages.
     """
@@ -392,11 +369,7 @@ class StageSources:
         return True
 
     def settle(self, say: Callable[[str], None]) -> None:
-        """Prepare the outputs of earlier stages for the workers.
-
-        Args:
-            say: Prints a line of the result.
-        """
+        """Prepare the outputs of earlier stages for the workers."""
 
     def pages(self) -> Iterator[Page]:
         """Return the listing."""
@@ -406,7 +379,6 @@ class StageSources:
         """Check after a run that it has read what the earlier stages have read.
 
         Args:
-            store: The ledger of the stage.
             is_complete: Whether all sources are complete.
             has_run: Whether the run has processed tasks.
 
@@ -427,13 +399,7 @@ class StageSources:
 
 
 class FinishedStage(NamedTuple):
-    """A complete stage.
-
-    Attributes:
-        job: The job.
-        store: Its ledger.
-        sources: The sources that it has read.
-    """
+    """A complete stage."""
 
     job: JobSpec
     store: LedgerStore
@@ -446,7 +412,6 @@ class Stage:
 
     Attributes:
         name: Name in messages and in results.
-        job: The job.
         target: Output folder of the exchange that reads its outputs; empty for a job of one stage.
     """
 
@@ -466,11 +431,7 @@ class Stage:
         """Raise an error for unusable outputs of other jobs that it reads, before any of its inputs runs."""
 
     def longer(self, inputs: Sequence[FinishedStage]) -> Self | None:  # noqa: ARG002
-        """Return the stage with more inputs, if the results of its inputs require that; else None.
-
-        Args:
-            inputs: Its complete inputs.
-        """
+        """Return the stage with more inputs, if the results of its inputs require that; else None."""
         return None
 
     def unused(self) -> Iterator[str]:
@@ -486,9 +447,7 @@ class Stage:
         """Return the sources of the stage.
 
         Args:
-            store: Its ledger.
             done: All complete stages, by the URLs of their ledgers, including its inputs.
-            list_pages: Lists the sources of a job.
         """
         return StageSources(self.job, list_pages(self.job))
 

@@ -1,4 +1,4 @@
-"""Layout and schemas of columnar outputs. The schemas are set before the job starts."""
+"""Layout and schemas of columnar outputs, and of Arrow batches of JSON lines. They are set before the job starts."""
 
 from __future__ import annotations
 
@@ -8,43 +8,41 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Format, Options
 from ledgerbeam.io.columns.format import PAGE_BYTES, ROW_GROUP_BYTES
 from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.lines.jsonl_reader import stream_records
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.jobs.sources import JobSources
+from ledgerbeam.pipelines.jobs.sources import JobSources, ListedFiles
 from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.forms import RecordForm
 
-if TYPE_CHECKING:  # only columnar jobs import pyarrow
+if TYPE_CHECKING:
     import pyarrow as pa
 
     from ledgerbeam.io.columns.schema import JobSchema
     from ledgerbeam.transforms import MapRecords
 
-
-COLUMN_FORMATS = ("parquet", "arrow")
-"""Columnar formats of outputs."""
-
-SAMPLE_RECORDS = 1_000
-SAMPLE_SOURCES = 32
-SAMPLE_BYTES = 64 * 2**20
-"""Maximum number of records, sources and bytes that schemas are inferred from, spread over each source."""
-
-LISTED_PAGES = 4
-"""Number of pages of the listing from which these sources are chosen."""
-
+COLUMN_FORMATS = ("parquet", "arrow")  # columnar formats of outputs
+# Maximum number of records, sources and bytes that schemas are inferred from, spread over each source.
+SAMPLE_RECORDS, SAMPLE_SOURCES, SAMPLE_BYTES = 1_000, 32, 64 * 2**20
+LISTED_PAGES = 4  # number of pages of the listing from which these sources are chosen
 _AT_ONCE = 16
+
+PARAMETER = "batch schema"  # name of the schema among the parameters of a job
+SOURCES, RECORDS = 16, 256  # maximum number of sampled sources, and of records read from the start of each
+_PAGES = 10  # number of pages of the listing that are searched for JSON lines
 
 
 @dataclass(frozen=True)
@@ -107,10 +105,6 @@ def recorded_schema(job: Job) -> JobSchema | None:
 def read_schema(url: str, options: Options) -> JobSchema:
     """Return the schemas of a columnar file, or of a JSON file.
 
-    Args:
-        url: A columnar file, by its suffix, or a JSON file.
-        options: Storage options.
-
     Raises:
         UsageError: The file has no schemas. Errors of reading the file are raised too.
     """
@@ -155,10 +149,6 @@ class ColumnJob(Protocol):
 
 def decide_layout(job: ColumnJob, say: Callable[[str], None]) -> ColumnLayout | None:
     """Return the job's layout with schemas: those given, else the common schema of the sources, else inferred ones.
-
-    Args:
-        job: The job.
-        say: Called with messages for users.
 
     Raises:
         RecordError: Records have no schema in common, or a sampled record cannot be read.
@@ -243,3 +233,87 @@ def _shown(schema: pa.Schema) -> str:
 
     columns = [f"{field.name} {type_text(field.type)}" for field in schema]
     return ", ".join(columns[:12]) + (f" and {len(columns) - 12} more" if len(columns) > 12 else "")
+
+
+class BatchJob(Protocol):
+    """A job that reads batches of records."""
+
+    @property
+    def form(self) -> RecordForm:
+        """Form of the batches."""
+
+    @property
+    def files(self) -> ListedFiles:
+        """The sources."""
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """Options that are passed to fsspec unchanged."""
+
+    def pages(self) -> Iterator[Page]:
+        """List the sources."""
+
+    def with_files(self, files: ListedFiles) -> Self:
+        """Return the job with other sources."""
+
+
+_Job = TypeVar("_Job", bound=BatchJob)
+
+
+def with_recorded_batch_schema(job: _Job, stored: Job) -> _Job:
+    """Return a job with the batch schema stored in its ledger, unless the user gave a schema."""
+    recorded = stored.parameters.get(PARAMETER)
+    is_given = job.form != "arrow" or job.files.batch_schema is not None
+    return job if is_given or not isinstance(recorded, str) else _with(job, recorded)
+
+
+def decide_batch_schema(job: _Job) -> _Job:
+    """Return a job with the batch schema of its JSON lines, inferred if it has such sources and no schema."""
+    if job.form != "arrow" or job.files.batch_schema is not None:
+        return job
+    urls = _lines(job)
+    if not urls:
+        return job
+    from ledgerbeam.io.lines.jsonl_tables import schema_of_lines  # noqa: PLC0415 - brings pyarrow
+
+    chosen = urls[:: max(1, len(urls) // SOURCES)][:SOURCES]
+    records = [record for url in chosen for record in _first(url, job.storage_options)]
+    where = chosen[0] if len(chosen) == 1 else f"{chosen[0]} and {len(chosen) - 1} others"
+    if not records:
+        raise RecordError(f"{where}: expected JSON lines to infer the batch schema, found none; give --batch-schema")
+    try:
+        return _with(job, schema_of_lines(records))
+    except RecordError as error:
+        raise RecordError(f"{where}: {error}") from error
+
+
+def _with(job: _Job, schema: str) -> _Job:
+    return job.with_files(replace(job.files, batch_schema=schema))
+
+
+def read_batch_schema(url: str, options: Options) -> str:
+    """Return the schema of a file, as the text that a job stores."""
+    import orjson  # noqa: PLC0415 - not needed without a schema file
+
+    from ledgerbeam.io.columns.schema import schema_json  # noqa: PLC0415 - brings pyarrow
+
+    schema = read_schema(url, options).of()
+    return orjson.dumps(schema_json(schema)).decode()
+
+
+def _lines(job: BatchJob) -> list[str]:
+    """Return the URLs of JSON lines of the first page that has some, within the first `_PAGES` pages."""
+    files = job.files.opened_files(job.storage_options)
+    for page in islice(job.pages(), _PAGES):
+        found = [url for url in page.urls if files.type_of(url).format.name == "jsonl"]
+        if found:
+            return found
+    return []
+
+
+def _first(url: str, options: Options) -> Iterator[Any]:
+    """Yield the first records of a source, up to a record that cannot be decoded."""
+    try:
+        yield from islice(stream_records(url, options), RECORDS)
+    except RecordError:
+        return

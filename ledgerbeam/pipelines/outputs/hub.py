@@ -29,15 +29,9 @@ if TYPE_CHECKING:
     from ledgerbeam.io.storage.hub_dataset import HubDataset, HubFile, Upload
 
 
-CARD = "README.md"
-"""Name of the dataset card, in the root folder. People edit it on the Hub."""
-
-FORMAT = 1
-"""Version of the note format."""
-
-MOST_IN_COMMIT = 256 * 1024 * 1024
-"""Maximum size of the regular files in one commit, in bytes."""
-
+CARD = "README.md"  # name of the dataset card, in the root folder. People edit it on the Hub.
+FORMAT = 1  # version of the note format
+MOST_IN_COMMIT = 256 * 1024 * 1024  # maximum size of the regular files in one commit, in bytes
 _TRIES = 5  # attempts to commit while others commit
 _SENT_AT_ONCE = 64 * 1024 * 1024  # with Xet, a kill costs at most this much of small files, or one larger file
 _MOST_AT_ONCE = 256
@@ -52,8 +46,6 @@ class LocalFile:
 
     Attributes:
         name: Name relative to the folder on the Hub.
-        url: URL of the file.
-        size: Size in bytes.
         checksum: Checksum in the ledger, see `checksums`; None for files that the ledger does not record.
     """
 
@@ -115,17 +107,7 @@ class _Changes:
 
 
 def files_of(shards: Sequence[OutputShard], root: str, made: Sequence[str], options: Options) -> list[LocalFile]:
-    """Return the files of a dataset, with names relative to the output folder.
-
-    Args:
-        shards: All shards of the dataset.
-        root: Output folder.
-        made: URLs of the metadata, in the output folder too.
-        options: Storage options.
-
-    Raises:
-        SourceNotFoundError: An index is missing. StorageError is raised too.
-    """
+    """Return the files of a dataset, with names relative to the output folder."""
     others = [f"{root}/{shard.index}" for shard in shards if shard.index is not None] + list(made)
     data = [LocalFile(shard.name, f"{root}/{shard.name}", shard.size, shard.checksum) for shard in shards]
     return data + [LocalFile(info.url[len(root) + 1 :], info.url, info.size) for info in stat_many(others, options)]

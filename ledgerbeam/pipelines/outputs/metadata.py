@@ -1,31 +1,62 @@
-"""Publication of complete jobs as datasets: index files and metadata.
+"""Publication of complete jobs as datasets: index files, metadata, and dataset cards.
 
 The formats of datasets are in `pipelines/datasets/publications.py`.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.compression.streams import split_compression
-from ledgerbeam.io.idxpack.reader import collection_key
+from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.idxpack.layout import collection_key
 from ledgerbeam.io.idxpack.writer import PackSources, write_index_pack
-from ledgerbeam.io.storage.files import refuse_foreign
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.overwrite import refuse_foreign
+from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import OutputShard
-from ledgerbeam.pipelines.outputs.dataset_card import write_card
-from ledgerbeam.pipelines.outputs.foreign_files import PACK
 
 _CUTS = "cuts"
 
 _ON_HUB = (".parquet", ".arrow", ".jsonl", ".jsonl.zst", ".tar", ".txt", ".txt.zst")
 """Suffixes of files that `datasets` reads. It reads no compressed tars."""
+
+# Patterns of the start of metadata files. A publication replaces only matching files; others are foreign.
+WIDS = re.compile(rb'\s*\{(?s:.*)"(?:__kind__|wids_version|shardlist)"')
+
+CONFIG_OF_LIT = re.compile(rb"\s*\{(?s:.*)\.tar")
+
+INDEX_OF_LIT = re.compile(rb'\s*\{\s*(?:\}|"(?s:.*)\.tar"\s*:\s*\{)')
+
+FIELDS_OF_SHAR = re.compile(rb'\s*\{(?s:.*)"cuts"\s*:\s*\[')
+
+PACK = re.compile(rb"IDXPACK")
+META_OF_ENERGON = {  # files in `.nv-meta`
+    "dataset.yaml": re.compile(rb"(?s:.*)__(?:class|module)__"),
+    "split.yaml": re.compile(rb"(?s:.*)split_parts"),
+    ".info.json": re.compile(rb'\s*\{(?s:.*)"(?:shard_counts|energon_version)"'),
+    "index.sqlite": re.compile(rb"SQLite format 3\0"),
+    "index.uuid": re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\s*\Z"),
+}
+
+_CONFIG = "default"
+
+_SPLIT = re.compile(r"\w+(?:\.\w+)*")
+
+_HEAD = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+
+_CONFIGS = re.compile(r"^configs:[^\n]*\n(?:(?:[ \t-][^\n]*)?\n)*", re.MULTILINE)
+
+_NAMED = re.compile(r"""config_name:\s*["']?([^"'\n#]*?)["']?\s*(?:#.*)?$""", re.MULTILINE)
+
+Published = tuple[list[str], dict[str, str]]  # `urls` and `keys` of a `Publication`
 
 
 @dataclass(frozen=True)
@@ -33,9 +64,6 @@ class Publication:
     """A published dataset.
 
     Attributes:
-        format: Name of the format.
-        shards: Number of shards.
-        records: Number of records.
         urls: URLs of the written files; the entry file of the dataset is last.
         keys: For a pack, the key of each collection by role.
     """
@@ -53,13 +81,8 @@ class PublishedShards:
 
     Attributes:
         ledger: URL of the job's ledger, for messages.
-        root: The folder of the shards.
-        shards: All shards.
-        parts: The shards of each part.
         output: URL of the written file, if it need not be beside the shards; None for the default.
-        name: Name of the dataset.
         suffixes: Suffixes of the Megatron datasets whose parts the shards are.
-        options: Storage options.
     """
 
     ledger: str
@@ -131,10 +154,6 @@ def publish_shards(
 
     Args:
         shards: All shards of the job, in the order of its dataset manifest.
-        root: The folder below which they lie.
-        form: Name of the format.
-        options: Storage options.
-        ledger: URL of the job's ledger, for messages.
         parts: Names and shell patterns of the parts; the first matching pattern counts. By default all shards are in
             `train`.
         output: URL of a file that need not be beside the shards.
@@ -171,12 +190,7 @@ def _parts(given: Sequence[tuple[str, str]] | None, shards: Sequence[OutputShard
 
 
 def require_shards(shards: Sequence[OutputShard], root: str, options: Options, *, ledger: str) -> None:
-    """Check that there are shards, and that each has its recorded size.
-
-    Raises:
-        StorageError: A shard is missing or has another size than recorded, or the store does not answer.
-        UsageError: There are no shards.
-    """
+    """Check that there are shards, and that each has its recorded size."""
     if not shards:
         raise UsageError(f"ledger {ledger}: its job has written no shards; there is nothing to publish")
     remedy = f"to check all shards: ledgerbeam ledger verify --sizes-only {ledger}"
@@ -190,10 +204,6 @@ def require_shards(shards: Sequence[OutputShard], root: str, options: Options, *
                 f"{info.url}: expected {shard.size:,} bytes, as recorded, found {info.size:,}; nothing was published; "
                 f"{remedy}"
             )
-
-
-Published = tuple[list[str], dict[str, str]]
-"""`urls` and `keys` of a `Publication`."""
 
 
 def _publish_hf(dataset: PublishedShards) -> Published:
@@ -239,3 +249,91 @@ def shar_fields(dataset: PublishedShards) -> dict[str, list[str]]:
 
 FORMATS: dict[str, Callable[[PublishedShards], Published]] = {"hf": _publish_hf, "idxpack": _publish_pack}
 """Functions that publish, by format. Formats of datasets are in the entry-point group `ledgerbeam.publications`."""
+
+
+def write_card(
+    root: str, splits: Mapping[str, Sequence[str]], options: Options, *, name: str, suffix: str
+) -> list[str]:
+    """Write the README.md of a dataset for the Hugging Face Hub, or update the config in an existing README.md.
+
+    The front matter names a config with the files of each split, as globs where a folder has files of only one split.
+    The rest of an existing README.md stays unchanged: its text, other keys of the front matter, and other configs.
+
+    Args:
+        splits: Names of the files of each split, relative to `root`.
+        name: Name of the dataset, for the title of a new README.md.
+        suffix: Suffix of all file names.
+    """
+    for split in splits:
+        if not _SPLIT.fullmatch(split):
+            raise UsageError(
+                f"--part {split}: expected letters, digits, _ and . as the name of a split on the Hub; name the splits "
+                "yourself: --part NAME=PATTERN, such as --part 'part_0=part-0/*'"
+            )
+    url = f"{root}/README.md"
+    try:
+        before = read_bytes(url, options).decode()
+    except SourceNotFoundError:
+        before = f"# {name}\n"
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{url}: not UTF-8 ({error}); move it away and publish again") from error
+    text = card_text(before, split_patterns(splits, suffix))
+    publish_bytes(url, text.encode(), options)
+    return [url]
+
+
+def split_patterns(splits: Mapping[str, Sequence[str]], suffix: str) -> dict[str, list[str]]:
+    """Return patterns that match the files of each split, and no other file of the dataset."""
+    folders: dict[str, set[str]] = {}
+    for split, names in splits.items():
+        for name in names:
+            folders.setdefault(_folder(name), set()).add(split)
+    found: dict[str, list[str]] = {}
+    for split, names in splits.items():
+        patterns = (
+            f"{_escaped(_folder(name))}*{suffix}" if folders[_folder(name)] == {split} else _escaped(name)
+            for name in names
+        )
+        found[split] = list(dict.fromkeys(patterns))
+    return found
+
+
+def card_text(before: str, patterns: Mapping[str, Sequence[str]]) -> str:
+    """Return the text of a README.md with the config of the splits."""
+    config = [f"- config_name: {_CONFIG}", "  data_files:"]
+    for split, paths in patterns.items():
+        config += [f"  - split: {split}", "    path:", *(f"    - {json.dumps(path)}" for path in paths)]
+    before = before.replace("\r\n", "\n")
+    head = _HEAD.match(before)
+    kept = "" if head is None else head[1]
+    text = before if head is None else before[head.end() :]
+    block = _CONFIGS.search(kept)
+    others = [] if block is None else list(_other_configs(block[0]))
+    configs = "\n".join(["configs:", *config, *others]) + "\n"
+    kept = f"{kept}{configs}" if block is None else f"{kept[: block.start()]}{configs}{kept[block.end() :]}"
+    return f"---\n{kept}---\n{text}" if head is not None else f"---\n{kept}---\n\n{text}"
+
+
+def _other_configs(block: str) -> Iterable[str]:
+    """Yield the lines of the configs with other names."""
+    lines = [line for line in block.splitlines()[1:] if line.strip()]
+    indent = next((len(line) - len(line.lstrip()) for line in lines), 0)
+    items: list[list[str]] = []
+    for line in lines:
+        if line[indent : indent + 1] == "-":
+            items.append([])
+        if items:
+            items[-1].append(line[indent:])
+    for item in items:
+        named = _NAMED.search("\n".join(item))
+        if named is not None and named[1] != _CONFIG:
+            yield from item
+
+
+def _folder(name: str) -> str:
+    return name[: name.rfind("/") + 1]
+
+
+def _escaped(name: str) -> str:
+    """Return a pattern that matches only this name."""
+    return re.sub(r"([*?\[])", r"[\1]", name)

@@ -21,10 +21,12 @@ from typing import Any, Literal
 from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import Options, publish_bytes
+from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER, named_below
-from ledgerbeam.io.listing.nested_folders import is_note, list_files, marked_below, nested_owners, note_nested
-from ledgerbeam.io.storage.files import delete, refuse_folder_links
+from ledgerbeam.io.listing.nested_folders import is_note, marked_below, nested_owners, note_nested
+from ledgerbeam.io.storage.files import delete
 from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.overwrite import refuse_folder_links
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
@@ -32,15 +34,12 @@ from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.shard_job import shard_form
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.outputs.recorded import unrecorded
-from ledgerbeam.pipelines.outputs.removal import require_own_folder
+from ledgerbeam.pipelines.outputs.recorded import require_own_folder, unrecorded
 
 Existing = Literal["replace", "keep"]
 """Treatment of existing files of others at the place of the outputs: remove or keep."""
 
-FORMAT = 1
-"""Version of the mark format."""
-
+FORMAT = 1  # version of the mark format
 MOST_STRANGERS = 1_000
 
 
@@ -51,7 +50,6 @@ class OutputOwner:
     before its mark is written, so launchers that start at once on one ledger do not take it for an older copy.
 
     Args:
-        spec: The job, with an output folder.
         existing: Treatment of existing files of others; None raises an error.
 
     Attributes:
@@ -59,9 +57,6 @@ class OutputOwner:
         keeps: Whether existing files of others are kept; set by `check`.
         replaces: Whether existing files of others are removed first; set by `check`.
         is_alone: Whether only this ledger has written to the folder; set by `check`.
-
-    Raises:
-        StorageError: The folder cannot be read, or its folder of marks is a link or a file.
     """
 
     is_new: bool
@@ -126,7 +121,6 @@ class OutputOwner:
         """Mark the folder as this ledger's: one small write, and a few more requests for nested folders the first time.
 
         Args:
-            store: The job's ledger, with the run started.
             run: Token of the run, see `run_info`.
 
         Raises:
@@ -208,11 +202,7 @@ class OutputOwner:
             self._folder.delete(shards)
 
     def strangers(self, store: LedgerStore) -> list[str]:
-        """Return names of shards that the ledger does not know, up to `MOST_STRANGERS`; none if others may write there.
-
-        Args:
-            store: The job's ledger, without an active run.
-        """
+        """Return names of shards unknown to the ledger, up to `MOST_STRANGERS`; none if others may write there."""
         shards = unrecorded(self._shards(), store) if self.is_alone else ()
         return list(islice(chain.from_iterable(shards), MOST_STRANGERS))
 
@@ -293,11 +283,7 @@ class OutputOwner:
         return next(self.shards(), None)
 
     def _spare_sources(self) -> None:
-        """Raise an error if a pattern of the sources matches shards in the folder: they may be sources.
-
-        Raises:
-            UsageError: A pattern matches such a shard.
-        """
+        """Raise an error if a pattern of the sources matches shards in the folder: they may be sources."""
         shard = next(filter(named_below(self._output, self._spec.sources().names), self.shards()), None)
         if shard is not None:
             raise UsageError(
@@ -337,9 +323,7 @@ def shards_below(folder: str, form: str, options: Options) -> Iterator[list[str]
     """Yield the names of the shards below a folder, in pages, without those in folders with other owners.
 
     Args:
-        folder: A local folder or URL.
         form: Regular expression of the end of their names, see `shard_form`.
-        options: Storage options.
     """
     ends_so = re.compile(rf"(?:{form})\Z").search
     owned: tuple[str, ...] | None = None

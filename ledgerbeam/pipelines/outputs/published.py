@@ -15,8 +15,9 @@ from ledgerbeam.errors import LedgerbeamError, PublicationError, SourceNotFoundE
 from ledgerbeam.io import Options
 from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.storage.files import delete, refuse_links
+from ledgerbeam.io.storage.files import delete
 from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.overwrite import refuse_links
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
@@ -24,23 +25,15 @@ from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.claim import routes_of
 from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
-from ledgerbeam.pipelines.outputs.contents import checksum_at, content_problem
 from ledgerbeam.pipelines.outputs.metadata import publish_shards
-from ledgerbeam.pipelines.outputs.stamp import OutputStamp
+from ledgerbeam.pipelines.outputs.notes import OutputStamp, checksum_at, content_problem
 
 _NOTE = "published-"
 
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A metadata file of a job.
-
-    Attributes:
-        url: URL of the file.
-        form: Format of the metadata.
-        size: Size in bytes.
-        checksum: Checksum of its content, see `checksums`.
-    """
+    """A metadata file of a job."""
 
     url: str
     form: str
@@ -53,9 +46,6 @@ class PublishedMetadata:
     """The metadata of a format beside the shards of a job: a `Product` that leaves the shards in place.
 
     Each route of the job is a dataset of its own, with metadata in its folder.
-
-    Attributes:
-        form: Name of the format.
     """
 
     name: ClassVar[str] = "published"
@@ -68,7 +58,6 @@ class PublishedMetadata:
         return False
 
     def place(self, job: JobSpec) -> str:
-        """Return the output folder."""
         return str(job.output)
 
     def files(self) -> list[str]:
@@ -82,7 +71,6 @@ class PublishedMetadata:
             _require_base_names(page)
 
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
-        """Return whether notes record the metadata of a complete job's shards."""
         noted = {route for form, route in _noted(job.work_folder, job.storage_options) if form == self.form}
         for route in {"", *routes_of(store)} | noted:
             manifest = dataset_manifest(store, route=route)
@@ -160,7 +148,6 @@ class PublishedMetadata:
         return done.urls
 
     def not_made(self, job: JobSpec) -> str:
-        """Return a warning that no metadata was published because tasks have failed."""
         return (
             f"{job.output}: not published as {self.form}, because records are missing; existing metadata describes the "
             "earlier shards"
@@ -178,15 +165,7 @@ def _are_older(urls: Sequence[str], root: str, shards: Sequence[OutputShard], op
 
 
 def published_files(store: LedgerStore, options: Options) -> list[PublishedFile]:
-    """Return the metadata of a job for its current shards; empty while the job is not complete.
-
-    Args:
-        store: The job's ledger.
-        options: Storage options.
-
-    Raises:
-        LedgerError: The ledger changes during the call. StorageError is raised too.
-    """
+    """Return the metadata of a job for its current shards; empty while the job is not complete."""
     work = work_folder_of(store.url)
     if not store.status()["complete"]:
         return []
@@ -212,13 +191,7 @@ def forget_published(ledger: str, form: str, route: str, options: Options) -> No
     """Remove the note of a job's metadata, because other metadata replaces it.
 
     Args:
-        ledger: URL of the job's ledger.
-        form: The format of the metadata.
         route: The route of the shards; empty for the main dataset.
-        options: Storage options.
-
-    Raises:
-        StorageError: The note cannot be deleted.
     """
     delete(f"{work_folder_of(ledger)}/{_note_name(form, route)}.json", options)
 

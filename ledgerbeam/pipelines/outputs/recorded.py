@@ -1,10 +1,16 @@
-"""Comparison of files with the ledger: outputs that are lost or changed, and sources that were replaced."""
+"""Outputs and sources of a job as its ledger records them: find lost and changed files, and remove stale outputs.
+
+Nothing outside of the folders of the job is ever removed, even if the ledger names it.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, compress
@@ -12,17 +18,20 @@ from typing import Any, Protocol, TypeAlias
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam._base.process import library_logger
-from ledgerbeam.errors import SourceNotFoundError, StorageError
+from ledgerbeam.errors import LedgerDamagedError, SourceNotFoundError, StorageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.listing.nested_folders import list_files, sizes_of
+from ledgerbeam.io.listing.folder_files import list_files, sizes_of
 from ledgerbeam.io.storage.concurrency import ask_each
-from ledgerbeam.io.storage.files import refuse_links
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.overwrite import first_link, refuse_links
+from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import OutputColumns
 from ledgerbeam.ledger.selection import PendingSource, with_progress
 from ledgerbeam.pipelines.jobs.sources import OutputPlace
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.sources.kind import is_content
 
 _log = library_logger(__name__)
@@ -30,6 +39,8 @@ _log = library_logger(__name__)
 _Keys: TypeAlias = "NDArray[np.uint64]"
 
 _INDEXES = (".idx", ".gzidx")
+
+_PART = re.compile(r"[0-9a-f]{32}-\d+\.part")  # names of the parts of indexes, see `transforms.index`
 
 
 class Outputs(Protocol):
@@ -49,18 +60,12 @@ class Outputs(Protocol):
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """An output folder of a job of which only the ledger is available; implements `Outputs`.
-
-    Attributes:
-        output: URL of the folder.
-        storage_options: Options that are passed to fsspec unchanged.
-    """
+    """An output folder of a job of which only the ledger is available; implements `Outputs`."""
 
     output: str
     storage_options: dict[str, Any]
 
     def output_places(self) -> list[OutputPlace]:
-        """Return the folder as the only place."""
         return [(self.output, "", True)]
 
 
@@ -69,10 +74,6 @@ def forget_lost(spec: Outputs, store: LedgerStore) -> int:
 
     On a local disk the function checks each output by name, one page at a time. On an object store it lists the folder
     once, with 8 bytes of memory for each output.
-
-    Args:
-        spec: The job.
-        store: Its ledger.
 
     Returns:
         Number of missing outputs.
@@ -105,10 +106,6 @@ def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list
 
     A run leaves such a shard if it is killed between publishing and recording it. It is written again if its source is
     split into the same tasks.
-
-    Args:
-        shards: Names of shards in the output folder, in pages.
-        store: The ledger.
     """
     names = (page.names for page in store.output_columns())
     known = np.sort(np.concatenate([_hashes(page) for page in chain([[]], names, store.superseded_names())]))
@@ -124,7 +121,6 @@ def forgotten_outputs(spec: Outputs, store: LedgerStore) -> list[str]:
     Their sources are gone, but a reader of the folder would take them for outputs of the job.
 
     Args:
-        spec: The job.
         store: Its ledger, with all sources complete and no stale outputs.
     """
     names = {name for page in store.superseded_names() for name in page}
@@ -155,8 +151,6 @@ def _lost(
     """Yield the outputs that are missing or have another size than recorded, and their sizes; -1 if missing.
 
     Args:
-        spec: The job.
-        store: Its ledger.
         refuse: Called with the local folders of outputs, one page at a time.
     """
     places = spec.output_places()
@@ -275,10 +269,6 @@ def look_at_files(sources: Sequence[Source], store: LedgerStore) -> list[Pending
     stores the time of the last change of a file's inode (ctime), which no program can set. If the ctime of a partly
     processed source has changed, its finished tasks are discarded, because its parts would come from two contents.
     Planning and reading get the ctime, too, and fail the tasks if it has changed by then.
-
-    Args:
-        sources: Registered sources with pending work.
-        store: The job's ledger.
     """
     found = with_progress(sources, store)
     # Sources identified by their content are compared when they are planned.
@@ -307,3 +297,151 @@ def _looked_at(source: Source) -> Source:
         return replace(source, changed_ns=os.stat(source.url).st_ctime_ns) if looks else source
     except OSError:  # planning reports the error
         return source
+
+
+def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
+    """Remove outputs that sources no longer produce, and the parts of published indexes.
+
+    Call it only while no worker writes to the ledger. An object that is published but not yet recorded looks stale.
+
+    Returns:
+        Names of stale outputs outside of the job's folders, which are kept.
+
+    Raises:
+        LedgerDamagedError: An output in the ledger leads out of the job's folders. Nothing was removed.
+    """
+    require_own_folder(spec.work_folder)
+    store.refresh()
+    stale = store.stale_outputs()
+    places = [_place(spec, name) for name in stale]
+    names = defaultdict[str, list[str]](list)
+    for root, name in places:
+        if root is not None:
+            names[root].append(name)
+    for root, below in names.items():
+        _require_below(root, below, ledger=spec.ledger)
+    for root, below in names.items():
+        remove_below(root, below, spec.storage_options, ledger=spec.ledger)
+    store.drop_stale(stale)
+    _remove_parts(spec, store)
+    return [name for root, name in places if root is None]
+
+
+def remove_gone(spec: JobSpec, store: LedgerStore) -> int:
+    """Remove the outputs of sources that are missing from the last listing, and make the ledger forget the sources.
+
+    It is for jobs in which each output depends on all sources, so that an output of a missing source would be wrong.
+    After a kill, the next run of the job finds the outputs missing and forgets their sources.
+    """
+    gone = store.gone_ids()
+    if not gone or spec.output is None:
+        return 0
+    names = [row.output.name for row in store.outputs(ordered=False) if row.source_id in gone]
+    remove_below(spec.output, names, spec.storage_options, ledger=spec.ledger)
+    store.forget_sources(gone)
+    return len(names)
+
+
+def count_superseded(store: LedgerStore) -> int:
+    """Return the number of outputs that `remove_superseded` would remove."""
+    store.refresh()
+    return len(store.stale_outputs())
+
+
+def _remove_parts(spec: JobSpec, store: LedgerStore) -> None:
+    remove_stale_temporaries(spec.work_folder)
+    parts = [name for name in ObjectFolder(spec.work_folder, spec.storage_options).names("") if _PART.fullmatch(name)]
+    done = store.completed_mask([bytes.fromhex(name.partition("-")[0]) for name in parts])
+    remove_below(spec.work_folder, compress(parts, done), spec.storage_options, ledger=spec.ledger)
+
+
+def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
+    """Return the folder of the job that contains an output, and the name relative to it; None if no folder does.
+
+    An index job names its outputs by URL. For nested folders the result is the innermost.
+    """
+    if spec.output is not None:
+        return spec.output, name
+    url = canonical_url(name)
+    for folder in sorted(spec.folders(), reverse=True):
+        root = f"{folder.rstrip('/')}/"
+        if url.endswith(_INDEXES) and url.startswith(root):
+            return folder, url.removeprefix(root)
+    return None, name
+
+
+def sweep_temporaries(spec: JobSpec) -> None:
+    """Remove the temporary files of killed writers in all folders of the job; those of live writers stay."""
+    for folder in spec.folders():
+        remove_stale_temporaries(folder)
+
+
+def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: str, prune: bool = False) -> None:
+    """Remove objects below a folder, durably. Missing ones are skipped. A link is removed, not followed.
+
+    All names are checked by `_require_below` before the first removal.
+
+    Args:
+        root: The folder; it may be a link itself.
+        names: Names relative to `root`.
+        prune: Whether to remove local folders that become empty, including `root`.
+
+    Raises:
+        LedgerDamagedError: A name leads out of the folder, by ``..`` or through a link.
+    """
+    chosen = list(names)
+    parents = _require_below(root, chosen, ledger=ledger)
+    ObjectFolder(root, options).delete(chosen)
+    for empty in parents if prune else ():
+        with suppress(OSError):  # not empty
+            while _is_below(empty, root):
+                os.rmdir(empty)
+                empty = os.path.dirname(empty)  # noqa: PLW2901
+
+
+def _require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
+    """Check that names are below a folder. A program that can write to a ledger can store any name in it.
+
+    Args:
+        root: The folder; it may be a link itself.
+
+    Returns:
+        The local folders of the files.
+
+    Raises:
+        LedgerDamagedError: A name leads out of the folder, by ``..`` or through a link.
+    """
+    for name in names:
+        if not name or "\0" in name or ".." in name.split("/"):
+            _refuse(name, root, ledger)
+    if not is_local(root):
+        return set()
+    base = canonical_url(root).rstrip("/")
+    parents = {os.path.dirname(f"{base}/{name}") for name in names}
+    outside = {parent for parent in parents if first_link(base, parent) is not None}
+    for name in names:
+        if os.path.dirname(f"{base}/{name}") in outside:
+            _refuse(name, root, ledger)
+    return parents
+
+
+def require_own_folder(url: str) -> None:
+    """Check that a folder of a ledger's own files is a folder, if it exists, and not a link to another one."""
+    if is_local(url) and os.path.lexists(url) and (os.path.islink(url) or not os.path.isdir(url)):
+        raise StorageError(
+            f"{url}: expected a folder for notes, marks or parts of indexes of the ledger, found a link or a file, "
+            "which stays unchanged. Move it away and run the same command again"
+        )
+
+
+def _is_below(path: str, root: str) -> bool:
+    """Return whether a path is that of a folder, or leads below it."""
+    return f"{path}/".startswith(f"{canonical_url(root).rstrip('/')}/")
+
+
+def _refuse(name: str, root: str, ledger: str) -> None:
+    raise LedgerDamagedError(
+        f"ledger {ledger}: the stale output {name!r} leads out of {root}; nothing was removed. If a link in that "
+        "folder leads elsewhere, put a folder in its place. Otherwise another program has changed the ledger: restore "
+        "it from a copy, or give another --ledger"
+    )

@@ -14,7 +14,8 @@ import numpy as np
 from ledgerbeam.errors import IndexMismatchError, LedgerbeamError
 from ledgerbeam.io import ColumnFormat, OffsetFormat, Options, TarFormat, build_index, recognize
 from ledgerbeam.io.formats.registry import require_no_columns
-from ledgerbeam.io.index.file import IndexFile, IndexLocation
+from ledgerbeam.io.index.file import IndexFile
+from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.urls import index_again

@@ -13,7 +13,7 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io import Options, Reader, Sample, TarFormat, recognize
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.formats.registry import require_no_columns
-from ledgerbeam.io.index.file import IndexLocation
+from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.json_values import dumps
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.tar.grouping import Grouping

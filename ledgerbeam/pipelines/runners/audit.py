@@ -15,33 +15,21 @@ from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.model.rows import Audit, audit_of
 from ledgerbeam.ledger.selection import AuditRequest, PendingSource
 from ledgerbeam.ledger.worker.run_folders import file_errors
-from ledgerbeam.pipelines.jobs.audit_share import AuditShare, difference_error
+from ledgerbeam.pipelines.jobs.checks import AuditShare, difference_error
 from ledgerbeam.pipelines.jobs.listing import listed_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.server_process import ServerProcess, Wave
-from ledgerbeam.pipelines.runners.wave_files import dump_job_file, environment_of
+from ledgerbeam.pipelines.runners.forking import ServerProcess, Wave
+from ledgerbeam.pipelines.runners.job_files import dump_job_file, environment_of
 
-LEAST_TASKS = 2
-"""Smallest number of audited tasks, if the run has as many."""
-
+LEAST_TASKS = 2  # smallest number of audited tasks, if the run has as many
 SMALL_SECONDS, SMALL_RUN = 1.0, 60.0
 """Processor time of the audit of a small job, at most, and the longest run of a small job, in seconds."""
 
-MOST_SHARE = 0.02
-"""Largest share of the workers' time that audits take in a longer run."""
-
-_MAPPED_SECONDS = 0.2
-"""Time for mapping the records of one task of a small job."""
-
-_SECOND_AFTER = 10.0
-"""Start of the second audit in a longer run, in seconds: by then state has built up."""
-
-_LONGEST_SET_UP = 10.0
-"""Longest set-up of user code for the audit of one task at the end of a small job, in seconds."""
-
-_GRACE_SECONDS = 20.0
-"""Longest wait for a bounded audit at the end of a run."""
-
+MOST_SHARE = 0.02  # largest share of the workers' time that audits take in a longer run
+_MAPPED_SECONDS = 0.2  # time for mapping the records of one task of a small job
+_SECOND_AFTER = 10.0  # start of the second audit in a longer run, in seconds: by then state has built up
+_LONGEST_SET_UP = 10.0  # longest set-up of user code for the audit of one task at the end of a small job, in seconds
+_GRACE_SECONDS = 20.0  # longest wait for a bounded audit at the end of a run
 _NOTE_SECONDS = 60.0
 _SERVER, _JOB, _TMP = "ledgerbeam.pipelines.runners.audit_server", "audit.json", "audit-tmp"
 _PAGE = 256
@@ -52,17 +40,9 @@ class RunAudit:
     """The audits of one run.
 
     Args:
-        spec: The job.
-        store: Its ledger.
-        share: The share of its tasks to audit.
-        folder: The folder of the run.
         before: Totals of the ledger before the run. The share counts later tasks only.
-        warn: Prints a warning.
         is_separate: Whether the audit is made outside of a run. A difference that earlier audits found is then cleared
             unless this one finds one; audits in runs keep it.
-
-    Attributes:
-        found: The audits so far.
     """
 
     def __init__(
@@ -123,11 +103,7 @@ class RunAudit:
         """Read the answer of a finished audit, and start the next audit if it is due.
 
         Args:
-            sources: The sources in progress.
             set_up: Longest set-up of user code so far, in seconds.
-
-        Raises:
-            NonDeterministicTaskError: An audit found a difference.
         """
         if self._process is not None and not self._process.wait(_AT_ONCE):
             return
@@ -140,12 +116,7 @@ class RunAudit:
         """Audit until the share of the tasks that are finished by now is reached.
 
         Args:
-            sources: The sources of the tasks.
-            set_up: Longest set-up of user code so far, in seconds.
             part: Share of all sources that this call and earlier calls cover.
-
-        Raises:
-            NonDeterministicTaskError: An audit found a difference.
         """
         while True:
             self._wait()
@@ -154,11 +125,7 @@ class RunAudit:
                 return
 
     def settle_listed(self) -> None:
-        """List the sources again, and audit tasks of them all until the share of the finished tasks is reached.
-
-        Raises:
-            NonDeterministicTaskError: An audit found a difference.
-        """
+        """List the sources again, and audit tasks of them all until the share of the finished tasks is reached."""
         total, seen = max(1, self._store.source_count()), 0
         for page in listed_sources(self._spec, self._spec.pages()):
             seen += len(page)

@@ -21,7 +21,7 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.selection import AuditAnswer, AuditRequest
 from ledgerbeam.pipelines.calls.call import refuse_calls
 from ledgerbeam.pipelines.runners.forking import ForkServer
-from ledgerbeam.pipelines.runners.wave_files import load_job_file, take_import_path
+from ledgerbeam.pipelines.runners.job_files import load_job_file, take_import_path
 from ledgerbeam.transforms.mapping.audit import AuditedWork, audit_task
 from ledgerbeam.user_code.guards import describe_error, ignore_interrupt
 from ledgerbeam.user_code.objects import close_objects

@@ -9,9 +9,11 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
-from ledgerbeam._base.process import logging_kept
+from ledgerbeam._base.beam_import import logging_kept
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Totals
@@ -19,128 +21,26 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import MEASURED, SetUps, WorkTime
 from ledgerbeam.pipelines.jobs.listing import JobListing, gone_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners import dataflow
-from ledgerbeam.pipelines.runners.logs import worker_options
 from ledgerbeam.user_code.loading import SAFE_PATH
 
 _log = logging.getLogger(__name__)
 
-
-_HERE = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
-"""Runners with local workers."""
-
+RUNNER = "DataflowRunner"  # name of Beam's runner for Dataflow
+_HERE = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")  # runners with local workers
+_KNOWN = (*_HERE, RUNNER)  # runners that accept only Beam's own options. A job server may accept others.
 _JOB_SECONDS = 10 * 365 * 86_400
 
 _FRAME = re.compile(r"\((\w+\.\w+:\d+|Native Method|Unknown Source)\)$")
 """The end of a line of a Java trace that gives the place of a call."""
 
-_KNOWN = (*_HERE, dataflow.RUNNER)
-"""Runners that accept only Beam's own options. A job server may accept others."""
+_CLIENT = "google.cloud.dataflow"
 
-
-def check_options(beam_args: Sequence[str]) -> None:
-    """Raise an error for options that Beam does not know, which it would ignore with a warning. This imports Beam.
-
-    Raises:
-        UsageError: Beam does not know an option and the runner is not a job server, which may know it; or Dataflow
-            cannot run the job with these options.
-    """
-    from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser  # noqa: PLC0415
-
-    options = PipelineOptions(list(beam_args)).get_all_options()
-    runner = _runner(options)
-    if runner not in _KNOWN:
-        return
-    parser = _BeamArgumentParser(allow_abbrev=False)
-    for kind in PipelineOptions.__subclasses__():
-        kind._add_argparse_args(parser)  # noqa: SLF001 - Beam collects its options in the same way
-    _, unknown = parser.parse_known_args(list(beam_args))
-    if unknown:
-        raise UsageError(f"unknown Beam options: {' '.join(unknown)}")
-    if runner == dataflow.RUNNER:
-        dataflow.check_dataflow(options)
-
-
-def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
-    """Raise an error for places that workers on other machines cannot reach.
-
-    Local paths are allowed for runners with local workers, and for workers in the launcher
-    (``--environment_type=LOOPBACK``).
-
-    Raises:
-        UsageError: The ledger, sources, indexes or outputs are local, and the workers may not be.
-    """
-    from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
-
-    options = PipelineOptions(list(beam_args)).get_all_options()
-    runner = _runner(options)
-    if runner in _HERE or options.get("environment_type") == "LOOPBACK":
-        return
-    for name, urls in spec.places().items():
-        for url in urls:
-            if is_local(url):
-                raise UsageError(
-                    f"{url}: {name} must be on an object store: workers of {runner} may run on other machines; "
-                    "give a URL such as s3://bucket/folder, or run the workers here with --environment_type=LOOPBACK"
-                )
-
-
-def _runner(options: Mapping[str, Any]) -> str:
-    """Return the name of the runner. Beam ignores its case and module, and "Runner" at its end may be missing."""
-    named = str(options.get("runner") or _HERE[0]).rpartition(".")[2]
-    short = {name.lower().removesuffix("runner"): name for name in _KNOWN}
-    return short.get(named.lower().removesuffix("runner"), named)
-
-
-def _patience(beam_args: Sequence[str]) -> list[str]:
-    """Return Beam's options, with Beam's own timeout set to longer than any job unless the user has set it.
-
-    After the timeout, 300 s by default, Beam would stop waiting for a job of Prism with an error, although the job
-    continues. The same timeout limits the wait for a job server to answer. This function does that wait itself.
-
-    Raises:
-        LedgerbeamError: No job server answers.
-    """
-    from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions  # noqa: PLC0415
-
-    given = PipelineOptions(list(beam_args))
-    told, usual = given.get_all_options(), PipelineOptions([]).view_as(PortableOptions).job_server_timeout
-    endpoint = told.get("job_endpoint")
-    if told["job_server_timeout"] != usual or _runner(told) not in ("PrismRunner", "PortableRunner"):
-        return list(beam_args)
-    if endpoint and endpoint != "embed":
-        _wait_for_server(endpoint, usual)
-    return [*beam_args, f"--job_server_timeout={_JOB_SECONDS}"]
-
-
-def _wait_for_server(endpoint: str, seconds: float) -> None:
-    import grpc  # noqa: PLC0415
-
-    with grpc.insecure_channel(endpoint) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=seconds)
-        except grpc.FutureTimeoutError:
-            raise LedgerbeamError(
-                f"--job_endpoint={endpoint}: no job server has answered for {seconds} s; start a job server, or give "
-                "the address of a running one"
-            ) from None
-
-
-def stop_servers() -> None:
-    """Stop the Prism server that Beam has started for this process, and would stop only when Python exits."""
-    module = sys.modules.get("apache_beam.runners.portability.prism_runner")
-    server = None if module is None else module.PrismRunner.shared_handle.acquire(lambda: None)
-    if server is not None:
-        server.stop()
+_CODE = ("sdk_container_image", "setup_file", "requirements_file", "extra_packages", "prebuild_sdk_container_engine")
+"""Options that install code on the workers. Without one of them, the workers have only Beam."""
 
 
 class BeamRunner:
     """A run of a job on the runner that Beam's options name.
-
-    Args:
-        spec: The job.
-        store: Its ledger.
-        beam_args: The user's Beam options.
 
     Attributes:
         deaths: Always 0: these runners handle deaths of their workers.
@@ -205,10 +105,10 @@ class BeamRunner:
         # Beam starts other Python processes, such as `python -m pip`. Keep the working folder off their path too.
         os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
         try:
-            options = PipelineOptions([*worker_options(self._spec.log_level), *_patience(self._beam_args)])
+            options = PipelineOptions([*_worker_options(self._spec.log_level), *_patience(self._beam_args)])
             result = job_pipeline(replace(self._spec, run=run), options).run()
             told = options.get_all_options()
-            self.submitted = _runner(told) == dataflow.RUNNER and dataflow.is_template(told)
+            self.submitted = _runner(told) == RUNNER and _is_template(told)
             if self.submitted:
                 return
             result.wait_until_finish()
@@ -228,6 +128,121 @@ class BeamRunner:
             close_objects()  # of workers that are threads of this process
             if safe is None:
                 os.environ.pop("PYTHONSAFEPATH", None)
+
+
+def check_options(beam_args: Sequence[str]) -> None:
+    """Raise an error for options that Beam does not know, which it would ignore with a warning. This imports Beam."""
+    from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser  # noqa: PLC0415
+
+    options = PipelineOptions(list(beam_args)).get_all_options()
+    runner = _runner(options)
+    if runner not in _KNOWN:
+        return
+    parser = _BeamArgumentParser(allow_abbrev=False)
+    for kind in PipelineOptions.__subclasses__():
+        kind._add_argparse_args(parser)  # noqa: SLF001 - Beam collects its options in the same way
+    _, unknown = parser.parse_known_args(list(beam_args))
+    if unknown:
+        raise UsageError(f"unknown Beam options: {' '.join(unknown)}")
+    if runner == RUNNER:
+        check_dataflow(options)
+
+
+def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
+    """Raise an error for places that workers on other machines cannot reach.
+
+    Local paths are allowed for runners with local workers, and for workers in the launcher
+    (``--environment_type=LOOPBACK``).
+    """
+    from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
+
+    options = PipelineOptions(list(beam_args)).get_all_options()
+    runner = _runner(options)
+    if runner in _HERE or options.get("environment_type") == "LOOPBACK":
+        return
+    for name, urls in spec.places().items():
+        for url in urls:
+            if is_local(url):
+                raise UsageError(
+                    f"{url}: {name} must be on an object store: workers of {runner} may run on other machines; "
+                    "give a URL such as s3://bucket/folder, or run the workers here with --environment_type=LOOPBACK"
+                )
+
+
+def stop_servers() -> None:
+    """Stop the Prism server that Beam has started for this process, and would stop only when Python exits."""
+    module = sys.modules.get("apache_beam.runners.portability.prism_runner")
+    server = None if module is None else module.PrismRunner.shared_handle.acquire(lambda: None)
+    if server is not None:
+        server.stop()
+
+
+def _patience(beam_args: Sequence[str]) -> list[str]:
+    """Return Beam's options, with Beam's own timeout set to longer than any job unless the user has set it.
+
+    After the timeout, 300 s by default, Beam would stop waiting for a job of Prism with an error, although the job
+    continues. The same timeout limits the wait for a job server to answer. This function does that wait itself.
+    """
+    from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions  # noqa: PLC0415
+
+    given = PipelineOptions(list(beam_args))
+    told, usual = given.get_all_options(), PipelineOptions([]).view_as(PortableOptions).job_server_timeout
+    endpoint = told.get("job_endpoint")
+    if told["job_server_timeout"] != usual or _runner(told) not in ("PrismRunner", "PortableRunner"):
+        return list(beam_args)
+    if endpoint and endpoint != "embed":
+        _wait_for_server(endpoint, usual)
+    return [*beam_args, f"--job_server_timeout={_JOB_SECONDS}"]
+
+
+def _wait_for_server(endpoint: str, seconds: float) -> None:
+    import grpc  # noqa: PLC0415
+
+    with grpc.insecure_channel(endpoint) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=seconds)
+        except grpc.FutureTimeoutError:
+            raise LedgerbeamError(
+                f"--job_endpoint={endpoint}: no job server has answered for {seconds} s; start a job server, or give "
+                "the address of a running one"
+            ) from None
+
+
+def _worker_options(level: str) -> list[str]:
+    """Return the Beam options for workers of a runner that log from this level. By default they log from ``info``."""
+    return ["--default_sdk_harness_log_level=DEBUG"] if level == "debug" else []
+
+
+def _runner(options: Mapping[str, Any]) -> str:
+    """Return the name of the runner. Beam ignores its case and module, and "Runner" at its end may be missing."""
+    named = str(options.get("runner") or _HERE[0]).rpartition(".")[2]
+    short = {name.lower().removesuffix("runner"): name for name in _KNOWN}
+    return short.get(named.lower().removesuffix("runner"), named)
+
+
+def check_dataflow(options: Mapping[str, Any]) -> None:
+    """Raise an error for options with which the service would reject or fail the job."""
+    if not _has_client():
+        raise UsageError(f"--runner={RUNNER} needs Google's client: {install_command('dataflow')}")
+    if not any(options.get(name) for name in _CODE):
+        raise UsageError(
+            f"--runner={RUNNER}: its workers would not have ledgerbeam; give an image that contains it with "
+            "--sdk_container_image=IMAGE (docker/README.md builds one), or install the code with --requirements_file "
+            "or --setup_file"
+        )
+    if options.get("environment_type"):
+        found = options["environment_type"]
+        raise UsageError(f"--environment_type={found}: the service starts its own workers; leave the option out")
+    if options.get("update"):
+        raise UsageError(
+            "--update: the service updates streaming jobs only; cancel the job, then run the same command again: it "
+            "continues from the ledger"
+        )
+
+
+def _is_template(options: Mapping[str, Any]) -> bool:
+    """Return whether the pipeline is only staged as a template, which the service runs later."""
+    return bool(options.get("template_location"))
 
 
 def _counted_set_ups(result: Any) -> SetUps:
@@ -278,3 +293,10 @@ def _last_line(error: Any) -> str:
     causes = [line for line in lines if line.startswith("Caused by: ")]
     said = [line for line in lines if not _FRAME.search(line)]
     return f"{type(error).__name__}: {(causes or said or lines or [''])[-1].removeprefix('Caused by: ')}"
+
+
+def _has_client() -> bool:
+    try:
+        return find_spec(_CLIENT) is not None
+    except ModuleNotFoundError:  # the parent package is missing too
+        return False

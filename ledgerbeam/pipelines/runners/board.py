@@ -26,9 +26,7 @@ from ledgerbeam.transforms.chain.overlap import this_overlap
 from ledgerbeam.transforms.chain.schedule import Planned, StreamedTasks
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 
-WAIT_SECONDS = 0.1
-"""Interval at which a waiting worker checks whether tasks can be drawn, in seconds."""
-
+WAIT_SECONDS = 0.1  # interval at which a waiting worker checks whether tasks can be drawn, in seconds
 SOON_SECONDS = 0.05
 """Maximum time in which elements that are drawn together are started, if they take no longer than earlier ones.
 Within this time after a check, an element is started without another check."""
@@ -55,11 +53,7 @@ class _Begun(NamedTuple):
 
 @dataclass(frozen=True)
 class BoardSchedule:
-    """The schedule of a run whose workers draw tasks from a board.
-
-    Attributes:
-        place: The place of the board.
-    """
+    """The schedule of a run whose workers draw tasks from a board."""
 
     place: BoardPlace
 

@@ -34,13 +34,9 @@ class Ending:
     """The end of a run, with the parts of its `Result`.
 
     Attributes:
-        job: The job.
-        store: Its ledger.
-        outcome: Outcome of the run.
         made: Result of the product that is made of its outputs.
         passed_over: Number of listed files that are no sources; None if it is not known.
         is_partial: Whether the run selected only some sources.
-        command: The command of the user.
         ledger: The ledger of the last stage, which the user asks about.
         stages: Results of the stages, by name, if there are several.
     """

@@ -31,10 +31,7 @@ from ledgerbeam.pipelines.console.run_progress import RunProgress, Stage, count
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.outputs.recorded import look_at_files
-from ledgerbeam.pipelines.runners.index_ahead import IndexesAhead
-from ledgerbeam.pipelines.runners.profiles import left_profiles, refuse_no_profile, speedscope
-from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
-from ledgerbeam.pipelines.runners.wave_files import (
+from ledgerbeam.pipelines.runners.job_files import (
     STARTED,
     dump_committed,
     dump_job_file,
@@ -42,8 +39,8 @@ from ledgerbeam.pipelines.runners.wave_files import (
     environment_of,
     launched_job,
 )
-from ledgerbeam.pipelines.runners.wave_sources import WaveSources
-from ledgerbeam.pipelines.runners.waves import Waves
+from ledgerbeam.pipelines.runners.profiles import left_profiles, refuse_no_profile, speedscope
+from ledgerbeam.pipelines.runners.waves import IndexesAhead, WaveEnd, Waves, WaveSources, run_wave
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.runners.audit import RunAudit
@@ -54,12 +51,8 @@ FRUITLESS_PASSES = 3
 
 PROGRESS_SECONDS = 0.5
 
-_NUMBERED = "pass-{}"
-"""Name of the folder of a pass, in the folder of the run."""
-
-_JOB, _TMP = "job.json", "tmp"
-"""Names in the folder of a pass: the job file, and the folder for temporary files."""
-
+_NUMBERED = "pass-{}"  # name of the folder of a pass, in the folder of the run
+_JOB, _TMP = "job.json", "tmp"  # names in the folder of a pass: the job file, and the folder for temporary files
 TIME_SECONDS = 60.0
 """Interval at which the launcher records the workers' time while they work, in seconds: a launcher may be killed."""
 
@@ -69,15 +62,6 @@ REFRESH_SECONDS = 5.0
 
 class LocalRunner:
     """The local runner of one run.
-
-    Args:
-        spec: The job.
-        store: Its ledger.
-        reporter: Shows progress and deaths.
-        beam_args: Beam options of the user.
-        folder: Folder of the run.
-        waves: Starts the waves of the call.
-        debug: Whether errors carry whole tracebacks.
 
     Attributes:
         deaths: Number of worker deaths so far.

@@ -1,40 +1,62 @@
-"""Beam pipelines of jobs, with the values for their transforms, and their run on the local runner."""
+"""Beam pipelines of jobs, and their run on the local runner with forked workers.
+
+FnApiRunner starts a worker by a command. Here the command is `worker_relay`, which requests a worker from a fork server
+and exits with the status of the worker. The server is forked from the wave's process before that uses gRPC or starts a
+thread of Beam, since the import of Beam can take longer than the job. Only workers import user code.
+
+Beam promises nothing about FnApiRunner, its provision info and the main function of a worker. All uses are here, and
+`tests/pipelines/runners/test_fn_api.py` checks a version of Beam.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
 import os
-from collections.abc import Sequence
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import apache_beam as beam
+import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import beam_provision_api_pb2
+from apache_beam.runners.job.utils import dict_to_struct
+from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
 from apache_beam.runners.runner import PipelineRunner
+from apache_beam.runners.worker import sdk_worker_main
+from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from ledgerbeam._base.process import beam_parts
-from ledgerbeam.ledger.worker.reports import end_work
+from ledgerbeam._base.beam_import import beam_parts
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.reports import end_work, report_error
 from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
+from ledgerbeam.pipelines.runners import worker_relay
 from ledgerbeam.pipelines.runners.board import BoardSchedule
-from ledgerbeam.pipelines.runners.fn_api import fn_api_runner
-from ledgerbeam.pipelines.runners.fork_server import fork_server, one_device
-from ledgerbeam.pipelines.runners.profiler import begin_profile
-from ledgerbeam.pipelines.runners.wave_files import STARTED, load_committed, load_sources, touch
+from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
+from ledgerbeam.pipelines.runners.job_files import STARTED, load_committed, load_sources, touch
+from ledgerbeam.pipelines.runners.profiles import begin_profile
 from ledgerbeam.transforms.chain.base import ChainValues, give_values
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.user_code.modules import recorded_modules
 from ledgerbeam.user_code.objects import close_objects
+
+DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> None:
     """Run a part of the job on FnApiRunner. A single worker is this process; several workers are separate processes.
 
     Args:
-        spec: The job.
         part: The chain, for the sources of a wave file; or the rest, for the committed tasks.
         path: Path of the wave file or of the file of committed tasks.
-        beam_args: Beam options of the user.
 
     Raises:
         Exception: The error of a worker, as Beam rebuilds it.
@@ -65,19 +87,21 @@ def _run(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str], worker_
     pipeline.run().wait_until_finish()
 
 
-def _ledger_handle(spec: JobSpec) -> LedgerHandle:
-    """Return the handle by which workers of a job open its ledger."""
-    job = spec.identity()
-    return LedgerHandle(
-        spec.ledger,
-        job.fingerprint,
-        spec.flush_interval,
-        spec.flush_entries,
-        spec.run_dir,
-        spec.storage_options,
-        spec.run,
-        recorded_modules(job.parameters),
+def fn_api_runner(log_level: str, worker_command: str | None = None) -> PipelineRunner:
+    """Return a FnApiRunner.
+
+    Args:
+        log_level: Level of log messages of worker processes, which FnApiRunner does not pass by default.
+    """
+    options = {"beam:option:default_sdk_harness_log_level:v1": log_level.upper()}
+    provision = ExtendedProvisionInfo(
+        beam_provision_api_pb2.ProvisionInfo(
+            retrieval_token="unused-retrieval-token",  # noqa: S106 - required by Beam; nothing is retrieved
+            pipeline_options=dict_to_struct(options),
+        )
     )
+    workers = None if worker_command is None else SubprocessSDKEnvironment.from_command_string(worker_command)
+    return FnApiRunner(workers, provision_info=provision)
 
 
 def job_pipeline(spec: JobSpec, options: PipelineOptions) -> beam.Pipeline:
@@ -102,15 +126,7 @@ def job_pipeline(spec: JobSpec, options: PipelineOptions) -> beam.Pipeline:
 def local_pipeline(
     spec: JobSpec, part: Part, path: str, runner: PipelineRunner, options: PipelineOptions
 ) -> beam.Pipeline:
-    """Return a part of the pipeline of a job for the local runner, where the launcher lists and skips sources.
-
-    Args:
-        spec: The job.
-        part: See `run_locally`.
-        path: See `run_locally`.
-        runner: Runner of the pipeline.
-        options: Beam options.
-    """
+    """Return a part of the pipeline of a job for the local runner, where the launcher lists and skips sources."""
     pipeline = spec.pipeline(part, runner, options)
     sources = spec.sources()
     values = ChainValues(
@@ -127,3 +143,92 @@ def local_pipeline(
     )
     give_values(pipeline, values)
     return pipeline
+
+
+def _ledger_handle(spec: JobSpec) -> LedgerHandle:
+    """Return the handle by which workers of a job open its ledger."""
+    job = spec.identity()
+    return LedgerHandle(
+        spec.ledger,
+        job.fingerprint,
+        spec.flush_interval,
+        spec.flush_entries,
+        spec.run_dir,
+        spec.storage_options,
+        spec.run,
+        recorded_modules(job.parameters),
+    )
+
+
+@contextmanager
+def fork_server(run_dir: str, devices: Sequence[str] = (), *, profile: bool = False) -> Iterator[str]:
+    """Run a fork server. Enter the context after Beam is imported and before it runs anything.
+
+    Args:
+        run_dir: Folder of the run, in which workers leave marks that they live.
+        devices: Ids of CUDA devices. Each worker sees one, in turn. Empty leaves the environment unchanged.
+
+    Yields:
+        The shell command that starts a worker, with ``exec`` so that no shell process stays.
+    """
+    name = f"ledgerbeam-{os.getpid()}-{secrets.token_hex(8)}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(f"\0{name}")
+    listener.listen()
+    server = _Workers(listener, run_dir, devices, profile=profile)
+    pid = fork_to(server.serve, "ledgerbeam-fork")
+    listener.close()
+    try:
+        yield f'exec "{sys.executable}" -I -S "{worker_relay.__file__}" {name}'
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)  # otherwise the wait for the wave's process group would not end
+
+
+class _Workers(ForkServer):
+    name = "ledgerbeam-work"
+    leads = False
+
+    def __init__(self, listener: socket.socket, run_dir: str, devices: Sequence[str], *, profile: bool) -> None:
+        super().__init__(listener)
+        self._run_dir = run_dir
+        self._profile = profile
+        self._devices = devices
+        self._device: dict[str, str] = {}
+        self._started = 0
+
+    def accepted(self) -> None:
+        self._device = one_device(self._devices, self._started)
+        self._started += 1
+
+    def work(self, request: bytes, descriptors: list[int]) -> int:
+        for number, output in enumerate(descriptors, start=1):
+            os.dup2(output, number)
+            os.close(output)
+        os.environ.clear()
+        os.environ.update(json.loads(request) | self._device)
+        np.random.seed(None)
+        marks = InflightMarks(self._run_dir)
+        try:
+            marks.register()  # the process is visible before its first task
+        except LedgerbeamError as error:
+            report_error(self._run_dir, error)
+            return 1
+        begin_times(self._run_dir)
+        if self._profile:
+            begin_profile(self._run_dir)
+        serve_worker()
+        close_objects()
+        end_work()
+        marks.close()
+        return 0
+
+
+def serve_worker() -> None:
+    """Serve FnApiRunner as a worker, with the addresses in the environment, until it closes the channel."""
+    sdk_worker_main.main([])
+
+
+def one_device(devices: Sequence[str], position: int) -> dict[str, str]:
+    """Return the environment variable that shows a worker one device. Workers take the devices in turn."""
+    return {DEVICES: devices[position % len(devices)]} if devices else {}

@@ -1,4 +1,4 @@
-"""One run of a job: list the sources, skip complete ones, run the rest in waves, and clean up."""
+"""One run of a job: options, listing, skipping of complete sources, the runner, and cleaning up."""
 
 from __future__ import annotations
 
@@ -7,34 +7,127 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ledgerbeam._base.beam_import import import_beam, logging_kept
 from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.model.rows import audit_of
 from ledgerbeam.ledger.opening import run_folders
 from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.pipelines.console.run_console import RunConsole
 from ledgerbeam.pipelines.console.run_progress import RunProgress, count
-from ledgerbeam.pipelines.jobs.audit_share import difference_error
+from ledgerbeam.pipelines.jobs.checks import difference_error
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.jobs.transport import keep_job
-from ledgerbeam.pipelines.outputs.owner import MOST_STRANGERS, OutputOwner
-from ledgerbeam.pipelines.outputs.recorded import forget_lost, forgotten_outputs
-from ledgerbeam.pipelines.outputs.removal import count_superseded, remove_superseded, sweep_temporaries
+from ledgerbeam.pipelines.outputs.owner import MOST_STRANGERS, Existing, OutputOwner
+from ledgerbeam.pipelines.outputs.recorded import (
+    count_superseded,
+    forget_lost,
+    forgotten_outputs,
+    remove_superseded,
+    sweep_temporaries,
+)
 from ledgerbeam.pipelines.report.lineage import run_lineage
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
-from ledgerbeam.pipelines.runners.beam import BeamRunner
+from ledgerbeam.pipelines.runners.beam import BeamRunner, check_options, check_reach
+from ledgerbeam.pipelines.runners.job_files import keep_job, launched_job
 from ledgerbeam.pipelines.runners.local import LocalRunner
-from ledgerbeam.pipelines.runners.wave_files import launched_job
+from ledgerbeam.pipelines.runners.profiles import refuse_no_profile
 from ledgerbeam.pipelines.runners.waves import Waves
 
 _SHARES = "they share its tasks"
+
 _TWICE = "nothing is lost, but tasks may be done twice"
 """Effect of two concurrent runs on tasks. Launchers of local runs see each other's claims."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of a run, common to the calls of all jobs.
+
+    Attributes:
+        ledger: URL of the ledger; None for the default place.
+        on_job_change: What to do with the ledger of another job.
+        existing: What to do with shards of others in the output folder; None raises an error.
+        only_failed: Run only sources with a failure of this reason.
+        only_rejected: Repeat only tasks that rejected records for this reason.
+        force: Whether to repeat sources that are complete in the ledger.
+        keep_runs: Whether to keep the run files of an exchange once all stages are complete.
+        withdraws: Whether to remove the outputs of missing sources once all other sources are complete.
+    """
+
+    ledger: str | None
+    on_job_change: OnJobChange
+    existing: Existing | None = None
+    only_failed: str | None = None
+    only_rejected: str | None = None
+    dry_run: bool = False
+    force: bool = False
+    keep_runs: bool = False
+    withdraws: bool = False
+    options: Sequence[str] = ()
+    debug: bool = False
+
+
+def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
+    """Return the Beam options of a run, checked against the job."""
+    if isinstance(how.options, str):
+        raise UsageError(
+            f"options: expected a list of Beam options such as ['--runner=PrismRunner'], found {how.options!r}"
+        )
+    beam_args = list(how.options)
+    if job.devices and not is_local_runner(beam_args):
+        raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
+    if job.profile is not None:
+        _check_profile(job.profile, job.storage_options, beam_args, dry_run=how.dry_run)
+    _check_choice(job, how, beam_args)
+    if beam_args:
+        import_beam()
+        with logging_kept():
+            check_options(beam_args)
+            check_reach(job, beam_args)
+    return beam_args
+
+
+def _check_choice(job: JobSpec, how: RunOptions, beam_args: Sequence[str]) -> None:
+    """Raise an error for a selection of sources or tasks that is invalid."""
+    for option in ("only_failed", "only_rejected"):
+        if how.dry_run and getattr(how, option) is not None:
+            raise UsageError(f"--dry-run shows everything that is open: leave --{option.replace('_', '-')} out")
+    if how.only_rejected is not None and how.only_failed is not None:
+        raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
+    if how.only_rejected is not None or how.only_failed is not None or (job.task_limit is not None and not how.dry_run):
+        require_local(beam_args)
+
+
+def _check_profile(url: str, options: Mapping[str, Any], beam_args: Sequence[str], *, dry_run: bool) -> None:
+    if dry_run:
+        raise UsageError("--dry-run runs nothing that could be profiled: leave --profile out")
+    if not is_local_runner(beam_args):
+        raise UsageError(
+            "--profile is for the local runner; on another, Beam's own options have each worker profiled by cProfile: "
+            "-- --profile_cpu --profile_location=URL"
+        )
+    refuse_no_profile(url, options)
+
+
+def require_local(beam_args: Sequence[str]) -> None:
+    """Raise an error for a partial run on another runner than the local one."""
+    if not is_local_runner(beam_args):
+        raise UsageError(
+            "--only-failed, --only-rejected and --limit-tasks work on the local runner only; without them all that is "
+            "open is done"
+        )
+
+
+def is_local_runner(beam_args: Sequence[str]) -> bool:
+    """Return whether Beam options select the local runner."""
+    runners = [word for word in beam_args if word.startswith("--runner")]
+    return not runners or runners == ["--runner=FnApiRunner"]
 
 
 @dataclass(frozen=True)
@@ -96,17 +189,12 @@ def run_job(
     """Run a job until every source is complete or has recorded failures.
 
     Args:
-        spec: The job.
         store: Its ledger, opened for the job.
         pages: Its listing. Runners other than the local one list the sources themselves.
-        reporter: Shows the progress of the run.
         beam_args: The user's Beam options. A ``--runner`` other than FnApiRunner selects another runner.
-        waves: Starts the waves of the call, on the local runner.
         owner: The ledger's claim to the output folder, checked; None if the job has no output folder.
-        force: Whether to repeat sources that are complete in the ledger.
         only: IDs of the only sources to run; None runs all open sources.
         asked: Selection of a partial run, see `retry.partial_run`; None for other runs.
-        debug: Whether errors carry whole tracebacks.
 
     Raises:
         LedgerbeamError: The error that ended the run early. Everything recorded stays recorded.
@@ -264,19 +352,6 @@ def _warn_of_foreign(names: Sequence[str], reporter: RunConsole) -> None:
         )
 
 
-def require_local(beam_args: Sequence[str]) -> None:
-    """Raise an error for a partial run on another runner than the local one.
-
-    Raises:
-        UsageError: The options name another runner.
-    """
-    if not is_local_runner(beam_args):
-        raise UsageError(
-            "--only-failed, --only-rejected and --limit-tasks work on the local runner only; without them all that is "
-            "open is done"
-        )
-
-
 def warn_of_lost(number: int, reporter: RunConsole) -> None:
     """Show a warning that outputs are missing and will be written again."""
     if number:
@@ -309,9 +384,3 @@ def _forget_misread(store: LedgerStore) -> None:
     """
     if store.status()["tasks"]["failed"]:
         store.forget_sources({row.source_id for row in store.failures() if row.reason == IndexMismatchError.__name__})
-
-
-def is_local_runner(beam_args: Sequence[str]) -> bool:
-    """Return whether Beam options select the local runner."""
-    runners = [word for word in beam_args if word.startswith("--runner")]
-    return not runners or runners == ["--runner=FnApiRunner"]

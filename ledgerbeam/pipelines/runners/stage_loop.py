@@ -1,16 +1,16 @@
-"""Loop over the stages of a job, from the state of the last run."""
+"""Calls of jobs: the loop over their stages, from the state of the last run."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.storage.files import refuse_links
+from ledgerbeam.io.storage.overwrite import refuse_links
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.result import Result
@@ -20,26 +20,111 @@ from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.retry import partial_run, require_failed, sources_that_failed, withdraw_rejected
 from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
-from ledgerbeam.pipelines.outputs.recorded import forget_lost
-from ledgerbeam.pipelines.outputs.removal import remove_gone
+from ledgerbeam.pipelines.outputs.recorded import forget_lost, remove_gone
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.stages import every_ledger, stage_ledgers, stage_tasks, stages_line
 from ledgerbeam.pipelines.runners.ending import Ending, done_json
-from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, run_job, warn_of_lost
-from ledgerbeam.pipelines.runners.run_options import RunOptions
-from ledgerbeam.pipelines.runners.waves import Waves
+from ledgerbeam.pipelines.runners.run import (
+    RunOptions,
+    RunOutcome,
+    checked_options,
+    is_local_runner,
+    run_job,
+    warn_of_lost,
+)
+from ledgerbeam.pipelines.runners.waves import Waves, require_descriptors
+
+
+@dataclass(frozen=True)
+class PreparedCall:
+    """A checked call that has not started.
+
+    Attributes:
+        job: Its job, with the ledger that the user asks about.
+    """
+
+    job: JobSpec
+    how: RunOptions
+
+    @property
+    def command(self) -> str:
+        """The user's command."""
+        return self.job.user_command
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether the job has several stages."""
+        return len(self.job.plan()) > 1
+
+    def stages(self) -> list[JobSpec]:
+        """Return the jobs of all stages that are known before the run, the last stage first."""
+        return [stage.job for stage in reversed(self.job.plan())]
+
+    def readers(self) -> list[JobSpec]:
+        """Return the jobs of the first stages, which read the sources."""
+        return [stage.job for stage in self.job.plan() if not stage.inputs()]
+
+    def checked_options(self) -> list[str]:
+        """Return the Beam options."""
+        checked = [self.job] if self.job.reads_sources else self.readers()
+        *_, found = (checked_options(job, self.how) for job in checked)
+        return found
+
+    def run(self, console: RunConsole, beam_args: Sequence[str], waves: Waves) -> Result:
+        """Run the stages that are not complete."""
+        return StageLoop(self.job, self.how, console, beam_args, waves).run()
+
+    def previewed(self, console: RunConsole) -> Result:
+        """Return a preview of a run."""
+        from ledgerbeam.pipelines.preview.dry_run import as_json, preview_plan  # noqa: PLC0415 - brings NumPy
+
+        left_out, job, how = LeftOut(), self.job, self.how
+        preview = preview_plan(
+            job.plan(),
+            lambda one: listed_pages(one, console.say, left_out),
+            how.on_job_change,
+            how.existing,
+            force=how.force,
+            say=console.say,
+        )
+        left = sum(number for state, number in preview.sources.items() if state not in ("complete", "gone"))
+        summary = {**as_json(preview), "ledger": job.ledger, "passed_over": left_out.passed_over}
+        return Result(self.command, complete=not left, ledger=job.ledger, output=job.output, summary=summary)
+
+    def result(self, console: RunConsole, waves: Waves | None = None) -> Result:
+        """Run or preview the job.
+
+        Args:
+            waves: Starts the waves, if several calls share them.
+
+        Raises:
+            JobInterrupt: Ctrl-C ended the run; its state is saved.
+            LedgerbeamError: The error that ended the run early. Everything recorded stays recorded.
+        """
+        beam_args = self.checked_options()
+        if self.how.dry_run:
+            return self.previewed(console)
+        if self.how.only_failed is not None or self.how.only_rejected is not None:  # they need a ledger
+            open_store(self.job.ledger, self.job.storage_options, read_only=True).close()
+        if waves is not None:
+            _prepare_waves(waves, self.job, beam_args)
+            return self.run(console, beam_args, waves)
+        with Waves(self.job.log_level, self.job.schemes()) as own:
+            _prepare_waves(own, self.job, beam_args)
+            return self.run(console, beam_args, own)
+
+
+def _prepare_waves(waves: Waves, job: JobSpec, beam_args: Sequence[str]) -> None:
+    """Start the import of Beam for the waves of a call, unless its ledger may soon show that no work is left."""
+    if not is_local_runner(beam_args):
+        return
+    require_descriptors(job.workers)
+    if not (is_local(job.ledger) and os.path.exists(job.ledger)):
+        waves.prepare(job.parts_of_beam())
 
 
 class StageLoop:
-    """One run of all stages of a job.
-
-    Args:
-        job: The job, its ledger resolved.
-        how: Options of the run.
-        console: Shows the progress of the run.
-        beam_args: Beam options of the user.
-        waves: Starts the waves of all stages.
-    """
+    """One run of all stages of a job."""
 
     def __init__(
         self, job: JobSpec, how: RunOptions, console: RunConsole, beam_args: Sequence[str], waves: Waves
@@ -121,11 +206,7 @@ class StageLoop:
             self._stages[stage.job.ledger] = stage = longer
 
     def _open(self, stage: Stage) -> Stage:
-        """Open the ledger and check the output folder of a stage, once; return the stage with its stored values.
-
-        Raises:
-            UsageError: A link leads from the output folder of the last stage to the output folder of this stage.
-        """
+        """Open the ledger and check the output folder of a stage, once; return the stage with its stored values."""
         job = stage.job
         if job.ledger not in self._stages:
             if job.output is not None and job.output.startswith(f"{self._last.job.output}/"):

@@ -24,7 +24,8 @@ from typing import Never, cast
 
 import numpy as np
 
-from ledgerbeam._base.process import BeamParts, beam_parts, hold_standard_descriptors
+from ledgerbeam._base.beam_import import BeamParts, beam_parts, show_log
+from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage.client import import_client
 from ledgerbeam.ledger.worker.inflight import InflightMarks
@@ -33,9 +34,8 @@ from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.calls.call import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import Part
 from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
-from ledgerbeam.pipelines.runners.index_ahead import make_indexes
-from ledgerbeam.pipelines.runners.logs import show_log
-from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, load_job_file, take_import_path, touch
+from ledgerbeam.pipelines.runners.job_files import DIED, DONE, TRACEBACK, load_job_file, take_import_path, touch
+from ledgerbeam.pipelines.runners.waves import make_indexes
 from ledgerbeam.user_code.guards import describe_error, ignore_interrupt
 
 _IN_WORKER = (
@@ -43,8 +43,7 @@ _IN_WORKER = (
     'if __name__ == "__main__", or the function into a module of its own'
 )
 
-_RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")
-"""Packages that run threads of the runner."""
+_RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")  # packages that run threads of the runner
 
 
 def main(argv: Sequence[str]) -> Never:

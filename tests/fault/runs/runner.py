@@ -18,7 +18,7 @@ from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.writer import LedgerWriter
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners.local import LocalRunner
-from ledgerbeam.pipelines.runners.supervise import WaveEnd
+from ledgerbeam.pipelines.runners.waves import WaveEnd
 from ledgerbeam.transforms import MatchSources, SkipCompleted
 from ledgerbeam.transforms.chain.base import ChainDoFn
 from ledgerbeam.transforms.chain.worker import LedgerHandle

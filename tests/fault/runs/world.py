@@ -38,7 +38,7 @@ from ledgerbeam.pipelines.cli import cli
 from ledgerbeam.pipelines.outputs import recorded
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners import run
-from ledgerbeam.pipelines.runners.supervise import WaveEnd
+from ledgerbeam.pipelines.runners.waves import WaveEnd
 from ledgerbeam.user_code import objects as user_object
 from tests.fault.baton import Actor, VanishingScheduler
 from tests.fault.runs import function, runner

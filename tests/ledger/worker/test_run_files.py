@@ -10,7 +10,7 @@ import pytest
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.run_folders import CommitNotes, TaskBudget
-from ledgerbeam.pipelines.runners.wave_files import load_sources, read_text, touch
+from ledgerbeam.pipelines.runners.job_files import load_sources, read_text, touch
 from tests.disk import no_larger_than
 
 

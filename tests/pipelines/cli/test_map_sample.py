@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.io import Sample
-from ledgerbeam.io.lines.formats import JsonlFormat
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.io.warc import record_bytes
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.preview.sample import _some_of, sample_places, sampled_records
 from ledgerbeam.sources.forms import RecordForm

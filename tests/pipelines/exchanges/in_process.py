@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import ledgerbeam
-from ledgerbeam._base.process import BeamParts
+from ledgerbeam._base.beam_import import BeamParts
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.calls.call import prepare, spec_of
 from ledgerbeam.pipelines.console.run_progress import RunProgress
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.jobs.transport import load_job
-from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
-from ledgerbeam.pipelines.runners.server_process import Wave
-from ledgerbeam.pipelines.runners.wave_files import DONE, TRACEBACK, load_sources, touch
+from ledgerbeam.pipelines.runners.forking import Wave
+from ledgerbeam.pipelines.runners.job_files import DONE, TRACEBACK, load_job, load_sources, touch
+from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.transforms import CommitTasks
 from ledgerbeam.transforms.chain.base import ChainValues

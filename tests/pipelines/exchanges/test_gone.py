@@ -13,7 +13,7 @@ import pytest
 
 import ledgerbeam
 from ledgerbeam.pipelines.exchange.buckets import remove_internal
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from tests.pipelines.exchanges.in_process import call_here
 from tests.pipelines.exchanges.stages import write_jsonl

@@ -23,7 +23,7 @@ from ledgerbeam.errors import JobMismatchError, ScatterIncompleteError, Unsuppor
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
-from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns
+from ledgerbeam.pipelines.jobs.pipeline import GatheredRuns
 from ledgerbeam.results import Drop, Route
 from ledgerbeam.transforms import (
     CommitTasks,

@@ -24,7 +24,7 @@ from ledgerbeam.pipelines.exchange.stages import GATHER
 from ledgerbeam.pipelines.jobs.claim import open_job
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
-from ledgerbeam.pipelines.runners.prepared_call import PreparedCall
+from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from tests.pipelines.exchanges.in_process import prepared
 from tests.pipelines.exchanges.stages import write_jsonl
 

@@ -351,7 +351,7 @@ def test_rounds_on_an_object_store_with_a_kill_between_them(workspace: Workspace
 def test_the_folders_of_run_files_do_not_lie_in_each_other() -> None:
     """What is removed with one must not take the other along."""
     from ledgerbeam.io.exchange.slices import Merges, Partition
-    from ledgerbeam.pipelines.exchange.orders import SortJob
+    from ledgerbeam.pipelines.exchange.commands import SortJob
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
     from ledgerbeam.pipelines.jobs.sources import ListedFiles
 

@@ -14,8 +14,8 @@ from ledgerbeam.pipelines.calls.dedup import dedup_key, require_marks
 from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice, output_values
 from ledgerbeam.pipelines.calls.exchanges import joined_fields
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
+from ledgerbeam.pipelines.jobs.shard_job import OutputCompression
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
-from ledgerbeam.pipelines.outputs.compression import OutputCompression
 from tests.cases import each
 
 

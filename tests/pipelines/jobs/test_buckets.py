@@ -27,7 +27,7 @@ from ledgerbeam.pipelines.exchange.buckets import (
     are_complete,
     remove_internal,
 )
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.sources.buckets import BucketSources

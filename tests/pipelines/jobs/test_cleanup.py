@@ -13,10 +13,9 @@ from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger import LedgerStore, Output, Source
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.pipelines.jobs.index import IndexJob
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob, MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.pipelines.outputs.removal import count_superseded, remove_superseded, sweep_temporaries
+from ledgerbeam.pipelines.outputs.recorded import count_superseded, remove_superseded, sweep_temporaries
 
 _Job = TypeVar("_Job", IndexJob, MapJob)
 

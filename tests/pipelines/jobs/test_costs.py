@@ -10,7 +10,7 @@ import pytest
 
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.preview.costs import CostShape, CostTally, Pace, cost_of_rest
 from tests.ledger.conformance import finish

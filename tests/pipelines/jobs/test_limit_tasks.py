@@ -14,12 +14,11 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.pipelines.console.reporter import Reporter
-from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.run import run_job
-from ledgerbeam.pipelines.runners.supervise import WaveEnd
-from ledgerbeam.pipelines.runners.waves import Waves
+from ledgerbeam.pipelines.runners.waves import WaveEnd, Waves
 from tests.pipelines.conftest import Workspace
 
 COMMAND = (

@@ -15,9 +15,8 @@ from ledgerbeam.errors import NotIndexableError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.pipelines.jobs import listing
-from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.listing import JobListing, listed_pages
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob, MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 IDS = [blake2b(bytes([number]), digest_size=16).digest() for number in range(200)]

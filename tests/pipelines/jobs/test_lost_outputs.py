@@ -11,13 +11,12 @@ import pytest
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.listing.nested_folders import list_files
+from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.rows import Leaf, OutputColumns
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.pipelines.jobs.index import IndexJob
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob, MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs import recorded
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, count_lost, forget_lost, lost_sources, unrecorded

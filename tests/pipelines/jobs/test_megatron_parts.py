@@ -18,9 +18,9 @@ from ledgerbeam.ledger import LedgerStore, Output, Source
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.pipelines.datasets import megatron_parts
-from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts, noted_datasets
-from ledgerbeam.pipelines.jobs.convert import ConvertJob
+from ledgerbeam.pipelines.datasets import megatron
+from ledgerbeam.pipelines.datasets.megatron import MergedParts, noted_datasets
+from ledgerbeam.pipelines.jobs.one_stage import ConvertJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 SUFFIXES = ("_a", "_b")
@@ -192,7 +192,7 @@ def test_of_parts_that_were_dropped_nothing_is_asked(made: Made, monkeypatch: py
         asked.append(url)
         return stat(url, options)
 
-    monkeypatch.setattr(megatron_parts, "stat", ask)
+    monkeypatch.setattr(megatron, "stat", ask)
     assert not made.make()
     assert len(asked) == len(SUFFIXES)
     asked.clear()

@@ -18,8 +18,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job, routes_of
-from ledgerbeam.pipelines.jobs.index import IndexJob
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob, MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs.owner import Existing
 from ledgerbeam.pipelines.report.run_info import run_info

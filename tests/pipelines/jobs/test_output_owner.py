@@ -16,8 +16,8 @@ import pytest
 
 from ledgerbeam.errors import StorageError, UsageError
 from ledgerbeam.io import publish_bytes
-from ledgerbeam.io.listing import nested_folders
-from ledgerbeam.io.listing.nested_folders import list_files
+from ledgerbeam.io.listing import folder_files, nested_folders
+from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import LedgerStore, Output, Source, Totals
@@ -25,10 +25,9 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.console.reporter import Reporter
-from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
-from ledgerbeam.pipelines.jobs.convert import ConvertJob
+from ledgerbeam.pipelines.datasets.megatron import MergedParts
 from ledgerbeam.pipelines.jobs.listing import JobListing
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import ConvertJob, MapJob
 from ledgerbeam.pipelines.jobs.shard_job import shard_form
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -685,7 +684,7 @@ class TestStrangers:
         assert len(place.owner(spec).strangers(place.store(spec))) == 2
 
     def test_they_are_looked_for_in_all_of_the_folder(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(nested_folders, "_PAGE", 1)
+        monkeypatch.setattr(folder_files, "_PAGE", 1)
         spec = place.own()
         names = [f"{letter}.jsonl-0000000000.jsonl" for letter in "abc"]
         for name in names:

@@ -21,7 +21,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs import published as published_module
 from ledgerbeam.pipelines.outputs.published import PublishedFile, PublishedMetadata, forget_published, published_files

@@ -11,7 +11,7 @@ from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.pipelines.jobs.reject_limit import SHARE_RECORDS, RejectLimit, parse_on_error
+from ledgerbeam.pipelines.jobs.checks import SHARE_RECORDS, RejectLimit, parse_on_error
 from tests.cases import each
 
 

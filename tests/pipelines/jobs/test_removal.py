@@ -10,10 +10,9 @@ from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
-from ledgerbeam.pipelines.jobs.index import IndexJob
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob, MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.pipelines.outputs.removal import (
+from ledgerbeam.pipelines.outputs.recorded import (
     count_superseded,
     remove_below,
     remove_gone,

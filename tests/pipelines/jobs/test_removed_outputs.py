@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
-from ledgerbeam.io.listing.nested_folders import FilePage, list_files
+from ledgerbeam.io.listing.folder_files import FilePage, list_files
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger import LedgerStore, Source
@@ -18,13 +18,12 @@ from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.pipelines.console.reporter import Reporter
-from ledgerbeam.pipelines.jobs.convert import ConvertJob
-from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.one_stage import ConvertJob, IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs import recorded
-from ledgerbeam.pipelines.outputs.recorded import forgotten_outputs
-from ledgerbeam.pipelines.outputs.removal import (
+from ledgerbeam.pipelines.outputs.recorded import (
     count_superseded,
+    forgotten_outputs,
     remove_gone,
     remove_superseded,
     sweep_temporaries,

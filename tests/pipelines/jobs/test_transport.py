@@ -5,24 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 from ledgerbeam.io.exchange.slices import Merges, Partition
-from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
+from ledgerbeam.pipelines.datasets.megatron import MergedParts, TokenizeJob
 from ledgerbeam.pipelines.dedup.exact import DedupJob
 from ledgerbeam.pipelines.dedup.near import NearJob, TextsJob
-from ledgerbeam.pipelines.dedup.pairs import NearChoice, PairsJob
-from ledgerbeam.pipelines.dedup.stars import LabelsJob
-from ledgerbeam.pipelines.exchange.join import JoinJob
-from ledgerbeam.pipelines.exchange.orders import GroupJob, RepartitionJob, ShuffleJob, SortJob
+from ledgerbeam.pipelines.dedup.pairs import LabelsJob, NearChoice, PairsJob
+from ledgerbeam.pipelines.exchange.commands import GroupJob, JoinJob, RepartitionJob, ShuffleJob, SortJob, SplitJob
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
-from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns, ScatterChoice
-from ledgerbeam.pipelines.exchange.split import SplitJob
-from ledgerbeam.pipelines.jobs.convert import ConvertJob, DatasetParts, MaterializeJob
-from ledgerbeam.pipelines.jobs.index import IndexJob
-from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
+from ledgerbeam.pipelines.jobs.one_stage import ConvertJob, DatasetParts, IndexJob, MapJob, MaterializeJob
+from ledgerbeam.pipelines.jobs.pipeline import GatheredRuns, PipelineJob, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
-from ledgerbeam.pipelines.jobs.transport import KINDS, dump_job, load_job
+from ledgerbeam.pipelines.runners.job_files import KINDS, dump_job, load_job
 from ledgerbeam.user_code.loading import PickledObject
 from tests.cases import each
 

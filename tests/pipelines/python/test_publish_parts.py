@@ -14,7 +14,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.pipelines.jobs.convert import ConvertJob
+from ledgerbeam.pipelines.jobs.one_stage import ConvertJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 LINE = b'{"n": 1}\n'

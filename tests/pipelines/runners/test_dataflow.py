@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam._base.extensions import install_command
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.runners.beam import check_options
-from ledgerbeam.pipelines.runners.dataflow import check_dataflow
+from ledgerbeam.pipelines.runners.beam import check_dataflow, check_options
 from tests.servers import pins
 
 IMAGE = {"sdk_container_image": "registry.example/worker:1"}
@@ -38,7 +37,7 @@ def ask(folder: Path, python: str, *options: str) -> str:
 
 @pytest.mark.parametrize("name", ["DataflowRunner", "dataflow", "apache_beam.runners.DataflowRunner"])
 def test_without_the_client_it_is_told_how_to_get_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledgerbeam.pipelines.runners.dataflow._CLIENT", "google.cloud.no_such_client")
+    monkeypatch.setattr("ledgerbeam.pipelines.runners.beam._CLIENT", "google.cloud.no_such_client")
     with pytest.raises(UsageError, match=r"needs Google's client: pip install .*\[dataflow\]'"):
         check_options([f"--runner={name}"])
 
@@ -52,14 +51,14 @@ def test_without_the_client_it_is_told_how_to_get_it(name: str, monkeypatch: pyt
     ],
 )
 def test_what_the_service_would_not_run(options: dict[str, object], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledgerbeam.pipelines.runners.dataflow._CLIENT", "json")
+    monkeypatch.setattr("ledgerbeam.pipelines.runners.beam._CLIENT", "json")
     with pytest.raises(UsageError, match=said):
         check_dataflow(options)
 
 
 @pytest.mark.parametrize("options", [IMAGE, {"requirements_file": "r.txt"}, {"setup_file": "./setup.py"}])
 def test_any_way_to_bring_code_will_do(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledgerbeam.pipelines.runners.dataflow._CLIENT", "json")
+    monkeypatch.setattr("ledgerbeam.pipelines.runners.beam._CLIENT", "json")
     check_dataflow(options)
 
 

@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 import ledgerbeam
-from ledgerbeam.pipelines.runners.fn_api import fn_api_runner
+from ledgerbeam.pipelines.runners.pipeline import fn_api_runner
 from ledgerbeam.transforms import (
     CommitTasks,
     MapRecords,

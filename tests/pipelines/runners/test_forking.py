@@ -17,10 +17,8 @@ import pytest
 
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.pipelines.runners.forking import NUMBER, ForkServer, ask, fork_to
-from ledgerbeam.pipelines.runners.server_process import Wave
-from ledgerbeam.pipelines.runners.supervise import run_wave
-from ledgerbeam.pipelines.runners.waves import Waves
+from ledgerbeam.pipelines.runners.forking import NUMBER, ForkServer, Wave, ask, fork_to
+from ledgerbeam.pipelines.runners.waves import Waves, run_wave
 from tests.cases import each
 from tests.servers.process import name_of, wait_until
 

@@ -11,19 +11,15 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.io.index.file import IndexFile
-from ledgerbeam.io.lines.formats import JsonlFormat
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.pipelines.jobs.index import IndexJob
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob, MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.pipelines.jobs.transport import dump_job
-from ledgerbeam.pipelines.runners import index_ahead
-from ledgerbeam.pipelines.runners.index_ahead import IndexesAhead, make_indexes
-from ledgerbeam.pipelines.runners.wave_files import STORAGE_OPTIONS, dump_sources
-from ledgerbeam.pipelines.runners.wave_sources import indexed_bytes
-from ledgerbeam.pipelines.runners.waves import Waves
+from ledgerbeam.pipelines.runners import waves
+from ledgerbeam.pipelines.runners.job_files import STORAGE_OPTIONS, dump_job, dump_sources
+from ledgerbeam.pipelines.runners.waves import IndexesAhead, Waves, indexed_bytes, make_indexes
 from tests.servers.process import wait_until
 
 LINES = b'{"a": 1}\n{"a": 2}\n'
@@ -113,7 +109,7 @@ def ahead(job: MapJob, folder: Path) -> Iterator[IndexesAhead]:
 def test_only_large_sources_are_indexed_ahead(
     tmp_path: Path, sources: list[Source], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_ahead, "LEAST_BYTES", size)
+    monkeypatch.setattr(waves, "LEAST_BYTES", size)
     with ahead(job_of(tmp_path), tmp_path / "run") as found:
         found.begin(sources)
         if size > len(LINES):
@@ -125,7 +121,7 @@ def test_only_large_sources_are_indexed_ahead(
 def test_a_wave_is_begun_once_and_another_when_that_is_done(
     tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_ahead, "LEAST_BYTES", 1)
+    monkeypatch.setattr(waves, "LEAST_BYTES", 1)
     with ahead(job_of(tmp_path), tmp_path / "run") as found:
         first, second = sources[:1], sources[1:]
         found.begin(first)

@@ -19,14 +19,13 @@ from ledgerbeam.ledger.worker.stopwatch import SUFFIX
 from ledgerbeam.ledger.worker.task_board import BoardTask
 from ledgerbeam.pipelines.console.reporter import Reporter
 from ledgerbeam.pipelines.console.run_progress import RunProgress
-from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.listing import JobListing
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.runners import local
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.run import run_job
-from ledgerbeam.pipelines.runners.supervise import WaveEnd
-from ledgerbeam.pipelines.runners.waves import Waves
+from ledgerbeam.pipelines.runners.waves import WaveEnd, Waves
 
 Pass = Callable[[LocalRunner, str, JobListing], WaveEnd]
 PARTS = 3

@@ -16,10 +16,9 @@ from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.ledger import Source
 from ledgerbeam.pipelines.dedup.exact import _RemainingFiles
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, JobSources, ListedFiles
-from ledgerbeam.pipelines.runners import wave, wave_sources
-from ledgerbeam.pipelines.runners.wave_files import dump_sources, load_sources
-from ledgerbeam.pipelines.runners.wave_sources import WaveSources
-from ledgerbeam.pipelines.runners.waves import require_descriptors
+from ledgerbeam.pipelines.runners import wave, waves
+from ledgerbeam.pipelines.runners.job_files import dump_sources, load_sources
+from ledgerbeam.pipelines.runners.waves import WaveSources, require_descriptors
 from tests.disk import no_larger_than
 
 
@@ -35,9 +34,9 @@ def waves_of(pages: Iterable[list[Source]], of: JobSources, workers: int = 1) ->
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wave_sources, "WAVE_SOURCES", 3)
-    monkeypatch.setattr(wave_sources, "WAVE_TASKS", 10)
-    monkeypatch.setattr(wave_sources, "WAVE_MEMBERS", 5)
+    monkeypatch.setattr(waves, "WAVE_SOURCES", 3)
+    monkeypatch.setattr(waves, "WAVE_TASKS", 10)
+    monkeypatch.setattr(waves, "WAVE_MEMBERS", 5)
 
 
 def test_a_wave_has_so_many_sources_at_most() -> None:
@@ -52,7 +51,7 @@ def test_a_wave_has_so_many_tasks_at_most_unless_it_is_one_source() -> None:
 def test_the_first_wave_is_small_and_each_has_at_most_so_many_bytes_for_each_of_those_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wave_sources, "FIRST_BYTES", 100)
+    monkeypatch.setattr(waves, "FIRST_BYTES", 100)
     files = ListedFiles(task_bytes=100_000)
     assert sizes_of_waves(files, [[60, 40, 1, 398, 1, 2000, 1, 1]]) == [[60, 40], [1, 398, 1], [2000], [1, 1]]
     assert sizes_of_waves(files, [[60, 40, 1, 398, 1, 1900, 100]]) == [[60, 40], [1, 398, 1], [1900, 100]]
@@ -61,21 +60,21 @@ def test_the_first_wave_is_small_and_each_has_at_most_so_many_bytes_for_each_of_
 
 
 def test_a_wave_has_a_source_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wave_sources, "FIRST_BYTES", 100)
+    monkeypatch.setattr(waves, "FIRST_BYTES", 100)
     files = ListedFiles(task_bytes=100_000)
     assert sizes_of_waves(files, [[900, 800, 700, 600]], workers=2) == [[900, 800], [700, 600]]
     assert sizes_of_waves(files, [[20, 900, 1, 900, 8000]], workers=2) == [[20, 900], [1, 900], [8000]]
 
 
 def test_what_is_cut_without_being_read_makes_no_wave_larger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wave_sources, "FIRST_BYTES", 100)
+    monkeypatch.setattr(waves, "FIRST_BYTES", 100)
     pack = Source.pack([Source(f"/in/{number}.jsonl", 1000, "1") for number in range(2)])
     large = Source("/in/large.jsonl", 90, "1")
     (wave,) = waves_of([[pack, large, pack]], ListedFiles())
     assert wave == [pack, large, pack]
     graph = GraphPasses(reference="m:f", made_of={"module": {}})
     shards = ListedFiles(read_as="shar")
-    assert [wave_sources.indexed_bytes(of, pack) for of in (ListedFiles(), graph, shards)] == [0, 0, 2000]
+    assert [waves.indexed_bytes(of, pack) for of in (ListedFiles(), graph, shards)] == [0, 0, 2000]
 
 
 def test_a_file_with_its_list_is_no_pack() -> None:
@@ -104,8 +103,8 @@ def test_a_pack_is_one_task_and_a_pass_as_many_as_its_places_make() -> None:
 
 
 def test_a_wave_is_looked_for_page_by_page_while_another_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wave_sources, "FIRST_BYTES", 1)
-    monkeypatch.setattr(wave_sources, "WAVE_GROWTH", 0)
+    monkeypatch.setattr(waves, "FIRST_BYTES", 1)
+    monkeypatch.setattr(waves, "WAVE_GROWTH", 0)
     taken = []
 
     def pages() -> Iterator[list[Source]]:
@@ -114,20 +113,20 @@ def test_a_wave_is_looked_for_page_by_page_while_another_works(monkeypatch: pyte
             yield [Source(f"/in/{number}.jsonl", 5, "1")]
         raise SourceNotFoundError("of the listing")
 
-    waves = WaveSources(pages(), ListedFiles(), 1)
-    first = waves.take()
+    found = WaveSources(pages(), ListedFiles(), 1)
+    first = found.take()
     assert taken == [0, 1]
-    assert waves.look_ahead() == []
-    second = waves.look_ahead()
+    assert found.look_ahead() == []
+    second = found.look_ahead()
     assert taken == [0, 1, 2]
-    assert waves.look_ahead() is second
-    assert waves.take() is second
+    assert found.look_ahead() is second
+    assert found.take() is second
     assert [first[0].url, second[0].url] == ["/in/0.jsonl", "/in/1.jsonl"]
-    assert [wave[0].url for wave in (waves.take(),)] == ["/in/2.jsonl"]
-    assert waves.look_ahead() == []
-    assert waves.look_ahead() == [], "an error waits until the wave has ended"
+    assert [wave[0].url for wave in (found.take(),)] == ["/in/2.jsonl"]
+    assert found.look_ahead() == []
+    assert found.look_ahead() == [], "an error waits until the wave has ended"
     with pytest.raises(SourceNotFoundError, match="of the listing"):
-        waves.take()
+        found.take()
 
 
 def test_a_wave_has_no_more_tasks_than_are_wanted_when_it_is_gathered() -> None:

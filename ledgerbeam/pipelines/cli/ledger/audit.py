@@ -12,11 +12,10 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import Totals
 from ledgerbeam.pipelines.console.reporter import print_json
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.jobs.audit_share import OFF, parse_audit
+from ledgerbeam.pipelines.jobs.checks import OFF, parse_audit
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.jobs.transport import kept_job
 from ledgerbeam.pipelines.runners.audit import RunAudit
-from ledgerbeam.pipelines.runners.wave_files import take_import_path
+from ledgerbeam.pipelines.runners.job_files import kept_job, take_import_path
 
 
 def audit(store: LedgerStore, args: argparse.Namespace) -> int:

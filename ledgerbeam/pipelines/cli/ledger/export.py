@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.storage.files import refuse_foreign
+from ledgerbeam.io.storage.overwrite import refuse_foreign
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import LedgerStore

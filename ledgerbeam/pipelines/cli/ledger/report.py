@@ -6,11 +6,11 @@ import argparse
 import importlib.util
 import re
 
-from ledgerbeam._base.extensions import install_command
+from ledgerbeam._base.extras import install_command
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import publish_bytes
-from ledgerbeam.io.storage.files import refuse_foreign
+from ledgerbeam.io.storage.overwrite import refuse_foreign
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console.reporter import print_json

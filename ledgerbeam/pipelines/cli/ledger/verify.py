@@ -18,8 +18,8 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console.reporter import counting, print_json
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.datasets.megatron_parts import NotedDataset, noted_datasets
-from ledgerbeam.pipelines.outputs.contents import content_problem, size_problem
+from ledgerbeam.pipelines.datasets.megatron import NotedDataset, noted_datasets
+from ledgerbeam.pipelines.outputs.notes import content_problem, size_problem
 from ledgerbeam.pipelines.outputs.published import PublishedFile, published_files
 
 WAITING = 4

@@ -21,7 +21,7 @@ from ledgerbeam.io import recognize
 from ledgerbeam.io.datasets.megatron import Document, MegatronDocuments, encode_documents, write_megatron
 from ledgerbeam.io.datasets.megatron.format import DocumentOffsets
 from ledgerbeam.io.formats.streamed import split_source
-from ledgerbeam.io.index.file import IndexLocation
+from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.stat import stat
 
 DOCUMENTS = [Document([1, 2, 3], [3]), Document([], []), Document([4, 5, 6], [1, 2]), Document([7], [1])]

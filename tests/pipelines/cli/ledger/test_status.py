@@ -12,7 +12,7 @@ from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store, run_folders
-from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
 from ledgerbeam.pipelines.report.run_info import run_info

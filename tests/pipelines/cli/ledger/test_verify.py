@@ -15,7 +15,7 @@ from ledgerbeam.ledger import Job, LedgerStore, Output, OutputShard, Source
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.pipelines.datasets.megatron_parts import NotedDataset
+from ledgerbeam.pipelines.datasets.megatron import NotedDataset
 from ledgerbeam.pipelines.outputs.published import PublishedFile
 
 verify = importlib.import_module("ledgerbeam.pipelines.cli.ledger.verify")

@@ -1,38 +1,119 @@
-"""Merging the parts that tasks have written into one Megatron dataset for each key."""
+"""Megatron datasets: the job of ``ledgerbeam tokenize``, and the merge of the parts that tasks have written."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import LedgerbeamError, LedgerError, SourceNotFoundError
-from ledgerbeam.io import Options
+from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.datasets.megatron import Layout, merge_megatron, write_megatron
 from ledgerbeam.io.datasets.megatron.index import BLOCK, MegatronIndex
+from ledgerbeam.io.datasets.megatron.tokenizer import SpecialTokens
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.concurrency import ask_each
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import FileInfo, stat, stat_many
-from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
+from ledgerbeam.ledger import LedgerStore, OutputShard, Task, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.jobs.convert import DatasetParts
+from ledgerbeam.pipelines.jobs.checks import RejectLimit, parse_on_error
+from ledgerbeam.pipelines.jobs.one_stage import DatasetParts
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
-from ledgerbeam.pipelines.outputs.contents import checksum_at, content_problem
-from ledgerbeam.pipelines.outputs.recorded import forget_lost
-from ledgerbeam.pipelines.outputs.removal import remove_below
-from ledgerbeam.pipelines.outputs.stamp import OutputStamp
+from ledgerbeam.pipelines.outputs.notes import OutputStamp, checksum_at, content_problem
+from ledgerbeam.pipelines.outputs.recorded import forget_lost, remove_below
+from ledgerbeam.user_code.functions import changed_parts
+from ledgerbeam.user_code.loading import Reference
 
 PARTS_SUFFIX = ".parts"  # the folder of the parts is PREFIX.parts
 
 _DATA, _INDEX = ".bin", ".idx"
+
 _NOTE = "merged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizeJob(ShardJob):
+    """Tokenizes texts of JSONL records. At the end the shards are merged into one dataset for each key.
+
+    Attributes:
+        tokenizer: ``bytes``, or the URL of a tokenizer's file.
+        checksum: Checksum of that file.
+        keys: Keys of the texts in a record.
+        eod: Token that ends each document; None for no token.
+        special_tokens: Treatment of names of special tokens in texts.
+        split: Function that splits a text into a list of texts, or its name; None for no split.
+        made_of: Hashes of the code of this function, in groups by name; see `UserFunction`.
+        on_error: Treatment of faulty records; see `parse_on_error`. No part of the job's identity.
+    """
+
+    command = "tokenize"
+    can_be_audited = True
+
+    to: str = "megatron"
+    files: ListedFiles
+    tokenizer: str
+    checksum: str
+    keys: tuple[str, ...]
+    eod: int | None
+    special_tokens: SpecialTokens = "text"
+    split: Reference | None = None
+    made_of: dict[str, dict[str, str]] = field(default_factory=lambda: {"module": {}})
+    on_error: str = "fail"
+    dataset: MergedParts
+
+    def sources(self) -> ListedFiles:
+        return self.files
+
+    def parameters(self) -> dict[str, Json]:
+        """Return the parameters of the outputs. The tokenizer is identified by its content, not by its URL."""
+        return {
+            "tokenizer": self.checksum,
+            "keys": list(self.keys),
+            "suffixes": list(self.dataset.suffixes),
+            "eod": self.eod,
+            "special_tokens": self.special_tokens,
+            "split": None if self.split is None else str(self.split),
+            **self.made_of,
+            "dtype": self.dataset.dtype,
+        }
+
+    def work(self) -> Callable[[Task], Any]:
+        from ledgerbeam.transforms import TokenizeRecords  # noqa: PLC0415 - brings Beam
+
+        return TokenizeRecords(
+            self.tokenizer,
+            self.checksum,
+            self.keys,
+            self.split,
+            special_tokens=self.special_tokens,
+            eod=self.eod,
+            on_error="fail" if self.reject_limit is None else "reject",
+        )
+
+    @property
+    def reject_limit(self) -> RejectLimit | None:
+        return parse_on_error(self.on_error)
+
+    def encoder(self) -> ShardEncoder:
+        from ledgerbeam.io.datasets.megatron.format import TokenShards  # noqa: PLC0415 - imports numpy
+
+        return TokenShards(dict(zip(self.keys, self.dataset.suffixes, strict=True)), self.dataset.dtype, self.eod)
+
+    def changed_code(self) -> list[str]:
+        return [] if self.split is None else changed_parts(self.split, self.made_of)
+
+    def product(self) -> MergedParts:
+        return self.dataset
 
 
 @dataclass(frozen=True)
@@ -70,11 +151,9 @@ class MergedParts(DatasetParts):
         return True
 
     def place(self, job: JobSpec) -> str:  # noqa: ARG002 - the parts lie elsewhere
-        """Return the prefix."""
         return self.prefix
 
     def files(self) -> list[str]:
-        """Return the URLs of the files of the datasets."""
         return [f"{self.prefix}{suffix}{ending}" for suffix in self.suffixes for ending in (_DATA, _INDEX)]
 
     def check(self, page: Page, job: JobSpec) -> None:

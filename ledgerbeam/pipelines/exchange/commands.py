@@ -1,44 +1,117 @@
-"""Jobs of ``ledgerbeam join``: an exchange with two writing jobs, one for each side.
-
-    right     records of the right side, by a hash of their keys         ledger JOIN/right
-    left      records of the left side, by the same hash                 ledger JOIN/left
-    join      the records of both sides, by key                          ledger JOIN
-
-Run files of the right side come first. So a task has read the right records of a key when it reads the left records,
-which need not fit into memory.
-"""
+"""Jobs of the commands sort, shuffle, repartition, group, join and split."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.conversion import conversion_of
 from ledgerbeam.io.exchange.order import Joining
 from ledgerbeam.io.tar.sample import KEY
-from ledgerbeam.ledger import Task
+from ledgerbeam.ledger import LedgerStore, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.exchange.jobs import GatherJob, RunsJob, ScatterJob, layout_of_rows
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.exchange.stages import LEFT, RIGHT
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
+from ledgerbeam.user_code.functions import changed_parts
+from ledgerbeam.user_code.loading import Reference
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ledgerbeam.transforms.exchange.split import SplitRecords
+
+
+class _KeepJob(GatherJob):
+    """An exchange that writes its records unchanged, in another order."""
+
+    def work(self) -> Callable[[Task], Any]:
+        from ledgerbeam.transforms.exchange.gather import KeepRecords  # noqa: PLC0415 - brings Beam
+
+        return KeepRecords(self.output_format)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SortJob(_KeepJob):
+    """Writes all records in the order of their keys."""
+
+    command = "sort"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffleJob(_KeepJob):
+    """Writes all records in a pseudorandom order, given by a seed."""
+
+    command = "shuffle"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepartitionJob(_KeepJob):
+    """Writes all records in their order, in shards of another size."""
+
+    command = "repartition"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupJob(GatherJob):
+    """Calls a user's function with each key and the records that have it.
+
+    Attributes:
+        function: ``module:function``, or the function itself.
+        made_of: Hashes of the code of the function, in groups by name; see `UserFunction`.
+    """
+
+    command = "group"
+    can_be_audited = True
+
+    keeps_columns = False
+    within_keys: ClassVar[bool] = False
+
+    function: Reference
+    made_of: dict[str, dict[str, str]]
+
+    def parameters(self) -> dict[str, Json]:
+        return {"function": str(self.function), "function made of": dict(self.made_of)}
+
+    def work(self) -> Callable[[Task], Any]:
+        from ledgerbeam.transforms.exchange.gather import GroupRecords  # noqa: PLC0415 - brings Beam
+
+        return GroupRecords(self.function, self.output_format, by=self.key.keys(self.files.base))
+
+    def changed_code(self) -> list[str]:
+        return changed_parts(self.function, self.made_of)
+
+    def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:  # noqa: ARG002
+        """Return the layout of columnar files."""
+        if self.layout is None or self.layout.schema is not None:
+            return self.layout
+        raise UsageError(
+            f"--to {self.to}: what {self.function} returns is not known before all of a group is there; give --schema "
+            "FILE, or --to jsonl"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinJob(GatherJob):
     """Joins the records of two sides by key. `files` and `key` belong to the left side.
 
+        right     records of the right side, by a hash of their keys         ledger JOIN/right
+        left      records of the left side, by the same hash                 ledger JOIN/left
+        join      the records of both sides, by key                          ledger JOIN
+
+    Run files of the right side come first. So a task has read the right records of a key when it reads the left
+    records, which need not fit into memory.
+
     Attributes:
         right: The sources of the right side.
         right_key: The key of its records.
-        how: Kind of join.
         suffix: Suffix for field names of the right side that the left side has too; None raises an error for them.
         under: Name of a field for the whole record of the right side; None adds its fields.
     """
@@ -54,7 +127,6 @@ class JoinJob(GatherJob):
     under: str | None = None
 
     def first_writers(self) -> dict[str, RunsJob]:
-        """Return `sides`."""
         return {**self.sides()}
 
     def sides(self) -> dict[str, ScatterJob]:
@@ -74,29 +146,22 @@ class JoinJob(GatherJob):
         return self.how in ("semi", "anti")
 
     def shaping_of_runs(self) -> dict[str, Json]:
-        """Return the parameters of the run files of both sides."""
         sides = self.sides()
         right = dataclasses.replace(sides[RIGHT], partition=None)  # the partition belongs to both sides
         return {**sides[LEFT].shaping(), RIGHT: right.shaping()}
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the outputs besides sources, folder and format."""
         given: dict[str, Json] = {"how": self.how, "suffix": self.suffix, "as": self.under}
         return {name: value for name, value in given.items() if value is not None}
 
     def work(self) -> Callable[[Task], Any]:
-        """Return the function that joins the records of each part."""
         from ledgerbeam.transforms.exchange.join import JoinRecords, RightFields  # noqa: PLC0415 - brings Beam
 
         fields = RightFields(self.right_key.fields, self.suffix, self.under)
         return JoinRecords(self.how, fields, conversion_of(self.to), self.output_format)
 
     def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:
-        """Return the layout of columnar files, with the columns of both sides unless a schema is given.
-
-        Raises:
-            UsageError: A side has no schema.
-        """
+        """Return the layout of columnar files, with the columns of both sides unless a schema is given."""
         layout = self.layout
         if self._is_filter or layout is None or layout.schema is not None:
             return super().decided_layout(say)
@@ -140,3 +205,42 @@ def _schema_of(layout: ColumnLayout | None) -> pa.Schema | None:
     if schemas is None:
         raise AssertionError("the schema of a side is decided here")
     return schemas.of() if schemas.by_route else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitJob(ShardJob):
+    """Writes each record to the part of its key. It needs no exchange, because the key alone decides.
+
+    Attributes:
+        key: Common key of the records of a part.
+        parts: Name and share of each part.
+    """
+
+    command = "split"
+
+    keeps_columns = True
+
+    files: ListedFiles
+    key: KeyChoice
+    parts: tuple[tuple[str, int], ...]
+
+    def sources(self) -> ListedFiles:
+        return self.files
+
+    def parameters(self) -> dict[str, Json]:
+        return {**self.key.parameters(), "parts": dict(self.parts)}
+
+    def with_decisions(self, say: Callable[[str], None]) -> Self:
+        """Return the job with the schema of the sources, which all parts use."""
+        return dataclasses.replace(self, layout=layout_of_rows(self, self.files, say))
+
+    def doubts(self, store: LedgerStore) -> Iterator[str]:
+        return self.key.doubts(self.files.names, store)
+
+    def work(self) -> SplitRecords:
+        from ledgerbeam.transforms.exchange.split import SplitRecords  # noqa: PLC0415 - brings Beam
+
+        return SplitRecords(self.key.keys(self.files.base), self.parts, conversion_of(self.to), self.output_format)
+
+    def encoder(self) -> str | ShardEncoder:
+        return self.output_format

@@ -1,4 +1,7 @@
-"""Notes beside a ledger that record files made from all outputs of a job, so that a rerun makes only changed ones."""
+"""Notes beside a ledger that record files made from all outputs of a job, so that a rerun makes only changed ones.
+
+Functions compare files with recorded sizes and checksums.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,24 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
-from ledgerbeam.errors import SourceNotFoundError
+from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
 from ledgerbeam.io import Options, publish_bytes
 from ledgerbeam.io.storage.files import delete, read_bytes
+from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import OutputShard
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.values import decode, encode
-from ledgerbeam.pipelines.outputs.removal import require_own_folder
+from ledgerbeam.pipelines.outputs.recorded import require_own_folder
+
+READ_BYTES = 4 * 2**20  # size of the blocks that a thread reads, in bytes
 
 
 class OutputStamp:
     """The note of a product of a job's shards: the digest of the shards, and the files of the product.
 
     Args:
-        work: The work folder of the job's ledger.
-        name: Name of the note.
-        fingerprint: Fingerprint of the job.
         shards: All shards of the job, in the order of its dataset manifest.
-        options: Storage options.
     """
 
     def __init__(self, work: str, name: str, fingerprint: str, shards: Iterable[OutputShard], options: Options) -> None:
@@ -67,12 +70,7 @@ class OutputStamp:
         return unfinished
 
     def end(self, files: Iterable[str], **facts: Any) -> None:
-        """Record that the product is complete.
-
-        Args:
-            files: URLs of all its files.
-            **facts: Further fields of the note.
-        """
+        """Record that the product is complete."""
         sizes = {url: stat(url, self._options).size for url in files}
         self._write({"of": self._of, "files": sizes, **facts})
 
@@ -95,3 +93,44 @@ def _digest(fingerprint: str, shards: Iterable[OutputShard]) -> str:
     for shard in shards:
         digest.update(f"\n{shard.name}\t{shard.checksum}".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def checksum_at(url: str, options: Options) -> str:
+    """Return the checksum of a file."""
+    with RangeReader(url, options) as reader:
+        return content_checksum(reader.blocks(READ_BYTES))
+
+
+def size_problem(url: str, size: int, options: Options) -> str | None:
+    """Return the problem with a file's size or existence, without reading the file; else None."""
+    try:
+        found = stat(url, options).size
+    except SourceNotFoundError:
+        return f"expected {size} bytes, found no such file or object"
+    except LedgerbeamError as error:
+        return str(error)
+    return None if found == size else f"expected {size} bytes, found {found}"
+
+
+def content_problem(
+    url: str, size: int, checksum: str, options: Options, span: tuple[int, int] | None = None
+) -> str | None:
+    """Return the problem with a file's size or content, else None. A file of another size is not read.
+
+    Args:
+        span: First byte to read and the byte after the last, the range of the checksum; None for the whole file.
+    """
+    start, stop = span or (0, size)
+    try:
+        with RangeReader(url, options) as reader:
+            if reader.size != size:
+                return f"expected {size} bytes, found {reader.size}"
+            found = content_checksum(reader.blocks(READ_BYTES, start=start, stop=stop), like=checksum)
+    except SourceNotFoundError:
+        return f"expected {size} bytes, found no such file or object"
+    except LedgerbeamError as error:
+        return str(error)
+    if found == checksum:
+        return None
+    where = "" if span is None else f"bytes {start} to {stop}: "
+    return f"{where}expected the checksum {checksum}, found {found}"
