@@ -174,7 +174,6 @@ _CHUNK = re.compile(rb"(?:\A|\r?\n)[ \t]*([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?
 """The line before a chunk, with the end of the chunk before it."""
 
 _EMPTY_BROTLI = 2  # bytes of nothing in Brotli, at most
-
 _WINDOW = 1 << 23  # largest window of Zstandard in HTTP, in bytes (RFC 9659)
 
 

@@ -25,9 +25,7 @@ _FEATHER_1 = b"FEA1"
 _STREAM = b"\xff\xff\xff\xff"
 _ALIGNED = 64  # largest alignment of buffers
 _PREFIX = 8  # bytes before a compressed buffer: its decompressed size
-
 _FOOTER_END = 10  # bytes after the footer: its length and the magic
-
 _BLOCK = struct.Struct("<qi4xq")
 _BUFFER = struct.Struct("<qq")
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3

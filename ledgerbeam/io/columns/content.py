@@ -24,11 +24,8 @@ _NEXT = 64  # closer ranges are merged
 _MOST_AT_ONCE = 16 * 2**20  # unless a single range is larger
 _GAP = 64 * 1024
 _MOST_WASTE = 0.1  # largest share of additional bytes that may be read to save requests
-
 MOST_AT_ONCE = 256 * 2**20  # decoded bytes of rows that are read at once, in any case
-
 MOST_RATIO = 32  # the same limit, as a multiple of their bytes in the file
-
 _POINTER = 8  # bytes of a reference in a list of Python objects, for values without bytes
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # only jobs of columns import it
 
 
 ROW_GROUP_BYTES = 128 * 2**20  # default size of a row group in memory
-
 PAGE_BYTES = 2**20  # default size of a page before compression
 
 

@@ -37,9 +37,7 @@ MOST_FIELDS = 256
 on average."""
 
 MOST_DEPTH = 24  # levels of objects and lists that become types of columns; deeper values are JSON text
-
 EXACT_INT = 2**53  # integers up to this value are exact as doubles
-
 _TEXT = "text"
 _VALUE = "value"
 

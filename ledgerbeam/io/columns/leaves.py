@@ -23,7 +23,6 @@ from ledgerbeam.io.columns.infer import EXACT_INT
 from ledgerbeam.io.json_values import BASE64
 
 ABSENT: Any = object()  # the value of a key that an object does not have
-
 NONE = type(None)
 ARROW_ERRORS: tuple[type[Exception], ...] = (pa.ArrowException, OverflowError, TypeError, ValueError)
 """The exceptions of pyarrow for values that it does not accept."""

@@ -17,7 +17,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 Read = Callable[[int, int], bytes | memoryview]  # returns the bytes of a file from one position to another
-
 _DICTIONARY, _PREFIXES = (2, 8), 7  # encodings
 _CODECS = {0: None, 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 _HEAD, _LONGEST_HEAD = 512, 2**20  # bytes

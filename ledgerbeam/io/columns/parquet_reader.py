@@ -28,9 +28,7 @@ from ledgerbeam.io.storage.content_kind import HEAD, require_columns
 
 _MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"
-
 FOOTER_END = 8  # bytes after the footer: its length and the magic
-
 MOST_FOOTER = 256 * 2**20  # largest size of a footer; a larger one is treated as damage
 
 
@@ -78,7 +76,6 @@ MOST_DECODED = 128 * 2**20
 """A row group with more decompressed bytes is read in parts, and none of it is kept in memory."""
 
 MOST_ROWS = 4_000_000  # the same limit for rows, which may be small before they are decoded
-
 _PART, _PART_ROWS = 16 * 2**20, 65_536  # bytes and rows of a part
 _BUFFER = 4 * 2**20  # bytes of a column that are read at once
 _BYTES_AHEAD = 16 * 2**20  # of columns that are read at once, though their row group is read in parts

@@ -31,7 +31,6 @@ _UNDECODABLE = (ValueError, ArithmeticError, LookupError, NotImplementedError, T
 """Exceptions for values that cannot be Python objects."""
 
 _AT_ONCE = 1024  # rows that iteration decodes at once
-
 _BYTES_AT_ONCE = 32 * 2**20  # row groups up to this size in all are fetched together; a larger one alone
 
 

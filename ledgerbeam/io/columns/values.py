@@ -39,7 +39,6 @@ from pyarrow import types
 from ledgerbeam.io.json_values import dumps, loads, period_text
 
 ELEMENT = "element"  # name of the items of a list, from the specification of Parquet
-
 _NULL, _KEYS, _RECORD = (f"ledgerbeam:{name}".encode() for name in ("null", "keys", "record"))
 _ABSENT, _VALUE, _EXACT = b"absent", b"value", b"exact"
 

@@ -16,11 +16,8 @@ from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
 AUDIO_FORMATS = ("wav", "flac", "mp3", "opus")  # formats that `encode_audio` writes, by file extension
-
 MOST_SAMPLES = 2**28  # limit of decoded samples of an audio file, of all channels together; WAV files have no limit
-
 _BLOCK = 2**20
-
 _FULL = 32768.0  # full scale of signed 16 bits
 _OF_SOUNDFILE = {"flac": ("FLAC", "PCM_16"), "mp3": ("MP3", None), "opus": ("OGG", "OPUS")}
 

@@ -34,7 +34,6 @@ NUMBER_BITS = np.uint64(64 - FILE_BITS)
 """Bits of a record's number in its file; the bits above them are the position of the file."""
 
 _EARLIER = EARLIER.encode()  # less than the first byte of any URL, so such files come first
-
 _HEAD = Struct("<QQQQ")
 _NUMBER = (1 << (64 - FILE_BITS)) - 1
 

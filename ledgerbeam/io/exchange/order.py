@@ -30,7 +30,6 @@ from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError, UsageError
 
 By = str | Sequence[str] | Callable[[Any], Any]  # the key of an exchange: names of fields, or a function of a record
-
 _FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 
 
@@ -79,7 +78,6 @@ Joining = Literal["inner", "left", "semi", "anti"]
 - `anti`: records of the left side without a match."""
 
 Nulls = Literal["first", "last"]  # position of null in an order, whether ascending or descending
-
 _NULL_LOW, _NULL_HIGH = b"\x05", b"\xf0"
 _FALSE, _TRUE, _NUMBER, _TEXT, _BYTES = b"\x10", b"\x11", b"\x20", b"\x30", b"\x38"
 _END, _ZERO, _ESCAPED = b"\0\x01", b"\0", b"\0\xff"

@@ -79,9 +79,7 @@ _ROW = np.dtype(
 _HEAD = Struct("<QQQ16s")  # part of the trailer that its checksum covers
 _TRAILER = Struct(f"{_HEAD.format}16s8s")
 NO_TASK = bytes(16)  # the mark of a run file that no task has written
-
 RECORD_BYTES = 16  # bytes of a record in a block besides its key and payload: its number and two lengths
-
 Cuts = Sequence[bytes]  # the least key of each bucket except the first, in ascending order
 
 

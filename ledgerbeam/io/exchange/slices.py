@@ -37,7 +37,6 @@ EARLIER = "\1"
 The URL follows the prefix. Records of such files precede all others. They are compared with other records and stay."""
 
 _AT_ONCE = 1024  # footers read together
-
 HELD_BYTES = 256 * 1024 * 1024  # limit of the bytes of entries in memory
 
 
@@ -328,7 +327,6 @@ def _bucket_row(entries: NDArray[np.void], runs: Sequence[RunFile]) -> BucketRow
 
 
 MOST_SLICES = 10_000_000  # default limit of the slices of run files that a stage reads
-
 MOST_MERGES = 16
 
 _Run = TypeVar("_Run")

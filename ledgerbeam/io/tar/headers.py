@@ -18,7 +18,6 @@ from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 
 BLOCK = 512  # unit of a tar archive in bytes: the size of a header, and of the padding of payloads
-
 REGULAR = b"0\x007S"  # type flags of files with content: file, file of old archives, contiguous file, GNU sparse file
 
 NO_DATA = b"123456"
@@ -251,7 +250,6 @@ def _pax(payload: bytes, position: int, url: str) -> dict[str, bytes]:
 
 
 PEEK = 2 * 1024  # bytes of a read that may contain more than one header
-
 _BATCH = 1024
 _FIRST_BATCH = 64
 

@@ -22,7 +22,6 @@ from ledgerbeam.io.tar.sample import Sample, Taken, take_sample
 from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
 
 _AFTER = 2 * 1024  # bytes that are read after a sample: the header of the next one, with its pax header if it has one
-
 _PIECE = 256 * 1024  # bytes of the samples of a local archive that are read together
 
 _NEAR = 64 * 1024
@@ -319,7 +318,6 @@ def _following(
 
 
 Members = Sequence[tuple[str, bool]]  # members in order: the name of each, and whether it is a file with content
-
 _Read = Callable[[int, int], bytes]
 
 

@@ -26,7 +26,6 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.datasets.audio import as_audio, decode_audio, encode_audio
 
 MOST_VALUES = 2**28  # default limit of decoded values, since a few bytes can claim any number of values
-
 _HEAD = 17
 
 MOST_LABELS = 4 * 1032
@@ -36,7 +35,6 @@ bits."""
 _MODES = {8: ("L",), 16: ("I;16", "I"), 24: ("RGB",), 32: ("RGBA",)}
 _SET_CODES = (b"\x8f", b"\x91")  # in every pickle with a set or a frozenset, and in some others
 _AS_NUMPY = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-
 _MOST_OF_A_BYTE = 1032  # largest number of bytes that deflate decompresses from one
 
 _MAT_TEXT = b"MATLAB 5.0 MAT-file".ljust(116)
@@ -214,7 +212,6 @@ def _array_mapping(value: Any) -> Mapping[str, Any]:
 
 
 Decoder: TypeAlias = Callable[[bytes], Any]  # decodes the bytes of a member to an object
-
 Encoder: TypeAlias = Callable[[Any], bytes]  # encodes an object as the bytes of a member
 
 

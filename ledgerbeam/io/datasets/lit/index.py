@@ -319,7 +319,6 @@ def _encoded(url: str, index: Mapping[str, Members]) -> bytes:
 
 
 CONFIG = "config.json"  # name of the file that makes a folder a dataset
-
 RESERVED = ("extensions", "metadata")  # members of the configuration that are not folds
 
 

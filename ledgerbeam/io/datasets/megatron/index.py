@@ -16,7 +16,6 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local, stat
 
 BLOCK = 1 << 20  # number of sequences or documents that are processed together
-
 _REMOTE_HEAD = 64 * 1024  # bytes of the first request; a small index is not larger
 _REQUEST = 8 * 1024 * 1024
 _AHEAD = 4
@@ -263,9 +262,7 @@ class MegatronIndex:
 
 
 FEW = 256  # below this number of sequences `MappedTokens.few` is faster than `many`
-
 Tokens: TypeAlias = "NDArray[Any]"  # tokens of a sequence: shape `(length,)`, read-only
-
 _BLOCK = 8 * 1024 * 1024
 _UNBOUNDED = 2**63 - 1
 

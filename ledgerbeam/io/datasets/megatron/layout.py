@@ -26,7 +26,6 @@ from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.storage.urls import canonical_url
 
 HEAD_BYTES = 34  # largest size of a header in bytes
-
 MODE_BYTES = 1
 
 MAGIC = b"MMIDIDX\0\0"

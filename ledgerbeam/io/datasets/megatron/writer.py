@@ -27,9 +27,7 @@ from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, stat
 from ledgerbeam.io.storage.urls import is_local
 
 TokensLike: TypeAlias = ArrayLike  # tokens in one dimension: a list of ints, an array, or a tensor on the CPU
-
 Values: TypeAlias = Any  # encoded tokens: an `array` or an `ndarray`. Both have a length and are buffers.
-
 _TYPECODES = {"|u1": "B", "|i1": "b", "<i2": "h", "<i4": "i", "<i8": "q", "<u2": "H"}
 
 

@@ -268,7 +268,6 @@ class SharSamples(NumberedRecords[Sample]):
 
 
 VERSION = 1  # version of the mapping. A job that used another version cannot be resumed.
-
 _AUDIO = frozenset({"aac", "flac", "m4a", "mp3", "ogg", "opus", "wav"})
 _ARRAYS = frozenset({"llc", "npy"})
 _TEXT = "txt"

@@ -43,9 +43,7 @@ from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.sample import Sample
 
 CUTS = "cuts"  # name of the shards of cuts
-
 FieldKind: TypeAlias = Literal["tar", "jsonl"]  # kind of a field: payloads with a manifest each, or JSON values
-
 _MEMBERS = ("recording", "features")  # members of a cut; every other field is below `custom`
 _MANIFEST = "json"
 

@@ -69,7 +69,6 @@ def _payload(cut: Any, field: str, form: FieldForm, manifest: Any, place: str) -
 
 
 SHARD_SIZE = 1000  # default number of cuts in a shard, as in lhotse
-
 _LEVEL = 6  # of gzip, the default of its command line
 
 

@@ -140,7 +140,6 @@ CRUDE: Mapping[str, Any] = {"__module__": "megatron.energon", "__class__": "Crud
 """The `dataset.yaml` of unchanged samples: a mapping of extension to bytes, for a `Cooker` to process."""
 
 VERSION = "7.4.1"  # version of Energon that defines this layout; written to `.info.json`
-
 _FOLDER = ".nv-meta"
 
 

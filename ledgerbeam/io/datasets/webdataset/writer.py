@@ -16,9 +16,7 @@ from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.io.tar.writer import TarWriter
 
 MAX_SAMPLES = 100_000  # default number of samples in a shard, as in webdataset
-
 MAX_BYTES = 3_000_000_000  # default size in bytes after which a shard takes no more samples, as in webdataset
-
 _NUMBER = re.compile(r"%(0\d+)?d")
 
 
