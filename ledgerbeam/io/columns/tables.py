@@ -1,24 +1,25 @@
-"""Convert records exactly to tables with a schema, and report those that do not fit."""
+"""Exact conversion of records to tables with a schema, by columns of any type; records that do not fit are reported."""
 
 from __future__ import annotations
 
 import copy
 import datetime as dt
 import decimal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.columns.columns import StructColumn, column_of, first_misfit
 from ledgerbeam.io.columns.encode import joined_chunks, record_batch, unified
 from ledgerbeam.io.columns.infer import infer_schema, plain_value
-from ledgerbeam.io.columns.leaves import MisfitError
-from ledgerbeam.io.columns.values import has_exact_keys, record_is_value
-
-REMEDY = "give a --schema that holds it, or put such records aside with --on-error reject"
+from ledgerbeam.io.columns.leaves import ABSENT, ARROW_ERRORS, NONE, MisfitError, TypedColumn, describe, leaf_column
+from ledgerbeam.io.columns.values import has_exact_keys, is_json, null_is_absent, record_is_value
+from ledgerbeam.io.json_values import dumps
 
 
 def to_table(records: Any, schema: pa.Schema, *, url: str = "", first: int = 0) -> pa.Table:
@@ -64,10 +65,10 @@ class TableMaker:
         exact = exact or has_exact_keys(schema)
         if record_is_value(schema):
             field = schema.field(0)
-            self._value = column_of(field, exact=exact)
-            self._row: StructColumn | None = None
+            self._value = _column_of(field, exact=exact)
+            self._row: _StructColumn | None = None
         else:
-            self._row = StructColumn(list(schema), exact=exact)
+            self._row = _StructColumn(list(schema), exact=exact)
         self._copied = copied if self._row is None else _dict_copier(list(schema))
 
     def table(self, records: Any, *, url: str = "", first: int = 0) -> pa.Table:
@@ -84,7 +85,7 @@ class TableMaker:
         try:
             return pa.Table.from_arrays(self._arrays(rows), schema=self.schema)
         except MisfitError:
-            found = first_misfit(self._arrays, rows)
+            found = _first_misfit(self._arrays, rows)
         if found is None:
             raise RecordError(
                 f"{place}the records from {first} fit one by one, but not together, as where a dictionary has no "
@@ -121,6 +122,8 @@ class TableMaker:
     def _arrays(self, rows: Sequence[Any]) -> list[pa.Array | pa.ChunkedArray]:
         return self._row.arrays(rows) if self._row is not None else [self._value.array(rows)]
 
+
+REMEDY = "give a --schema that holds it, or put such records aside with --on-error reject"
 
 _FIXED = frozenset(
     {type(None), bool, int, float, str, bytes, decimal.Decimal, dt.date, dt.datetime, dt.time, dt.timedelta}
@@ -243,3 +246,341 @@ _FAMILIES = (
     lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind),
 )
 """Families of types: a cast within a family refuses values that do not fit."""
+
+
+def _first_misfit(make: Callable[[Sequence[Any]], Any], values: Sequence[Any]) -> tuple[int, MisfitError] | None:
+    """Return the position of the first value for which `make` raises, and the error; None if there is none."""
+    start, stop = 0, len(values)
+    while stop - start > 1:  # the misfit is before `middle`, or after it
+        middle = (start + stop) // 2
+        try:
+            make(values[start:middle])
+            start = middle
+        except MisfitError:
+            stop = middle
+    try:
+        make(values[start:stop])
+    except MisfitError as error:
+        return start, error
+    return None
+
+
+class _Json(TypedColumn):
+    """A column of JSON text. None becomes the text `null` if a null in the column stands for an absent key."""
+
+    def __init__(self, kind: pa.DataType, *, writes_null: bool) -> None:
+        super().__init__(kind, "a JSON value")
+        self._writes_null = writes_null
+
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        try:
+            texts = [self._text(value) for value in values]
+        except _UNWRITABLE as error:
+            raise MisfitError(self.expected, str(error) if len(values) == 1 else "others") from None
+        return _as_extension(self.type, pa.array(texts, self.type.storage_type))
+
+    def _text(self, value: Any) -> str | None:
+        if value is ABSENT or (value is None and not self._writes_null):
+            return None
+        _require_plain(value)
+        return dumps(value).decode()
+
+
+def _require_plain(value: Any) -> None:
+    """Raise TypeError for values that JSON would change."""
+    kind = type(value)
+    if kind is dict:
+        for part in value.values():
+            _require_plain(part)
+    elif kind is list:
+        for part in value:
+            _require_plain(part)
+    elif kind not in _OF_JSON:
+        raise TypeError(describe(value))
+
+
+_UNWRITABLE: tuple[type[Exception], ...] = (RecordError, *ARROW_ERRORS)
+_OF_JSON = frozenset({NONE, bool, int, float, str})
+
+
+class _Wrapped(TypedColumn):
+    """An extension type, by the column of its storage; `read` converts a value of the type to one of the storage."""
+
+    def __init__(self, kind: pa.DataType, storage: TypedColumn, read: Callable[[Any], Any]) -> None:
+        super().__init__(kind, storage.expected)
+        self._storage = storage
+        self._read = read
+
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        try:
+            read = [None if value is None else self._read(value) for value in values]
+        except ARROW_ERRORS:
+            raise self.misfit(values) from None
+        return _as_extension(self.type, _whole(self._storage.array(read)))
+
+
+class _Encoded(TypedColumn):
+    """A dictionary column: each distinct value once, in order of first appearance."""
+
+    def __init__(self, kind: pa.DictionaryType, values: TypedColumn) -> None:
+        super().__init__(kind, values.expected)
+        self._values = values
+
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        encoded = _whole(self._values.array(values)).dictionary_encode()
+        try:
+            indices = encoded.indices.cast(self.type.index_type)
+            return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=self.type.ordered)
+        except ARROW_ERRORS:
+            found = f"{len(encoded.dictionary):,} different values"
+            raise MisfitError(f"what a {self.type.index_type} can number", found) from None
+
+
+class _List(TypedColumn):
+    """A list of any layout."""
+
+    def __init__(self, kind: pa.DataType, item: TypedColumn) -> None:
+        super().__init__(
+            kind, "a list" if not isinstance(kind, pa.FixedSizeListType) else f"a list of {kind.list_size}"
+        )
+        self._items = item
+
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        if not _LISTS.issuperset(map(type, values)):
+            values = [_as_list(self, value) for value in values]
+        items = self._item_array(values)
+        lengths = [0 if value is None else len(value) for value in values]
+        valid = [value is not None for value in values]
+        if isinstance(self.type, pa.FixedSizeListType):
+            return self._of_one_size(items, lengths, valid)
+        return _listed(self.type, items, lengths, None if all(valid) else _mask(valid))
+
+    def _item_array(self, values: Sequence[Any]) -> pa.Array:
+        flat = list(chain.from_iterable(value for value in values if value is not None))
+        try:
+            return _whole(self._items.array(flat))
+        except MisfitError as error:
+            found = _first_misfit(self._items.array, flat) if len(values) == 1 else None
+            raise (error if found is None else found[1].below(f"[{found[0]}]")) from None
+
+    def _of_one_size(self, items: pa.Array, lengths: list[int], valid: list[bool]) -> pa.Array:
+        size = self.type.list_size
+        wrong = [length for length, is_there in zip(lengths, valid, strict=True) if is_there and length != size]
+        if wrong:
+            raise MisfitError(self.expected, f"a list of {wrong[0]}")
+        if not all(valid):  # a null list has items too
+            places = iter(range(len(items)))
+            spread = [next(places) if is_there else None for is_there in valid for _ in range(size)]
+            items = items.take(pa.array(spread, pa.int64()))
+        return pa.FixedSizeListArray.from_arrays(items, type=self.type, mask=_mask(valid))
+
+
+def _listed(kind: pa.DataType, items: pa.Array, lengths: list[int], mask: pa.Array | None) -> pa.Array:
+    """Return an array of lists with the given lengths over consecutive items."""
+    ends = np.cumsum([0, *lengths])
+    if isinstance(kind, pa.ListViewType):
+        starts = pa.array(ends[:-1], pa.int32())
+        return pa.ListViewArray.from_arrays(starts, pa.array(lengths, pa.int32()), items, type=kind, mask=mask)
+    if isinstance(kind, pa.LargeListViewType):
+        starts = pa.array(ends[:-1], pa.int64())
+        return pa.LargeListViewArray.from_arrays(starts, pa.array(lengths, pa.int64()), items, type=kind, mask=mask)
+    if isinstance(kind, pa.LargeListType):
+        return pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), items, type=kind, mask=mask)
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), items, type=kind, mask=mask)
+
+
+class _Map(TypedColumn):
+    """A map, from a dict or a list of pairs."""
+
+    def __init__(self, kind: pa.MapType, keys: TypedColumn, items: TypedColumn) -> None:
+        super().__init__(kind, "an object, or a list of pairs")
+        self._keys, self._items = keys, items
+
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        try:
+            pairs = [None if value is None else _pairs(value) for value in values]
+        except ARROW_ERRORS:
+            raise self.misfit(values) from None
+        flat = [pair for value in pairs if value is not None for pair in value]
+        keys = self._part(self._keys, [name for name, _ in flat], len(values), "keys")
+        items = self._part(self._items, [part for _, part in flat], len(values), "values")
+        ends = np.cumsum([0, *(0 if value is None else len(value) for value in pairs)])
+        valid = [value is not None for value in pairs]
+        offsets = pa.array(ends, pa.int32())
+        made = pa.MapArray.from_arrays(offsets, keys, items, type=self.type)
+        return made if all(valid) else _nulled(made, valid)
+
+    def _part(self, column: TypedColumn, values: list[Any], of: int, what: str) -> pa.Array:
+        try:
+            return _whole(column.array(values))
+        except MisfitError as error:
+            found = _first_misfit(column.array, values) if of == 1 else None
+            raise (error if found is None else found[1].below(f".{what}[{found[0]}]")) from None
+
+
+class _StructColumn(TypedColumn):
+    """Objects whose keys are the names of fields.
+
+    With `exact` a missing key is an error rather than a null, unless the field says otherwise.
+    """
+
+    def __init__(self, fields: Sequence[pa.Field], *, exact: bool, kind: pa.StructType | None = None) -> None:
+        super().__init__(kind, "an object")
+        self.fields = list(fields)
+        self._exact = exact
+        self._parts = [(field.name, _path(field.name), field, _column_of(field, exact=exact)) for field in fields]
+
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        """Return objects, None for null, as an array of structs."""
+        there = [value for value in values if value is not None]
+        arrays = [_whole(part) for part in self.arrays(there)]
+        made = pa.StructArray.from_arrays(arrays, fields=self.fields) if arrays else pa.array(there, self.type)
+        if len(there) == len(values):
+            return made
+        places = iter(range(len(there)))
+        return made.take(pa.array([None if value is None else next(places) for value in values], pa.int64()))
+
+    def arrays(self, rows: Sequence[Any]) -> list[pa.Array | pa.ChunkedArray]:
+        """Return the columns of objects; raises MisfitError for a value that does not fit."""
+        if not _DICTS.issuperset(map(type, rows)):
+            rows = [_as_dict(self, row) for row in rows]
+        arrays, found = [], 0
+        for name, path, field, column in self._parts:
+            try:
+                values = list(map(itemgetter(name), rows))
+                found += len(values)
+                is_whole = field.nullable and not null_is_absent(field)
+            except KeyError:
+                values = [row.get(name, ABSENT) for row in rows]
+                found += sum(value is not ABSENT for value in values)
+                is_whole = False
+            try:
+                arrays.append(column.array(values if is_whole else self._present(field, column, values)))
+            except MisfitError as error:
+                raise error.below(path) from None
+        if found != sum(map(len, rows)):
+            raise self._unknown_key(rows)
+        return arrays
+
+    def _present(self, field: pa.Field, column: TypedColumn, values: list[Any]) -> list[Any]:
+        """Return the values of a field, with None where its column has a null."""
+        kinds = set(map(type, values))
+        is_text = isinstance(column, _Json) and null_is_absent(field)
+        if NONE in kinds and not is_text and (null_is_absent(field) or not field.nullable):
+            what = f"{column.expected}, or no such key" if null_is_absent(field) else column.expected
+            raise MisfitError(what, "null")
+        if type(ABSENT) in kinds:
+            if (self._exact and not null_is_absent(field)) or not field.nullable:
+                raise MisfitError(column.expected, "no such key")
+            return values if is_text else [None if value is ABSENT else value for value in values]
+        return values
+
+    def _unknown_key(self, rows: Sequence[Mapping[Any, Any]]) -> MisfitError:
+        known = {field.name for field in self.fields}
+        name, value = next((name, value) for row in rows for name, value in row.items() if name not in known)
+        return MisfitError("no such key in the schema", describe(value), _path(name))
+
+
+class _Required(TypedColumn):
+    """Values that must not be null."""
+
+    def __init__(self, column: TypedColumn) -> None:
+        super().__init__(column.type, column.expected)
+        self._column = column
+
+    def array(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
+        if NONE in set(map(type, values)):
+            raise MisfitError(self.expected, "null" if len(values) == 1 else "others")
+        return self._column.array(values)
+
+
+def _column_of(field: pa.Field, *, exact: bool = False) -> TypedColumn:
+    """Return the column that makes arrays of the type of a field.
+
+    Raises:
+        UsageError: Python values cannot be converted to this type.
+    """
+    kind = field.type
+    if is_json(kind):
+        return _Json(kind, writes_null=null_is_absent(field))
+    if isinstance(kind, pa.BaseExtensionType):
+        storage = _column_of(pa.field(field.name, kind.storage_type), exact=exact)
+        return _Wrapped(kind, storage, _READ_EXTENSION.get(kind.extension_name, _same))
+    if isinstance(kind, pa.DictionaryType):
+        return _Encoded(kind, _column_of(pa.field(field.name, kind.value_type), exact=exact))
+    if isinstance(kind, pa.StructType):
+        return _StructColumn([kind.field(place) for place in range(kind.num_fields)], exact=exact, kind=kind)
+    if isinstance(kind, pa.MapType):
+        return _Map(kind, _item_column(kind.key_field, exact), _item_column(kind.item_field, exact))
+    if isinstance(kind, _LIST_TYPES):
+        return _List(kind, _item_column(kind.value_field, exact))
+    return leaf_column(kind, field.name)
+
+
+def _item_column(field: pa.Field, exact: bool) -> TypedColumn:
+    column = _column_of(field, exact=exact)
+    return column if field.nullable else _Required(column)
+
+
+_LISTS = frozenset({list, tuple, NONE})
+_DICTS = frozenset({dict})
+_LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _uuid_bytes(value: Any) -> Any:
+    return (UUID(value) if isinstance(value, str) else value).bytes if isinstance(value, str | UUID) else value
+
+
+_READ_EXTENSION: dict[str, Callable[[Any], Any]] = {"arrow.uuid": _uuid_bytes}
+"""Converters from values of an extension type to values of its storage, where they differ."""
+
+
+def _as_list(column: TypedColumn, value: Any) -> Any:
+    if value is None or isinstance(value, list | tuple):
+        return value
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise column.misfit([value])
+
+
+def _as_dict(column: TypedColumn, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise column.misfit([value])
+
+
+def _pairs(value: Any) -> list[tuple[Any, Any]]:
+    pairs = list(value.items()) if isinstance(value, Mapping) else list(value)
+    if any(len(pair) != 2 for pair in pairs) or isinstance(value, str | bytes):
+        raise ValueError("no pairs")
+    return [(name, part) for name, part in pairs]
+
+
+def _path(name: Any) -> str:
+    """Return a key as it is written in the path of a field."""
+    return f".{name}" if isinstance(name, str) and name.isidentifier() else f"[{name!r:.60}]"
+
+
+def _mask(valid: list[bool]) -> pa.Array | None:
+    """Return the mask of the null values for pyarrow; None if there are none."""
+    return None if all(valid) else pa.array([not is_there for is_there in valid], pa.bool_())
+
+
+def _nulled(made: pa.Array, valid: list[bool]) -> pa.Array:
+    return made.take(pa.array([place if is_there else None for place, is_there in enumerate(valid)], pa.int64()))
+
+
+def _whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return an array as a part of another one, which cannot have chunks."""
+    if isinstance(array, pa.ChunkedArray):
+        raise MisfitError("less than 2 GiB of text or bytes in a task", "more")
+    return array
+
+
+def _as_extension(kind: pa.BaseExtensionType, storage: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return an array of an extension type from its storage."""
+    return pa.ExtensionArray.from_storage(kind, _whole(storage))
