@@ -1,7 +1,8 @@
-"""Commands that install an extra, from the place that ledgerbeam was installed from."""
+"""Modules of extras, and commands that install them, from the place that ledgerbeam was installed from."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shlex
@@ -9,8 +10,18 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from ledgerbeam.errors import UsageError
+
 _NAME = "ledgerbeam"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def import_extra(module: str, extra: str, need: str) -> Any:
+    """Import a module of an extra; a UsageError names the need, such as ``images need Pillow``, and the remedy."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(f"{need}: {install_command(extra)}") from error
 
 
 def install_command(extra: str) -> str:

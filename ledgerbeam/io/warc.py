@@ -1,7 +1,4 @@
-"""Records of WARC files as values and back, with the library FastWARC; and a check of their compression.
-
-Crawlers compress each record separately. An archive that is compressed as one stream is read by one worker.
-"""
+"""WARC, the archives of web crawls: records as values and back, with the library FastWARC, and decoded payloads."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extras import import_extra
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.base import RecordFormat
 from ledgerbeam.io.storage.client import Options
@@ -22,80 +19,116 @@ from ledgerbeam.io.storage.stat import FileInfo
 
 _END = b"\r\n\r\n"
 _REQUEST = 256 * 1024
-
-
-def stream_advice(compression: str, listed: FileInfo, options: Options | None, first: int) -> str | None:
-    """Return a warning if the first member of a gzip archive does not end with its first record; else None.
-
-    Args:
-        compression: Name of the compression of the file.
-        listed: The listed properties of the file.
-        options: Storage options.
-        first: Decompressed bytes of the first record.
-
-    Raises:
-        ChangedSourceError: The file changed since it was listed; also StorageError.
-    """
-    if compression != "gzip":
-        return None
-    member, made = zlib.decompressobj(wbits=31), 0
-    with RangeReader(listed.url, options, listed=listed) as reader:
-        for block in reader.blocks(_REQUEST):
-            data = block
-            while data and not member.eof and made <= first:
-                made += len(member.decompress(data, _REQUEST))
-                data = member.unconsumed_tail
-            if member.eof or made > first:
-                break
-    if made <= first:
-        return None
-    return (
-        "one worker reads it from its beginning, since its records are not compressed separately; to use all workers, "
-        f"compress it by record: fastwarc recompress {listed.url} NEW.warc.gz, then ledgerbeam index NEW.warc.gz"
-    )
-
-
 _LENGTH = "Content-Length"
+_MAGIC = b"WARC/"
+_LENGTHS = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n]|\Z)", re.IGNORECASE)
+_BARE = re.compile(rb"(?<!\r)\n")
+_NUMBER = re.compile(rb"\d{1,18}")
+_MOST_HEADERS = 1 << 20
+
+_CHUNK = re.compile(rb"(?:\A|\r?\n)[ \t]*([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
+"""The line before a chunk, with the end of the chunk before it."""
+
+_EMPTY_BROTLI = 2  # bytes of nothing in Brotli, at most
+_WINDOW = 1 << 23  # largest window of Zstandard in HTTP, in bytes (RFC 9659)
 
 
-def parse_record(data: bytes) -> dict[str, Any]:
-    """Parse a record.
+@dataclass(frozen=True)
+class WarcFormat(RecordFormat):
+    """Archives of web crawls. A record is a mapping: type, url, date, id, mime, headers, http, payload."""
 
-    Args:
-        data: Its bytes, from `WARC/` to the empty line at its end.
+    name = "warc"
+    suffixes = (".warc",)
 
-    Raises:
-        UsageError: The library is not installed.
-        ValueError: They are not a record.
-    """
-    record = _parsed(data)
-    headers = _headers(record.headers.items())
-    if _first(headers, "WARC-Type") is None:
-        raise ValueError(f"expected a header WARC-Type, found {', '.join(headers) or 'none'}")
-    http = record.http_headers
-    if http is not None and _END not in data[data.index(_END) + len(_END) : -len(_END)]:
-        http = None  # declared as HTTP, but is not
-        record = _parsed(data, parse_http=False)
-    kind = headers.get("Content-Type") if http is None else record.http_content_type
-    return {
-        "type": _first(headers, "WARC-Type"),
-        "url": _without_brackets(_first(headers, "WARC-Target-URI")),
-        "date": _first(headers, "WARC-Date"),
-        "id": _first(headers, "WARC-Record-ID"),
-        "mime": None if kind is None else str(kind).partition(";")[0].strip().lower(),
-        "headers": headers,
-        "http": None
-        if http is None
-        else {"line": http.status_line, "status": http.status_code, "headers": _headers(http.items())},
-        "payload": bytes(record.reader.read()),
-    }
+    def find_ends(self, blocks: Iterable[bytes]) -> Iterator[Sequence[int]]:
+        """Find the ends of records from the lengths in their headers, without parsing their contents.
+
+        Raises:
+            ValueError: A record does not begin as expected, or does not end where its length says.
+        """
+        data, base = b"", 0
+        start, content_end = 0, -1  # of the current record; -1 as long as its headers are not complete
+        for block in blocks:
+            data = data + block if data else block
+            reached = base + len(data)
+            ends: list[int] = []
+            while True:
+                if content_end < 0:
+                    content_end = _content_end(data, start - base, base)
+                if content_end < 0 or reached < content_end + len(_END):
+                    break
+                found = data[content_end - base : content_end - base + len(_END)]
+                if found != _END:
+                    raise ValueError(f"expected an empty line after its {content_end - start:,} bytes, found {found!r}")
+                start, content_end = content_end + len(_END), -1
+                ends.append(start)
+            kept = min(start if content_end < 0 else content_end, reached)
+            data, base = data[kept - base :], kept
+            yield ends
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        """Decode a record, from `WARC/` to the empty line at its end.
+
+        Raises:
+            UsageError: The library FastWARC is not installed.
+            ValueError: It is not a record.
+        """
+        record = _parsed(data)
+        headers = _headers(record.headers.items())
+        if _first(headers, "WARC-Type") is None:
+            raise ValueError(f"expected a header WARC-Type, found {', '.join(headers) or 'none'}")
+        http = record.http_headers
+        if http is not None and _END not in data[data.index(_END) + len(_END) : -len(_END)]:
+            http = None  # declared as HTTP, but is not
+            record = _parsed(data, parse_http=False)
+        kind = headers.get("Content-Type") if http is None else record.http_content_type
+        return {
+            "type": _first(headers, "WARC-Type"),
+            "url": _without_brackets(_first(headers, "WARC-Target-URI")),
+            "date": _first(headers, "WARC-Date"),
+            "id": _first(headers, "WARC-Record-ID"),
+            "mime": None if kind is None else str(kind).partition(";")[0].strip().lower(),
+            "headers": headers,
+            "http": None
+            if http is None
+            else {"line": http.status_line, "status": http.status_code, "headers": _headers(http.items())},
+            "payload": bytes(record.reader.read()),
+        }
+
+    def encode_record(self, record: Any) -> bytes:
+        """Return the bytes of a record; see `record_bytes`."""
+        return record_bytes(record)
+
+    def stream_advice(self, compression: str, listed: FileInfo, options: Options | None, first: int) -> str | None:
+        """Return a warning if the first member of a gzip archive has more than its first record.
+
+        Crawlers compress each record separately. An archive that is compressed as one stream is read by one worker.
+        """
+        if compression != "gzip":
+            return None
+        member, made = zlib.decompressobj(wbits=31), 0
+        with RangeReader(listed.url, options, listed=listed) as reader:
+            for block in reader.blocks(_REQUEST):
+                data = block
+                while data and not member.eof and made <= first:
+                    made += len(member.decompress(data, _REQUEST))
+                    data = member.unconsumed_tail
+                if member.eof or made > first:
+                    break
+        if made <= first:
+            return None
+        return (
+            "one worker reads it from its beginning, since its records are not compressed separately; to use all "
+            f"workers, compress it by record: fastwarc recompress {listed.url} NEW.warc.gz, then ledgerbeam index "
+            "NEW.warc.gz"
+        )
 
 
 def record_bytes(record: Any) -> bytes:
     """Return the bytes of a record, with the correct `Content-Length`.
 
     Args:
-        record: A record of `parse_record`: `headers`, `http` and `payload` are written.
+        record: A record of a reader: `headers`, `http` and `payload` are written.
 
     Raises:
         ValueError: It is not a record.
@@ -113,11 +146,69 @@ def record_bytes(record: Any) -> bytes:
     return _lines("WARC/1.1", {**headers, _LENGTH: str(len(payload))}) + payload + _END
 
 
+def decoded_payload(record: Mapping[str, Any]) -> bytes:
+    """Return the payload of a record without the transfer and content encodings that the headers of HTTP name.
+
+    Some crawlers undo encodings, and keep the headers. Then the payload as it was stored, `record["payload"]`, is the
+    decoded one.
+
+    Args:
+        record: A record of a reader.
+
+    Raises:
+        UsageError: A package is not installed that decodes it.
+        ValueError: The payload is not in the encoding that its headers name, is cut off in it, or the encoding is not
+            known. The payload as it was stored is `record["payload"]`.
+    """
+    payload: bytes = record["payload"]
+    for name in reversed(_encodings(record)):
+        if not payload:
+            break
+        decode = _DECODERS.get(name)
+        if decode is None:
+            raise _undecodable(name, f"which is none of {', '.join(sorted(_DECODERS))}")
+        try:
+            payload = decode(payload)
+        except (MemoryError, UsageError):
+            raise
+        except Exception as error:  # each decoder has its own errors
+            raise _undecodable(name, f"found {payload[:20]!r} ({error})") from error
+    return payload
+
+
+def _content_end(data: bytes, start: int, base: int) -> int:
+    """Return the end of the content of the record at `start` of bytes at offset `base`; -1 if its headers end later."""
+    if data[start : start + len(_MAGIC)] != _MAGIC[: len(data) - start]:
+        raise ValueError(f"expected 'WARC/', found {data[start : start + 20]!r}")
+    line = data.find(b"\n", start)
+    if line >= 0 and data[line - 1 : line] != b"\r":
+        raise _bare_line_feed(data[start:line])
+    end = data.find(_END, start)
+    if end < 0:
+        if len(data) - start > _MOST_HEADERS:
+            raise ValueError(f"expected headers of at most {_MOST_HEADERS:,} bytes, found more")
+        return -1
+    lengths = _LENGTHS.findall(data, start, end)
+    numbers = {int(length) if _NUMBER.fullmatch(length) else None for length in lengths}
+    length = numbers.pop() if len(numbers) == 1 else None
+    if length is None:
+        if bare := _BARE.search(data, start, end):
+            raise _bare_line_feed(data[start : bare.start()])
+        found = ", ".join(length.decode("latin-1")[:40] for length in lengths) or "none"
+        raise ValueError(f"expected headers with one Content-Length, found {found}")
+    return base + end + len(_END) + length
+
+
+def _bare_line_feed(before: bytes) -> ValueError:
+    line = before.rpartition(b"\n")[2]
+    return ValueError(
+        f"expected headers whose lines end with CR LF, found LF alone after {line[:40]!r}; a program for texts has "
+        "changed the file, so no length in it fits"
+    )
+
+
 def _parsed(data: bytes, *, parse_http: bool = True) -> Any:
-    try:
-        library: Any = importlib.import_module("fastwarc.warc")
-    except ImportError as error:
-        raise UsageError(f"WARC needs a package that is not installed: {install_command('warc')}") from error
+    library = import_extra("fastwarc.warc", "warc", "WARC needs a package that is not installed")
     try:
         return next(
             library.ArchiveIterator(
@@ -168,43 +259,6 @@ def _lines(first: str, headers: Mapping[str, Any]) -> bytes:
         if "\r" in line or "\n" in line:
             raise ValueError(f"expected headers of one line each, found {line!r:.80}")
     return "\r\n".join(lines).encode() + _END
-
-
-_CHUNK = re.compile(rb"(?:\A|\r?\n)[ \t]*([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
-"""The line before a chunk, with the end of the chunk before it."""
-
-_EMPTY_BROTLI = 2  # bytes of nothing in Brotli, at most
-_WINDOW = 1 << 23  # largest window of Zstandard in HTTP, in bytes (RFC 9659)
-
-
-def decoded_payload(record: Mapping[str, Any]) -> bytes:
-    """Return the payload of a record without the transfer and content encodings that the headers of HTTP name.
-
-    Some crawlers undo encodings, and keep the headers. Then the payload as it was stored, `record["payload"]`, is the
-    decoded one.
-
-    Args:
-        record: A record of a reader.
-
-    Raises:
-        UsageError: A package is not installed that decodes it.
-        ValueError: The payload is not in the encoding that its headers name, is cut off in it, or the encoding is not
-            known. The payload as it was stored is `record["payload"]`.
-    """
-    payload: bytes = record["payload"]
-    for name in reversed(_encodings(record)):
-        if not payload:
-            break
-        decode = _DECODERS.get(name)
-        if decode is None:
-            raise _undecodable(name, f"which is none of {', '.join(sorted(_DECODERS))}")
-        try:
-            payload = decode(payload)
-        except (MemoryError, UsageError):
-            raise
-        except Exception as error:  # each decoder has its own errors
-            raise _undecodable(name, f"found {payload[:20]!r} ({error})") from error
-    return payload
 
 
 def _encodings(record: Mapping[str, Any]) -> list[str]:
@@ -268,10 +322,7 @@ def _frames(data: bytes, make: Callable[[], Any]) -> bytes:
 
 
 def _brotli(data: bytes) -> bytes:
-    try:
-        streams: Any = importlib.import_module("fastwarc.stream_io")
-    except ImportError as error:
-        raise UsageError(f"br needs a package that is not installed: {install_command('warc')}") from error
+    streams = import_extra("fastwarc.stream_io", "warc", "br needs a package that is not installed")
     found = bytes(streams.BrotliReader(io.BytesIO(data)).read())
     if not found and len(data) > _EMPTY_BROTLI:  # the reader passes over what follows the end
         raise ValueError("it ends before any content")
@@ -286,96 +337,3 @@ _DECODERS: dict[str, Callable[[bytes], bytes]] = {
     "x-gzip": _gzip,
     "zstd": _zstd,
 }
-
-
-_MAGIC = b"WARC/"
-_LENGTHS = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n]|\Z)", re.IGNORECASE)
-_BARE = re.compile(rb"(?<!\r)\n")
-_NUMBER = re.compile(rb"\d{1,18}")
-_MOST_HEADERS = 1 << 20
-
-
-@dataclass(frozen=True)
-class WarcFormat(RecordFormat):
-    """Archives of web crawls. A record is a mapping: type, url, date, id, mime, headers, http, payload."""
-
-    name = "warc"
-    suffixes = (".warc",)
-
-    def find_ends(self, blocks: Iterable[bytes]) -> Iterator[Sequence[int]]:
-        """Find the ends of records from the lengths in their headers, without parsing their contents.
-
-        Raises:
-            ValueError: A record does not begin as expected, or does not end where its length says.
-        """
-        data, base = b"", 0
-        start, content_end = 0, -1  # of the current record; -1 as long as its headers are not complete
-        for block in blocks:
-            data = data + block if data else block
-            reached = base + len(data)
-            ends: list[int] = []
-            while True:
-                if content_end < 0:
-                    content_end = _content_end(data, start - base, base)
-                if content_end < 0 or reached < content_end + len(_END):
-                    break
-                found = data[content_end - base : content_end - base + len(_END)]
-                if found != _END:
-                    raise ValueError(f"expected an empty line after its {content_end - start:,} bytes, found {found!r}")
-                start, content_end = content_end + len(_END), -1
-                ends.append(start)
-            kept = min(start if content_end < 0 else content_end, reached)
-            data, base = data[kept - base :], kept
-            yield ends
-
-    def decode(self, data: bytes) -> dict[str, Any]:
-        """Decode a record.
-
-        Raises:
-            UsageError: The library FastWARC is not installed.
-            ValueError: It is not a record.
-        """
-        return parse_record(data)
-
-    def encode_record(self, record: Any) -> bytes:
-        """Return the bytes of a record; see `record_bytes`.
-
-        Raises:
-            ValueError: It is not a record.
-        """
-        return record_bytes(record)
-
-    def stream_advice(self, compression: str, listed: FileInfo, options: Options | None, first: int) -> str | None:
-        """Return a warning for a gzip archive whose records are not compressed separately; see `StreamAdvisor`."""
-        return stream_advice(compression, listed, options, first)
-
-
-def _content_end(data: bytes, start: int, base: int) -> int:
-    """Return the end of the content of the record at `start` of bytes at offset `base`; -1 if its headers end later."""
-    if data[start : start + len(_MAGIC)] != _MAGIC[: len(data) - start]:
-        raise ValueError(f"expected 'WARC/', found {data[start : start + 20]!r}")
-    line = data.find(b"\n", start)
-    if line >= 0 and data[line - 1 : line] != b"\r":
-        raise _bare_line_feed(data[start:line])
-    end = data.find(_END, start)
-    if end < 0:
-        if len(data) - start > _MOST_HEADERS:
-            raise ValueError(f"expected headers of at most {_MOST_HEADERS:,} bytes, found more")
-        return -1
-    lengths = _LENGTHS.findall(data, start, end)
-    numbers = {int(length) if _NUMBER.fullmatch(length) else None for length in lengths}
-    length = numbers.pop() if len(numbers) == 1 else None
-    if length is None:
-        if bare := _BARE.search(data, start, end):
-            raise _bare_line_feed(data[start : bare.start()])
-        found = ", ".join(length.decode("latin-1")[:40] for length in lengths) or "none"
-        raise ValueError(f"expected headers with one Content-Length, found {found}")
-    return base + end + len(_END) + length
-
-
-def _bare_line_feed(before: bytes) -> ValueError:
-    line = before.rpartition(b"\n")[2]
-    return ValueError(
-        f"expected headers whose lines end with CR LF, found LF alone after {line[:40]!r}; a program for texts has "
-        "changed the file, so no length in it fits"
-    )

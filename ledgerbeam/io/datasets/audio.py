@@ -6,13 +6,12 @@ import io
 import struct
 import wave
 import zlib
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extras import import_extra
 from ledgerbeam.errors import UsageError
 
 AUDIO_FORMATS = ("wav", "flac", "mp3", "opus")  # formats that `encode_audio` writes, by file extension
@@ -69,7 +68,8 @@ def encode_audio(audio: Audio, extension: str) -> bytes:
     if extension not in _OF_SOUNDFILE:
         raise UsageError(f"expected audio as one of {', '.join(AUDIO_FORMATS)}, found {extension!r}")
     name, subtype = _OF_SOUNDFILE[extension]
-    library, target = _soundfile(extension), io.BytesIO()
+    library = import_extra("soundfile", "audio", f"{extension} audio needs soundfile")
+    target = io.BytesIO()
     try:
         library.write(target, audio.samples.T, audio.sampling_rate, format=name, subtype=subtype)
     except RuntimeError as error:  # the base class of soundfile's errors
@@ -90,7 +90,8 @@ def decode_audio(data: bytes) -> Audio:
     if found is not None:
         return found
     blocks: list[NDArray[Any]] = []
-    with _soundfile("this").SoundFile(io.BytesIO(data)) as file:
+    library = import_extra("soundfile", "audio", "this audio needs soundfile")
+    with library.SoundFile(io.BytesIO(data)) as file:
         rate, left = int(file.samplerate), MOST_SAMPLES // file.channels
         while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):  # the length in a header may be wrong
             left -= len(block)
@@ -129,15 +130,6 @@ def _page_checksum(page: bytearray) -> int:
 _PAGE_HEAD = 27  # bytes before the sizes of the segments of a page; the last one is their number
 _ALL_ONES = 2**32 - 1
 _MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-
-
-def _soundfile(name: str) -> ModuleType:
-    try:
-        import soundfile  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UsageError(f"{name} audio needs soundfile: {install_command('audio')}") from error
-    module: ModuleType = soundfile
-    return module
 
 
 def _encode_wav(audio: Audio) -> bytes:

@@ -1,6 +1,6 @@
 """Walk over the headers of a tar archive in memory or in a store, without reading its payloads.
 
-The size in each header leads to the next header. Runs of plain headers are scanned (`plain_headers`) and parsed as
+The size in each header leads to the next header. Runs of plain headers are scanned (`PlainHeaderScan`) and parsed as
 arrays. `next_member` parses all others, one member at a time. If members are large, each header is a short read. If
 they are small, reading everything in large blocks costs less than a system call or a request for each header.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,7 +62,7 @@ class HeaderSource(Protocol):
         """
 
 
-class MemoryHeaders:
+class _MemoryHeaders:
     """An archive in memory."""
 
     def __init__(self, data: bytes) -> None:
@@ -71,15 +71,13 @@ class MemoryHeaders:
         self._scan = PlainHeaderScan()
 
     def read(self, position: int, size: int) -> bytes:
-        """Return the bytes."""
         return self._data[position : position + size]
 
     def headers(self, position: int) -> Run:
-        """Scan the plain headers of the bytes."""
         return self._scan.scan_bytes_headers(self._data, position)
 
     def moved(self, distance: float, small: float) -> None:
-        """Do nothing: the bytes are in memory."""
+        pass  # the bytes are in memory
 
 
 class _StoredHeaders:
@@ -170,23 +168,6 @@ class _Blocks:
         return self._block, position - self._base
 
 
-@contextlib.contextmanager
-def open_headers(url: str, options: Options | None, listed: FileInfo | None = None) -> Iterator[HeaderSource]:
-    """Open an archive for a walk: yield the source of its headers.
-
-    Raises:
-        ChangedSourceError: It changed since it was listed.
-        SourceNotFoundError: There is no such source; also StorageError.
-    """
-    with contextlib.ExitStack() as stack:
-        reader = stack.enter_context(RangeReader(url, options, listed=listed))
-        path = reader.local_path
-        descriptor = None if path is None else stack.enter_context(open_local(path, listed))
-        source = _StoredHeaders(reader, descriptor)
-        stack.callback(source.close)
-        yield source
-
-
 _RECORD = 20 * BLOCK
 _CALM = 16  # this many plain headers in a row end the parsing member by member
 _DECIDE = 64  # members between two decisions on how to read
@@ -232,13 +213,17 @@ def walk_tar(url: str, options: Options | None = None, listed: FileInfo | None =
         ChangedSourceError: It changed since it was listed.
         SourceNotFoundError: There is no such source; also StorageError.
     """
-    with open_headers(url, options, listed) as source:
-        return _Walk(source, canonical_url(url)).run()
+    with contextlib.ExitStack() as stack:
+        reader = stack.enter_context(RangeReader(url, options, listed=listed))
+        path = reader.local_path
+        source = _StoredHeaders(reader, None if path is None else stack.enter_context(open_local(path, listed)))
+        stack.callback(source.close)
+        return walk_source(source, canonical_url(url))
 
 
 def walk_bytes(data: bytes, url: str) -> TarMembers:
     """Find all members of an archive in memory; see `walk_tar`."""
-    return _Walk(MemoryHeaders(data), url).run()
+    return walk_source(_MemoryHeaders(data), url)
 
 
 def walk_source(source: HeaderSource, url: str) -> TarMembers:

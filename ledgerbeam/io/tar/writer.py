@@ -11,8 +11,7 @@ import io
 import tarfile
 from array import array
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import NamedTuple, Self, overload
+from typing import Any, NamedTuple, Self
 
 from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError
@@ -90,11 +89,7 @@ class TarSamples(Sequence[Sample]):
     def __len__(self) -> int:
         return len(self.outlines)
 
-    @overload
-    def __getitem__(self, item: int) -> Sample: ...
-    @overload
-    def __getitem__(self, item: slice) -> list[Sample]: ...
-    def __getitem__(self, item: int | slice) -> Sample | list[Sample]:
+    def __getitem__(self, item: Any) -> Any:
         found = range(len(self))[item]
         if not isinstance(found, int):
             return [self[number] for number in found]
@@ -270,9 +265,7 @@ class TarWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self.abandon()
             return
@@ -300,7 +293,9 @@ class TarWriter:
         except RecordError as error:
             raise RecordError(f"{self.url}: {error}") from error
         if sample.key == self._key:
-            raise self._refused(sample, "has the key of the one before", "expected another key")
+            raise RecordError(
+                f"{self.url}: sample {self.count} ({sample.key!r}) has the key of the one before; expected another key"
+            )
         start = self.size
         self._write(data)
         self._starts.append(start)
@@ -313,6 +308,3 @@ class TarWriter:
         self.size += len(data)
         if self._digest is not None:
             self._digest.update(data)
-
-    def _refused(self, sample: Sample, found: str, expected: str) -> RecordError:
-        return RecordError(f"{self.url}: sample {self.count} ({sample.key!r}) {found}; {expected}")

@@ -15,13 +15,13 @@ import pickle
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extras import import_extra
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.datasets.audio import as_audio, decode_audio, encode_audio
 
@@ -120,15 +120,6 @@ def decode_mp4(data: bytes) -> bytes:
     return data
 
 
-def _msgpack() -> ModuleType:
-    try:
-        import msgpack  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UsageError(f"MessagePack needs msgpack: {install_command('msgpack')}") from error
-    module: ModuleType = msgpack
-    return module
-
-
 def encode_npy(array: Any) -> bytes:
     """Encode an array. Arrays of objects are refused."""
     target = io.BytesIO()
@@ -194,15 +185,6 @@ def decode_safetensors(data: bytes) -> dict[str, NDArray[Any]]:
     """Decode safetensors to arrays by name."""
     found: dict[str, NDArray[Any]] = _safetensors().load(data)
     return found
-
-
-def _safetensors() -> ModuleType:
-    try:
-        import safetensors.numpy  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415
-    except ImportError as error:
-        raise UsageError(f"safetensors files need safetensors: {install_command('safetensors')}") from error
-    module: ModuleType = safetensors.numpy
-    return module
 
 
 def _array_mapping(value: Any) -> Mapping[str, Any]:
@@ -325,13 +307,20 @@ def image_format(extension: str) -> str | None:
     return formats.get(f".{extension.lower()}")
 
 
-def _pillow() -> ModuleType:
-    """Import `PIL.Image`; raises UsageError if Pillow is not installed."""
-    try:
-        from PIL import Image  # noqa: PLC0415 - an extra, and slow to import
-    except ImportError as error:
-        raise UsageError(f"images need Pillow: {install_command('image')}") from error
-    return Image
+def _pillow() -> Any:
+    return import_extra("PIL.Image", "image", "images need Pillow")
+
+
+def _msgpack() -> Any:
+    return import_extra("msgpack", "msgpack", "MessagePack needs msgpack")
+
+
+def _safetensors() -> Any:
+    return import_extra("safetensors.numpy", "safetensors", "safetensors files need safetensors")
+
+
+def _scipy_io() -> Any:
+    return import_extra("scipy.io", "mat", "MAT files need SciPy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,15 +390,6 @@ def _encode_cls(label: Any) -> bytes:
 
 def _encode_json(value: Any) -> bytes:
     return json.dumps(value).encode()
-
-
-def _scipy_io() -> ModuleType:
-    try:
-        import scipy.io  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UsageError(f"MAT files need SciPy: {install_command('mat')}") from error
-    module: ModuleType = scipy.io
-    return module
 
 
 def _encode_mat(value: Any) -> bytes:

@@ -110,11 +110,7 @@ def write_lit_index(root: str, fold: str, options: Options | None = None) -> int
     names = read_config(join_url(root, CONFIG), options).shards(fold)
     shards = stat_many([join_url(root, name) for name in names], options)
     index = {posixpath.basename(shard.url): walk_members(shard, options) for shard in shards}
-    try:
-        data = orjson.dumps(index)
-    except TypeError as error:  # orjson's word for lone surrogates
-        raise SourceError(f"{url}: a member's name is not UTF-8, which JSON cannot hold ({error})") from error
-    publish_bytes(url, data, options, not_before_ns=max(shard.modified_ns for shard in shards))
+    publish_bytes(url, _encoded(url, index), options, not_before_ns=max(shard.modified_ns for shard in shards))
     return sum(len(keys) for members in index.values() for keys in members.values())
 
 

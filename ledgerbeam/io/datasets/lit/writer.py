@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import orjson
@@ -63,9 +62,7 @@ class LitWriter:
         delete(join_url(self.url, CONFIG), self._options)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         for fold in self._folds.values():
             fold.shards.__exit__(kind, error, trace)
         if error is None:
@@ -87,8 +84,10 @@ class LitWriter:
         key = sample.get("__key__")
         if not isinstance(key, str):
             raise RecordError(f"{self.url}: expected the key of a sample under '__key__', found {key!r:.80}")
-        if not _is_utf8("".join(map(str, sample)) + key):
-            raise RecordError(f"{self.url}: sample {key!r}: a name is not UTF-8, which the index cannot hold")
+        try:
+            ("".join(map(str, sample)) + key).encode()
+        except UnicodeEncodeError:
+            raise RecordError(f"{self.url}: sample {key!r}: a name is not UTF-8, which the index cannot hold") from None
         name = fold if fold is not None else sample.get("__fold__", "train")
         values = {
             modality.removeprefix("."): value
@@ -168,11 +167,3 @@ class _Fold:
         if self._members:
             self._done.append(orjson.dumps({self._name: self._members})[1:-1])
         self._members, self._keys = {}, set()
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

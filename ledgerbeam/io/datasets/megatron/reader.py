@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import IndexMismatchError, UsageError
@@ -208,10 +208,6 @@ class MegatronReader:
         """First sequence of each document, and the end: i64, shape `(document_count + 1,)`, from 0 to N."""
         return self.index.documents
 
-    @overload
-    def __getitem__(self, item: slice, /) -> list[Any]: ...
-    @overload
-    def __getitem__(self, item: int, /) -> Any: ...
     def __getitem__(self, item: int | slice, /) -> Any:
         if type(item) is not int:
             if isinstance(item, slice):

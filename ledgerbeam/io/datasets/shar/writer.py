@@ -9,7 +9,6 @@ import contextlib
 import gzip
 from array import array
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import numpy as np
@@ -130,9 +129,7 @@ class SharWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._is_closed = True
         self._end(complete=error is None)
 

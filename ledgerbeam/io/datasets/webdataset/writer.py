@@ -6,7 +6,6 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from ledgerbeam.errors import RecordError, UsageError
@@ -75,9 +74,7 @@ class ShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         shard, self._open = self._open, None
         if shard is not None:
             if error is not None or not shard.count:  # without samples: all were refused
