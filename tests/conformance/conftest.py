@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -23,41 +24,19 @@ def start(module: str) -> Iterator[Peer]:
         yield peer
 
 
-@pytest.fixture(scope="session")
-def lhotse() -> Iterator[Peer]:
-    yield from start("peer_lhotse")
+def _peer(module: str) -> Any:
+    @pytest.fixture(scope="session")
+    def peer() -> Iterator[Peer]:
+        yield from start(module)
+
+    return peer
 
 
-@pytest.fixture(scope="session")
-def webdataset() -> Iterator[Peer]:
-    yield from start("peer_webdataset")
-
-
-@pytest.fixture(scope="session")
-def wids() -> Iterator[Peer]:
-    yield from start("peer_wids")
-
-
-@pytest.fixture(scope="session")
-def torch_loader() -> Iterator[Peer]:
-    yield from start("peer_lit_torch")
-
-
-@pytest.fixture(scope="session")
-def energon() -> Iterator[Peer]:
-    yield from start("peer_energon")
-
-
-@pytest.fixture(scope="session")
-def megatron() -> Iterator[Peer]:
-    yield from start("peer_megatron")
-
-
-@pytest.fixture(scope="session")
-def torch() -> Iterator[Peer]:
-    yield from start("peer_torch")
-
-
-@pytest.fixture(scope="session")
-def columns() -> Iterator[Peer]:
-    yield from start("peer_columns")
+lhotse = _peer("peer_lhotse")
+webdataset = _peer("peer_webdataset")
+wids = _peer("peer_wids")
+torch_loader = _peer("peer_lit_torch")
+energon = _peer("peer_energon")
+megatron = _peer("peer_megatron")
+torch = _peer("peer_torch")
+columns = _peer("peer_columns")

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerbeam.errors import RecordError
-from ledgerbeam.io.exchange.order import KeyOrder, Nulls
+from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io.exchange.order import KeyOrder, Nulls, key_fields, key_function
 from ledgerbeam.io.exchange.run_file import sorted_places
 from tests.cases import each
 
@@ -339,3 +339,33 @@ def test_a_number_or_a_time_beyond_what_can_be_compared_says_so() -> None:
         KeyOrder().encode(Decimal("1E+309"))
     with pytest.raises(RecordError, match="between the years 1 and 9999 in UTC as the key, found 0001-01-01T00:00:00"):
         KeyOrder().encode(dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2))))
+
+
+def own_key(record: Any) -> Any:
+    return record
+
+
+@pytest.mark.parametrize(
+    ("by", "fields"),
+    [("id", ("id",)), ("meta.url,id", ("meta.url", "id")), (["a,b", "c"], ("a,b", "c")), ("http://x", ("http://x",))],
+)
+def test_names_of_fields(by: Any, fields: tuple[str, ...]) -> None:
+    assert key_fields(by) == fields
+
+
+@pytest.mark.parametrize("by", ["module:function", "package.module:Class.method", own_key])
+def test_a_function_has_no_fields(by: Any) -> None:
+    assert key_fields(by) == ()
+    assert key_function(by) is by
+
+
+@pytest.mark.parametrize("by", ["", "a,,b", ["a", ""], ["a", 1]])
+def test_what_is_no_name_is_refused(by: Any) -> None:
+    with pytest.raises(UsageError, match="by: expected names of fields such as"):
+        key_fields(by)
+
+
+def test_no_name_at_all_is_refused() -> None:
+    assert key_fields([]) == ()
+    with pytest.raises(UsageError, match="by: expected names of fields, found none"):
+        key_function([])

@@ -172,11 +172,6 @@ def test_samples_come_back(key: str, members: dict[str, bytes]) -> None:
     assert (found.key, list(found.items())) == (key, list(members.items()))
 
 
-def test_a_sample_whose_name_is_not_utf_8_comes_back() -> None:
-    found = record_of(payload_of(Sample("a\udcff", {"w\udcfe": b"1"})))
-    assert (found.key, dict(found)) == ("a\udcff", {"w\udcfe": b"1"})
-
-
 def test_no_bound_is_less_than_the_beginning() -> None:
     assert Bound(b"a") < Bound(b"a", 0, 1) < Bound(b"a", 1) < Bound(b"b")
 

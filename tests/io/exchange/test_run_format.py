@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from bisect import bisect_right
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -147,20 +146,6 @@ def test_what_its_reader_finds_is_what_was_written(cuts: list[bytes]) -> None:
         for block, (first, last) in enumerate(pairwise(table.starts)):
             found = decode_block(data[first:last], table, block, "a.run")
             assert list(zip(found.keys, found.numbers, found.payloads, strict=True)) == blocks[block].rows
-
-
-@pytest.mark.parametrize("cuts", [[], CUTS, [b"a", b"b"], [b"zzz"]])
-def test_records_that_come_in_parts_make_the_same_file_however_they_are_cut(cuts: list[bytes]) -> None:
-    rows = sorted(ROWS)
-    chosen = random.Random(1)
-    for count in (0, 1, 3, 8):
-        places = sorted(chosen.choices(range(len(rows) + 1), k=count))
-        parts = [
-            RunBlock(*([row[place] for row in rows[first:last]] for place in range(3)))  # type: ignore[arg-type]
-            for first, last in pairwise([0, *places, len(rows)])
-        ]
-        assert encode_sorted(parts, cuts, 70) == (encoded(rows, cuts), len(rows))
-    assert encode_sorted([], cuts) == (encoded([], cuts), 0)
 
 
 def test_a_record_or_a_key_longer_than_a_block_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,18 +190,6 @@ def test_what_is_merged_has_the_sources_of_all_from_the_first_to_the_last() -> N
     assert merged.encode().count(b'"d"') == 1
 
 
-def test_texts_among_others_are_a_sequence() -> None:
-    texts = ["a", "b", "c", "d", "e"]
-    some = SomeUrls(texts, 1, 4)
-    assert (len(some), [*some], some[0], some[-1]) == (3, ["b", "c", "d"], "b", "d")
-    for place in (3, -4):
-        with pytest.raises(IndexError):
-            some[place]
-    assert [*SomeUrls.of(texts)] == texts
-    assert [*SomeUrls(texts, 1, 2).followed_by(SomeUrls(texts, 3, 4))] == ["b", "c", "d"]
-    assert len(SomeUrls(texts, 2, 2)) == 0
-
-
 def test_a_layout_is_written_with_each_list_of_sources_once() -> None:
     first, other = ["a", "b"], ["a", "c", "\udcff"]
     runs = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.datasets.lit import LitDataset, LitWriter
-from tests.io.conformance import SequenceConformance, open_files
+from tests.io.conformance import SequenceConformance
 from tests.io.datasets.lit.content import sample
 
 _numbers = itertools.count()
@@ -19,6 +18,8 @@ MODALITIES = ("jpg", "info.json")
 
 
 class TestLit(SequenceConformance):
+    most_pickled = 10**6  # it has the places of all members
+
     def records(self, count: int) -> list[Any]:
         return [(one["jpg"], one["info.json"]) for one in map(sample, range(count))]
 
@@ -36,6 +37,9 @@ class TestLit(SequenceConformance):
     def files(self, url: str) -> list[str]:
         return [url]
 
+    def opened(self, url: str) -> set[str]:
+        return {str(path) for path in Path(url).glob("*.tar")}
+
     def test_a_source_without_records(self, tmp_path: Path) -> None:
         url, _ = self.store(str(tmp_path), 0)  # which has a sample without these modalities
         with pytest.raises(UsageError, match="no modality 'jpg'; expected some of cls"):
@@ -43,21 +47,3 @@ class TestLit(SequenceConformance):
 
     def test_raw_records_joined_are_the_source(self, source: tuple[str, list[Any]]) -> None:
         assert not hasattr(self.open(source[0]), "raw")  # the members of an item need not lie together
-
-    def test_pickled_readers_read_the_same(self, source: tuple[str, list[Any]]) -> None:
-        url, records = source
-        reader = self.open(url)
-        for _ in ("new", "used"):
-            copy = pickle.loads(pickle.dumps(reader))
-            assert self.same([copy[3], copy[-1]], [records[3], records[-1]])
-            reader[0]
-
-    def test_a_reader_can_be_closed_and_used_again(self, source: tuple[str, list[Any]]) -> None:
-        url, records = source
-        reader = self.open(url)
-        reader[0], reader[-1]
-        shards = {str(path) for path in Path(url).glob("*.tar")}
-        assert len(open_files() & shards) == 2
-        reader.close()
-        assert not open_files() & shards
-        assert self.same([reader[1]], [records[1]])
