@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.index import index as index
     from ledgerbeam.pipelines.calls.index import verify as verify
     from ledgerbeam.pipelines.calls.map import map as map  # noqa: A004 - as the command is called
-    from ledgerbeam.pipelines.calls.publish import merge as merge
+    from ledgerbeam.pipelines.calls.megatron import merge as merge
+    from ledgerbeam.pipelines.calls.megatron import tokenize as tokenize
     from ledgerbeam.pipelines.calls.publish import publish as publish
     from ledgerbeam.pipelines.calls.result import JobInterrupt as JobInterrupt
     from ledgerbeam.pipelines.calls.result import Result as Result
-    from ledgerbeam.pipelines.calls.tokenize import tokenize as tokenize
     from ledgerbeam.pipelines.flows.flow import Flow as Flow
     from ledgerbeam.pipelines.flows.flow import plan_flow as plan_flow
     from ledgerbeam.pipelines.flows.flow import run_flow as run_flow
@@ -163,12 +163,12 @@ if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name
         if name in calls or name in ("run", "run_flow"):
             importlib.import_module(f"{__name__}.pipelines.calls.call").document(found)
         if name in _OF_IO:
-            found = importlib.import_module(f"{__name__}.pipelines.calls.interruptible").interruptible(found)
+            found = importlib.import_module(f"{__name__}.pipelines.calls.call").interruptible(found)
         globals()[name] = found
         return found
 
     def _interrupted() -> KeyboardInterrupt:
-        from ledgerbeam.pipelines.calls.interruptible import interrupt_of  # noqa: PLC0415
+        from ledgerbeam.pipelines.calls.call import interrupt_of  # noqa: PLC0415
 
         return interrupt_of(__name__)
 

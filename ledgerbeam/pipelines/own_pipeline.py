@@ -19,11 +19,16 @@ from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.exchange.order import By
 from ledgerbeam.io.formats.registry import format_named, formats
 from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.pipelines.calls.call import begin, check_urls, errors_without_secrets, public, refuse_in_worker
+from ledgerbeam.pipelines.calls.call import (
+    begin,
+    check_urls,
+    errors_without_secrets,
+    interruptible,
+    public,
+    refuse_in_worker,
+)
 from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec
-from ledgerbeam.pipelines.calls.exchange_values import key_choice
-from ledgerbeam.pipelines.calls.interruptible import interruptible
-from ledgerbeam.pipelines.calls.job_values import file_sources, run_values_of
+from ledgerbeam.pipelines.calls.job_values import file_sources, key_choice, run_values_of
 from ledgerbeam.pipelines.calls.options import PipelineRunOptions
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.exchange.buckets import remove_internal

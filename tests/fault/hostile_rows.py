@@ -25,8 +25,8 @@ from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.ledger.summaries import dataset_manifest
-from ledgerbeam.pipelines.report.progress import job_progress, shown_runs
 from ledgerbeam.pipelines.report.run_info import retry_command
+from ledgerbeam.pipelines.report.state import job_progress, shown_runs
 from tests.fault.fuzz import mutate
 from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.rows import rows_of

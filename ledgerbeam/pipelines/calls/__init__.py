@@ -4,7 +4,7 @@ MODULES = {
     "map": "map",
     "convert": "convert",
     "materialize": "convert",
-    "tokenize": "tokenize",
+    "tokenize": "megatron",
     "index": "index",
     "verify": "index",
     "sort": "exchanges",
@@ -15,6 +15,6 @@ MODULES = {
     "split": "exchanges",
     "dedup": "dedup",
     "publish": "publish",
-    "merge": "publish",
+    "merge": "megatron",
 }
 """Module of each call."""

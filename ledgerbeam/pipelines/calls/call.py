@@ -9,21 +9,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
+from ledgerbeam._base.interrupts import Interruptible
 from ledgerbeam._base.names import check_root
 from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import refuse_secrets, register_environment, register_secrets, without_secrets
 from ledgerbeam.errors import FunctionError, LedgerbeamError, UsageError
 from ledgerbeam.pipelines.calls import MODULES
-from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.calls.values import given, parse_options
 
 if TYPE_CHECKING:  # the help of commands does without them
     from ledgerbeam.pipelines.calls.call_spec import CallSpec
     from ledgerbeam.pipelines.calls.result import Result
     from ledgerbeam.pipelines.console.run_console import RunConsole
-    from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -68,8 +67,7 @@ class Runnable(Protocol):
 
 _specs: dict[str, CallSpec] = {}
 _calls: dict[str, Callable[..., Any]] = {}
-_builders: dict[str, Callable[[Values], Runnable]] = {}
-"""Specifications and functions of all calls; functions that return a call with a job for its values, not run."""
+_builders: dict[str, Callable[[Values], Runnable]] = {}  # functions that check the values of a call, and do not run it
 
 
 def spec_of(name: str) -> CallSpec:
@@ -78,32 +76,16 @@ def spec_of(name: str) -> CallSpec:
     return _specs[name]
 
 
-def document(call: Any) -> None:
-    """Give a call its signature and its reference, if it has none yet; commands need neither."""
-    if not hasattr(call, "__signature__"):
-        call.__signature__ = call.spec.signature
-        call.__doc__ = call.spec.reference(call.__doc__ or "")
-
-
 def call_of(name: str) -> Callable[..., Any]:
     """Return a call by its name."""
     return _calls[spec_of(name).name]
 
 
-def refuse_calls(reason: str) -> None:
-    """Refuse every later call in this process, which is a worker of a job."""
-    global _refused  # noqa: PLW0603 - the process is a worker until it ends
-    _refused = reason
-
-
-def refuse_in_worker() -> None:
-    """Raise an error in a worker of a job.
-
-    Raises:
-        FunctionError: The process is a worker.
-    """
-    if _refused is not None:
-        raise FunctionError(_refused)
+def document(call: Any) -> None:
+    """Give a call its signature and its reference, if it has none yet; commands need neither."""
+    if not hasattr(call, "__signature__"):
+        call.__signature__ = call.spec.signature
+        call.__doc__ = call.spec.reference(call.__doc__ or "")
 
 
 def public(
@@ -137,6 +119,37 @@ def public(
     return decorate
 
 
+def interruptible(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Have Ctrl-C raise `JobInterrupt` wherever the function is; its imports are never interrupted."""
+
+    @functools.wraps(function)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with Interruptible(functools.partial(interrupt_of, function.__name__)):
+            return function(*args, **kwargs)
+
+    return called
+
+
+def interrupt_of(name: str) -> KeyboardInterrupt:
+    """Return the error of a call that was interrupted before or after its run."""
+    from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
+
+    result = Result(name, complete=False, interrupted=True)
+    return JobInterrupt(f"{name} was interrupted; what is recorded is kept, and the same call continues", result)
+
+
+def refuse_calls(reason: str) -> None:
+    """Refuse every later call in this process, which is a worker of a job."""
+    global _refused  # noqa: PLW0603 - the process is a worker until it ends
+    _refused = reason
+
+
+def refuse_in_worker() -> None:
+    """Raise `FunctionError` in a worker of a job."""
+    if _refused is not None:
+        raise FunctionError(_refused)
+
+
 @contextmanager
 def errors_without_secrets() -> Iterator[None]:
     """Hide secrets in the errors of the body."""
@@ -149,39 +162,19 @@ def errors_without_secrets() -> Iterator[None]:
 
 
 def run_call(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Result:
-    """Run a call that has a job.
-
-    Args:
-        spec: Specification of the call.
-        arguments: Values of its arguments, one for each.
-        options: Values of the options that were given.
-
-    Raises:
-        JobInterrupt: Ctrl-C ended the run; its state is saved.
-        LedgerbeamError: The run ended early. Everything that was recorded stays recorded.
-        UsageError: The options exclude each other, or a value is invalid.
-    """
+    """Run a call that has a job; see `read_values` for the arguments."""
     values, console = begin(spec, arguments, options)
     return _builders[spec.name](values).result(console)
 
 
-def prepare(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> PreparedCall:
-    """Return a call that has a job, checked and not run.
-
-    Args:
-        spec: Specification of the call.
-        arguments: Values of its arguments, one for each.
-        options: Values of the options that were given.
-
-    Raises:
-        LedgerbeamError: A value is invalid.
-    """
+def prepare(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Runnable:
+    """Return a call that has a job, checked and not run; see `read_values` for the arguments."""
     with errors_without_secrets():
-        return cast("PreparedCall", _builders[spec.name](read_values(spec, arguments, options)))
+        return _builders[spec.name](read_values(spec, arguments, options))
 
 
 def begin(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Values, RunConsole]:
-    """Return the values of a call, and the console of its run; arguments and errors as of `read_values`."""
+    """Return the values of a call, and the console of its run; see `read_values` for the arguments."""
     values = read_values(spec, arguments, options)
     return values, console_of(values.progress)
 
@@ -235,6 +228,6 @@ def console_of(progress: bool | RunConsole | None) -> RunConsole:
         if not hasattr(progress, "ended"):
             raise UsageError(f"progress: expected True, False or None, found {progress!r:.80}")
         return progress
-    from ledgerbeam.pipelines.console.python_console import PythonConsole
+    from ledgerbeam.pipelines.console.run_console import PythonConsole
 
     return PythonConsole(progress)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-from ledgerbeam.pipelines.calls.call import Values, public, run_call
+from ledgerbeam.pipelines.calls.call import Runnable, Values, public, run_call
 from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec, Option
 from ledgerbeam.pipelines.calls.options import (
     ANY_FORMAT,
@@ -25,7 +25,6 @@ from ledgerbeam.pipelines.calls.values import CONVERTED, TARS_WITH_METADATA, Out
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
-    from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 
 
 class ConvertOptions(
@@ -98,11 +97,11 @@ MATERIALIZE = CallSpec(
 )
 
 
-def _build_convert(values: Values) -> "PreparedCall":
-    from ledgerbeam.pipelines.calls.job_values import conversion, file_sources_of, job_call, run_values_of
+def _build_convert(values: Values) -> Runnable:
+    from ledgerbeam.pipelines.calls.job_values import conversion, file_sources_of, job_call
     from ledgerbeam.pipelines.jobs.one_stage import ConvertJob
 
-    return job_call(ConvertJob(files=file_sources_of(values), **conversion(values), **run_values_of(values)), values)
+    return job_call(ConvertJob, values, files=file_sources_of(values), **conversion(values))
 
 
 @public(CONVERT, _build_convert)
@@ -111,8 +110,8 @@ def convert(*patterns: Places, **options: Unpack[ConvertOptions]) -> "Result":
     return run_call(CONVERT, (patterns,), options)
 
 
-def _build_materialize(values: Values) -> "PreparedCall":
-    from ledgerbeam.pipelines.calls.job_values import conversion, job_call, run_values_of
+def _build_materialize(values: Values) -> Runnable:
+    from ledgerbeam.pipelines.calls.job_values import conversion, job_call
     from ledgerbeam.pipelines.jobs.one_stage import MaterializeJob
     from ledgerbeam.pipelines.jobs.sources import GraphPasses
     from ledgerbeam.pipelines.jobs.user_function import user_function
@@ -126,7 +125,7 @@ def _build_materialize(values: Values) -> "PreparedCall":
         task_bytes=values.task_bytes,
         task_records=values.task_records,
     )
-    return job_call(MaterializeJob(passes=passes, **converted, **run_values_of(values)), values)
+    return job_call(MaterializeJob, values, passes=passes, **converted)
 
 
 @public(MATERIALIZE, _build_materialize)

@@ -1,10 +1,13 @@
 """``dedup``: write all records without duplicates."""
 
+import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.order import By, key_fields
-from ledgerbeam.pipelines.calls.call import Values, public, run_call
+from ledgerbeam.pipelines.calls.call import Runnable, Values, public, run_call
 from ledgerbeam.pipelines.calls.call_spec import CallSpec, Option
 from ledgerbeam.pipelines.calls.options import (
     FUNCTION_ERROR,
@@ -23,12 +26,12 @@ from ledgerbeam.pipelines.calls.options import (
     StageOptions,
     StoreOptions,
 )
+from ledgerbeam.pipelines.calls.values import given, parse_count
 
 if TYPE_CHECKING:
-    from ledgerbeam.pipelines.calls.exchange_values import OutputValues
     from ledgerbeam.pipelines.calls.result import Result
+    from ledgerbeam.pipelines.dedup.pairs import NearChoice
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
-    from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 
 
 class DedupOptions(
@@ -155,64 +158,48 @@ DEDUP = CallSpec(
 )
 
 
-def _build(values: Values) -> "PreparedCall":
-    from ledgerbeam.pipelines.calls.exchange_values import key_choice, output_values
-    from ledgerbeam.pipelines.calls.job_values import file_sources_of, folder, job_call, run_values_of
-    from ledgerbeam.pipelines.calls.near_values import near_choice
+_BANDS, _ROWS, _NGRAM = 14, 8, 5  # defaults: with 68 % of their n-grams in common, half of the pairs are near
+_THRESHOLD_HASHES = 128  # most hashes of a signature whose bands and rows a threshold chooses
+_MOST_HASHES = 4096
+
+
+def _build_dedup(values: Values) -> Runnable:
+    from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call, key_choice, output_values
     from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob
     from ledgerbeam.pipelines.dedup.near import NearJob, marking_job
 
     files, written = file_sources_of(values), output_values(values)
-    key = dedup_key(values.by, content=values.content, near=values.near)
-    ledgers = [folder(one) for one in values.against]
-    asked = (values.minhash, values.ngram, values.threshold, values.verify, ledgers, values.cluster_bytes)
-    nearness = None
-    if values.near is not None:
-        nearness = near_choice(
-            values.minhash,
-            values.ngram,
-            values.threshold,
-            verify=values.verify,
-            against=ledgers,
-            cluster_bytes=values.cluster_bytes,
-        )
-    elif asked != (None, None, None, False, [], None):
-        raise UsageError(
-            "--minhash, --ngram, --threshold, --verify, --against and --cluster-bytes are about texts that are near: "
-            "give --near FIELD"
-        )
-    shared: dict[str, Any] = {
+    key, near = _dedup_key(values), _near_choice(values)
+    fields: dict[str, Any] = {
         "files": files,
         "key": key,
         "prefer": None if values.prefer is None else key_choice(values.prefer, "key", descending=True, option="prefer"),
         "bucket_bytes": values.bucket_bytes,
         "max_slices": values.max_slices,
-        **run_values_of(values),
     }
     if values.mark:
-        marks: dict[str, Any] = {**shared, "output": written["output"], "to": require_marks(values.to, written)}
-        decide = DecideJob(**marks) if nearness is None else marking_job(nearness, **marks)
-        return job_call(decide, values)
-    job = DedupJob(**shared, **written) if nearness is None else NearJob(near=nearness, **shared, **written)
-    return job_call(job, values)
+        if values.to != "jsonl" or written["compression"] is not None:
+            raise UsageError(f"--mark writes plain lines: give --to jsonl without --compress, found --to {values.to}")
+        kind = DecideJob if near is None else partial(marking_job, near)
+        return job_call(kind, values, output=written["output"], to=values.to, **fields)
+    if near is None:
+        return job_call(DedupJob, values, **fields, **written)
+    return job_call(NearJob, values, near=near, **fields, **written)
 
 
-@public(DEDUP, _build)
+@public(DEDUP, _build_dedup)
 def dedup(*patterns: Places, **options: Unpack[DedupOptions]) -> "Result":
     """Write all records but duplicates: of those with one key, or near each other, the first or the preferred stays."""
     return run_call(DEDUP, (patterns,), options)
 
 
-def dedup_key(by: By | None, *, content: bool, near: By | None) -> "KeyChoice":
-    """Return by what duplicates are found.
-
-    Raises:
-        UsageError: Not just one of a key, the content and a text is given; also as `key_choice`.
-    """
-    from ledgerbeam.pipelines.calls.exchange_values import key_choice
+def _dedup_key(values: Values) -> "KeyChoice":
+    """Return the key by which duplicates are found."""
+    from ledgerbeam.pipelines.calls.job_values import key_choice
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
 
-    if (by is not None) + content + (near is not None) != 1:
+    by, near = values.by, values.near
+    if (by is not None) + values.content + (near is not None) != 1:
         raise UsageError(
             "give what equal records have in common, --by KEY or --content, or the text by which they are near, --near "
             "FIELD (one of the three)"
@@ -224,12 +211,84 @@ def dedup_key(by: By | None, *, content: bool, near: By | None) -> "KeyChoice":
     return KeyChoice("content") if by is None else key_choice(by, "digest")
 
 
-def require_marks(to: str, written: "OutputValues") -> str:
-    """Return the format of a list of duplicates.
+def _near_choice(values: Values) -> "NearChoice | None":
+    """Return when records are near; None for exact duplicates."""
+    from ledgerbeam.io.exchange.forest import require_scipy
+    from ledgerbeam.pipelines.calls.job_values import folder
+    from ledgerbeam.pipelines.dedup.pairs import CLUSTER_BYTES, NearChoice
 
-    Raises:
-        UsageError: It was to be another one, or compressed.
+    minhash, threshold, verify = values.minhash, values.threshold, values.verify
+    against = tuple(folder(one) for one in values.against)
+    if values.near is None:
+        if (minhash, values.ngram, threshold, verify, against, values.cluster_bytes) == (
+            None,
+            None,
+            None,
+            False,
+            (),
+            None,
+        ):
+            return None
+        raise UsageError(
+            "--minhash, --ngram, --threshold, --verify, --against and --cluster-bytes are about texts that are near: "
+            "give --near FIELD"
+        )
+    require_scipy()
+    if twice := {one for one in against if against.count(one) > 1}:
+        raise UsageError(f"--against {min(twice)}: it is given twice; leave one of them out")
+    most = CLUSTER_BYTES if values.cluster_bytes is None else values.cluster_bytes
+    words = _NGRAM if values.ngram is None else given("ngram", values.ngram, parse_count)
+    signed = None if minhash is None else given("minhash", minhash, _bands_and_rows)
+    if threshold is None:
+        if verify:
+            raise UsageError(
+                "--verify compares what texts have in common with --threshold, and none is given: give --threshold "
+                "SHARE, such as 0.8"
+            )
+        return NearChoice(*(signed or (_BANDS, _ROWS)), words, against=against, cluster_bytes=most)
+    share = given("threshold", threshold, _share)
+    if signed is not None and not verify:
+        raise UsageError(
+            "--threshold chooses the bands and rows that --minhash gives: leave one of them out, or give --verify, "
+            "which compares with the threshold what shares a band"
+        )
+    return NearChoice(*(signed or bands_for(share)), words, share if verify else None, against, most)
+
+
+def bands_for(threshold: float) -> tuple[int, int]:
+    """Return the bands and rows that separate best at a share of common n-grams.
+
+    Records with the share s become near with the probability 1 - (1 - s^rows)^bands. Of all bands and rows of at most
+    `_THRESHOLD_HASHES` hashes, the choice has the least area of wrong decisions: below the threshold the area under
+    this curve, above the threshold the area over it.
     """
-    if to != "jsonl" or written["compression"] is not None:
-        raise UsageError(f"--mark writes plain lines: give --to jsonl without --compress, found --to {to}")
-    return to
+    shares = (np.arange(1000) + 0.5) / 1000
+    below = shares < threshold
+
+    def wrong(found: tuple[int, int]) -> float:
+        near = 1 - (1 - shares ** found[1]) ** found[0]
+        return float(np.where(below, near, 1 - near).sum())
+
+    most = _THRESHOLD_HASHES
+    return min(((bands, rows) for rows in range(1, most + 1) for bands in range(1, most // rows + 1)), key=wrong)
+
+
+def _bands_and_rows(value: str) -> tuple[int, int]:
+    bands, _, rows = str(value).lower().partition("x")
+    found = [int(part) if part.isascii() and part.isdigit() else 0 for part in (bands, rows)]
+    if min(found) < 1 or found[0] * found[1] > _MOST_HASHES:
+        raise argparse.ArgumentTypeError(
+            f"expected BANDSxROWS such as {_BANDS}x{_ROWS}, together at most {_MOST_HASHES:,} hashes, found "
+            f"{value!r:.40}"
+        )
+    return found[0], found[1]
+
+
+def _share(value: float | str) -> float:
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = 0.0
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"expected a share between 0 and 1 such as 0.8, found {value!r:.40}")
+    return share

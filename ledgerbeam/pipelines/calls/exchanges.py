@@ -1,11 +1,11 @@
 """``sort``, ``shuffle``, ``repartition``, ``group``, ``join`` and ``split``: exchange records by key."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, Unpack
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.order import By
-from ledgerbeam.pipelines.calls.call import Values, public, run_call
+from ledgerbeam.pipelines.calls.call import Runnable, Values, public, run_call
 from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec, Option
 from ledgerbeam.pipelines.calls.options import (
     FUNCTION_ERROR,
@@ -32,7 +32,6 @@ from ledgerbeam.pipelines.calls.values import named_sources, parse_seed, parse_s
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
-    from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 
 
 class ExchangeOptions(StoreOptions, IndexOptions, ReadOptions, ShardOptions, BucketOptions, AnyJobOptions, total=False):
@@ -186,13 +185,12 @@ JOIN = CallSpec(
 )
 
 
-def _build_sort(values: Values) -> "PreparedCall":
-    from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
-    from ledgerbeam.pipelines.calls.job_values import job_call
+def _build_sort(values: Values) -> Runnable:
+    from ledgerbeam.pipelines.calls.job_values import gather_values, job_call, key_choice
     from ledgerbeam.pipelines.exchange.commands import SortJob
 
     key = key_choice(values.by, "key", descending=values.descending, nulls=values.nulls)
-    return job_call(SortJob(key=key, **gather_values(values)), values)
+    return job_call(SortJob, values, key=key, **gather_values(values))
 
 
 @public(SORT, _build_sort)
@@ -201,13 +199,12 @@ def sort(*patterns: Places, **options: Unpack[SortOptions]) -> "Result":
     return run_call(SORT, (patterns,), options)
 
 
-def _build_shuffle(values: Values) -> "PreparedCall":
-    from ledgerbeam.pipelines.calls.exchange_values import gather_values
-    from ledgerbeam.pipelines.calls.job_values import job_call
+def _build_shuffle(values: Values) -> Runnable:
+    from ledgerbeam.pipelines.calls.job_values import gather_values, job_call
     from ledgerbeam.pipelines.exchange.commands import ShuffleJob
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
 
-    return job_call(ShuffleJob(key=KeyChoice("shuffle", seed=values.seed), **gather_values(values)), values)
+    return job_call(ShuffleJob, values, key=KeyChoice("shuffle", seed=values.seed), **gather_values(values))
 
 
 @public(SHUFFLE, _build_shuffle)
@@ -216,13 +213,12 @@ def shuffle(*patterns: Places, **options: Unpack[ShuffleOptions]) -> "Result":
     return run_call(SHUFFLE, (patterns,), options)
 
 
-def _build_repartition(values: Values) -> "PreparedCall":
-    from ledgerbeam.pipelines.calls.exchange_values import gather_values
-    from ledgerbeam.pipelines.calls.job_values import job_call
+def _build_repartition(values: Values) -> Runnable:
+    from ledgerbeam.pipelines.calls.job_values import gather_values, job_call
     from ledgerbeam.pipelines.exchange.commands import RepartitionJob
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
 
-    return job_call(RepartitionJob(key=KeyChoice("place"), **gather_values(values)), values)
+    return job_call(RepartitionJob, values, key=KeyChoice("place"), **gather_values(values))
 
 
 @public(REPARTITION, _build_repartition)
@@ -231,9 +227,8 @@ def repartition(*patterns: Places, **options: Unpack[RepartitionOptions]) -> "Re
     return run_call(REPARTITION, (patterns,), options)
 
 
-def _build_group(values: Values) -> "PreparedCall":
-    from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
-    from ledgerbeam.pipelines.calls.job_values import job_call
+def _build_group(values: Values) -> Runnable:
+    from ledgerbeam.pipelines.calls.job_values import gather_values, job_call, key_choice
     from ledgerbeam.pipelines.exchange.commands import GroupJob
     from ledgerbeam.pipelines.jobs.checks import audit_text
     from ledgerbeam.pipelines.jobs.user_function import user_function
@@ -242,14 +237,15 @@ def _build_group(values: Values) -> "PreparedCall":
     gathered = gather_values(values)
     reduce = user_function(values.function)
     check_object(reduce.reference, {}, OF_A_GROUP)
-    job = GroupJob(
+    return job_call(
+        GroupJob,
+        values,
         key=key_choice(values.by, "hash"),
         function=reduce.reference,
         made_of=reduce.made_of,
         audit=audit_text(values.audit),
         **gathered,
     )
-    return job_call(job, values)
 
 
 @public(GROUP, _build_group)
@@ -258,9 +254,8 @@ def group(function: _FUNCTION, *patterns: Places, **options: Unpack[GroupOptions
     return run_call(GROUP, (function, patterns), options)
 
 
-def _build_join(values: Values) -> "PreparedCall":
-    from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
-    from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call
+def _build_join(values: Values) -> Runnable:
+    from ledgerbeam.pipelines.calls.job_values import file_sources_of, gather_values, job_call, key_choice
     from ledgerbeam.pipelines.exchange.commands import JoinJob
 
     left = file_sources_of(values, patterns=values.left)
@@ -271,9 +266,15 @@ def _build_join(values: Values) -> "PreparedCall":
         right_key = key_choice(values.by, "match")
     else:
         right_key = key_choice(values.right_by, "match", option="right_by")
-    fields = joined_fields(values.how, values.suffix, values.as_)
-    job = JoinJob(key=key, right=right, right_key=right_key, how=values.how, **fields, **gathered)
-    return job_call(job, values)
+    suffix, under = values.suffix, values.as_
+    if values.how in ("semi", "anti") and not suffix is under is None:
+        raise UsageError(f"--how {values.how} writes records of the left side alone: leave --suffix and --as out")
+    if suffix is not None and under is not None:
+        raise UsageError("--as gives all of the right side one field, and --suffix its fields other names: give one")
+    if "" in (suffix, under):
+        raise UsageError("expected a text behind --suffix and --as, found none")
+    job = {"key": key, "right": right, "right_key": right_key, "how": values.how, "suffix": suffix, "under": under}
+    return job_call(JoinJob, values, **job, **gathered)
 
 
 @public(JOIN, _build_join)
@@ -286,39 +287,12 @@ def join(left: Places, right: Places, **options: Unpack[JoinOptions]) -> "Result
     return run_call(JOIN, (left, right), options)
 
 
-class JoinedFields(TypedDict):
-    """Fields of a joined record that come from the right side, by the names of `JoinJob`."""
-
-    suffix: str | None
-    under: str | None
-
-
-def joined_fields(how: str, suffix: str | None, under: str | None) -> JoinedFields:
-    """Return how records of a join are made.
-
-    Raises:
-        UsageError: The options cannot mean anything together.
-    """
-    if how in ("semi", "anti") and not suffix is under is None:
-        raise UsageError(f"--how {how} writes records of the left side alone: leave --suffix and --as out")
-    if suffix is not None and under is not None:
-        raise UsageError("--as gives all of the right side one field, and --suffix its fields other names: give one")
-    if "" in (suffix, under):
-        raise UsageError("expected a text behind --suffix and --as, found none")
-    return {"suffix": suffix, "under": under}
-
-
-def _build_split(values: Values) -> "PreparedCall":
-    from ledgerbeam.pipelines.calls.exchange_values import key_choice, output_values
-    from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call, run_values_of
+def _build_split(values: Values) -> Runnable:
+    from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call, key_choice, output_values
     from ledgerbeam.pipelines.exchange.commands import SplitJob
 
-    files = file_sources_of(values)
-    written = output_values(values)
-    key = key_choice(values.by, "hash")
-    return job_call(
-        SplitJob(files=files, key=key, parts=tuple(values.parts.items()), **written, **run_values_of(values)), values
-    )
+    files, written, key = file_sources_of(values), output_values(values), key_choice(values.by, "hash")
+    return job_call(SplitJob, values, files=files, key=key, parts=tuple(values.parts.items()), **written)
 
 
 @public(SPLIT, _build_split)

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.calls.call import Values, begin, public, run_call
+from ledgerbeam.pipelines.calls.call import Runnable, Values, begin, public, run_call
 from ledgerbeam.pipelines.calls.call_spec import CallSpec, Option
 from ledgerbeam.pipelines.calls.options import (
     FILE_PATTERNS,
@@ -23,7 +23,6 @@ from ledgerbeam.pipelines.calls.values import paths
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
-    from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 
 
 def _sources(patterns: Any) -> list[str]:
@@ -76,13 +75,13 @@ VERIFY = CallSpec(
 )
 
 
-def _build_index(values: Values) -> "PreparedCall":
-    from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call, run_values_of
+def _build_index(values: Values) -> Runnable:
+    from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call
     from ledgerbeam.pipelines.jobs.one_stage import IndexJob
     from ledgerbeam.pipelines.jobs.sources import read_as_shar
 
     values.from_ = values.from_ or read_as_shar(values.patterns, values.storage_options)
-    return job_call(IndexJob(files=file_sources_of(values), force=values.force, **run_values_of(values)), values)
+    return job_call(IndexJob, values, files=file_sources_of(values), force=values.force)
 
 
 @public(INDEX, _build_index)
@@ -111,7 +110,7 @@ def verify(*patterns: Places, **options: Unpack[VerifyOptions]) -> "Result":
     from ledgerbeam.io.storage.urls import canonical_url
     from ledgerbeam.ledger.model.accounts import RecordCounts
     from ledgerbeam.pipelines.calls.result import ListedRows, Result
-    from ledgerbeam.pipelines.report.index_check import IndexCheck
+    from ledgerbeam.pipelines.report.sources import IndexCheck
     from ledgerbeam.sources.listing import SourceListing
 
     started = time.monotonic()

@@ -1,22 +1,22 @@
-"""Values of jobs from the shared options of calls."""
+"""Fields of jobs, from the shared options of calls."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.datasets.megatron.layout import dataset_prefix, dtype_code
+from ledgerbeam.io.exchange.order import By, Nulls, Scheme, key_fields, key_function
 from ledgerbeam.io.listing.patterns import canonical_pattern, common_base, files_of_folders
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.pipelines.calls.call import Values
-from ledgerbeam.pipelines.calls.values import CONVERTED, TARS_WITH_METADATA, path, require_format
-from ledgerbeam.pipelines.jobs.shard_job import OutputCompression, parse_compression
+from ledgerbeam.pipelines.calls.values import CONVERTED, MAPPED, TARS_WITH_METADATA, path, require_format
+from ledgerbeam.pipelines.jobs.shard_job import parse_compression
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.columns import COLUMN_FORMATS, ColumnLayout, read_schema
@@ -24,9 +24,8 @@ from ledgerbeam.pipelines.runners.run import RunOptions
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.listing import RecordedOutputs
 
-if TYPE_CHECKING:  # jobs that make no such dataset start sooner without it
-    from ledgerbeam.pipelines.datasets.megatron import MergedParts
-
+if TYPE_CHECKING:  # brings NumPy
+    from ledgerbeam.pipelines.exchange.partition import KeyChoice
 
 Place = str | PathLike[str]
 
@@ -34,44 +33,20 @@ _FILE_OPTIONS = ("group", "index_root", "index_rule", "task_bytes", "columns", "
 _RUN_OPTIONS = tuple(option.name for option in dataclasses.fields(RunOptions))
 
 
-def run_options(values: Values) -> RunOptions:
-    """Return how the job of a call is run."""
-    return RunOptions(**{name: getattr(values, name) for name in _RUN_OPTIONS if hasattr(values, name)})
-
-
-def job_call(job: JobSpec, values: Values) -> PreparedCall:
+def job_call(kind: Callable[..., JobSpec], values: Values, /, **fields: Any) -> PreparedCall:
     """Return the call of a job.
 
     Args:
-        job: The job, its ledger not yet resolved.
+        kind: Class of the job, or a function that returns the job.
         values: Values of the call.
+        fields: Fields of the job besides `run_values_of`.
     """
-    how = run_options(values)
-    return PreparedCall(job.resolve_ledger(how.ledger), how)
+    how = RunOptions(**{name: getattr(values, name) for name in _RUN_OPTIONS if hasattr(values, name)})
+    return PreparedCall(kind(**fields, **run_values_of(values)).resolve_ledger(how.ledger), how)
 
 
-def folder(url: Place) -> str:
-    """Return the canonical URL of a folder."""
-    return canonical_url(path(url)).rstrip("/")
-
-
-class RunValues(TypedDict):
-    """Fields of `JobSpec` that do not shape the outputs."""
-
-    storage_options: dict[str, Any]
-    workers: int
-    flush_interval: float
-    log_level: str
-    task_limit: int | None
-    profile: str | None
-
-
-def run_values_of(values: Values) -> RunValues:
-    """Return how the job of a call runs.
-
-    Raises:
-        UsageError: The profile cannot be written.
-    """
+def run_values_of(values: Values) -> dict[str, Any]:
+    """Return the fields of `JobSpec` that do not shape the outputs."""
     profile = getattr(values, "profile", None)
     return {
         "storage_options": values.storage_options,
@@ -90,16 +65,13 @@ def _profile(place: Place) -> str:
     return url
 
 
+def folder(url: Place) -> str:
+    """Return the canonical URL of a folder."""
+    return canonical_url(path(url)).rstrip("/")
+
+
 def file_sources_of(values: Values, **others: Any) -> ListedFiles:
-    """Return the files that the job of a call reads.
-
-    Args:
-        values: Values of the call.
-        others: Values in place of the values of the call.
-
-    Raises:
-        UsageError: The options exclude each other.
-    """
+    """Return the files that the job of a call reads; `others` replace values of the call."""
     given = {name: getattr(values, name) for name in _FILE_OPTIONS if hasattr(values, name)}
     given |= {
         "patterns": getattr(values, "patterns", ()),
@@ -161,30 +133,8 @@ def file_sources(
     )
 
 
-def target(word: str) -> tuple[str, str | None]:
-    """Return the format of the shards for ``--to``, and the metadata to publish, which does not change the job."""
-    return ("tar", word) if word in TARS_WITH_METADATA else (word, None)
-
-
-class Written(TypedDict):
-    """Fields of `ShardJob` that shape shards."""
-
-    to: str
-    published: str | None
-    layout: ColumnLayout | None
-    compression: OutputCompression | None
-
-
-class Conversion(Written):
-    """Fields of converting jobs that shape outputs."""
-
-    output: str
-    dataset: MergedParts | None
-    fields: tuple[tuple[str, str], ...]
-
-
-def shards(values: Values, formats: Sequence[str]) -> Written:
-    """Return how the job of a call writes shards.
+def shards(values: Values, formats: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of `ShardJob` that shape shards, and `published`: the metadata to write beside them.
 
     Args:
         values: Values of the call.
@@ -194,11 +144,11 @@ def shards(values: Values, formats: Sequence[str]) -> Written:
         UsageError: An option belongs to another format, or the format is unknown.
     """
     require_format(values.to, formats)
-    plain, published = target(values.to)
+    is_tar = values.to in TARS_WITH_METADATA
     sizes = {"row_group_bytes": values.row_group_bytes, "page_bytes": values.page_bytes}
     return {
-        "to": plain,
-        "published": published,
+        "to": "tar" if is_tar else values.to,
+        "published": values.to if is_tar else None,
         "layout": _layout(values.to, values.schema, sizes, values.storage_options),
         "compression": parse_compression(values.compress, values.frame, values.to),
     }
@@ -220,54 +170,80 @@ def _layout(
     return made if schema is None else made.decided(read_schema(schema, dict(storage_options)))
 
 
-def conversion(values: Values) -> Conversion:
-    """Return how the job of a call writes any records.
-
-    Raises:
-        UsageError: An option belongs to another format, or the format is unknown.
-    """
+def conversion(values: Values) -> dict[str, Any]:
+    """Return the output fields of a converting job; errors as of `shards`."""
     written, to = shards(values, CONVERTED), values.to
     merged = None
     if to == "megatron":
-        merged, place = dataset(values.output, dtype_name(values.dtype or "int32"), ("",), drop=values.drop_parts)
+        product = load_extension("ledgerbeam.products", to)
+        merged = product.of_options(path(values.output), values.dtype or "int32", ("",), drop=values.drop_parts)
     elif values.dtype or values.drop_parts:
         raise UsageError(f"--dtype and --drop-parts are for --to megatron, found --to {to}")
-    else:
-        place = folder(values.output)
     if to != "shar" and values.fields is not None:
         raise UsageError(f"--fields is for --to shar, found --to {to}")
-    fields = _fields(values.fields) if to == "shar" else ()
-    return {**written, "output": place, "dataset": merged, "fields": fields}
+    return {
+        **written,
+        "output": folder(values.output) if merged is None else merged.folder,
+        "dataset": merged,
+        "fields": load_extension("ledgerbeam.encoders", to).parse_fields(values.fields) if to == "shar" else (),
+    }
 
 
-def _fields(fields: str | Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    """Return the fields of Shar and their extensions."""
-    from ledgerbeam.io.datasets.shar.format import parse_fields
-
-    if isinstance(fields, Mapping):
-        fields = ",".join(f"{name}={extension}" for name, extension in fields.items())
-    return tuple(parse_fields(fields or "").items())
-
-
-def dataset(output: Place, dtype: str, suffixes: tuple[str, ...], *, drop: bool) -> tuple[MergedParts, str]:
-    """Return the Megatron dataset that ``--output`` names, and the folder of its parts."""
-    from ledgerbeam.pipelines.datasets.megatron import PARTS_SUFFIX, MergedParts
-
-    place = path(output)
-    if place.endswith("/"):
-        raise UsageError(f"--output {place}: expected the prefix of two files, found a folder")
-    prefix = dataset_prefix(place)
-    return MergedParts(prefix, suffixes, dtype, drop), prefix + PARTS_SUFFIX
-
-
-def dtype_name(name: str) -> str:
-    """Return the name of a dtype of Megatron as numpy writes it.
+def output_values(values: Values) -> dict[str, Any]:
+    """Return the output fields of a job that leaves records unchanged.
 
     Raises:
-        UsageError: Megatron has no such dtype.
+        UsageError: The options exclude each other, or the format is a tar with metadata.
     """
-    try:
-        dtype_code(name)
-    except UsageError as error:
-        raise UsageError(f"dtype: {error}") from None
-    return np.dtype(name).name
+    if values.to in TARS_WITH_METADATA:
+        raise UsageError(
+            f"to: expected a format of files, found {values.to!r}: write --to tar, then its metadata with ledgerbeam "
+            f"publish --as {values.to}"
+        )
+    written = shards(values, MAPPED)
+    del written["published"]
+    return {"output": folder(values.output), **written}
+
+
+def gather_values(values: Values, files: ListedFiles | None = None) -> dict[str, Any]:
+    """Return the fields of `GatherJob`, the last job of an exchange.
+
+    Args:
+        values: Values of the call.
+        files: Files that the exchange reads, if the call has several sides.
+    """
+    return {
+        "files": file_sources_of(values) if files is None else files,
+        **output_values(values),
+        "bucket_bytes": values.bucket_bytes,
+        "shard_bytes": values.shard_bytes,
+        "max_slices": values.max_slices,
+    }
+
+
+def key_choice(
+    by: By, scheme: Scheme, *, descending: bool = False, nulls: Nulls = "last", option: str = "by"
+) -> KeyChoice:
+    """Return the key of records.
+
+    Args:
+        by: The key.
+        scheme: How keys are compared.
+        descending: Whether the greatest key comes first.
+        nulls: Place of the records without a key.
+        option: Name of the option, for messages.
+
+    Raises:
+        FunctionError: A function cannot be imported, or cannot be sent to other processes.
+        UsageError: The names of fields are invalid.
+    """
+    from ledgerbeam.pipelines.exchange.partition import KeyChoice
+    from ledgerbeam.pipelines.jobs.user_function import user_function
+    from ledgerbeam.user_code.objects import check_object
+
+    fields = key_fields(by, option)
+    if fields:
+        return KeyChoice(scheme, fields, descending=descending, nulls=nulls)
+    found = user_function(key_function(by, option))
+    check_object(found.reference, {})
+    return KeyChoice(scheme, function=found.reference, made_of=found.made_of, descending=descending, nulls=nulls)

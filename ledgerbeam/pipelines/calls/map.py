@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, cast
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.call import Runnable, Values, public, run_call
@@ -131,13 +131,13 @@ MAP = CallSpec(
 )
 
 
-def _build(values: Values) -> Runnable:
-    from ledgerbeam.pipelines.calls.job_values import file_sources_of, folder, job_call, run_values_of, shards
-    from ledgerbeam.pipelines.calls.sampling import SampleCall
+def _build_map(values: Values) -> Runnable:
+    from ledgerbeam.pipelines.calls.job_values import file_sources_of, folder, job_call, shards
     from ledgerbeam.pipelines.jobs.checks import audit_text, parse_on_error
     from ledgerbeam.pipelines.jobs.one_stage import MapJob
     from ledgerbeam.pipelines.jobs.user_function import user_function
     from ledgerbeam.pipelines.outputs.columns import decide_batch_schema, read_batch_schema
+    from ledgerbeam.pipelines.preview.trial import SampleCall
     from ledgerbeam.user_code.objects import check_object, depends_on_batches, read_values, watched_checksums
 
     if values.nan != "refuse" and values.to != "jsonl":
@@ -154,7 +154,9 @@ def _build(values: Values) -> Runnable:
     files = file_sources_of(values)
     if values.batch_schema is not None:
         files = replace(files, batch_schema=read_batch_schema(values.batch_schema, values.storage_options))
-    job = MapJob(
+    call = job_call(
+        MapJob,
+        values,
         files=files,
         function=called.reference,
         made_of=called.made_of,
@@ -169,7 +171,6 @@ def _build(values: Values) -> Runnable:
         on_error=values.on_error,
         devices=values.devices,
         **written,
-        **run_values_of(values),
     )
     if values.sample is not None:
         if values.profile is not None:
@@ -177,11 +178,11 @@ def _build(values: Values) -> Runnable:
         for option, chosen in (("--only-failed", values.only_failed), ("--only-rejected", values.only_rejected)):
             if chosen:
                 raise UsageError(f"--sample takes records of all sources, and looks at no ledger: leave {option} out")
-        return SampleCall(decide_batch_schema(job), values.sample)
-    return job_call(job, values)
+        return SampleCall(decide_batch_schema(cast(MapJob, call.job)), values.sample)
+    return call
 
 
-@public(MAP, _build)
+@public(MAP, _build_map)
 def map(  # noqa: A001 - as the command is called
     function: str | Callable[..., Any], *patterns: Places, **options: Unpack[MapOptions]
 ) -> "Result":

@@ -4,25 +4,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from glob import escape
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.call import Values, begin, public
 from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec, Option
-from ledgerbeam.pipelines.calls.options import OUTPUT, ConsoleOptions, Place, Places, StoreOptions
-from ledgerbeam.pipelines.calls.values import parse_parts, path, paths
+from ledgerbeam.pipelines.calls.options import OUTPUT, ConsoleOptions, Place, StoreOptions
+from ledgerbeam.pipelines.calls.values import parse_parts, path
 
 if TYPE_CHECKING:
-    from ledgerbeam.ledger import OutputShard
+    from ledgerbeam.ledger import LedgerStore, OutputShard
     from ledgerbeam.pipelines.calls.result import Result
     from ledgerbeam.pipelines.outputs.hub import HubPublication
     from ledgerbeam.pipelines.outputs.metadata import Publication
-
-
-class MergeOptions(StoreOptions, ConsoleOptions, total=False):
-    """Options of `merge`."""
-
-    output: Required[Annotated[Place, Option(OUTPUT, "prefix of the result", "PREFIX")]]
 
 
 class PublishOptions(StoreOptions, ConsoleOptions, total=False):
@@ -74,23 +68,6 @@ class PublishOptions(StoreOptions, ConsoleOptions, total=False):
     ]
 
 
-MERGE = CallSpec(
-    "merge",
-    "join Megatron datasets in the order given",
-    MergeOptions,
-    (
-        Argument(
-            "patterns",
-            Places,
-            "PREFIX",
-            "prefixes of datasets, with *, ? and {a,b}; the matches of one are sorted",
-            paths,
-            several=True,
-        ),
-    ),
-    is_job=False,
-    changes={"storage_options": {"group": OUTPUT}},
-)
 PUBLISH = CallSpec(
     "publish",
     "make a dataset of what a job has written, or send it",
@@ -125,7 +102,6 @@ def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
     from ledgerbeam.ledger.model.accounts import RecordCounts
     from ledgerbeam.ledger.opening import open_store
     from ledgerbeam.pipelines.calls.result import ListedRows, Result
-    from ledgerbeam.pipelines.datasets.megatron import suffixes_of
     from ledgerbeam.pipelines.jobs.claim import routes_of
     from ledgerbeam.pipelines.outputs.hub import files_of, publish_to_hub
     from ledgerbeam.pipelines.outputs.metadata import publish_shards, require_shards
@@ -159,7 +135,7 @@ def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
             parts=parts,
             output=None if values.output is None else canonical_url(values.output).rstrip("/"),
             name=values.name,
-            suffixes=suffixes_of(store),
+            suffixes=_suffixes_of(store),
         )
     if to is not None:
         files = files_of(shards, manifest.root, [] if made is None else made.urls, stores)
@@ -178,6 +154,13 @@ def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
         outputs=ListedRows({"name": file} for file in (made.urls if made is not None else ())),
         summary={"shards": len(shards), **_made_facts(made), **_sent_facts(sent)},
     )
+
+
+def _suffixes_of(store: "LedgerStore") -> list[str]:
+    """Return the suffixes of the Megatron datasets that a job writes parts of; one empty suffix by default."""
+    job = store.job()
+    found = None if job is None else job.parameters.get("suffixes")
+    return [str(suffix) for suffix in found] if isinstance(found, list) else [""]
 
 
 def _below(folder: str, shard: "OutputShard") -> "OutputShard":
@@ -220,50 +203,3 @@ def _sent_facts(sent: "HubPublication | None") -> dict[str, object]:
         "same": sent.same,
         "kept": sent.kept,
     }
-
-
-@public(MERGE)
-def merge(*patterns: Places, **options: Unpack[MergeOptions]) -> "Result":
-    """Join Megatron datasets in the order given.
-
-    Returns:
-        The result: the number of datasets in `Result.sources`, of documents in `Result.records`, and the prefix of the
-        new dataset in `Result.output`.
-
-    Raises:
-        LedgerbeamError: A dataset cannot be read, or the result not be written.
-        UsageError: No dataset is given, one has another dtype, or another file has the name of the result.
-    """
-    values, _ = begin(MERGE, (patterns,), options)
-    from ledgerbeam.io.datasets.megatron import merge_megatron
-    from ledgerbeam.io.datasets.megatron.layout import dataset_prefix
-    from ledgerbeam.ledger.model.accounts import RecordCounts
-    from ledgerbeam.pipelines.calls.result import ListedRows, Result
-
-    started = time.monotonic()
-    found = [prefix for pattern in values.patterns for prefix in _matches(pattern, values.storage_options)]
-    layout = merge_megatron(found, values.output, values.storage_options)
-    place = dataset_prefix(values.output)
-    facts = {"dtype": layout.dtype.name, "sequences": layout.sequences, "documents": layout.documents}
-    return Result(
-        "merge",
-        sources=len(found),
-        records=RecordCounts.plain(layout.documents),
-        seconds=time.monotonic() - started,
-        output=place,
-        outputs=ListedRows({"name": f"{place}{suffix}"} for suffix in (".bin", ".idx")),
-        summary={"output": place, "merged": len(found), **facts},
-    )
-
-
-def _matches(pattern: str, options: dict[str, Any]) -> list[str]:
-    """Return the `.bin` that one argument names: those of each alternative of its braces, sorted."""
-    from ledgerbeam.io.datasets.megatron.layout import dataset_prefix
-    from ledgerbeam.io.listing.pages import list_pages
-    from ledgerbeam.io.listing.patterns import expand_braces
-
-    return [
-        url
-        for alternative in expand_braces(dataset_prefix(pattern))
-        for url in sorted(url for page in list_pages([f"{alternative}.bin"], options) for url in page.urls)
-    ]

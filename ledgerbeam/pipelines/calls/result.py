@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol, Self
 
+from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import TasksFailedError
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.pipelines.console.html_table import html_table
 from ledgerbeam.pipelines.console.run_progress import count, duration
 
 SHOWN_FAILURES = 3
@@ -143,3 +144,27 @@ class JobInterrupt(KeyboardInterrupt):
     def __init__(self, message: str, result: Result | None = None) -> None:
         super().__init__(message)
         self.result = Result("", complete=False, interrupted=True) if result is None else result
+
+
+MOST_SHOWN = 500
+"""Maximum number of characters of a value."""
+
+
+def html_table(caption: str, rows: Iterable[tuple[str, str | None]]) -> str:
+    """Return facts as an HTML table, escaped and without secrets.
+
+    Args:
+        caption: Caption of the table.
+        rows: Name and value of each fact; a fact without a value is left out.
+    """
+    cells = "".join(f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in rows if value)
+    return f"<table><caption>{_shown(caption)}</caption>{cells}</table>"
+
+
+def _cell(tag: str, text: str) -> str:
+    return f"<{tag} style='text-align:left'>{_shown(text)}</{tag}>"
+
+
+def _shown(text: str) -> str:
+    plain = printable(without_secrets(text))
+    return html.escape(plain if len(plain) <= MOST_SHOWN else f"{plain[:MOST_SHOWN]} ...")

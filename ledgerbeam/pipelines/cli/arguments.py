@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn, get_args
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.calls.call_spec import REQUIRED, Argument, CallSpec, Row, rows_of
-from ledgerbeam.pipelines.calls.option_types import words_of
-from ledgerbeam.pipelines.calls.options import CONSOLE, PYTHON, SOURCES, StoreOptions
+from ledgerbeam.pipelines.calls.call_spec import REQUIRED, Argument, CallSpec, Row, rows_of, words_of
+from ledgerbeam.pipelines.calls.options import CONSOLE, PYTHON, SOURCES
 
 Group = argparse._ArgumentGroup | argparse.ArgumentParser  # noqa: SLF001 - the type of a group has no public name
 
 _QUOTED = re.compile(r"`([^`]+)`")
 _SOURCES = ("patterns", "left", "right")
 """Positional arguments that help shows among the options of sources."""
+
+
+class Command(NamedTuple):
+    """A command. Its module imports its dependencies when it runs, so that help is fast.
+
+    Attributes:
+        summary: Summary, as help shows it.
+        add_arguments: Adds the options; the default `only_prints` is true of a command that only prints.
+        run: Runs the command, with the words after ``--``; returns the exit status.
+    """
+
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, list[str]], int]
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,11 +68,6 @@ def must_be_given(parser: argparse.ArgumentParser) -> Iterator[str]:
 def add_json(parser: Group, text: str = "print one JSON object") -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", default=False, help=text)
-
-
-def add_storage(parser: argparse.ArgumentParser) -> None:
-    """Add ``--storage-options``."""
-    add_options(parser, StoreOptions)
 
 
 def add_options(parser: argparse.ArgumentParser, options: type) -> None:

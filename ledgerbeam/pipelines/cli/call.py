@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.filesize import decimal
+
+from ledgerbeam._base.redaction import HIDDEN, command_without_secrets, printable, without_secrets
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.calls.call import call_of, spec_of
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
-from ledgerbeam.pipelines.cli.summary import (
-    dry_run_lines,
-    exit_status,
-    merge_lines,
-    publish_lines,
-    sample_lines,
-    summary_lines,
-    verify_lines,
-)
 from ledgerbeam.pipelines.console.reporter import Reporter, print_json
+from ledgerbeam.pipelines.console.run_progress import count, duration
+from ledgerbeam.pipelines.report.accounts import account_lines
 
 INTERRUPTED = 130
-
-_LINES: dict[str, Callable[[Result], Iterator[str]]] = {
-    "merge": merge_lines,
-    "publish": publish_lines,
-    "verify": verify_lines,
-}
-"""Functions that yield the result lines of calls without a job."""
 
 
 class _CommandLine(Reporter):
@@ -87,3 +78,204 @@ def _print(result: Result, lines: Iterator[str], args: argparse.Namespace, say: 
     else:
         for line in lines:
             say(line)
+
+
+DONE, NOT_ALL = 0, 3
+
+SHOWN_CHARACTERS = 300
+
+_WHY = {
+    "new": "not in the ledger yet",
+    "changed": "changed since they were processed",
+    "failed": "with failed tasks",
+    "open": "started or waiting",
+    "complete": "skipped",
+    "gone": "no longer listed; their outputs are kept",
+}
+
+
+def exit_status(result: Result) -> int:
+    """Return the exit status after a run that was not interrupted."""
+    return NOT_ALL if len(result.failures) or result.warnings else DONE
+
+
+def summary_lines(result: Result, words: Sequence[str]) -> Iterator[str]:
+    """Yield the result lines of a run.
+
+    Args:
+        result: Result of the run.
+        words: Command line of the run.
+    """
+    if result.summary["submitted"]:
+        yield f"submitted to the service: {result.command} -> {result.output or 'indexes'}"
+    else:
+        yield _interrupted(result, words) if result.interrupted else _finished(result)
+    if nulled := result.summary.get("nulled"):
+        yield f"{count(nulled, 'number')} that JSON does not have (NaN, infinities) written as null so far"
+    records = RecordCounts(**result.summary["records"])
+    if not records.is_plain:
+        yield "\n".join(f"{name} so far: {line}" for name, line in account_lines(records))
+
+
+def _interrupted(result: Result, words: Sequence[str]) -> str:
+    sources, tasks = result.summary["sources"], result.summary["tasks"]
+    recorded = _stages(result) or f"{count(tasks['done'], 'task')} and {count(sources['complete'], 'source')}"
+    command = shlex.join(["ledgerbeam", *command_without_secrets(words)])
+    hint = f"\nput your own in place of {HIDDEN}, or in the environment of the store's client"
+    return (
+        f"interrupted: {recorded} are recorded; to resume, run the same command again:\n  {command}"
+        f"{hint if HIDDEN in command else ''}"
+    )
+
+
+def _stages(result: Result) -> str:
+    """Return the progress of each started stage; empty for a job of one stage."""
+    return ", ".join(
+        f"{name} ({'complete' if stage['complete'] else count(stage['tasks']['done'], 'task')})"
+        for name, stage in result.summary.get("stages", {}).items()
+    )
+
+
+def _finished(result: Result) -> str:
+    sources, tasks, done = (result.summary[name] for name in ("sources", "tasks", "done"))
+    gone = count(result.summary["gone"], "known source") if result.summary["gone"] else ""
+    skipped = f" ({result.summary['skipped']:,} skipped as complete before)"
+    complete = f"{count(sources['complete'], 'source')} complete{skipped}"
+    if not result.complete:
+        complete = _stages(result) or complete
+    return (
+        f"{'finished' if tasks['failed'] else 'done'}: "
+        f"{complete}, {count(done['tasks'], 'task')} and "
+        f"{count(done['written'], 'record')} in this run, {result.seconds:,.1f} s"
+        f"{f'; {gone} no longer listed (see ledger status)' if gone else ''}"
+        f"{f' -> {result.output}' if result.output else ''}"
+    )
+
+
+def verify_lines(result: Result) -> Iterator[str]:
+    """Yield the line about checked indexes."""
+    checked, problems = count(result.sources, "source"), count(len(result.failures), "problem")
+    yield f"{checked}, {count(result.records.read, 'record')}, {problems}"
+
+
+def merge_lines(result: Result) -> Iterator[str]:
+    """Yield the line about a dataset that was merged."""
+    facts = result.summary
+    held = f"{count(facts['documents'], 'document')}, {count(facts['sequences'], 'sequence')}, {facts['dtype']}"
+    yield f"{count(facts['merged'], 'dataset')} merged -> {facts['output']}: {held}"
+
+
+def publish_lines(result: Result) -> Iterator[str]:
+    """Yield the lines about a dataset that was published or sent."""
+    facts = result.summary
+    if "format" in facts:
+        shards, records = count(facts["shards"], "shard"), count(facts["records"], "record")
+        yield f"{shards} with {records} published as {facts['format']}:"
+        yield from (f"  {url}" for url in facts["published"])
+        yield from (f"key of {role}: {key}" for role, key in facts.get("keys", {}).items())
+    if "to" in facts:
+        yield from _sent_lines(facts)
+
+
+def _sent_lines(sent: Mapping[str, Any]) -> Iterator[str]:
+    if sent["commit"] is None:
+        yield f"up to date: {sent['to']}, {count(sent['same'], 'file')}"
+    else:
+        parts = (f"{count(len(sent[verb]), 'file')} {verb}" for verb in ("added", "replaced", "removed") if sent[verb])
+        said = ", ".join(parts) or "its note renewed"
+        yield f"published: {sent['to']}, {said}, {sent['same']:,} as before, commit {sent['commit']}"
+    yield from (f"changed on the Hub, and kept: {name}" for name in sent["kept"])
+
+
+def dry_run_lines(preview: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a preview.
+
+    Args:
+        preview: The preview as a JSON object.
+    """
+    for line in _preview_lines(preview):
+        yield printable(without_secrets(line))
+
+
+def _preview_lines(preview: Mapping[str, Any]) -> Iterator[str]:
+    yield f"ledger: {preview['ledger']} ({'new' if preview['new'] else 'there'})"
+    yield from (f"the job has changed: {line}" for line in preview["differences"])
+    for state, why in _WHY.items():
+        if number := preview["sources"][state]:
+            yield f"{count(number, 'source')} {state} ({why}): {_examples(number, preview['examples'][state])}"
+    removed = preview["removed"]
+    if removed["count"]:
+        shown = _examples(removed["count"], removed["examples"])
+        yield f"{count(removed['count'], 'output')} out of date, removed at the end: {shown}"
+    yield from (f"the run would be refused: {line}" for text in preview["refused"] for line in text.splitlines())
+    yield f"about {count(preview['tasks'], 'task')} to do; nothing was written"
+    as_it_is, *others = preview["costs"]
+    if preview["tasks"]:
+        known = "" if as_it_is["basis"] != "law" else ", besides the time of a function"
+        yield f"predicted: {cost_line(as_it_is)}{known}"
+    yield from (f"  with {cost['change']}: {cost_line(cost)}" for cost in others)
+
+
+def cost_line(cost: Mapping[str, Any]) -> str:
+    """Return an estimated cost as a line; `cost` is a `Cost` as a JSON object."""
+    written = "" if cost["output_bytes"] is None else f" ({decimal(cost['output_bytes'])})"
+    parts = [
+        f"about {duration(cost['seconds'])}",
+        count(cost["tasks"], "task"),
+        f"{decimal(cost['read_bytes'])} to read",
+        count(cost["outputs"], "output") + written,
+        *([count(cost["requests"], "request")] if cost["requests"] else []),
+        f"{decimal(cost['ledger_bytes'])} of ledger",
+        f"{decimal(cost['memory_bytes'])} of memory a worker",
+    ]
+    return ", ".join(parts)
+
+
+def _examples(number: int, examples: list[str]) -> str:
+    return ", ".join(examples) + (", ..." if number > len(examples) else "")
+
+
+def sample_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a sample.
+
+    Args:
+        summary: Summary of the `Result`.
+    """
+    runs = summary["sample"]
+    for run in runs:
+        yield from (printable(without_secrets(line)) for line in _sample_lines(run))
+    for name, value in summary["statistics"].items():
+        yield printable(without_secrets(f"statistic {name}: {value}"))
+    seconds = summary["seconds"]
+    median = ""
+    if seconds["median"] is not None:
+        median = f"set up in {duration(seconds['set_up'])}, {1000 * seconds['median']:,.3g} ms a record (median), "
+    shown = ", ".join(f"{number:,} {outcome}" for outcome, number in summary["records"].items())
+    yield f"{count(len(runs), 'record')}: {shown or 'none'}; {median}nothing was written"
+
+
+def _sample_lines(run: Mapping[str, Any]) -> list[str]:
+    place = f"{run['source']}, record {run['record']}"
+    took = f"{1000 * run['seconds']:,.3g} ms"
+    if run["outcome"] == "kept":
+        return [f"{place} kept, {took}"] + [
+            f"  {f'{route}: ' if route else ''}{_cut(result)}"
+            for route, results in run["results"].items()
+            for result in results
+        ]
+    if run["outcome"] == "unreadable":
+        return [f"{place} cannot be read: {run['error']}"]
+    return [f"{place} {run['outcome']}, {took}: {run['reason']}", *([f"  {run['error']}"] if run["error"] else [])]
+
+
+def _cut(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+
+
+_LINES: dict[str, Callable[[Result], Iterator[str]]] = {
+    "merge": merge_lines,
+    "publish": publish_lines,
+    "verify": verify_lines,
+}
+"""Functions that yield the result lines of calls without a job."""

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from itertools import chain
-from typing import NamedTuple
 
 from ledgerbeam._base.redaction import command_without_secrets
 from ledgerbeam._base.version import __version__
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls import MODULES as CALL_MODULES
 from ledgerbeam.pipelines.calls.call import spec_of
-from ledgerbeam.pipelines.cli.arguments import Parser, add_base_options, add_call, must_be_given, required_of, set_usage
-
-
-class Command(NamedTuple):
-    """A command. Its module imports its dependencies when it runs, so that help is fast.
-
-    Attributes:
-        summary: Summary, as help shows it.
-        add_arguments: Adds the options; the default `only_prints` is true of a command that only prints.
-        run: Runs the command, with the words after ``--``; returns the exit status.
-    """
-
-    summary: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, list[str]], int]
-
+from ledgerbeam.pipelines.cli.arguments import (
+    Command,
+    Parser,
+    add_base_options,
+    add_call,
+    must_be_given,
+    required_of,
+    set_usage,
+)
 
 _GROUPS = {
     "jobs (run again, they do only the missing tasks)": (
@@ -57,14 +48,17 @@ _GROUPS = {
     "shells": ("completion",),
 }
 
-_MODULES = {"launch": "launch.actions", "ledger": "ledger.actions"}
-"""Modules of commands that are neither calls nor named after their modules."""
-
 _FULL_NAMES = {"verify": "index verify"}
 """Names of two words that help shows for commands."""
 
 _TWO_WORDS = {("index", "verify"): "verify"}
 """Commands by their two words. The second word is not read as a source, because its name has no format."""
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+_FILES = frozenset({"FILE", "PATTERN", "PREFIX", "SOURCE"})
+_FOLDERS = frozenset({"LEDGER", "URL"})
+"""Metavars of values that a shell completes with names of files, or of folders."""
 
 _WIDTH = 54
 _INDENT = 2
@@ -188,16 +182,42 @@ def _command(name: str) -> Command:
     if name in CALL_MODULES:
         spec = spec_of(name)
         return Command(spec.summary, partial(add_call, spec=spec), partial(_run_call, name))
-    if name in ("plan", "run"):
-        flow = import_module(f"{__package__}.flow")
-        if name == "plan":
-            return Command(flow.PLAN.summary, flow.add_plan, flow.plan)
-        return Command(flow.RUN.summary, flow.add_run, flow.run)
-    module = import_module(f"{__package__}.{_MODULES.get(name, name)}")
-    return Command(module.SUMMARY, module.add_arguments, module.run)
+    if name == "completion":
+        return Command("print the completion script of a shell", _add_completion, _print_completion)
+    module = import_module(f"{__package__}.{name if name in ('launch', 'ledger') else 'commands'}")
+    found: Command = module.COMMANDS[name]
+    return found
 
 
 def _run_call(name: str, args: argparse.Namespace, beam_args: list[str]) -> int:
     from ledgerbeam.pipelines.cli.call import run_call
 
     return run_call(name, args, beam_args)
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(only_prints=True)
+    parser.add_argument("shell", metavar="|".join(SHELLS), choices=SHELLS, help="shell of the script")
+    parser.epilog = 'for example, in ~/.bashrc: eval "$(ledgerbeam completion bash)"'
+
+
+def _print_completion(args: argparse.Namespace, _: list[str]) -> int:
+    import shtab
+
+    parser = build_parser()
+    _complete_names(parser)
+    print(shtab.complete(parser, args.shell))
+    return 0
+
+
+def _complete_names(parser: argparse.ArgumentParser) -> None:
+    import shtab
+
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public list of them; shtab reads this one
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for inner in action.choices.values():
+                _complete_names(inner)
+        elif action.metavar in _FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif action.metavar in _FOLDERS:
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]

@@ -9,11 +9,12 @@ from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 from ledgerbeam._base.lazy import np
-from ledgerbeam.errors import LedgerbeamError, LedgerError, SourceNotFoundError
+from ledgerbeam.errors import LedgerbeamError, LedgerError, SourceNotFoundError, UsageError
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.datasets.megatron import Layout, merge_megatron, write_megatron
 from ledgerbeam.io.datasets.megatron.index import BLOCK, MegatronIndex
+from ledgerbeam.io.datasets.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.datasets.megatron.tokenizer import SpecialTokens
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.concurrency import ask_each
@@ -33,8 +34,6 @@ from ledgerbeam.pipelines.outputs.notes import OutputStamp, checksum_at, content
 from ledgerbeam.pipelines.outputs.recorded import forget_lost, remove_below
 from ledgerbeam.user_code.functions import changed_parts
 from ledgerbeam.user_code.loading import Reference
-
-PARTS_SUFFIX = ".parts"  # the folder of the parts is PREFIX.parts
 
 _DATA, _INDEX = ".bin", ".idx"
 
@@ -144,6 +143,28 @@ class MergedParts(DatasetParts):
     """The datasets into which the shards of a job, the parts, are merged. A `Product`."""
 
     name: ClassVar[str] = "datasets"
+
+    @classmethod
+    def of_options(cls, output: str, dtype: str, suffixes: tuple[str, ...], *, drop: bool) -> MergedParts:
+        """Return the datasets that the options ``--output`` and ``--dtype`` name.
+
+        Raises:
+            UsageError: Megatron has no such dtype, or the output is a folder.
+        """
+        name = dtype_name(dtype)
+        if output.endswith("/"):
+            raise UsageError(f"--output {output}: expected the prefix of two files, found a folder")
+        return cls(dataset_prefix(output), suffixes, name, drop)
+
+    @staticmethod
+    def noted(store: LedgerStore, options: Options) -> list[NotedDataset]:
+        """Return the datasets of a ledger; see `noted_datasets`."""
+        return noted_datasets(store, options)
+
+    @property
+    def folder(self) -> str:
+        """The folder of the parts."""
+        return f"{self.prefix}.parts"
 
     @property
     def replaces_shards(self) -> bool:
@@ -351,11 +372,17 @@ def noted_datasets(store: LedgerStore, options: Options) -> list[NotedDataset]:
         return []
 
 
-def suffixes_of(store: LedgerStore) -> list[str]:
-    """Return the suffixes of the names of a job's datasets; one empty suffix if the job records none."""
-    job = store.job()
-    found = None if job is None else job.parameters.get("suffixes")
-    return [str(suffix) for suffix in found] if isinstance(found, list) else [""]
+def dtype_name(name: str) -> str:
+    """Return the name of a dtype of Megatron as numpy writes it.
+
+    Raises:
+        UsageError: Megatron has no such dtype.
+    """
+    try:
+        dtype_code(name)
+    except UsageError as error:
+        raise UsageError(f"dtype: {error}") from None
+    return np.dtype(name).name
 
 
 def parts_by_dataset(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from os import PathLike
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, NamedTuple, Self, Unpack, cast
 
 from ledgerbeam._base.names import check_root
 from ledgerbeam._base.redaction import refuse_secrets, register_environment, register_secrets
@@ -17,9 +17,8 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.patterns import Pattern, expand_braces, parse
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.pipelines.calls.call import begin, prepare, public, spec_of
+from ledgerbeam.pipelines.calls.call import begin, interruptible, prepare, public, spec_of
 from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec
-from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.calls.options import FLOW_ARGUMENTS, FlowOptions
 from ledgerbeam.pipelines.calls.values import parse_shares
 from ledgerbeam.pipelines.flows.plan import FlowPlan, forecast
@@ -197,7 +196,7 @@ class Flow:
         folder = f"{self.root}/{step.name}"
         output = f"{folder}/{OUTPUT}/{step.name}" if step.makes_dataset else f"{folder}/{OUTPUT}"
         named = {"output": output, "ledger": f"{folder}/{LEDGER}", **options, **given}
-        call = prepare(spec_of(step.command), args, named)
+        call = cast(PreparedCall, prepare(spec_of(step.command), args, named))
         return PreparedStep(step, replace(call, how=replace(call.how, withdraws=True)), reads)
 
     def _check_places(self, found: Mapping[str, PreparedStep]) -> None:

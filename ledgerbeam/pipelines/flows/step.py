@@ -14,8 +14,7 @@ from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.listing.patterns import canonical_pattern
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.pipelines.calls.call import spec_of
-from ledgerbeam.pipelines.calls.call_spec import REQUIRED
-from ledgerbeam.pipelines.calls.option_types import expected_type, shown_value
+from ledgerbeam.pipelines.calls.call_spec import REQUIRED, expected_type, shown_value
 from ledgerbeam.pipelines.outputs.owner import Existing
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.listing import RecordedOutputs

@@ -126,7 +126,7 @@ def preview_job(
                 preview.removes(row.output.name)
             store = None  # its results no longer count
     known = KnownSources(store)
-    from ledgerbeam.pipelines.preview.speed import measured_speed  # noqa: PLC0415 - few commands need it
+    from ledgerbeam.pipelines.preview.trial import measured_speed  # noqa: PLC0415 - few commands need it
 
     pace = pace_of(store)
     tally = CostTally(CostShape.of_job(decided), pace, None if pace else measured_speed(decided))

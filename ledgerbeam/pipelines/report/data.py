@@ -15,12 +15,18 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, FailureRow, HistoryRow, SourceRow
 from ledgerbeam.pipelines.console.reporter import counting
+from ledgerbeam.pipelines.report.accounts import StatisticRow, statistic_rows
 from ledgerbeam.pipelines.report.failures import grouped_failures
-from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, Work
-from ledgerbeam.pipelines.report.stages import stage_states, stage_statistics
-from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
-from ledgerbeam.pipelines.report.statistics import StatisticRow, statistic_rows
+from ledgerbeam.pipelines.report.state import (
+    JobProgress,
+    LedgerState,
+    job_progress,
+    ledger_state,
+    shown_runs,
+    stage_states,
+    stage_statistics,
+)
 
 STEPS = 60
 SLOWEST = 15

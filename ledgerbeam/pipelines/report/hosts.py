@@ -18,8 +18,8 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.claims import Claims
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow
 from ledgerbeam.ledger.worker.sharing import read_claims
-from ledgerbeam.pipelines.report.progress import RECENT_SECONDS, rates_of, recent_since
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work
+from ledgerbeam.pipelines.report.state import RECENT_SECONDS, rates_of, recent_since
 
 SHOWN_SPANS = 20
 """Maximum number of spans in progress that are listed for a run."""

@@ -18,7 +18,7 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.pipelines.calls.interruptible import interruptible
+from ledgerbeam.pipelines.calls.call import interruptible
 from ledgerbeam.pipelines.report.failures import failure_values, rejected_rows
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Ledger:
 
     def _repr_html_(self) -> str:
         """Return the progress of the job as HTML for notebooks."""
-        from ledgerbeam.pipelines.console.html_table import html_table  # noqa: PLC0415 - see above
+        from ledgerbeam.pipelines.calls.result import html_table  # noqa: PLC0415 - see above
 
         try:
             state = self.status()
@@ -99,8 +99,11 @@ class Ledger:
 
     def status(self) -> dict[str, Any]:
         """Return progress, rates and runs of the job, as ``ledger status --json`` prints them."""
-        from ledgerbeam.pipelines.report.stages import stage_states, state_values  # noqa: PLC0415 - see above
-        from ledgerbeam.pipelines.report.state import ledger_state  # noqa: PLC0415 - the same
+        from ledgerbeam.pipelines.report.state import (  # noqa: PLC0415 - see above
+            ledger_state,
+            stage_states,
+            state_values,
+        )
 
         self._store.refresh()
         return state_values(ledger_state(self._store), stage_states(self._store, self._options))
@@ -108,7 +111,7 @@ class Ledger:
     def hosts(self) -> list[dict[str, Any]]:
         """Return the hosts and the state of their runs, as ``ledger status --by-host --json`` prints them."""
         from ledgerbeam.pipelines.report.hosts import hosts_of  # noqa: PLC0415 - the same
-        from ledgerbeam.pipelines.report.progress import shown_runs  # noqa: PLC0415 - the same
+        from ledgerbeam.pipelines.report.state import shown_runs  # noqa: PLC0415 - the same
 
         self._store.refresh()
         found = hosts_of(self._store, shown_runs(self._store))
@@ -135,7 +138,7 @@ class Ledger:
         """
 
         def ledgers() -> list[LedgerStore]:
-            from ledgerbeam.pipelines.report.stages import every_ledger  # noqa: PLC0415 - the same
+            from ledgerbeam.pipelines.report.state import every_ledger  # noqa: PLC0415 - the same
 
             return every_ledger(self._store, self._options)
 
@@ -168,7 +171,7 @@ class Ledger:
 
     def stats(self) -> dict[str, Any]:
         """Return the statistics that the job's functions recorded with `ledgerbeam.stats`, by name."""
-        from ledgerbeam.pipelines.report.stages import stage_statistics  # noqa: PLC0415 - the same
+        from ledgerbeam.pipelines.report.state import stage_statistics  # noqa: PLC0415 - the same
 
         return {name: merged.value() for name, merged in stage_statistics(self._store, self._options).items()}
 

@@ -20,7 +20,7 @@ from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam._base.version import __version__
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.console.run_progress import count, duration
-from ledgerbeam.pipelines.report.accounts import account_table
+from ledgerbeam.pipelines.report.accounts import account_table, time_table
 from ledgerbeam.pipelines.report.data import ReportData
 from ledgerbeam.pipelines.report.plots import (
     Plot,
@@ -31,7 +31,6 @@ from ledgerbeam.pipelines.report.plots import (
     throughput_plot,
 )
 from ledgerbeam.pipelines.report.state import LedgerState
-from ledgerbeam.pipelines.report.statistics import time_table
 
 LONGEST_TEXT = 400
 """Maximum number of characters of a name or an error message; longer text is cut in the middle."""

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple
 
-from ledgerbeam._base.redaction import plain_value
-from ledgerbeam.ledger import LedgerStore
+from ledgerbeam._base.redaction import plain_value, without_secrets
+from ledgerbeam.errors import LedgerNotFoundError
+from ledgerbeam.ledger import LedgerStore, MergedStatistic, merged_statistics
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.rows import HISTORY_SECONDS
+from ledgerbeam.ledger.opening import open_store, run_folders
 from ledgerbeam.pipelines.console.reporter import count_nulled
-from ledgerbeam.pipelines.preview.costs import Cost, cost_of_rest
+from ledgerbeam.pipelines.exchange.stages import NUMBERED, is_optional, stages_of
+from ledgerbeam.pipelines.preview.costs import MOST_SOURCES, Cost, cost_of_rest
 from ledgerbeam.pipelines.report.accounts import shown_records
-from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
+from ledgerbeam.pipelines.report.run_info import UNSEEN, Work, run_state, work_by_run
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 
 
@@ -115,3 +122,203 @@ def bucket_sizes(store: LedgerStore) -> BucketSizes | None:
     largest, url = max(sizes)
     plain = [size for size, _ in sizes]
     return BucketSizes(len(sizes), sum(plain), int(statistics.median(plain)), largest, url.rpartition("/")[2])
+
+
+RECENT_SECONDS = 60
+"""Window of current rates, and time without progress after which a run is silent, in seconds."""
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """Progress of a job.
+
+    Attributes:
+        running: Whether a run is active, as far as is known.
+        minute: Rates of all runs over the last minute; None if nothing was recorded in it.
+        run: Rates of the last run, up to now or to its end; None if they are not known.
+        time_left: Estimated seconds until every open source is complete, at the rate since the last run started. None
+            if no run is active, during the listing, or before a source is complete.
+    """
+
+    running: bool
+    minute: dict[str, float] | None
+    run: dict[str, float] | None
+    time_left: float | None
+
+
+def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> JobProgress:
+    """Return the progress of a job.
+
+    Args:
+        store: The ledger of the job.
+        status: The result of `LedgerStore.status`.
+        runs: The result of `shown_runs`.
+    """
+    if not runs:
+        return JobProgress(running=False, minute=None, run=None, time_left=None)
+    now, last = time.time(), runs[-1]
+    since = recent_since(now)
+    recent = store.recorded(since)
+    working = [run for run in runs if _is_at_work(run, run is last, recent)]
+    # A row of history covers 10 seconds, so the recent rows may start before the first active run.
+    began = min((run["began"] for run in working), default=now)
+    minute = rates_of(Work.of(recent.values()), now - max(since, min(began, now - 1)))
+    ended = last["ended"] or (now if last in working else None)
+    seconds = max(ended - last["began"], 0.001) if ended else None
+    work = None if last["done"] is None else Work(**last["done"])
+    return JobProgress(
+        running=bool(working),
+        minute=minute if working and recent else None,
+        run=rates_of(work, seconds) if work and seconds else None,
+        time_left=_time_left(store, status, last, now) if working else None,
+    )
+
+
+def _is_at_work(run: Mapping[str, Any], is_last: bool, recorded: Collection[str | None]) -> bool:
+    """Return whether a run is active. An unseen run counts as active if it is the last, or recorded work recently."""
+    return run["state"] == "running" or (run["state"] == UNSEEN and (is_last or run["id"] in recorded))
+
+
+def recent_since(now: float) -> int:
+    """Return the start of the last minute, rounded to a row of history: seconds since 1970 UTC."""
+    return int(now) // HISTORY_SECONDS * HISTORY_SECONDS - RECENT_SECONDS + HISTORY_SECONDS
+
+
+def shown_runs(store: LedgerStore) -> list[dict[str, Any]]:
+    """Return every run with its state and recorded work, without secrets.
+
+    Adds to the result of `LedgerStore.runs`: ``state`` (see `run_state`), ``seconds`` (None unless the run has ended),
+    and ``done``, a `Work` as a mapping. ``done`` is None if an older version, which did not separate runs, recorded it.
+    """
+    runs = store.runs()
+    living = {launcher.run for launcher in run_folders(store).launchers() if launcher.lives} if runs else set()
+    works = work_by_run(runs, store.recorded())
+    return [
+        {
+            **run,
+            "info": {name: _shown(value) for name, value in run["info"].items()},
+            "state": run_state(run, store, living),
+            "seconds": None if run["ended"] is None else run["ended"] - run["began"],
+            "done": None if work is None else work._asdict(),
+        }
+        for run, work in zip(runs, works, strict=True)
+    ]
+
+
+def _shown(value: Any) -> Any:
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def rates_of(work: Work, seconds: float) -> dict[str, float]:
+    """Return the work per second, and the number of seconds."""
+    return {"seconds": round(seconds, 1), **{name: n / seconds for name, n in work._asdict().items()}}
+
+
+def _time_left(store: LedgerStore, status: Mapping[str, Any], run: Mapping[str, Any], now: float) -> float | None:
+    """Return the estimated time left in seconds, from the work of all runs since the start of the last run."""
+    left, seconds = status["sources"]["open"], max(now - run["began"], 0.001)
+    work = Work.of(store.recorded(run["began"]).values())
+    if not run["listing_finished"] or not work.sources:
+        return None
+    if sum(status["sources"].values()) > MOST_SOURCES:
+        return float(left * seconds / work.sources)
+    done_bytes = left_bytes = 0
+    for row in store.sources():
+        if row.state == "open":
+            left_bytes += row.size
+        elif row.completed >= int(run["began"]):
+            done_bytes += row.size
+    return left_bytes * seconds / done_bytes if done_bytes else None
+
+
+def stage_ledgers(
+    store: LedgerStore, storage_options: Mapping[str, Any], *, besides: Collection[str] = ()
+) -> dict[str, LedgerStore]:
+    """Open the ledgers of the earlier stages of a job.
+
+    Args:
+        store: The ledger of the last stage.
+        storage_options: Storage options of the ledgers.
+        besides: Names of stages to skip.
+
+    Returns:
+        The existing ledgers by name, in order; empty for a job of one stage. Optional stages without sources are left
+        out.
+    """
+    job = store.job()
+    found: dict[str, LedgerStore] = {}
+    for stage in () if job is None else stages_of(job):
+        for name in _numbered(stage):
+            with contextlib.suppress(LedgerNotFoundError):
+                if name not in besides:
+                    ledger = open_store(f"{store.url}/{name}", dict(storage_options), create=False, read_only=True)
+                    if not is_optional(stage) or _has_sources(ledger):
+                        found[name] = ledger
+            if name not in found and name not in besides:
+                break
+    return found
+
+
+def _numbered(stage: str) -> Iterator[str]:
+    """Yield the names of a stage. A numbered stage yields numbered names without end."""
+    if not stage.endswith(NUMBERED):
+        yield stage
+        return
+    yield from (f"{stage.removesuffix(NUMBERED)}-{number}" for number in count(1))
+
+
+def _has_sources(store: LedgerStore) -> bool:
+    gone = store.gone_ids()
+    return any(one not in gone for page in store.source_ids() for one in page)
+
+
+def every_ledger(store: LedgerStore, storage_options: Mapping[str, Any]) -> list[LedgerStore]:
+    """Return the ledgers of all stages of a job, in order, the last stage last; see `stage_ledgers`."""
+    return [*stage_ledgers(store, storage_options).values(), store]
+
+
+def stages_line(stages: Mapping[str, LedgerStore]) -> str:
+    """Return the done tasks of each stage, in order: ``scatter 12 of 12 tasks, pairs 3 of 8``."""
+    found = [f"{name} {stage_tasks(store)}" for name, store in stages.items()]
+    return ", ".join([f"{found[0]} tasks", *found[1:]])
+
+
+def stage_tasks(store: LedgerStore) -> str:
+    """Return the done tasks of a stage: ``3 of 8``, or ``3`` if the total is not known.
+
+    The number of tasks of incomplete sources is estimated from the sizes of the sources.
+    """
+    status, job = store.status(), store.job()
+    done = status["tasks"]["done"]
+    if status["complete"]:
+        return f"{done:,} of {done:,}"
+    parameters: Mapping[str, Any] = {} if job is None else job.parameters
+    size = parameters.get("task_bytes") or parameters.get("shard_bytes")
+    if not isinstance(size, int) or not 0 < sum(status["sources"].values()) <= MOST_SOURCES:
+        return f"{done:,}"
+    left = sum(
+        max(1, -(-row.size // size) - row.totals.tasks) for row in store.sources() if row.state in ("open", "failed")
+    )
+    return f"{done:,} of {done + left:,}"
+
+
+def stage_states(store: LedgerStore, storage_options: Mapping[str, Any]) -> dict[str, LedgerState]:
+    """Return the state of each earlier stage of a job; see `stage_ledgers`."""
+    return {name: ledger_state(stage) for name, stage in stage_ledgers(store, storage_options).items()}
+
+
+def stage_statistics(
+    store: LedgerStore, storage_options: Mapping[str, Any], name: str | None = None
+) -> dict[str, MergedStatistic]:
+    """Return the statistics of the functions of all stages, by name; see `merged_statistics`."""
+    ledgers = every_ledger(store, storage_options)
+    return {each: merged for ledger in ledgers for each, merged in merged_statistics(ledger, name).items()}
+
+
+def state_values(state: LedgerState, stages: Mapping[str, LedgerState]) -> dict[str, Any]:
+    """Return the state of a job as a JSON object. A job is complete when all its stages are complete."""
+    values = state.values()
+    if not stages:
+        return values
+    complete = values["complete"] and all(stage.found["complete"] for stage in stages.values())
+    return {**values, "complete": complete, "stages": {name: stage.values() for name, stage in stages.items()}}

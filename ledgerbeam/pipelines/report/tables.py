@@ -13,7 +13,7 @@ from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import PARTS
 from ledgerbeam.pipelines.report.accounts import shown_records
-from ledgerbeam.pipelines.report.progress import shown_runs
+from ledgerbeam.pipelines.report.state import shown_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,7 @@ from ledgerbeam.pipelines.jobs.retry import partial_run, require_failed, sources
 from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
 from ledgerbeam.pipelines.outputs.recorded import forget_lost, remove_gone
 from ledgerbeam.pipelines.report.accounts import shown_records
-from ledgerbeam.pipelines.report.stages import every_ledger, stage_ledgers, stage_tasks, stages_line
+from ledgerbeam.pipelines.report.state import every_ledger, stage_ledgers, stage_tasks, stages_line
 from ledgerbeam.pipelines.runners.ending import Ending, done_json
 from ledgerbeam.pipelines.runners.run import (
     RunOptions,

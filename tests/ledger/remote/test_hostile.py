@@ -17,7 +17,7 @@ from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.worker.writer import LedgerWriter
 from ledgerbeam.pipelines.report.data import report_data
-from ledgerbeam.pipelines.report.progress import job_progress, shown_runs
+from ledgerbeam.pipelines.report.state import job_progress, shown_runs
 from tests.conftest import S3Server
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import JOB

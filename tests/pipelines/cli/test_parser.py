@@ -12,8 +12,7 @@ import pytest
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.registry import GROUP
 from ledgerbeam.pipelines.calls.values import FORMATS_GROUP
-from ledgerbeam.pipelines.cli.completion import SHELLS
-from ledgerbeam.pipelines.cli.parser import build_parser, synopsis
+from ledgerbeam.pipelines.cli.parser import SHELLS, build_parser, synopsis
 from tests.cases import each
 from tests.pages import ROOT, blocks
 from tests.pipelines.conftest import JOBS, Workspace

@@ -8,7 +8,7 @@ import pytest
 
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.cli.summary import summary_lines
+from ledgerbeam.pipelines.cli.call import summary_lines
 
 
 def stage(done: int, *, complete: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ledgerbeam
 from ledgerbeam._base.beam_import import BeamParts
@@ -103,7 +103,7 @@ def prepared(call: Callable[..., Any], **options: Any) -> PreparedCall:
         args, options, call = (*call.args, *args), {**call.keywords, **options}, call.func
     spec = spec_of(call.__name__)
     bound = spec.signature.bind(*args, **options).arguments
-    return prepare(spec, tuple(bound.pop(one.name, ()) for one in spec.arguments), bound)
+    return cast(PreparedCall, prepare(spec, tuple(bound.pop(one.name, ()) for one in spec.arguments), bound))
 
 
 def call_here(call: Callable[..., ledgerbeam.Result]) -> ledgerbeam.Result:

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.calls.near_values import near_choice
 from ledgerbeam.transforms.dedup import near
 from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.dedup.near import SignRecords
@@ -227,8 +225,3 @@ def test_what_cannot_be_compared_is_refused(earlier: Workspace, again: Workspace
     itself = (*LATER[:-2], "--output", "itself", "--ledger", "L5")
     assert again.run(*itself).status == 0
     assert "give that of an earlier one" in again.run(*itself, "--against", "L5", "--on-job-change", "restart").err
-
-
-def test_options_that_mean_nothing_together_are_refused() -> None:
-    with pytest.raises(UsageError, match="--against /L: it is given twice"):
-        near_choice(None, None, None, verify=False, against=["/L", "/L"])

@@ -22,7 +22,7 @@ from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.task import pack_sources
-from ledgerbeam.pipelines.calls.near_values import bands_for
+from ledgerbeam.pipelines.calls.dedup import bands_for
 from ledgerbeam.pipelines.dedup.pairs import NearChoice
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 
 from ledgerbeam.errors import FunctionError, UsageError
 from ledgerbeam.pipelines.calls.call import Values, read_values, spec_of
-from ledgerbeam.pipelines.calls.dedup import dedup_key, require_marks
-from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice, output_values
-from ledgerbeam.pipelines.calls.exchanges import joined_fields
+from ledgerbeam.pipelines.calls.dedup import dedup
+from ledgerbeam.pipelines.calls.exchanges import join
+from ledgerbeam.pipelines.calls.job_values import gather_values, key_choice, output_values
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
 from ledgerbeam.pipelines.jobs.shard_job import OutputCompression
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from tests.cases import each
+from tests.pipelines.exchanges.in_process import prepared
 
 
 def key_of(record: Any) -> Any:
@@ -85,6 +87,14 @@ def test_a_key_is_of_fields_or_of_a_function() -> None:
         key_choice(f"{__name__}:nothing", "hash")
 
 
+JOIN = {"by": "id", "to": "jsonl", "output": "/out"}
+
+
+def joined(how: str, suffix: str | None, under: str | None) -> Any:
+    job: Any = prepared(partial(join, "a.jsonl", "b.jsonl"), how=how, suffix=suffix, as_=under, **JOIN).job
+    return job.suffix, job.under
+
+
 @each(
     ("how", "suffix", "under", "said"),
     [
@@ -93,56 +103,52 @@ def test_a_key_is_of_fields_or_of_a_function() -> None:
         ("left", "_r", "right", "--as gives all of the right side one field, and --suffix its fields other names"),
         ("left", "", None, "expected a text behind --suffix and --as, found none"),
         ("inner", None, "", "expected a text behind --suffix and --as, found none"),
+        ("semi", None, None, ""),
+        ("left", "_r", None, ""),
+        ("inner", None, "right", ""),
     ],
 )
-def test_names_of_joined_fields_that_mean_nothing_are_refused(
-    how: str, suffix: str | None, under: str | None, said: str
-) -> None:
+def test_names_of_joined_fields(how: str, suffix: str | None, under: str | None, said: str) -> None:
+    if not said:
+        assert joined(how, suffix, under) == (suffix, under)
+        return
     with pytest.raises(UsageError, match=said):
-        joined_fields(how, suffix, under)
+        joined(how, suffix, under)
+
+
+def deduplicated(**options: Any) -> Any:
+    return prepared(partial(dedup, "a.jsonl"), **{"to": "jsonl", "output": "/out", **options}).job
 
 
 @each(
-    ("how", "suffix", "under"),
-    [("semi", None, None), ("anti", None, None), ("left", "_r", None), ("inner", None, "right"), ("left", None, None)],
-)
-def test_names_of_joined_fields_are_as_given(how: str, suffix: str | None, under: str | None) -> None:
-    assert joined_fields(how, suffix, under) == {"suffix": suffix, "under": under}
-
-
-@pytest.mark.parametrize(
-    ("by", "content", "near", "expected"),
+    ("options", "expected"),
     [
-        ("k", False, None, KeyChoice("digest", ("k",))),
-        (None, True, None, KeyChoice("content")),
-        (None, False, "text", KeyChoice("digest", ("text",))),
+        ({"by": "k"}, KeyChoice("digest", ("k",))),
+        ({"content": True}, KeyChoice("content")),
+        ({"near": "text"}, KeyChoice("digest", ("text",))),
     ],
 )
 def test_duplicates_have_a_key_or_their_content_or_a_text_in_common(
-    by: str | None, content: bool, near: str | None, expected: KeyChoice
+    options: dict[str, Any], expected: KeyChoice
 ) -> None:
-    assert dedup_key(by, content=content, near=near) == expected
+    assert deduplicated(**options).key == expected
 
 
 @each(
-    ("by", "content", "near", "said"),
+    ("options", "said"),
     [
-        (None, False, None, "one of the three"),
-        ("k", True, None, "one of the three"),
-        ("k", False, "text", "one of the three"),
-        ("k", True, "text", "one of the three"),
-        (None, False, "a,b", "near: expected one field or function that gives a text, found 'a,b'"),
+        ({}, "one of the three"),
+        ({"by": "k", "content": True}, "one of the three"),
+        ({"by": "k", "near": "text"}, "one of the three"),
+        ({"near": "a,b"}, "near: expected one field or function that gives a text, found 'a,b'"),
+        ({"by": "k", "ngram": 5}, "give --near FIELD"),
+        ({"near": "text", "against": ["/L", "/L"]}, "--against /L: it is given twice"),
+        ({"near": "text", "verify": True}, "give --threshold SHARE"),
+        ({"near": "text", "threshold": 0.8, "minhash": "14x8"}, "leave one of them out, or give --verify"),
+        ({"by": "k", "mark": True, "to": "tar"}, "--mark writes plain lines: .* found --to tar"),
+        ({"by": "k", "mark": True, "compress": "zstd"}, "--mark writes plain lines: .* found --to jsonl"),
     ],
 )
-def test_what_duplicates_have_in_common_is_one_thing(
-    by: str | None, content: bool, near: str | None, said: str
-) -> None:
+def test_options_of_dedup_that_mean_nothing_together(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        dedup_key(by, content=content, near=near)
-
-
-def test_a_list_of_duplicates_is_plain_lines() -> None:
-    assert require_marks("jsonl", written()) == "jsonl"
-    for to, options in (("tar", {}), ("jsonl", {"compress": "zstd"})):
-        with pytest.raises(UsageError, match=f"--mark writes plain lines: .* found --to {to}"):
-            require_marks(to, written(to, **options))
+        deduplicated(**options)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.pipelines.console import python_console
-from ledgerbeam.pipelines.console.python_console import PythonConsole
+from ledgerbeam.pipelines.console import run_console
+from ledgerbeam.pipelines.console.run_console import PythonConsole
 from ledgerbeam.pipelines.console.run_progress import RunProgress
 from tests.pipelines.python.conftest import Programs
 
@@ -89,7 +89,7 @@ def test_elsewhere_nothing_is_shown_but_all_is_logged(
 def test_lines_on_standard_error_when_progress_is_asked_for(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(python_console, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(run_console, "LINE_SECONDS", 0.0)
     monkeypatch.setattr(logging.getLogger("ledgerbeam"), "propagate", False)
     tell(PythonConsole(True))
     out, err = capfd.readouterr()

@@ -18,7 +18,7 @@ import ledgerbeam
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls import MODULES
 from ledgerbeam.pipelines.calls.call import spec_of
-from ledgerbeam.pipelines.calls.option_types import expected_type
+from ledgerbeam.pipelines.calls.call_spec import expected_type
 from ledgerbeam.pipelines.calls.result import JobInterrupt, ListedRows
 from ledgerbeam.pipelines.cli.parser import build_parser
 from tests.cases import each

@@ -56,6 +56,17 @@ class SharFormat:
 
     fields: tuple[tuple[str, str], ...] = ()
 
+    @staticmethod
+    def parse_fields(option: str | Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+        """Return the fields that an option names: ``NAME=EXTENSION,...``, or a mapping; empty for None.
+
+        Raises:
+            UsageError: The option is invalid.
+        """
+        if isinstance(option, Mapping):
+            option = ",".join(f"{name}={extension}" for name, extension in option.items())
+        return tuple(parse_fields(option or "").items())
+
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of a job that shape its outputs."""
         return {"fields": ",".join("=".join(field) for field in self.fields), "cuts": VERSION}

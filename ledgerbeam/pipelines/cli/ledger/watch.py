@@ -23,12 +23,11 @@ from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.claims import Claims
 from ledgerbeam.ledger.worker.sharing import read_claims
-from ledgerbeam.pipelines.cli.ledger.hosts import HEADS, host_rows
+from ledgerbeam.pipelines.cli.ledger.status import HEADS, host_rows
 from ledgerbeam.pipelines.console.reporter import json_bytes, plain_console, print_facts, print_table, timestamp
 from ledgerbeam.pipelines.console.run_progress import count, duration
 from ledgerbeam.pipelines.report.hosts import Host, Sightings, hosts_of
-from ledgerbeam.pipelines.report.stages import stage_ledgers, state_values
-from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
+from ledgerbeam.pipelines.report.state import LedgerState, ledger_state, stage_ledgers, state_values
 
 CLAIM_SECONDS = 10.0
 """Seconds between two reads of claims: the interval of launchers, and longer for more than `CROWD` launchers."""

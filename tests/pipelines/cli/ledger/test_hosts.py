@@ -14,7 +14,7 @@ from ledgerbeam.ledger.model.claims import Claims, Span, encode_claims
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.pipelines.report.hosts import HostRun, Sightings, hosts_of
-from ledgerbeam.pipelines.report.progress import job_progress, shown_runs
+from ledgerbeam.pipelines.report.state import job_progress, shown_runs
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import JOB, failure_of
 from tests.ledger.remote.test_store import Hosts

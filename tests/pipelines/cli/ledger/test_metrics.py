@@ -8,8 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ledgerbeam.pipelines.report.hosts import Host, HostRun
 from ledgerbeam.pipelines.report.metrics import exposition, job_metrics
-from ledgerbeam.pipelines.report.progress import JobProgress
-from ledgerbeam.pipelines.report.state import LedgerState
+from ledgerbeam.pipelines.report.state import JobProgress, LedgerState
 from tests.pipelines.conftest import Workspace
 
 

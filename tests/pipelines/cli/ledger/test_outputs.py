@@ -21,7 +21,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.pipelines.cli.ledger import export
+from ledgerbeam.pipelines.cli.ledger import write as export
 from ledgerbeam.pipelines.report import tables
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace

@@ -14,8 +14,8 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store, run_folders
 from ledgerbeam.pipelines.jobs.one_stage import IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
 from ledgerbeam.pipelines.report.run_info import run_info
+from ledgerbeam.pipelines.report.state import JobProgress, job_progress, shown_runs
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import SLOW, tasks_done, wait_for, write_sources
 

@@ -15,10 +15,10 @@ from ledgerbeam.ledger import Job, LedgerStore, Output, OutputShard, Source
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.pipelines.datasets.megatron import NotedDataset
+from ledgerbeam.pipelines.datasets.megatron import MergedParts, NotedDataset
 from ledgerbeam.pipelines.outputs.published import PublishedFile
 
-verify = importlib.import_module("ledgerbeam.pipelines.cli.ledger.verify")
+verify = importlib.import_module("ledgerbeam.pipelines.cli.ledger.checks")
 
 SECRET = "memory://me:hunter2@host/verify"
 HIDDEN = "memory://me:***@host/verify"
@@ -34,7 +34,7 @@ class Place:
         self.metadata: list[PublishedFile] = []
         self.datasets: list[NotedDataset] = []
         monkeypatch.setattr(verify, "published_files", lambda store, options: self.metadata)
-        monkeypatch.setattr(verify, "noted_datasets", lambda store, options: self.datasets)
+        monkeypatch.setattr(MergedParts, "noted", staticmethod(lambda store, options: self.datasets))
         self.record("/in/a*.jsonl", "a", "b", "c")
 
     def record(self, url: str, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""Checks of the command that many hosts run. An error here is better than the same error from every host."""
+"""``ledgerbeam launch ...``: print a script or manifest that starts a command on many hosts, which share its ledger."""
 
 from __future__ import annotations
 
@@ -7,8 +7,28 @@ from collections.abc import Sequence
 
 from ledgerbeam._base.redaction import command_without_secrets, without_secrets
 from ledgerbeam.errors import UsageError
+from ledgerbeam.pipelines.cli.arguments import Command, Parser, add_base_options, set_usage
+from ledgerbeam.pipelines.cli.launchers import LAUNCHERS, PROGRAM
 
-_PROGRAM = "ledgerbeam"
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(only_prints=True)
+    ways = parser.add_subparsers(dest="way", metavar="WAY", required=True, parser_class=Parser)
+    for name, way in LAUNCHERS.items():
+        text = f"{way.text[0].upper()}{way.text[1:]}."
+        added = ways.add_parser(name, help=way.text, description=text, allow_abbrev=False)
+        add_base_options(added)
+        way.add_arguments(added)
+        added.epilog = "The command follows '--', for example: -- ledgerbeam map ... --ledger s3://bucket/progress"
+        set_usage(added)
+        added.usage = f"{added.usage} -- COMMAND"
+    parser.set_defaults(behind_dashes="command")
+
+
+def _run(args: argparse.Namespace, words: list[str]) -> int:
+    check_command(words)
+    print(LAUNCHERS[args.way].script(args, words), end="")
+    return 0
 
 
 def check_command(words: Sequence[str]) -> None:
@@ -23,37 +43,8 @@ def check_command(words: Sequence[str]) -> None:
     if not words:
         raise UsageError("no command: give it after '--', for example -- ledgerbeam map ... --ledger s3://bucket/run")
     _refuse_secrets(words)
-    if words[0] == _PROGRAM:
+    if words[0] == PROGRAM:
         _check_job(words[1:])
-
-
-def with_workers(words: Sequence[str], cores: int | None) -> list[str]:
-    """Return the command with ``--workers`` set to the cores of its container.
-
-    Without it, the job would start a worker for each core of the whole node.
-
-    Args:
-        words: The command, checked.
-        cores: Number of cores of the container; None for all cores of the node.
-    """
-    cut = words.index("--") if "--" in words else len(words)
-    given = any(word.partition("=")[0] == "--workers" for word in words[:cut])
-    if words[0] != _PROGRAM or cores is None or given:
-        return list(words)
-    return [*words[:cut], "--workers", str(cores), *words[cut:]]
-
-
-def refuse_secret(name: str, value: str) -> None:
-    """Refuse the value of an environment variable that is a secret.
-
-    Raises:
-        argparse.ArgumentTypeError: The name or the value indicates a secret.
-    """
-    words = [f"{name}={value}"]
-    if command_without_secrets(words) != words:
-        raise argparse.ArgumentTypeError(
-            f"{name}: its value would be printed; use a Secret of the cluster: --secret-env {name}=SECRET:KEY"
-        )
 
 
 def _refuse_secrets(words: Sequence[str]) -> None:
@@ -80,3 +71,6 @@ def _check_job(words: Sequence[str]) -> None:
             f"--ledger: expected the URL of an object store, by which hosts share the job, found {ledger or 'none'}; "
             "use a URL such as s3://bucket/progress"
         )
+
+
+COMMANDS = {"launch": Command("print a script to start a job on many hosts", _add_arguments, _run)}

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shlex
+import sys
+import tempfile
 from collections.abc import Iterator
 from glob import escape
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ledgerbeam._base.extensions import load_extension
 from ledgerbeam._base.redaction import without_secrets
+from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTaskError, UsageError
 from ledgerbeam.io import Options
 from ledgerbeam.io.storage.concurrency import CONCURRENCY, map_ahead
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.rows import Totals
 from ledgerbeam.pipelines.console.reporter import counting, print_json
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.datasets.megatron import NotedDataset, noted_datasets
+from ledgerbeam.pipelines.jobs.checks import OFF, parse_audit
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.notes import content_problem, size_problem
 from ledgerbeam.pipelines.outputs.published import PublishedFile, published_files
+from ledgerbeam.pipelines.runners.audit import RunAudit
+from ledgerbeam.pipelines.runners.job_files import kept_job, take_import_path
 
 WAITING = 4
 """Number of queued checks per thread."""
@@ -77,7 +86,8 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
 
     for _ in store.task_counts():  # reading checks that the ledger's sums equal the sums over its tasks
         pass
-    datasets, metadata = noted_datasets(store, options), published_files(store, options)
+    datasets = load_extension("ledgerbeam.products", "megatron").noted(store, options)
+    metadata = published_files(store, options)
     there = set(ObjectFolder(str(root), options).names("")) if datasets else None
     checks = chain(
         _of_outputs(store, args.url, str(root or ""), there),
@@ -118,7 +128,7 @@ def _of_outputs(store: LedgerStore, ledger: str, root: str, there: set[str] | No
             yield _Check(url, output.size, output.checksum, remedy, source)
 
 
-def _of_datasets(datasets: list[NotedDataset], options: Options, *, sizes_only: bool) -> Iterator[_Check]:
+def _of_datasets(datasets: list[Any], options: Options, *, sizes_only: bool) -> Iterator[_Check]:
     """Yield the checks of the indexes of datasets, and of the span of each merged part."""
     for dataset in datasets:
         index, data = f"{dataset.prefix}.idx", f"{dataset.prefix}.bin"
@@ -135,3 +145,59 @@ def _of_metadata(files: list[PublishedFile]) -> Iterator[_Check]:
     for file in files:
         remedy = f"to write this metadata again, run its job again with --to {file.form}"
         yield _Check(file.url, file.size, file.checksum, remedy)
+
+
+def audit(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Audit the job of a ledger. Returns 0, or 1 if results differ.
+
+    Raises:
+        JobMismatchError: The function has changed since the job ran.
+        LedgerError: The ledger has no job that can be audited.
+    """
+    share = None if args.share == OFF else parse_audit(args.share)
+    if share is None:
+        raise UsageError(f"--share {args.share}: expected a share of the tasks such as 1% or 0.01, up to 100%")
+    spec = _spec(store, args)
+    spec = dataclasses.replace(spec, run=store.runs()[-1]["id"])
+    with tempfile.TemporaryDirectory(prefix="ledgerbeam-") as folder:
+        run = RunAudit(spec, store, share, folder=folder, before=Totals(), warn=_warn, is_separate=True)
+        try:
+            run.settle_listed()
+        except NonDeterministicTaskError:
+            if not args.json:
+                raise
+        finally:
+            run.end()
+    found = run.found
+    if not found.tasks:
+        raise LedgerError(
+            f"ledger {store.url}: no task can be audited: no task is finished, or the sources have changed; run the "
+            "job again"
+        )
+    if args.json:
+        print_json({"audit": {"tasks": found.tasks, "differ": found.differ}, "found": found.found})
+    else:
+        print(f"audited {count(found.tasks, 'task')}, {found.differ:,} differ")
+    return 1 if found.differ else 0
+
+
+def _spec(store: LedgerStore, args: argparse.Namespace) -> JobSpec:
+    spec = kept_job(store.url, args.storage_options)
+    take_import_path(spec.import_path)
+    job = store.job()
+    if job is None or spec.identity().fingerprint != job.fingerprint or not store.runs():
+        raise LedgerError(
+            f"ledger {store.url}: its last run has not ended, so the job is not known; run the job's command again, "
+            "then audit it"
+        )
+    changed = spec.changed_code()
+    if changed:
+        raise JobMismatchError(
+            f"ledger {store.url}: {', '.join(changed)} changed since the job ran, so the results cannot be compared; "
+            "audit with the code of the run"
+        )
+    return spec
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr)

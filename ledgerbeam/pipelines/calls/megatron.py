@@ -1,17 +1,20 @@
-"""``tokenize``: make a Megatron dataset of the texts in records."""
+"""``tokenize`` and ``merge``: make Megatron datasets of texts, or of other datasets."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal, Required, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, Unpack
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.calls.call import Values, public, run_call
-from ledgerbeam.pipelines.calls.call_spec import CallSpec, Option
+from ledgerbeam.pipelines.calls.call import Runnable, Values, begin, public, run_call
+from ledgerbeam.pipelines.calls.call_spec import Argument, CallSpec, Option
 from ledgerbeam.pipelines.calls.options import (
     FUNCTION_ERROR,
+    OUTPUT,
     PATTERNS,
     AnyJobOptions,
     BaseOptions,
+    ConsoleOptions,
     FolderOptions,
     LimitOptions,
     PartsOptions,
@@ -19,12 +22,12 @@ from ledgerbeam.pipelines.calls.options import (
     Places,
     RecordOptions,
     RejectOptions,
+    StoreOptions,
 )
-from ledgerbeam.pipelines.calls.values import texts
+from ledgerbeam.pipelines.calls.values import path, paths, texts
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
-    from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 
 TOKENS = "texts and tokens"
 """Heading in the help of the command."""
@@ -95,11 +98,11 @@ TOKENIZE = CallSpec(
 )
 
 
-def _build(values: Values) -> "PreparedCall":
+def _build_tokenize(values: Values) -> Runnable:
     from ledgerbeam.io.datasets.megatron.tokenizer import BYTES, read_tokenizer
     from ledgerbeam.io.storage.urls import canonical_url
-    from ledgerbeam.pipelines.calls.job_values import dataset, file_sources_of, job_call, run_values_of
-    from ledgerbeam.pipelines.datasets.megatron import TokenizeJob
+    from ledgerbeam.pipelines.calls.job_values import file_sources_of, job_call
+    from ledgerbeam.pipelines.datasets.megatron import MergedParts, TokenizeJob
     from ledgerbeam.pipelines.jobs.checks import audit_text, parse_on_error
     from ledgerbeam.pipelines.jobs.user_function import user_function
 
@@ -115,8 +118,10 @@ def _build(values: Values) -> "PreparedCall":
     split = None if values.split_sentences is None else user_function(values.split_sentences)
     suffixes = _suffixes(keys, "sentence" if split else "document")
     dtype = _token_dtype(values.dtype, vocabulary, url)
-    merged, place = dataset(values.output, dtype, suffixes, drop=values.drop_parts)
-    job = TokenizeJob(
+    merged = MergedParts.of_options(path(values.output), dtype, suffixes, drop=values.drop_parts)
+    return job_call(
+        TokenizeJob,
+        values,
         files=replace(files, keys=keys),
         tokenizer=url,
         checksum=checksum or BYTES,
@@ -128,13 +133,11 @@ def _build(values: Values) -> "PreparedCall":
         on_error=values.on_error,
         audit=audit_text(values.audit),
         dataset=merged,
-        output=place,
-        **run_values_of(values),
+        output=merged.folder,
     )
-    return job_call(job, values)
 
 
-@public(TOKENIZE, _build)
+@public(TOKENIZE, _build_tokenize)
 def tokenize(*patterns: Places, **options: Unpack[TokenizeOptions]) -> "Result":
     """Make a Megatron dataset of the texts in records."""
     return run_call(TOKENIZE, (patterns,), options)
@@ -154,7 +157,7 @@ def _token_dtype(name: str | None, vocabulary: int, url: str) -> str:
     import numpy as np
 
     from ledgerbeam.io.datasets.megatron import optimal_dtype
-    from ledgerbeam.pipelines.calls.job_values import dtype_name
+    from ledgerbeam.pipelines.datasets.megatron import dtype_name
 
     if name is None:
         return optimal_dtype(vocabulary).name
@@ -162,3 +165,75 @@ def _token_dtype(name: str | None, vocabulary: int, url: str) -> str:
     if dtype.kind not in "iu" or np.iinfo(dtype).max < vocabulary - 1:
         raise UsageError(f"--dtype {name}: cannot hold the tokens of {url}, from 0 to {vocabulary - 1:,}")
     return dtype.name
+
+
+class MergeOptions(StoreOptions, ConsoleOptions, total=False):
+    """Options of `merge`."""
+
+    output: Required[Annotated[Place, Option(OUTPUT, "prefix of the result", "PREFIX")]]
+
+
+MERGE = CallSpec(
+    "merge",
+    "join Megatron datasets in the order given",
+    MergeOptions,
+    (
+        Argument(
+            "patterns",
+            Places,
+            "PREFIX",
+            "prefixes of datasets, with *, ? and {a,b}; the matches of one are sorted",
+            paths,
+            several=True,
+        ),
+    ),
+    is_job=False,
+    changes={"storage_options": {"group": OUTPUT}},
+)
+
+
+@public(MERGE)
+def merge(*patterns: Places, **options: Unpack[MergeOptions]) -> "Result":
+    """Join Megatron datasets in the order given.
+
+    Returns:
+        The result: the number of datasets in `Result.sources`, of documents in `Result.records`, and the prefix of the
+        new dataset in `Result.output`.
+
+    Raises:
+        LedgerbeamError: A dataset cannot be read, or the result not be written.
+        UsageError: No dataset is given, one has another dtype, or another file has the name of the result.
+    """
+    values, _ = begin(MERGE, (patterns,), options)
+    from ledgerbeam.io.datasets.megatron import merge_megatron
+    from ledgerbeam.io.datasets.megatron.layout import dataset_prefix
+    from ledgerbeam.ledger.model.accounts import RecordCounts
+    from ledgerbeam.pipelines.calls.result import ListedRows, Result
+
+    started = time.monotonic()
+    found = [prefix for pattern in values.patterns for prefix in _matches(pattern, values.storage_options)]
+    layout = merge_megatron(found, values.output, values.storage_options)
+    place = dataset_prefix(values.output)
+    facts = {"dtype": layout.dtype.name, "sequences": layout.sequences, "documents": layout.documents}
+    return Result(
+        "merge",
+        sources=len(found),
+        records=RecordCounts.plain(layout.documents),
+        seconds=time.monotonic() - started,
+        output=place,
+        outputs=ListedRows({"name": f"{place}{suffix}"} for suffix in (".bin", ".idx")),
+        summary={"output": place, "merged": len(found), **facts},
+    )
+
+
+def _matches(pattern: str, options: dict[str, Any]) -> list[str]:
+    """Return the `.bin` that one argument names: those of each alternative of its braces, sorted."""
+    from ledgerbeam.io.datasets.megatron.layout import dataset_prefix
+    from ledgerbeam.io.listing.pages import list_pages
+    from ledgerbeam.io.listing.patterns import expand_braces
+
+    return [
+        url
+        for alternative in expand_braces(dataset_prefix(pattern))
+        for url in sorted(url for page in list_pages([f"{alternative}.bin"], options) for url in page.urls)
+    ]

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import importlib.util
 import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import BinaryIO
 
+from ledgerbeam._base.extras import install_command
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.storage.overwrite import refuse_foreign
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger import compact as compact_store
+from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.pipelines.console.reporter import counting, json_bytes, print_json
 from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.report.data import report_data
 from ledgerbeam.pipelines.report.tables import TABLES, Table, arrow_batches, arrow_schema, blocks
 
 Writer = Callable[[Table, LedgerStore, BinaryIO, Callable[[int, int], None]], int]
@@ -105,3 +112,77 @@ def _looks_of_parquet(table: Table) -> re.Pattern[bytes]:
 
 _LOOKS = {"jsonl": _looks_of_jsonl, "parquet": _looks_of_parquet}
 """Patterns that recognize an earlier export of a table, by format; see `Looks`."""
+
+
+EXTRA = ("jinja2", "vl_convert")
+"""Packages of the extra ``report``."""
+
+_REPORT_LOOKS = re.compile(rb"\Z|<!doctype html>(?s:.*)<footer>Made by ledgerbeam ")
+
+
+def report(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Write the report of a ledger. Returns 0.
+
+    Raises:
+        UsageError: The extra ``report`` is not installed, the output is a folder, or it is an existing file that is not
+            an earlier report.
+    """
+    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"the report needs {' and '.join(missing)}, which is not installed; install it with: "
+            f"{install_command('report')}"
+        )
+    from ledgerbeam.pipelines.report.page import render_page
+
+    refuse_foreign({args.output: _REPORT_LOOKS}, args.storage_options, kind="an earlier report")
+    page = render_page(report_data(store, args.storage_options))
+    publish_bytes(args.output, page, args.storage_options)
+    where = without_secrets(canonical_url(args.output))
+    if args.json:
+        print_json({"output": where, "bytes": len(page)})
+    else:
+        print(f"report: {where} ({len(page):,} bytes)")
+    return 0
+
+
+def forget(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Forget sources, so that the next run processes them again. Returns 0.
+
+    Raises:
+        UsageError: A pattern matches no source.
+    """
+    forgotten: list[str] = []
+    gone = store.gone_ids() if not args.failures_only else set()
+    missed = {row.url for row in store.sources() if row.source_id in gone} if gone else set()
+    for pattern in args.patterns:
+        found = store.forget(pattern, failures_only=args.failures_only)
+        if not found:
+            raise UsageError(f"{pattern}: no source of the ledger matches; its URLs are absolute, and * also matches /")
+        forgotten += found
+    if args.json:
+        print_json({"forgotten": forgotten})
+    else:
+        print(f"{count(len(forgotten), 'source')} forgotten; the next run processes them again")
+        if missing := missed.intersection(forgotten):
+            print(
+                f"{len(missing):,} of them were missing from the last listing; if they are still missing, their "
+                "outputs are kept, and the next run names them"
+            )
+    return 0
+
+
+def compact(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Replace the objects of a remote ledger by one snapshot. Returns 0.
+
+    Raises:
+        UsageError: The ledger is local.
+    """
+    if not isinstance(store, RemoteStore):
+        raise UsageError(f"ledger {args.url}: only remote ledgers can be compacted; a local ledger does not need it")
+    done = compact_store(store)
+    if args.json:
+        print_json(dataclasses.asdict(done))
+    else:
+        print(f"{count(done.replaced, 'object')} replaced by a snapshot of {done.parts:,}, {count(done.bytes, 'byte')}")
+    return 0

@@ -1,0 +1,212 @@
+"""``ledgerbeam ledger failures``: failed tasks by reason, and the commands to retry them."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ledgerbeam._base.redaction import HIDDEN, plain_value, printable, without_secrets
+from ledgerbeam.errors import UsageError
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.rows import FailureRow
+from ledgerbeam.pipelines.console.reporter import print_json, print_json_stream, print_table, timestamp
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.report.accounts import StatisticRow, statistic_rows
+from ledgerbeam.pipelines.report.failures import failure_values, grouped_failures, rejected_rows
+from ledgerbeam.pipelines.report.hosts import hosts_of
+from ledgerbeam.pipelines.report.ledger import output_values
+from ledgerbeam.pipelines.report.metrics import Metric, exposition, job_metrics
+from ledgerbeam.pipelines.report.state import every_ledger, ledger_state, stage_statistics
+
+SHOWN_ROWS = 5
+"""Maximum number of failures printed per reason."""
+
+
+def failures(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Print the failures of a job by stage and reason, largest groups first. Returns 0."""
+    ledgers = every_ledger(store, args.storage_options)
+    groups = [
+        (ledger, grouped_failures(ledger.failures(), store.url, ledger.status()["last_run"])) for ledger in ledgers
+    ]
+    every = [group for _, of_stage in groups for group in of_stage]
+    if args.json:
+        rows = (failure_values(row) for ledger in ledgers for row in ledger.failures())
+        print_json_stream({"groups": every}, "failures", rows)
+        return 0
+    if not every:
+        print("no failures")
+        return 0
+    for ledger, of_stage in groups:
+        _print_groups(ledger, of_stage)
+    print(
+        "\nTo retry all that are not quarantined, run the same command again. After an edit of the function, add "
+        "--on-job-change=accept, in Python on_job_change='accept'."
+    )
+    if any(HIDDEN in (group["retry"] or "") for group in every):
+        print(f"Ledgers keep no secrets: put yours in place of {HIDDEN}.")
+    return 0
+
+
+def _print_groups(store: LedgerStore, groups: Sequence[Mapping[str, Any]]) -> None:
+    first = _first_of_each_reason(store)
+    for group in groups:
+        quarantined = f", {group['quarantined']:,} quarantined" if group["quarantined"] else ""
+        print(
+            f"{count(group['count'], 'task')} of {count(group['sources'], 'source')}: "
+            f"{printable(group['reason'])}{quarantined}"
+        )
+        for row in first[group["reason"]]:
+            print(f"  {_failure_line(row)}")
+        more = group["count"] - len(first[group["reason"]])
+        if more > 0:
+            print(f"  and {more:,} more; --json has all")
+        print(f"  to retry: {group['retry'] or 'run the job again'}")
+
+
+def _first_of_each_reason(store: LedgerStore) -> dict[str, list[FailureRow]]:
+    first: defaultdict[str, list[FailureRow]] = defaultdict(list)
+    for row in store.failures():
+        shown = first[without_secrets(row.reason)]
+        if len(shown) < SHOWN_ROWS:
+            shown.append(row)
+    return first
+
+
+def _failure_line(row: FailureRow) -> str:
+    """Return a failure as a line: its error, with the task unless the error names its source."""
+    error = row.error or row.reason
+    named = error if row.url in error else f"{row.task}: {error}"
+    again = f" (tried {row.attempts:,} times, last at {timestamp(row.last)})" if row.attempts > 1 else ""
+    return printable(without_secrets(named)) + again
+
+
+_SHOWN_ERROR = 300
+"""Maximum number of characters printed of an error."""
+
+
+def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Print the rejected records of a ledger by reason, largest groups first. Returns 0.
+
+    Memory depends on the number of reasons, sources and shown examples, not on the number of records.
+    """
+    numbers: Counter[str] = Counter()
+    sources: defaultdict[str, set[int]] = defaultdict(set)
+    examples: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rejected_rows(store, args.storage_options, reason=args.reason, source=args.source):
+        reason = str(row["reason"])
+        numbers[reason] += 1
+        sources[reason].add(hash(row["source"]))
+        if len(examples[reason]) < args.limit:
+            examples[reason].append(row)
+    reasons = sorted(numbers, key=lambda reason: (-numbers[reason], reason))
+    if args.json:
+        print_json(
+            plain_value(
+                {
+                    "rejected": {reason: numbers[reason] for reason in reasons},
+                    "examples": [row for reason in reasons for row in examples[reason]],
+                }
+            )
+        )
+        return 0
+    if not reasons:
+        print("no rejected records")
+        return 0
+    for reason in reasons:
+        shown = printable(without_secrets(reason))
+        print(f"{count(numbers[reason], 'record')} of {count(len(sources[reason]), 'source')}: {shown}")
+        for row in examples[reason]:
+            print(f"  {_reject_line(row)}")
+        more = numbers[reason] - len(examples[reason])
+        if more > 0:
+            print(f"  and {more:,} more; --limit {numbers[reason]} shows all")
+        print(f"  to do them again: --only-rejected {shlex.quote(shown)}")
+    print(
+        "\nAdd that to the command of the job: only the tasks of these records are done again. After an edit of the "
+        "function, add --on-job-change=accept, too."
+    )
+    return 0
+
+
+def _reject_line(row: Mapping[str, Any]) -> str:
+    """Return a rejected record as a line: its place, then its error without a repeated place."""
+    place = f"{row['source']}: record {row['record']}"
+    if row["bytes"] is not None:  # None for a row of a column file
+        place += ", bytes [{}, {})".format(*row["bytes"])
+    error = " ".join(str(row["error"]).split())
+    error = error.removeprefix(f"{place}: ")
+    at = f" (at {row['at']})" if row["at"] else ""
+    cut = error if len(error) <= _SHOWN_ERROR else f"{error[:_SHOWN_ERROR]} ..."
+    return printable(without_secrets(f"{place}{': ' if cut else ''}{cut}{at}"))
+
+
+def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Print a line for each output, or one JSON object. Memory does not depend on their number. Returns 0."""
+    rows = store.outputs()
+    if args.json:
+        job = store.job()
+        root = job.parameters.get("output") if job else None
+        head = {"complete": store.status()["complete"], "output": root if isinstance(root, str) else None}
+        print_json_stream(head, "outputs", map(output_values, rows))
+        return 0
+    for row in rows:
+        output = row.output
+        print(
+            without_secrets(output.name),
+            output.records,
+            output.size,
+            output.checksum,
+            without_secrets(row.url),
+            *([without_secrets(output.route)] if output.route else []),
+            sep="\t",
+        )
+    return 0
+
+
+def stats(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Print the statistics over all recorded tasks. Returns 0.
+
+    Raises:
+        UsageError: No task has a statistic of the given name.
+    """
+    found = stage_statistics(store, args.storage_options, args.name)
+    if args.name is not None and not found:
+        raise UsageError(f"{store.url}: no recorded task has a statistic {args.name!r}")
+    if args.json:
+        print_json({name: merged.value() for name, merged in found.items()})
+    elif found:
+        rows = [_cells(row) for name, merged in found.items() for row in statistic_rows(name, merged)]
+        print_table(["name", "kind", "tasks", "value", "off by"], rows)
+    else:
+        print("no statistics: no function of a recorded task has called ledgerbeam.stats")
+    return 0
+
+
+def _cells(row: StatisticRow) -> list[str]:
+    return [printable(without_secrets(cell)) for cell in row]
+
+
+def metrics(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Print the metrics of a ledger. Returns 0."""
+    state = ledger_state(store)
+    found = job_metrics(state, hosts_of(store, state.runs))
+    if args.prometheus:
+        job = state.found["job"]
+        labels = {"ledger": without_secrets(store.url), "job": "" if job is None else job["pipeline"]}
+        print(exposition(found, labels), end="")
+    elif args.json:
+        print_json([metric._asdict() for metric in found])
+    else:
+        print_table(["metric", "labels", "value"], [[metric.name, _labels(metric), _value(metric)] for metric in found])
+    return 0
+
+
+def _labels(metric: Metric) -> str:
+    return ", ".join(f"{name}={without_secrets(value)}" for name, value in metric.labels.items() if value)
+
+
+def _value(metric: Metric) -> str:
+    return f"{metric.value:,.2f}".removesuffix(".00")
