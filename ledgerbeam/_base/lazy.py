@@ -46,20 +46,18 @@ def lazy_names(
 
     Args:
         package: Name of the package.
-        modules: Module of each name, relative to the package.
+        modules: For each module, relative to the package, its names, separated by spaces.
         before: Called with a name before its module is imported.
     """
+    places = {name: module for module, names in modules.items() for name in names.split()}
 
     def find(name: str) -> Any:
-        if name not in modules:
+        if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         with Interruptible():
             before(name)
-            found = getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+            found = getattr(importlib.import_module(f"{package}.{places[name]}"), name)
         setattr(sys.modules[package], name, found)
         return found
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
-
-    return find, names
+    return find, lambda: sorted({*vars(sys.modules[package]), *places})

@@ -19,10 +19,8 @@ if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "IndexPack": "reader",
-            "PackArray": "writer",
-            "PackSources": "writer",
-            "collection_key": "layout",
-            "write_index_pack": "writer",
+            "layout": "collection_key",
+            "reader": "IndexPack",
+            "writer": "PackArray PackSources write_index_pack",
         },
     )

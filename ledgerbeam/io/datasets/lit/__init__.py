@@ -38,15 +38,9 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "CODECS": "codecs",
-            "Codec": "codecs",
-            "LitConfig": "index",
-            "LitDataset": "dataset",
-            "LitWriter": "writer",
-            "decode_rle": "codecs",
-            "read_config": "index",
-            "register_codec": "codecs",
-            "write_lit_index": "index",
-            "write_lit_metadata": "index",
+            "codecs": "CODECS Codec decode_rle register_codec",
+            "dataset": "LitDataset",
+            "index": "LitConfig read_config write_lit_index write_lit_metadata",
+            "writer": "LitWriter",
         },
     )

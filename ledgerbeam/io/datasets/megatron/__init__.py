@@ -40,16 +40,9 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Document": "format",
-            "Layout": "layout",
-            "MegatronBuilder": "writer",
-            "MegatronDocuments": "format",
-            "MegatronFormat": "format",
-            "MegatronReader": "reader",
-            "encode_documents": "format",
-            "encode_part": "writer",
-            "merge_megatron": "writer",
-            "optimal_dtype": "layout",
-            "write_megatron": "writer",
+            "format": "Document MegatronDocuments MegatronFormat encode_documents",
+            "layout": "Layout optimal_dtype",
+            "reader": "MegatronReader",
+            "writer": "MegatronBuilder encode_part merge_megatron write_megatron",
         },
     )

@@ -16,5 +16,5 @@ __all__ = ["Frames", "SharFormat", "SharReader", "SharWriter"]
 
 if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name valid
     __getattr__, __dir__ = lazy_names(
-        __name__, {"Frames": "payloads", "SharFormat": "format", "SharReader": "reader", "SharWriter": "writer"}
+        __name__, {"format": "SharFormat", "payloads": "Frames", "reader": "SharReader", "writer": "SharWriter"}
     )

@@ -50,21 +50,10 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "DaliReader": "dali",
-            "EnergonDataset": "energon",
-            "Shard": "writer",
-            "ShardLike": "writer",
-            "ShardReader": "reader",
-            "ShardWriter": "writer",
-            "WidsIndex": "reader",
-            "WidsShard": "reader",
-            "open_energon": "reader",
-            "open_shards": "reader",
-            "open_wids": "reader",
-            "read_energon": "energon",
-            "read_wids_index": "reader",
-            "write_dali_index": "dali",
-            "write_energon": "energon",
-            "write_wids_index": "reader",
+            "dali": "DaliReader write_dali_index",
+            "energon": "EnergonDataset read_energon write_energon",
+            "reader": "ShardReader WidsIndex WidsShard open_energon "
+            "open_shards open_wids read_wids_index write_wids_index",
+            "writer": "Shard ShardLike ShardWriter",
         },
     )
