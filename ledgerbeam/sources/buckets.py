@@ -198,8 +198,7 @@ class OpenedBucket:
         """Do nothing: no file is open."""
 
 
-_MOST_PARTS_BYTES = 1.5
-"""Smallest ratio of the sizes of a bucket and a part at which the bucket is divided."""
+_MOST_PARTS_BYTES = 1.5  # smallest ratio of the sizes of a bucket and a part at which the bucket is divided
 
 
 class GatheredRecords(RecordBlocks):

@@ -55,11 +55,8 @@ from ledgerbeam.sources.listing import index_of
 
 _log = library_logger(__name__)
 
-_LOOKED_AT = 8
-"""Largest number of footers that are read to find the chosen columns."""
-
-_READ_BESIDE = 8 << 20
-"""Largest size of a file that is read completely in parallel with others, in bytes."""
+_LOOKED_AT = 8  # largest number of footers that are read to find the chosen columns
+_READ_BESIDE = 8 << 20  # largest size of a file that is read completely in parallel with others, in bytes
 
 _one_large = threading.Lock()
 

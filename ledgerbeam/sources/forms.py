@@ -37,14 +37,10 @@ if TYPE_CHECKING:
 RecordForm: TypeAlias = Literal["records", "arrow", "placed"]
 """Form of the records of a task: Python objects, a `pyarrow.Table` whose rows are the records, or `PlacedRecords`."""
 
-OnError: TypeAlias = Literal["fail", "reject"]
-"""Action for a record that cannot be decoded or used."""
+OnError: TypeAlias = Literal["fail", "reject"]  # action for a record that cannot be decoded or used
 
-ARROW_ROWS = 65_536
-"""Default for the largest number of rows of an Arrow batch, as in pyarrow."""
-
-ARROW_OUTPUTS = ("jsonl", "parquet", "arrow")
-"""Formats that can be written from Arrow batches."""
+ARROW_ROWS = 65_536  # default for the largest number of rows of an Arrow batch, as in pyarrow
+ARROW_OUTPUTS = ("jsonl", "parquet", "arrow")  # formats that can be written from Arrow batches
 
 
 class Form(Protocol):

@@ -238,8 +238,7 @@ def plan_spans(
     return _spans(cuts, count, task_records)
 
 
-LEAST_ROW = 32
-"""Least size of a row in bytes that is assumed, because even well compressed rows take memory."""
+LEAST_ROW = 32  # least size of a row in bytes that is assumed, because even well compressed rows take memory
 
 
 MOST_EXPANSION = 8

@@ -132,8 +132,7 @@ class SourceListing:
             )
 
 
-_LISTED = 1000
-"""Largest number of files that are listed: an error must not wait for a listing of millions."""
+_LISTED = 1000  # largest number of files that are listed: an error must not wait for a listing of millions
 
 _SHOWN = 3
 

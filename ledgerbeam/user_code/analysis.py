@@ -86,11 +86,8 @@ def _constant(value: Any) -> bytes:
     return f"{type(value).__name__} {value!r}".encode("utf-8", "backslashreplace")
 
 
-EVERY = "*"
-"""Last part of a name that stands for every module of a package, as in ``rules.*``."""
-
-STAR = "**"
-"""Last part of a name that stands for what ``from package import *`` imports."""
+EVERY = "*"  # last part of a name that stands for every module of a package, as in ``rules.*``
+STAR = "**"  # last part of a name that stands for what ``from package import *`` imports
 
 _IMPORTS = ("import_module", "__import__")
 _LISTINGS = ("iter_modules", "walk_packages")

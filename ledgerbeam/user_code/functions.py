@@ -53,8 +53,7 @@ _OF_PYTHON = {
 """Attributes that give the place of a class, or that are derived from its other attributes."""
 
 _OF_WRAPPERS = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"}
-_OF_CACHED_PROPERTIES = {"func", "attrname", "lock"}
-"""Attributes that Python sets on wrappers of functions."""
+_OF_CACHED_PROPERTIES = {"func", "attrname", "lock"}  # attributes that Python sets on wrappers of functions
 
 _OF_SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 

@@ -104,13 +104,11 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-MOST_CHARACTERS = 2000
-"""Largest length of an exception's text; the rest is cut."""
+MOST_CHARACTERS = 2000  # largest length of an exception's text; the rest is cut
 
 _NAME_CHARACTERS = 100
 
-_IMPORT = "<frozen importlib."
-"""Prefix of the file names of Python's import system."""
+_IMPORT = "<frozen importlib."  # prefix of the file names of Python's import system
 
 
 def ignore_interrupt(*_: Any) -> None:

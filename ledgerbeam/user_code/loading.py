@@ -25,8 +25,7 @@ SAFE_PATH = "ledgerbeam"
 processes. It is removed before user code runs, so that processes started by user code do not inherit it."""
 
 
-MAIN = "__main__"
-"""The module of a script, a notebook or a prompt. It is a different module in each process."""
+MAIN = "__main__"  # the module of a script, a notebook or a prompt. It is a different module in each process.
 
 
 @dataclass(frozen=True)

@@ -28,20 +28,15 @@ from ledgerbeam.ledger.model.job import note_text
 from ledgerbeam.user_code.analysis import EVERY, STAR, exported_names, imported_modules
 from ledgerbeam.user_code.loading import MAIN, import_object
 
-MODULES = "module"
-"""Name of the group in a job's parameters with the hashes of modules by name."""
-
-NO_SOURCE = "no source"
-"""Value in place of the hash for a module without a file, such as a built-in one."""
+MODULES = "module"  # name of the group in a job's parameters with the hashes of modules by name
+NO_SOURCE = "no source"  # value in place of the hash for a module without a file, such as a built-in one
 
 _SOURCES = (".py", ".pyw")
 _HASH = re.compile(r"[0-9a-f]{16}")
 _STAMPED = 16
 """Length of the header of a bytecode file: a magic number, flags, time and size of the source, or a hash of it."""
-_UNCHECKED = pack("<I", 1)
-"""Flags of bytecode that Python runs without checking the source."""
-_PACKAGES = {"site-packages", "dist-packages"}
-"""Names of folders of installed packages, also of another Python."""
+_UNCHECKED = pack("<I", 1)  # flags of bytecode that Python runs without checking the source
+_PACKAGES = {"site-packages", "dist-packages"}  # names of folders of installed packages, also of another Python
 
 
 def user_modules(reference: str) -> dict[str, str]:

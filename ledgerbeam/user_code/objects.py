@@ -40,8 +40,7 @@ BATCH_INVARIANT = "batch_invariant"
 """Attribute of a function or a class. False means that its result for a record depends on the other records of the
 batch."""
 
-DEEPEST = 20
-"""Largest number of levels of a value of `--set`. A job with a deeper one could not be read again."""
+DEEPEST = 20  # largest number of levels of a value of `--set`. A job with a deeper one could not be read again.
 
 
 def import_callable(reference: Reference) -> Callable[..., Any]:
@@ -370,8 +369,7 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-READ_BYTES = 8 << 20
-"""Bytes of a file that are held in memory at once."""
+READ_BYTES = 8 << 20  # bytes of a file that are held in memory at once
 
 
 def watched_checksums(urls: Iterable[str], options: Options | None = None) -> dict[str, str]:

@@ -53,15 +53,13 @@ from ledgerbeam.ledger.model.identity import ID_BYTES, name_key
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Leaf, Totals
 from ledgerbeam.ledger.model.values import decode, encode, integer, row, rows, text
 
-STATISTICS_PAGE_BYTES = 16 << 20
-"""Bytes of sketches in memory at a time, when the sketches of all tasks are read."""
+STATISTICS_PAGE_BYTES = 16 << 20  # bytes of sketches in memory at a time, when the sketches of all tasks are read
 
 _HEADER = Struct("<I")
 _LETTERS = dict(zip(PARTS, (b"r", b"k", b"d", b"j", b"w"), strict=True))
 _PARTS = {letter: part for part, letter in _LETTERS.items()}
 
-PartSums = Counter[Part]
-"""Sums of numbers of `RecordCounts`, by the keys of `RecordCounts.parts`."""
+PartSums = Counter[Part]  # sums of numbers of `RecordCounts`, by the keys of `RecordCounts.parts`
 
 
 class TaskAccount(NamedTuple):

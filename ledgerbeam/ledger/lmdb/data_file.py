@@ -153,8 +153,7 @@ def _unlock(descriptor: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _RANGE.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
 
 
-_File = tuple[int, int]
-"""Device and inode."""
+_File = tuple[int, int]  # device and inode
 
 _one_opens = threading.Lock()
 """Held while a data file is opened or closed in this process, so that new descriptors belong to one environment."""

@@ -297,8 +297,7 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
-PAGE_ROWS = 10_000
-"""Number of rows of a page."""
+PAGE_ROWS = 10_000  # number of rows of a page
 
 
 def row_pages(

@@ -28,8 +28,7 @@ _UNREADABLE = (
 )
 """Errors raised by the use of rows that no ledger writes. Most such rows are refused when they are decoded."""
 
-NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Error numbers for missing permission to read or write."""
+NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)  # error numbers for missing permission to read or write
 _ROOM_BYTES = 1 << 20
 
 

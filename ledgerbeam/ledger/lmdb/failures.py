@@ -19,8 +19,7 @@ from ledgerbeam.ledger.model.rows import Failure, FailureRow, Mark, failure_text
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.values import decode, encode, integer, mapping, rows, seconds, text
 
-CLEARED = (FAILED, ATTEMPTS)
-"""Tables that have no row of a finished task."""
+CLEARED = (FAILED, ATTEMPTS)  # tables that have no row of a finished task
 
 KEPT_DEATHS = 64
 """Number of newest deaths of a task that are kept. A task is not started again after `MAX_ATTEMPTS` deaths."""
@@ -36,8 +35,7 @@ class Stamp(NamedTuple):
     at: float
 
 
-NEVER_CLEARED = 2**62
-"""The number of failures that no leaf clears."""
+NEVER_CLEARED = 2**62  # the number of failures that no leaf clears
 
 
 class Death(NamedTuple):

@@ -18,17 +18,13 @@ from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVer
 from ledgerbeam.ledger.lmdb.errors import NO_PERMISSION, translated
 from ledgerbeam.ledger.lmdb.tables import FORMAT, KEY_FORMAT, KEY_ID, META, TABLES, StoredTable, Tables, Transaction
 
-DATA_FILE = "data.mdb"
-"""The file in a ledger's folder that holds the rows."""
-
-LOCK_FILE = "lock.mdb"
-"""The file through which processes share LMDB's locks."""
+DATA_FILE = "data.mdb"  # the file in a ledger's folder that holds the rows
+LOCK_FILE = "lock.mdb"  # the file through which processes share LMDB's locks
 
 INITIAL_MAP_BYTES = 1 << 30
 """Address space of a new environment. The file grows only with its content; the space doubles when it is full."""
 
-TEMPORARY_SUFFIX = ".lbtmp"
-"""Suffix of the name of a data file while it is created."""
+TEMPORARY_SUFFIX = ".lbtmp"  # suffix of the name of a data file while it is created
 
 _FOLDERS = ("run", "work")
 _TEMPORARY = re.compile(rf"\.{re.escape(DATA_FILE)}\.[0-9a-f]{{12}}{re.escape(TEMPORARY_SUFFIX)}")

@@ -25,8 +25,7 @@ from ledgerbeam.ledger.model.rows import Audit, SetUps, WorkTime, read_audit, re
 from ledgerbeam.ledger.model.store import Noted
 from ledgerbeam.ledger.model.values import decode, encode, integer, mapping, rows, seconds, text
 
-MOST_LINES = 60
-"""Largest number of lines of a message about the differences of two jobs."""
+MOST_LINES = 60  # largest number of lines of a message about the differences of two jobs
 
 _ID = re.compile(rb"[0-9a-f]{32}")
 

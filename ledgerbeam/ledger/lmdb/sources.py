@@ -51,11 +51,9 @@ _OF_A_JOB = (
     *(COUNTS, STATISTICS, COUNTED, RETIRED, GONE),
 )
 
-_NOBODY = bytes(ID_BYTES)
-"""The owner of a URL if the content that its index was made from is not known."""
+_NOBODY = bytes(ID_BYTES)  # the owner of a URL if the content that its index was made from is not known
 
-_Keys = Mapping[bytes, list[bytes]]
-"""The keys of the URLs of each source, by the id of the source."""
+_Keys = Mapping[bytes, list[bytes]]  # the keys of the URLs of each source, by the id of the source
 
 
 def encode_source(source: Source, *, replaces: bool, number: int) -> bytes:

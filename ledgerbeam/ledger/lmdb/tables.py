@@ -116,32 +116,21 @@ _KEY_BYTES = {
 _COMPLETED_ROW = Struct("<IIIIII")
 _LARGE_COMPLETED_ROW = Struct("<IQQQQQ")
 
-PENDING_ROW = Struct("<qqqqqq")
-"""Live tasks; then the `store.Totals` of the source's recorded leaves."""
-
-TALLY_ROW = Struct("<qqqqq")
-"""`store.Totals`: of all sources, or of a step of history."""
+PENDING_ROW = Struct("<qqqqqq")  # live tasks; then the `store.Totals` of the source's recorded leaves
+TALLY_ROW = Struct("<qqqqq")  # `store.Totals`: of all sources, or of a step of history
 
 HISTORY_KEY = Struct(">IQ")
 """Number of the step since 1970; then the number of the run that recorded it, 0 if it is not known."""
 
-HISTORY_ROW = Struct("<qqqqqqq")
-"""`store.Totals` of a step; then its completed sources and its failures."""
-
-DURATION_KEY = Struct(">H")
-"""Step of the scale of `accounts`."""
-
-DURATION_ROW = Struct("<q")
-"""Number of tasks."""
-
-COUNTED_ROW = Struct("<q")
-"""A number of records."""
+HISTORY_ROW = Struct("<qqqqqqq")  # `store.Totals` of a step; then its completed sources and its failures
+DURATION_KEY = Struct(">H")  # step of the scale of `accounts`
+DURATION_ROW = Struct("<q")  # number of tasks
+COUNTED_ROW = Struct("<q")  # a number of records
 
 SUPERSEDED_ROW = Struct("<Q")
 """Number with which it was superseded, in a remote ledger; else 0. See `withdrawal.supersede`."""
 
-DELTA = Struct("<q")
-"""The change of the count of a source by an entry."""
+DELTA = Struct("<q")  # the change of the count of a source by an entry
 
 KEY_FORMAT = b"format"
 KEY_ID = b"id"
@@ -165,11 +154,9 @@ def unpack_completion(row: bytes) -> tuple[int, Totals]:
 
 
 _SUM = Struct("<I")
-_WHOLE = crc32(_SUM.pack(0))
-"""The CRC of any row followed by its own checksum."""
+_WHOLE = crc32(_SUM.pack(0))  # the CRC of any row followed by its own checksum
 
-Row = tuple[bytes, bytes]
-"""A key and its value."""
+Row = tuple[bytes, bytes]  # a key and its value
 
 
 class StoredTable(NamedTuple):
@@ -209,8 +196,7 @@ class StoredTable(NamedTuple):
         return ValueError(f"expected a row of the table {self.name} with its checksum, found another checksum")
 
 
-Tables = dict[str, StoredTable]
-"""All tables of a ledger by name."""
+Tables = dict[str, StoredTable]  # all tables of a ledger by name
 
 
 class Transaction:

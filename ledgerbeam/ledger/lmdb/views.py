@@ -66,8 +66,7 @@ from ledgerbeam.ledger.model.rows import (
 )
 
 _SOURCES_A_TRANSACTION = 256
-_WITH_ROUTE = 8
-"""Number of values in the row of an output that has a route."""
+_WITH_ROUTE = 8  # number of values in the row of an output that has a route
 
 
 def gone_ids(txn: Transaction) -> set[bytes]:

@@ -13,22 +13,16 @@ from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.ledger.model.values import integer, row, rows, shown, text
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 
-NOTHING = "returned nothing"
-"""The reason of records that a function dropped without a reason."""
-
-STATISTIC_BYTES = 1 << 20
-"""Largest size of a sketch, in bytes."""
-
-STATISTICS_BYTES = 4 << 20
-"""Largest size of all sketches of a task together, in bytes."""
+NOTHING = "returned nothing"  # the reason of records that a function dropped without a reason
+STATISTIC_BYTES = 1 << 20  # largest size of a sketch, in bytes
+STATISTICS_BYTES = 4 << 20  # largest size of all sketches of a task together, in bytes
 
 Part = tuple[str, str]
 """Key of one number of `RecordCounts`: the attribute, and the reason or route; empty for ``read`` and ``kept``."""
 
 _PLAIN_PARTS = ("read", "kept")
 _NAMED_PARTS = ("dropped", "rejected", "written")
-PARTS = (*_PLAIN_PARTS, *_NAMED_PARTS)
-"""The attributes of `RecordCounts`, in order."""
+PARTS = (*_PLAIN_PARTS, *_NAMED_PARTS)  # the attributes of `RecordCounts`, in order
 
 
 class Statistic(NamedTuple):

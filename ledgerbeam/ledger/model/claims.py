@@ -15,13 +15,12 @@ from typing import NamedTuple, Protocol
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.values import decode, encode, identity, integer, mapping, row, rows, seconds, text
 
-CLAIMS = "claims"
-"""Folder of the claims of launchers in a remote ledger. Claims are not part of the ledger's content."""
+CLAIMS = "claims"  # folder of the claims of launchers in a remote ledger. Claims are not part of the ledger's content.
 
+# Upper limits of claims. Larger ones were not written by a launcher.
 MOST_SPANS = 10_000
 MOST_BYTES = 1 << 20
 MOST_SECONDS = 600.0
-"""Upper limits of claims. Larger ones were not written by a launcher."""
 
 
 class Span(NamedTuple):

@@ -19,8 +19,7 @@ from typing import Literal, NamedTuple
 from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskError, UnsupportedShapeError
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, Lineage, node_id
 
-Terminal = Literal["published", "filtered"]
-"""End of a leaf: its output is durable, or it was filtered out."""
+Terminal = Literal["published", "filtered"]  # end of a leaf: its output is durable, or it was filtered out
 
 
 class Entry(NamedTuple):

@@ -12,8 +12,7 @@ import threading
 
 from ledgerbeam.errors import UsageError
 
-VARIABLE = "LEDGERBEAM_FAULT"
-"""Name of the environment variable, read once when this module is imported."""
+VARIABLE = "LEDGERBEAM_FAULT"  # name of the environment variable, read once when this module is imported
 
 
 def _parse(text: str) -> tuple[str, int] | None:

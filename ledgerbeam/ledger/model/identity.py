@@ -18,11 +18,8 @@ from blake3 import blake3
 
 from ledgerbeam.errors import LedgerError
 
-ID_BYTES = 16
-"""Length of every identity, in bytes."""
-
-ROOT = bytes(ID_BYTES)
-"""The entry key of "this source entered the job". No node has this identity."""
+ID_BYTES = 16  # length of every identity, in bytes
+ROOT = bytes(ID_BYTES)  # the entry key of "this source entered the job". No node has this identity.
 
 Lineage = tuple[tuple[int, int], ...]
 """The path from a source to a task: one ``(ordinal, count)`` for each fan-out passed, 0 <= ordinal < count.

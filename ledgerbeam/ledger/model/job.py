@@ -30,12 +30,10 @@ LEDGER_FORMAT = 1
 OnJobChange = Literal["refuse", "restart", "accept"]
 """Action for a ledger of another job: raise, drop its progress, or keep its progress under the new job."""
 
-Json = None | bool | int | float | str | list[Any] | dict[str, Any]
-"""A value that JSON can hold."""
+Json = None | bool | int | float | str | list[Any] | dict[str, Any]  # a value that JSON can hold
 
 _UNSET = object()
-_SHORT = 120
-"""Largest sum of characters of two texts that are shown side by side in one line."""
+_SHORT = 120  # largest sum of characters of two texts that are shown side by side in one line
 
 
 @dataclass(frozen=True)
@@ -153,11 +151,8 @@ def _shown(name: str, value: Any) -> str:
     return "not set" if value is _UNSET else repr(value)
 
 
-LONGEST = 64_000
-"""Largest number of characters of a stored text. Longer texts have only a hash."""
-
-MOST = 256_000
-"""Largest number of characters of all stored texts of a job. The longest texts are left out first."""
+LONGEST = 64_000  # largest number of characters of a stored text. Longer texts have only a hash.
+MOST = 256_000  # largest number of characters of all stored texts of a job. The longest texts are left out first.
 
 _MOST_NOTED = 4_000
 _SHOWN_LINES = 12

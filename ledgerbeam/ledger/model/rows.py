@@ -156,8 +156,7 @@ class Leaf:
         return None if self.counts is None or self.counts.is_plain else self.counts
 
 
-FAILURE_CHARACTERS = 4000
-"""Longest message, reason or name of a failure, in characters. Longer ones are cut."""
+FAILURE_CHARACTERS = 4000  # longest message, reason or name of a failure, in characters. Longer ones are cut.
 
 
 def failure_text(text: str) -> str:
@@ -253,8 +252,7 @@ class SourceProgress(NamedTuple):
     replaces: bool
 
 
-HISTORY_SECONDS = 10
-"""Length of a step of `LedgerStore.history`, in seconds."""
+HISTORY_SECONDS = 10  # length of a step of `LedgerStore.history`, in seconds
 
 
 class HistoryRow(NamedTuple):
@@ -421,8 +419,7 @@ def read_output(value: Any) -> Output:
 MEASURED = ("read", "index", "function", "encode", "publish", "ledger")
 """The measured parts of a worker's time, in the order of the work."""
 
-WAIT = "wait"
-"""The rest of a worker's time: waiting for tasks, and the overhead of the runner."""
+WAIT = "wait"  # the rest of a worker's time: waiting for tasks, and the overhead of the runner
 
 PARTS = (*MEASURED, WAIT)
 

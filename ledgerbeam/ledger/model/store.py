@@ -39,11 +39,9 @@ from ledgerbeam.ledger.model.rows import (
 )
 from ledgerbeam.ledger.model.task import Source
 
-Noted: TypeAlias = SetUps | WorkTime | Audit
-"""A measurement that a launcher records of a run while it works."""
+Noted: TypeAlias = SetUps | WorkTime | Audit  # a measurement that a launcher records of a run while it works
 
-MAX_ATTEMPTS = 3
-"""Number of worker deaths after which a task that was in work each time is quarantined."""
+MAX_ATTEMPTS = 3  # number of worker deaths after which a task that was in work each time is quarantined
 
 
 class LedgerSink(Protocol):

@@ -243,8 +243,7 @@ class FailedTask:
         object.__setattr__(self, "error", without_secrets(self.error))
 
 
-MAX_MEMBERS = 50_000
-"""Largest number of members of a pack. It bounds the memory of a task over empty or tiny sources."""
+MAX_MEMBERS = 50_000  # largest number of members of a pack. It bounds the memory of a task over empty or tiny sources.
 
 _HASH_RANGE = 2**64
 

@@ -15,14 +15,9 @@ import orjson
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.model.identity import ID_BYTES
 
-LIMIT = 2**63 - 1
-"""Greatest number of bytes, records and similar counts."""
-
-LAST_SECOND = 2**35
-"""Upper limit of times, exclusive: the year 3058. All earlier times can be shown as dates."""
-
-CHECKSUM_CHARACTERS = 256
-"""Largest length of a checksum, in characters."""
+LIMIT = 2**63 - 1  # greatest number of bytes, records and similar counts
+LAST_SECOND = 2**35  # upper limit of times, exclusive: the year 3058. All earlier times can be shown as dates.
+CHECKSUM_CHARACTERS = 256  # largest length of a checksum, in characters
 
 
 def integer(value: Any, low: int = 0) -> int:

@@ -37,14 +37,9 @@ from ledgerbeam.ledger.model.values import (
 )
 from ledgerbeam.ledger.remote.segment import column, damaged
 
-JOB_NAME = "job.json"
-"""The object that makes a folder a ledger."""
-
-CONTROLS = "controls"
-"""Folder of the numbered control objects."""
-
-HIGHEST = 999_999_999_999
-"""The greatest number that the name of a control object can have."""
+JOB_NAME = "job.json"  # the object that makes a folder a ledger
+CONTROLS = "controls"  # folder of the numbered control objects
+HIGHEST = 999_999_999_999  # the greatest number that the name of a control object can have
 
 Kind = Literal["run", "forget", "accept", "restart"]
 

@@ -160,10 +160,8 @@ def _write(
     txn.put(SOURCES, source, encode(row))
 
 
-CONTRADICTION = b"\xff" * 16
-_CLEARED = b"\xfe" * 16  # the node of an entry that stands for the deleted entries of a complete source
-"""The node of the entry that keeps a source open whose tasks contradict each other."""
-
+CONTRADICTION = b"\xff" * 16  # node of the entry that keeps a source open whose tasks contradict each other
+_CLEARED = b"\xfe" * 16  # node of an entry that stands for the deleted entries of a complete source
 _MORE_THAN_ANY_TASKS = 2**48
 
 

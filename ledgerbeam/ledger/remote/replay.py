@@ -35,11 +35,8 @@ from ledgerbeam.ledger.remote.registration import (
 from ledgerbeam.ledger.remote.segment import Objects, Segment, checksum_of, damaged, decode_segment, seal, unseal
 from ledgerbeam.ledger.remote.snapshot import UnnamedOutputs
 
-SEGMENTS = "segments"
-"""Folder of the segments."""
-
-SNAPSHOTS = "snapshots"
-"""Folder of the snapshots."""
+SEGMENTS = "segments"  # folder of the segments
+SNAPSHOTS = "snapshots"  # folder of the snapshots
 
 _NUMBER = "([0-9]{6,12})"
 _SEGMENT = re.compile(rf"{SEGMENTS}/{_NUMBER}/([stz])-[A-Za-z0-9.-]{{1,200}}\.seg")
@@ -54,8 +51,7 @@ in memory until then; the size of the batch limits both."""
 
 _UNKNOWN: Mapping[str, str] = MappingProxyType({})
 
-FOLDS = 20
-"""Number of attempts, each of which a compaction may invalidate, before an error is raised."""
+FOLDS = 20  # number of attempts, each of which a compaction may invalidate, before an error is raised
 
 
 class Overtaken(Exception):  # noqa: N818 - not an error: the listing is repeated
@@ -66,8 +62,7 @@ _CONTROL, _SNAPSHOT, _SOURCES, _TASKS, _SWEEP = range(5)
 _KINDS = {"s": _SOURCES, "t": _TASKS, "z": _SWEEP}
 
 
-INVALID_ROWS = (ValueError, struct.error)
-"""Errors that folding raises for invalid values."""
+INVALID_ROWS = (ValueError, struct.error)  # errors that folding raises for invalid values
 
 
 class _Piece(NamedTuple):

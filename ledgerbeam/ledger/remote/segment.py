@@ -52,8 +52,7 @@ from ledgerbeam.ledger.model.values import (
     text,
 )
 
-MAGIC = b"lbseg\r\n\x01"
-"""The first bytes of a segment."""
+MAGIC = b"lbseg\r\n\x01"  # the first bytes of a segment
 
 _CHECKSUM_BYTES = 16
 _HEADER = Struct(f"<8sQ{_CHECKSUM_BYTES}s")

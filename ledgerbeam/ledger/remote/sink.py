@@ -16,8 +16,7 @@ from ledgerbeam.ledger.remote.replay import segment_name
 from ledgerbeam.ledger.remote.segment import Objects, Segment, create_own, encode_segment
 from ledgerbeam.ledger.remote.store import writer_name
 
-CHECK_SECONDS = 10.0
-"""Interval at which a worker checks whether another job has opened the ledger, in seconds."""
+CHECK_SECONDS = 10.0  # interval at which a worker checks whether another job has opened the ledger, in seconds
 
 
 class RemoteSink:

@@ -41,11 +41,8 @@ from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import decode, encode
 
-RUNS = "run"
-"""Folder of the run folders."""
-
-MARKER = "ledgerbeam-run.json"
-"""The file that marks a folder as the folder of a run: ``{"ledger", "run", "pid"}``."""
+RUNS = "run"  # folder of the run folders
+MARKER = "ledgerbeam-run.json"  # the file that marks a folder as the folder of a run: ``{"ledger", "run", "pid"}``
 
 _MARKER_BYTES = 4096
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -50,9 +50,7 @@ from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Instructions
 if TYPE_CHECKING:
     from ledgerbeam.ledger.remote.store import RemoteStore
 
-HOLD_SECONDS = 30.0
-"""Time for which a claim is valid after it is first seen, if claims are published every ten seconds."""
-
+HOLD_SECONDS = 30.0  # time for which a claim is valid after it is first seen, if claims are published every ten seconds
 _LEASE = 2 / 3  # part of this time in which workers may start claimed tasks, counted from before the publication
 _LINGER_SECONDS = 15.0  # a finished task stays claimed until all launchers have seen that it is recorded
 _AT_ONCE = 1000  # largest number of elements claimed in advance
@@ -292,11 +290,8 @@ class Sharing:
                 _log.debug("claims cannot be removed: %s", error)
 
 
-FOLDER_SECONDS = 2.0
-"""Interval at which a launcher writes its file and reads the others, in seconds."""
-
-OBJECT_SECONDS = 10.0
-"""Interval at which a launcher writes its object and reads the others, in seconds."""
+FOLDER_SECONDS = 2.0  # interval at which a launcher writes its file and reads the others, in seconds
+OBJECT_SECONDS = 10.0  # interval at which a launcher writes its object and reads the others, in seconds
 
 _FILE = "claims.json"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.]+")

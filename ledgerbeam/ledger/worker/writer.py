@@ -25,8 +25,7 @@ from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.model.store import LedgerSink
 from ledgerbeam.ledger.opening import local_path, open_local_store
 
-INTERVAL = 1.0
-"""Default age, in seconds, at which an entry is committed."""
+INTERVAL = 1.0  # default age, in seconds, at which an entry is committed
 
 MAX_ENTRIES = 10_000
 """Default number of entries of a commit. Slow jobs reach the time limit first, and fast jobs get cheap commits."""
