@@ -98,23 +98,9 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def open_local_store(
     url: str, *, create: bool, read_only: bool = False, job: str | None = None, run: str = ""
 ) -> LedgerStore:
-    """Open a local ledger.
+    """Open a local ledger by a path or a ``file://`` URL; see `open_store` for arguments and errors.
 
-    Args:
-        url: Local path of its folder, or a ``file://`` URL.
-        create: Whether to create the ledger if it does not exist.
-        read_only: Whether to open it for reading only; this also works while a job runs.
-        job: Fingerprint that the ledger must have at each commit through this store. None checks nothing until
-            `LedgerStore.open_job` is called.
-        run: Id of the run whose work is recorded; empty for the newest run.
-
-    Raises:
-        UsageError: The URL is remote, the folder is on a network filesystem, or it holds other files.
-        LedgerNotFoundError: The ledger does not exist, and `create` is false.
-        LedgerVersionError: Another version of ledgerbeam wrote it.
-        LedgerDamagedError: The folder holds something else, or the ledger is damaged.
-        StorageError: Permission is missing.
-        DiskFullError: The disk has no room for a new ledger.
+    Raises DiskFullError too, if the disk has no room for a new ledger.
     """
     path = local_path(url)
     if create and read_only:
@@ -133,11 +119,7 @@ def ledger_exists(url: str) -> bool:
 
 
 def local_path(url: str) -> str:
-    """Return the absolute local path of a ledger's URL.
-
-    Raises:
-        UsageError: The URL is empty or remote.
-    """
+    """Return the absolute local path of a ledger's URL. Raises UsageError if it is empty or remote."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme != "file":
         raise UsageError(
@@ -156,9 +138,6 @@ def sidecar_folder(url: str) -> str:
     The sidecar is below ``$LEDGERBEAM_CACHE``, else below ``$XDG_CACHE_HOME/ledgerbeam`` or ``~/.cache/ledgerbeam``. If
     this is on a network filesystem or not writable, the sidecar is below the system's temporary folder. A lost sidecar
     costs only time.
-
-    Args:
-        url: Canonical URL of the ledger.
 
     Raises:
         UsageError: No such folder can be used, or another user can change a part of its path.

@@ -21,7 +21,6 @@ class PendingSource:
     """A source that has work left, with the recorded state of its tasks.
 
     Attributes:
-        source: The source.
         applied: Deltas of its recorded tasks by node; see `LedgerStore.applied`.
         attempts: Worker deaths by node; see `LedgerStore.attempts`.
         replaces: Whether the content at its URL has changed since this job registered the URL before.
@@ -66,13 +65,6 @@ def open_sources(
     """Register the sources of a page that are not complete as open, and return them in order.
 
     Finished sources cost no Python objects except their ids.
-
-    Args:
-        ids: The result of `identity.source_ids` for the columns that follow.
-        urls: Canonical URLs.
-        sizes: Sizes in bytes.
-        versions: ETags, generations or modification times.
-        store: The job's ledger.
     """
     complete = store.completed_mask(ids)
     if all(complete):
@@ -114,9 +106,6 @@ class AuditRequest:
     """A request to audit one finished task of a source.
 
     Attributes:
-        source: The source with its finished tasks.
-        is_complete: Whether all of its tasks are finished.
-        outputs: The recorded outputs of the source.
         audited: Nodes of the tasks that were audited before.
         newest: Whether to take the last finished task of the source; else the first.
         seconds: Longest time for mapping records. At least one record is mapped. None maps all records of the task.

@@ -33,7 +33,6 @@ class BucketListing:
 
     Attributes:
         url: The file with the names of the buckets, JSON with ``names``, ``sizes`` and ``versions``.
-        storage_options: Passed to fsspec unchanged.
     """
 
     url: str
@@ -54,10 +53,7 @@ class BucketListing:
 def bucket_page(sizes: Sequence[int], versions: Sequence[str], names: Iterable[str] | None = None) -> Page:
     """Return the buckets of an exchange as a page of sources, in order.
 
-    Args:
-        sizes: Sizes of the records of each bucket, in bytes.
-        versions: Version of each bucket; empty for a bucket without records.
-        names: Name of each bucket, as in `RunLayout`; None if all run files are read together.
+    The version of a bucket without records is empty. Without names, all run files are read together.
     """
     every = map(bucket_name, range(len(sizes))) if names is None else names
     return Page([f"{_BASE}{name}" for name in every], list(sizes), list(versions))
@@ -102,11 +98,7 @@ class BucketSources:
 
 
 class BucketKind(SourceKind):
-    """The kind of buckets. A task is a part of a bucket's order, and its span counts parts.
-
-    Args:
-        sources: The sources of the exchange.
-    """
+    """The kind of buckets. A task is a part of a bucket's order, and its span counts parts."""
 
     def __init__(self, sources: BucketSources) -> None:
         self._sources = sources
@@ -146,18 +138,10 @@ class BucketKind(SourceKind):
 class OpenedBucket:
     """Reads the parts of a bucket.
 
-    Args:
-        sources: The sources of the exchange.
-        source: The bucket.
-        slices: Slices of the bucket.
-        runs: All run files that are read together.
-
     Attributes:
         number: Number of the bucket.
-        slices: Slices of the bucket.
         runs: All run files that are read together.
         beside: Number of the runs, counted from the first, whose records accompany every part with its keys.
-        options: Storage options.
         tables: The tables of blocks of the slices.
         bounds: Bounds of its parts; None for the start and the end of the bucket.
     """
@@ -202,7 +186,10 @@ _MOST_PARTS_BYTES = 1.5  # smallest ratio of the sizes of a bucket and a part at
 
 
 class GatheredRecords(RecordBlocks):
-    """The records of a part of a bucket, merged in their order by every pass, so that never all are held."""
+    """The records of a part of a bucket, merged in their order by every pass, so that never all are held.
+
+    Every pass raises RunFileError for a damaged run file, and the errors of reading it.
+    """
 
     def __init__(self, bucket: OpenedBucket, start: Bound | None, stop: Bound | None) -> None:
         super().__init__(())
@@ -210,11 +197,7 @@ class GatheredRecords(RecordBlocks):
         self._start, self._stop = start, stop
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Start a pass: yield the records in their order, decoded, in lists.
-
-        Raises:
-            RunFileError: A run file is damaged; also the errors of reading it.
-        """
+        """Start a pass: yield the records in their order, decoded, in lists."""
         for part in self.merged():
             yield list(map(record_of, part.payloads))
 
@@ -223,11 +206,7 @@ class GatheredRecords(RecordBlocks):
         return self
 
     def merged(self) -> Iterator[Merged]:
-        """Start a pass: yield the records in their order, in groups, with their keys and places.
-
-        Raises:
-            RunFileError: A run file is damaged; also the errors of reading it.
-        """
+        """Start a pass: yield the records in their order, in groups, with their keys and places."""
         bucket = self._bucket
         parts = merged(bucket.slices, bucket.tables, self._start, self._stop, bucket.options)
         return self._counted(parts, lambda part: len(part.payloads))
@@ -250,11 +229,7 @@ class GatheredRecords(RecordBlocks):
         return sum(run.is_earlier for run in self._bucket.runs)
 
     def begun(self) -> Iterator[Merged]:
-        """Yield the accompanying records with the key in whose middle the part starts; none if it starts with a key.
-
-        Raises:
-            RunFileError: A run file is damaged; also the errors of reading it.
-        """
+        """Yield the accompanying records with the key in whose middle the part starts; none if it starts with a key."""
         bucket, start = self._bucket, self._start
         if start is None or start.run < bucket.beside:
             return
@@ -276,20 +251,12 @@ class GatheredRecords(RecordBlocks):
         return sorted({bound.key for bound in bounds if (bound.run, bound.number) > (0, 0)})
 
     def leading_of_cut_keys(self) -> HashRows:
-        """Return the leading records of these keys, which are hashes, among all records; see `hash_run.LEADING`.
-
-        Raises:
-            RunFileError: A run file is damaged; also the errors of reading it.
-        """
+        """Return the leading records of these keys, which are hashes, among all records; see `hash_run.LEADING`."""
         bucket = self._bucket
         return leading_hashes(bucket.slices, bucket.tables, self.cut_keys, bucket.options)
 
     def unmerged(self) -> Iterator[bytes]:
-        """Yield the records of a whole bucket as bytes, one run after the other.
-
-        Raises:
-            RunFileError: A run file is damaged; also the errors of reading it.
-        """
+        """Yield the records of a whole bucket as bytes, one run after the other."""
         bucket = self._bucket
         alone = zip(bucket.slices, bucket.tables, strict=True)
         parts = (part for one, table in alone for part in merged([one], [table], None, None, bucket.options))
@@ -302,12 +269,9 @@ class GatheredRecords(RecordBlocks):
         return self._bucket.number
 
     def renumbered(self) -> Iterator[RunBlock]:
-        """Yield the records in their order, in groups, as records of one run.
+        """Yield the records in their order, in groups, as records of one run. Raises RunFileError for too many files.
 
         Their numbers count the files of all runs.
-
-        Raises:
-            RunFileError: A run file is damaged, or there are too many files; also the errors of reading it.
         """
         runs = self._bucket.runs
         files = len(runs[0].sources.followed_by(runs[-1].sources))

@@ -149,11 +149,9 @@ class FileSources:
 
         An index that is older than its source is rebuilt, with a warning. A file that is not an index is not replaced.
 
-        Args:
-            source: The listed file.
-            changed: Whether the source is known to have changed since the job read it. Its index is then rebuilt with a
-                warning, since the old index may seem to fit. The index of a recorded output was written with the
-                output, and is rebuilt only if it does not fit.
+        If the source is known to have changed since the job read it, its index is rebuilt with a warning, since the old
+        index may seem to fit. The index of a recorded output was written with the output, and is rebuilt only if it
+        does not fit.
 
         Returns:
             N+1 byte offsets; the last is the end of the last record.
@@ -270,9 +268,6 @@ def _with_index(
     """Return the current properties of a source, and the function that loads its index.
 
     On object stores, both are requested in parallel.
-
-    Raises:
-        ChangedSourceError: The source changed since it was listed; also StorageError.
     """
     if is_local(index.url):
         return require_listed(listed, options), index.load
@@ -283,12 +278,7 @@ def _with_index(
 
 @dataclass(frozen=True)
 class _OffsetFile(SourceKind):
-    """A file whose records follow each other.
-
-    Attributes:
-        sources: Opens it.
-        type: Its format and compression, from its name.
-    """
+    """A file whose records follow each other."""
 
     sources: FileSources
     type: FileType
@@ -393,12 +383,7 @@ class CompressedFile(_OffsetFile):
 
 @dataclass(frozen=True)
 class ColumnFile(SourceKind):
-    """A columnar file, whose footer lists its row groups.
-
-    Attributes:
-        sources: Opens it.
-        format: Its format, with the columns to read.
-    """
+    """A columnar file, whose footer lists its row groups."""
 
     sources: FileSources
     format: ColumnFormat
@@ -419,11 +404,7 @@ class ColumnFile(SourceKind):
 
 @dataclass(frozen=True)
 class PackedFiles(SourceKind):
-    """A pack of small files, which one task reads completely. Its span counts files.
-
-    Attributes:
-        sources: Opens them.
-    """
+    """A pack of small files, which one task reads completely. Its span counts files."""
 
     sources: FileSources
 

@@ -176,7 +176,6 @@ class RecordBlocks:
     """The records of a task, whose bytes are in memory. Every pass decodes them again, so that never all are held.
 
     Attributes:
-        parts: Consecutive records.
         each: Whether an `Unreadable` takes the place of each record that cannot be decoded; else a pass raises the
             error there.
         passed: Number of records of the last complete pass; None before.
@@ -227,7 +226,6 @@ class PlacedPart:
     """Records of one file, in order.
 
     Attributes:
-        url: The file.
         numbers: Numbers of the records in the file, ascending.
         values: The records; None if they are lines of JSON.
         lines: The undecoded lines; None if the records are of another format.
@@ -242,12 +240,7 @@ class PlacedPart:
 
     @classmethod
     def of_results(cls, name: str, records: Any) -> Self:
-        """Return the results of a function for a task, numbered from 0.
-
-        Args:
-            name: Name of the task.
-            records: The results, a sequence.
-        """
+        """Return the results of a function for a task, a sequence, numbered from 0."""
         numbers = np.arange(len(records), dtype=np.uint64)
         if not isinstance(records, JsonLines):
             return cls(name, numbers, records)
@@ -301,11 +294,7 @@ class PlacedPart:
 
 
 class PlacedRecords(Sequence[Any]):
-    """The records of a task: of one file, or of the files of a pack.
-
-    Attributes:
-        parts: The records of each file.
-    """
+    """The records of a task: of one file, or of the files of a pack."""
 
     def __init__(self, parts: Sequence[PlacedPart]) -> None:
         self.parts = parts

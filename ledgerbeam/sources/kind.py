@@ -34,11 +34,7 @@ BUCKET_SCHEME = "bucket://"
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Marks a record that cannot be decoded among the records of a task.
-
-    Attributes:
-        error: The error, with the position of the record.
-    """
+    """Marks a record that cannot be decoded among the records of a task. The error has the position of the record."""
 
     error: str
 
@@ -57,12 +53,7 @@ class StreamReader(Protocol):
 
 
 class TaskLimits(NamedTuple):
-    """The limits of the size of a task. Both may be set.
-
-    Attributes:
-        task_bytes: Size in bytes.
-        task_records: Largest number of records.
-    """
+    """The limits of the size of a task, in bytes, and in records. Both may be set."""
 
     task_bytes: int | None = None
     task_records: int | None = None
@@ -70,12 +61,7 @@ class TaskLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamCut:
-    """The plan for a source that is read in one pass from its beginning.
-
-    Attributes:
-        places: The span of each task in the decompressed bytes.
-        format: The format that decodes them.
-    """
+    """The plan for a source read in one pass: the span of each task in the decompressed bytes, and their format."""
 
     places: tuple[StreamSpan, ...]
     format: OffsetFormat
@@ -355,15 +341,7 @@ def _with_content(source: Source, options: Options) -> Source:
 
 
 def require_content(file: Source, blocks: Iterable[bytes]) -> None:
-    """Check the content of an input object that is identified by its content.
-
-    Args:
-        file: The listed object.
-        blocks: All of its bytes, as they were read.
-
-    Raises:
-        ChangedSourceError: Its content has changed.
-    """
+    """Check all bytes of an input object that is identified by its content. Raises ChangedSourceError."""
     expected = checksum_of(file.version)
     if expected is not None and (found := content_checksum(blocks, like=expected)) != expected:
         raise ChangedSourceError(

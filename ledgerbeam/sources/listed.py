@@ -53,12 +53,7 @@ def file_key(url: str) -> bytes:
 
 @dataclass(frozen=True)
 class ListBuckets:
-    """The buckets of lists, by hashes of the names of files.
-
-    Attributes:
-        url: The JSON file with their versions.
-        storage_options: Passed to fsspec unchanged.
-    """
+    """The buckets of lists, by hashes of the names of files. The URL is a JSON file with their versions."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
@@ -75,13 +70,7 @@ def bucket_of(url: str, buckets: int) -> int:
 
 
 def with_lists(files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | None) -> Iterator[Source]:
-    """Join each file, or pack of files, with the lists of its records to a source.
-
-    Args:
-        files: The listed files.
-        buckets: The buckets of the lists.
-        pack_bytes: Size of a pack of small files; None packs nothing.
-    """
+    """Join each file, or pack of files, with the lists of its records to a source."""
     versions = buckets.versions()
     for source in files if pack_bytes is None else pack_sources(files, target_bytes=pack_bytes):
         members = source.members or (source,)
@@ -91,24 +80,14 @@ def with_lists(files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | 
 
 
 class FileList(NamedTuple):
-    """The listed records of a file.
-
-    Attributes:
-        numbers: Numbers of the records in the file, ascending.
-        notes: Notes of the records in the list.
-    """
+    """The listed records of a file: their numbers in the file, ascending, and their notes in the list."""
 
     numbers: NDArray[np.uint64]
     notes: list[bytes]
 
 
 class RemainingRecords(NamedTuple):
-    """The records of a span without the listed ones.
-
-    Attributes:
-        records: The records with their places.
-        dropped: Number of records left out.
-    """
+    """The records of a span, with their places, without the listed ones, and the number of these."""
 
     records: PlacedRecords
     dropped: int
@@ -118,12 +97,7 @@ class RemainingRecords(NamedTuple):
 
 
 class ChosenRecords(NamedTuple):
-    """The listed records of a span.
-
-    Attributes:
-        records: The records with their places.
-        notes: Notes of the records in the list.
-    """
+    """The listed records of a span, with their places, and their notes in the list."""
 
     records: PlacedRecords
     notes: list[bytes]
@@ -137,10 +111,8 @@ class WithEarlierFiles:
     """Lists files, then the files of earlier jobs whose records are also read.
 
     Attributes:
-        files: Listing of the files.
         url: The JSON file with the files of earlier jobs: ``of``, ``urls``, ``sizes`` and ``versions``.
         state: State of the lists that decided these files. If the file has another state, they are unknown.
-        storage_options: Passed to fsspec unchanged.
     """
 
     files: SourceListing | RecordedListing
@@ -177,13 +149,7 @@ class WithEarlierFiles:
 
 @dataclass(frozen=True)
 class ListedSources(ABC):
-    """Opens the sources of `with_lists`.
-
-    Attributes:
-        files: Opens the files, in the form ``placed``.
-        tables: The tables of the run files of the lists.
-        buckets: The buckets of the lists, with their versions.
-    """
+    """Opens the sources of `with_lists`: files in the form ``placed``, and the run files of the lists in buckets."""
 
     files: FileSources
     tables: SliceTables
@@ -199,22 +165,11 @@ class ListedSources(ABC):
 
     @abstractmethod
     def reads(self, lists: FileLists, start: int, stop: int) -> bool:
-        """Return whether records of a file, or of a pack, must be read.
-
-        Args:
-            lists: List of each file.
-            start: First record; without meaning for a pack.
-            stop: One past the last record.
-        """
+        """Return whether records of a file must be read, or of a pack, for which the span has no meaning."""
 
     @abstractmethod
     def taken(self, records: PlacedRecords, lists: FileLists) -> Sequence[Any]:
-        """Return the records to take from a span.
-
-        Args:
-            records: All records of the span; none if `reads` is false.
-            lists: List of each file.
-        """
+        """Return the records to take from all records of a span; there are none if `reads` is false."""
 
 
 class RemainingSources(ListedSources):
@@ -300,12 +255,7 @@ class _ListedKind(SourceKind):
 
 
 class FileLists:
-    """The lists of the files of a source, read on first use.
-
-    Args:
-        sources: The sources that the source is one of.
-        source: The file, or the pack.
-    """
+    """The lists of the files of a source, which is a file or a pack, read on first use."""
 
     def __init__(self, sources: ListedSources, source: Source) -> None:
         self._sources = sources

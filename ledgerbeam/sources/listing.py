@@ -138,13 +138,7 @@ _SHOWN = 3
 
 
 def folder_given_error(folder: str, options: Mapping[str, Any], require: RequireSource) -> UsageError:
-    """Return the error for a folder in place of sources. It suggests patterns that match sources in the folder.
-
-    Args:
-        folder: Canonical URL of the folder.
-        options: Storage options.
-        require: Raises an error for a name that is not the name of a source.
-    """
+    """Return the error for a folder in place of sources. It suggests patterns that match sources in the folder."""
     folder = folder.rstrip("/")
     if may_vary(folder):
         return folder_error(folder)
@@ -193,12 +187,7 @@ _SIGN = " .idx "  # no store has spaces in a version
 
 
 def with_index_versions(page: Page, options: Options | None = None) -> Page:
-    """Return a page of a listing, with versions of both files for sources that have two.
-
-    Args:
-        page: The page, as the store lists it.
-        options: Storage options.
-    """
+    """Return a page of a listing, with versions of both files for sources that have two."""
     kinds: dict[str, OffsetFormat | None] = {}
     places, indexes = [], []
     for place, url in enumerate(page.urls):
@@ -264,12 +253,7 @@ _INDEXES = (".idx", ".gzidx")
 
 @dataclass(frozen=True)
 class RecordedListing:
-    """Lists the outputs of complete jobs.
-
-    Attributes:
-        outputs: The outputs of each job, listed one job after the other.
-        storage_options: Passed to fsspec unchanged.
-    """
+    """Lists the outputs of complete jobs, one job after the other."""
 
     outputs: tuple[RecordedOutputs, ...]
     storage_options: Mapping[str, Any] = field(default_factory=dict)
@@ -297,11 +281,7 @@ class RecordedListing:
 
 
 def opened(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> LedgerStore:
-    """Return the ledger that has recorded outputs, refreshed.
-
-    Raises:
-        LedgerError: The ledger does not exist.
-    """
+    """Return the ledger that has recorded outputs, refreshed. Raises LedgerError if it does not exist."""
     from ledgerbeam.ledger.opening import open_store  # noqa: PLC0415 - imports LMDB, which help does not need
 
     try:
@@ -348,12 +328,7 @@ def _require_complete(outputs: RecordedOutputs, store: LedgerStore) -> None:
 
 
 def missing_outputs_warning(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> str | None:
-    """Return a warning if a complete job has no outputs of a route: the name of the route may be wrong.
-
-    Args:
-        outputs: The outputs to read.
-        storage_options: Passed to fsspec unchanged.
-    """
+    """Return a warning if a complete job has no outputs of a route: the name of the route may be wrong."""
     store = opened(outputs, storage_options)
     gone = store.gone_ids()
     routes = {row.output.route for row in store.outputs(ordered=False) if row.source_id not in gone}
@@ -369,8 +344,6 @@ class RecordedOutputs:
     """The outputs of one route of a job.
 
     Attributes:
-        ledger: URL of the job's ledger.
-        output: URL of its output folder.
         route: Name of the route; empty for the main dataset.
         title: Name of the job in messages.
     """

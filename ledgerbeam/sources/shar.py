@@ -30,13 +30,7 @@ from ledgerbeam.user_code.guards import message_of
 
 @dataclass(frozen=True)
 class SharSources:
-    """Opens shards of Shar datasets as samples: packs of the cuts and their fields.
-
-    Attributes:
-        index: Location of the indexes.
-        build_index: Whether to build the indexes of files that have none.
-        storage_options: Passed to fsspec unchanged.
-    """
+    """Opens shards of Shar datasets as samples: packs of the cuts and their fields."""
 
     index: IndexLocation = field(default_factory=IndexLocation)
     build_index: bool = True
@@ -64,11 +58,7 @@ class SharSources:
 
 @dataclass(frozen=True)
 class SharShard(SourceKind):
-    """A shard of a Shar dataset.
-
-    Attributes:
-        files_of: Opens its files.
-    """
+    """A shard of a Shar dataset."""
 
     files_of: FileSources
 

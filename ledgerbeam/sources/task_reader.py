@@ -23,11 +23,7 @@ OPEN_READERS = 16
 
 
 class TaskReader:
-    """Reads the records of tasks, and keeps the readers of the last few sources open. Thread-safe.
-
-    Args:
-        sources: The sources of the job.
-    """
+    """Reads the records of tasks, and keeps the readers of the last few sources open. Thread-safe."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -100,14 +96,8 @@ class TaskReader:
 class RawSpan:
     """Reads the bytes from which the records of a task were decoded, on request: `Task.raw`.
 
-    It uses the reader that read the records. A pickled `RawSpan` opens the source again, and reads a stream from its
-    start.
-
-    Args:
-        read: Reads the bytes while the source is open.
-        sources: The sources of the job, to open the source again.
-        task: The task.
-        streamed: Span and format of the task, for a source that is read in one pass.
+    It uses the reader that read the records. A pickled `RawSpan` opens the source again, and reads a stream from
+    its start. `streamed` has the span and the format of a task whose source is read in one pass.
     """
 
     def __init__(

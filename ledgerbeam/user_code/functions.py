@@ -130,8 +130,7 @@ def code_identity(*functions: Callable[..., Any]) -> dict[str, Any]:
 def made_of(reference: Reference) -> dict[str, dict[str, str]]:
     """Return the parts of the object that a job calls, in groups, for the parameters of the job.
 
-    Raises:
-        FunctionError: See `function_parts`; also if the object cannot be loaded.
+    Raises FunctionError like `function_parts`; also if the object cannot be loaded.
     """
     if isinstance(reference, str):
         return {"module": user_modules(reference)}
@@ -139,11 +138,7 @@ def made_of(reference: Reference) -> dict[str, dict[str, str]]:
 
 
 def changed_parts(reference: Reference, recorded: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the parts of an object that differ from the recorded ones, as ``module cleaning``, sorted.
-
-    Raises:
-        FunctionError: See `made_of`.
-    """
+    """Return the parts of an object that differ from the recorded ones, as ``module cleaning``, sorted."""
     found = made_of(reference)
     parts = {(group, name) for groups in (found, recorded) for group, names in groups.items() for name in names}
     changed = (part for part in parts if _part(found, *part) != _part(recorded, *part))

@@ -48,11 +48,7 @@ class PickledObject:
         return f"<{self.name}, pickled>"
 
     def load(self) -> Any:
-        """Return the object, which is loaded once in a process.
-
-        Raises:
-            FunctionError: It cannot be loaded; the message has the cause.
-        """
+        """Return the object, which is loaded once in a process. Raises FunctionError."""
         key = blake2b(self.data.encode(), digest_size=16).digest()
         with _loading:
             if key not in _loaded:
@@ -73,12 +69,7 @@ class PickledObject:
 
 @dataclass(frozen=True)
 class GivenObject:
-    """An object that a Beam pipeline itself transports to its workers.
-
-    Attributes:
-        name: Name for people, such as ``__main__:clean``.
-        target: The object.
-    """
+    """An object that a Beam pipeline itself transports to its workers, with a name for people."""
 
     name: str
     target: Any
@@ -111,9 +102,6 @@ class _WorkingFolder:
 
     Python, the library and its dependencies import some modules on first use, and a file in the folder must not replace
     one of them. At the end of `sys.path` it could: a package without `__init__.py`, such as `google`.
-
-    Attributes:
-        folder: The working folder of the last imported reference.
     """
 
     folder = ""

@@ -45,12 +45,6 @@ def user_modules(reference: str) -> dict[str, str]:
     They are the module that the reference names, the modules that define the object and its class, and all of the
     user's own files that these import, directly or indirectly. An installed module is included only if it is named
     itself, or defines the object.
-
-    Args:
-        reference: ``module:object``.
-
-    Raises:
-        FunctionError: See `loading.import_object` and `modules_of`.
     """
     named = reference.partition(":")[0]
     return {name: known for name, known in modules_of(_roots(reference)).items() if known != NO_SOURCE or name == named}
@@ -94,12 +88,7 @@ def recorded_modules(parameters: Mapping[str, Any]) -> dict[str, str]:
 def require_modules(recorded: Mapping[str, str], names: Iterable[str]) -> None:
     """Check that modules did not change since the job was created. Modules that are not found here are skipped.
 
-    Args:
-        recorded: The result of `recorded_modules`.
-        names: Names of the modules to check.
-
-    Raises:
-        FunctionError: The file of a module has other content.
+    Raises FunctionError if the file of a module has other content than `recorded_modules` has.
     """
     for name in sorted(names):
         spec = _find(name)

@@ -84,11 +84,6 @@ def check_object(
 ) -> Callable[..., Any]:
     """Import the object to be called with records, and check that it takes the values of ``--set``.
 
-    Args:
-        reference: ``module:object``, or the object itself.
-        values: Values by the names of parameters.
-        given: Descriptions of the positional arguments.
-
     Raises:
         FunctionError: See `import_callable`.
         UsageError: It does not take a parameter of such a name, or needs one that is not given.
@@ -233,7 +228,6 @@ class ReadyObject:
     """A user's object that is ready to be called.
 
     Attributes:
-        call: The function; it takes a record, or a batch of records.
         in_turn: Lock to hold during a call: an object that was built is called by one thread at a time.
         depends_on_batches: Whether its result for a record may depend on the other records of the batch.
     """
@@ -373,12 +367,7 @@ READ_BYTES = 8 << 20  # bytes of a file that are held in memory at once
 
 
 def watched_checksums(urls: Iterable[str], options: Options | None = None) -> dict[str, str]:
-    """Return the checksum of the content of each file, by its canonical URL.
-
-    Raises:
-        UsageError: A file does not exist.
-        StorageError: A file cannot be read.
-    """
+    """Return the checksum of the content of each file, by its canonical URL. Raises UsageError for a missing file."""
     found: dict[str, str] = {}
     for url in map(canonical_url, urls):
         try:
@@ -389,12 +378,7 @@ def watched_checksums(urls: Iterable[str], options: Options | None = None) -> di
 
 
 def require_unchanged(watched: Mapping[str, str], options: Options | None = None) -> None:
-    """Check that files did not change since the job was created.
-
-    Raises:
-        ChangedSourceError: A file has another content or was deleted.
-        StorageError: A file cannot be read.
-    """
+    """Check that files did not change since the job was created. Raises ChangedSourceError."""
     for url, expected in watched.items():
         try:
             found = _checksum(url, options)

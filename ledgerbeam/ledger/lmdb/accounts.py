@@ -63,13 +63,7 @@ PartSums = Counter[Part]  # sums of numbers of `RecordCounts`, by the keys of `R
 
 
 class TaskAccount(NamedTuple):
-    """A row of `counts`.
-
-    Attributes:
-        counts: Counts of the records of the task.
-        bytes: Its share in `Totals.bytes`.
-        milliseconds: Its share in `Totals.milliseconds`.
-    """
+    """A row of `counts`: the counts of a task's records, and its shares in `Totals.bytes` and `Totals.milliseconds`."""
 
     counts: RecordCounts
     bytes: int
@@ -245,16 +239,7 @@ _LAST_STEP = 8000  # longer than any duration, and still a finite number
 
 
 def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *, completed: int, failures: int) -> None:
-    """Add the work recorded by one commit to the step of `now`.
-
-    Args:
-        txn: Open for writing.
-        now: Time of the commit, in seconds since 1970 UTC.
-        number: Number of the run that recorded it, or of a later control object.
-        totals: Totals of the leaves.
-        completed: Number of sources that became complete.
-        failures: Number of failures.
-    """
+    """Add the work of one commit to the step of `now`, for the run, or a later control object, with this number."""
     key = HISTORY_KEY.pack(int(now) // HISTORY_SECONDS, number)
     known = txn.get(HISTORY, key)
     before = HISTORY_ROW.unpack(known) if known is not None else (0,) * 7
@@ -268,9 +253,7 @@ def read_history(txn: Transaction, since: float = 0.0) -> list[HistoryRow]:
     Work of a host whose clock is ahead is shown in the current step, since it has no valid time before now. In a
     remote ledger, a row may have a number that is not the number of a run: then the run before it was the newest.
 
-    Args:
-        txn: An open transaction.
-        since: Seconds since 1970 UTC. Rows start with the step of this time.
+    Rows start with the step of `since`, in seconds since 1970 UTC.
     """
     runs, steps, places, numbers = _columns(txn, since)
     return _summed(runs, steps, places, numbers, np.lexsort((places, steps)), by_step=True)

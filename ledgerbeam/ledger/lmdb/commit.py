@@ -344,11 +344,9 @@ class PreparedLeaf:
     """A leaf with its rows.
 
     Attributes:
-        leaf: The leaf.
         is_all: Whether no task above it fanned out into more than one, so that it is the only task of its source.
         node: Node of the leaf, 16 bytes.
         outputs: Its rows of `outputs`, in key order.
-        share: Its share in the totals.
         counts: Counts of its records; None for a plain leaf.
         account: Its row of `counts`; None for a plain leaf.
         statistics: Its row of `statistics`; None without statistics.
@@ -402,11 +400,7 @@ def decode_output(row: bytes) -> tuple[Output, str]:
 
 
 def decode_outputs(encoded: Sequence[bytes]) -> list[list[Any]]:
-    """Decode many rows of `outputs` together: for each a list that starts with name and size.
-
-    Raises:
-        ValueError: A row is damaged.
-    """
+    """Decode many rows of `outputs` together: for each a list that starts with name and size. Raises ValueError."""
     found = rows(decode(b"[%b]" % b",".join(encoded)))
     if len(found) != len(encoded):
         raise ValueError(f"expected {len(encoded)} outputs, found {len(found)}")

@@ -51,15 +51,7 @@ class BeingPublishedError(Exception):
 
 @contextmanager
 def publishing(path: str, sources: Iterable[bytes]) -> Iterator[None]:
-    """Prevent the replacement of sources of a ledger while the body runs.
-
-    Args:
-        path: Path of the ledger's folder.
-        sources: Ids of the sources.
-
-    Raises:
-        StorageError: The sources cannot be locked.
-    """
+    """Prevent the replacement of sources of a ledger while the body runs. Raises StorageError."""
     with ExitStack() as opened:
         with translated(path):
             descriptor = opened.enter_context(_opened(path, os.O_RDONLY))
@@ -69,11 +61,7 @@ def publishing(path: str, sources: Iterable[bytes]) -> Iterator[None]:
 
 
 class Replacing:
-    """Prevents publishing outputs of sources that are being replaced, until the end of its `with` block.
-
-    Args:
-        path: Path of the ledger's folder.
-    """
+    """Prevents publishing outputs of sources that are being replaced, until the end of its `with` block."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -160,11 +148,7 @@ _one_opens = threading.Lock()
 
 
 class DataDescriptors:
-    """The descriptors that an environment has opened.
-
-    Args:
-        path: Folder of the environment.
-    """
+    """The descriptors that an environment has opened."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -180,11 +164,7 @@ class DataDescriptors:
         self._own = {number: file for number, file in found.items() if others.get(number) != file}
 
     def check(self) -> None:
-        """Check, before a write, that the descriptors still belong to the data file.
-
-        Raises:
-            LedgerError: A descriptor was closed.
-        """
+        """Check, before a write, that the descriptors still belong to the data file. Raises LedgerError."""
         if any(_file_of(number) != file for number, file in self._own.items()):
             raise LedgerError(
                 f"ledger {self._path}: descriptors of its files were closed in this process by other code, such as a "
@@ -195,15 +175,7 @@ class DataDescriptors:
 
 @contextlib.contextmanager
 def data_opened(path: str, flags: int) -> Iterator[int]:
-    """Open the data file in addition to the environment.
-
-    Args:
-        path: Folder of the environment.
-        flags: Flags of `os.open`.
-
-    Yields:
-        The descriptor.
-    """
+    """Open the data file in addition to the environment, and yield the descriptor."""
     with _one_opens:
         descriptor = os.open(os.path.join(path, DATA_FILE), flags | os.O_CLOEXEC)
     try:

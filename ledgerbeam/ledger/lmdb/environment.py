@@ -153,9 +153,7 @@ class Environment:
     def write(self, change: Callable[[Transaction], _Result]) -> _Result:
         """Run a change in one durable transaction.
 
-        Args:
-            change: The change. It is run again from the start after the map had to grow, so it must have no other
-                effect.
+        The change is run again from the start after the map had to grow, so it must have no other effect.
         """
         while True:
             size = 0
@@ -234,9 +232,7 @@ _open_lock = threading.Lock()
 def acquire(path: str, *, read_only: bool, create: bool, map_bytes: int = INITIAL_MAP_BYTES) -> Environment:
     """Return this process's environment of a ledger, opened if necessary. Call `release` after use.
 
-    Raises:
-        UsageError, LedgerNotFoundError, LedgerVersionError, LedgerDamagedError, StorageError, DiskFullError: See
-            `files.open_environment`.
+    Raises like `files.open_environment`.
     """
     key = os.path.realpath(path)
     with _open_lock:
@@ -335,11 +331,7 @@ def key_pages(environment: Environment, table: str, rows: int = PAGE_ROWS) -> It
 
 
 class CompletenessCheck:
-    """A check that reading a table in pages found all rows, unless something was written meanwhile.
-
-    Args:
-        table: The table.
-    """
+    """A check that reading a table in pages found all rows, unless something was written meanwhile."""
 
     def __init__(self, table: str) -> None:
         self._table = table

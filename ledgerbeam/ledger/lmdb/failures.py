@@ -42,8 +42,6 @@ class Death(NamedTuple):
     """A death of a worker, or a failure that counts as one.
 
     Attributes:
-        number: See `Stamp`.
-        at: See `Stamp`.
         place: Index among several deaths of the task in one commit.
         broke: Whether it was a failure.
     """
@@ -59,7 +57,6 @@ class TaskFailures:
     """The failures and worker deaths of one task.
 
     Attributes:
-        task: Its name for people.
         failed: Row of `failed`; None if only workers died.
         deaths: Deaths of its workers, the newest `KEPT_DEATHS`.
     """

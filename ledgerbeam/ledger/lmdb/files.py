@@ -39,12 +39,6 @@ _GROWTHS = 64  # of the map by another process while it is opened; each doubles 
 def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int) -> tuple[lmdb.Environment, Tables]:
     """Open a ledger's environment and its tables.
 
-    Args:
-        path: Folder of the ledger.
-        read_only: Whether to open it for reading only; another process may write meanwhile.
-        create: Whether to create the folder and the tables if they do not exist.
-        map_bytes: Address space; a larger file gets more.
-
     Raises:
         UsageError: The folder is on a network filesystem, or one of the files is a link.
         LedgerNotFoundError: There is no ledger, and `create` is false.
@@ -82,11 +76,7 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
 
 
 def _refuse_links(path: str) -> None:
-    """Refuse links in place of the files: LMDB would write to the target, and lock it only for users of this path.
-
-    Raises:
-        UsageError: One of the files is a link.
-    """
+    """Refuse links in place of the files: LMDB would write to the target, and lock it only for users of this path."""
     for name in (DATA_FILE, LOCK_FILE):
         file = os.path.join(path, name)
         if os.path.islink(file):
@@ -101,10 +91,6 @@ def require_room(path: str) -> None:
     """Refuse to create a ledger in a folder with other files: their owner would be unclear.
 
     Remains of a killed creation may be there, and empty folders that a ledger makes.
-
-    Raises:
-        UsageError: The folder has no ledger, but other files.
-        StorageError: Permission is missing.
     """
     with translated(path):
         try:
@@ -354,14 +340,9 @@ MOUNTINFO = "/proc/self/mountinfo"
 
 
 def filesystem_type(path: str, mountinfo: str) -> str | None:
-    """Return the type of the filesystem of a path.
+    """Return the type of the filesystem of a path, for instance ``ext4``; None if no mount covers the path.
 
-    Args:
-        path: Absolute, without symbolic links; it need not exist.
-        mountinfo: Text in the format of ``/proc/self/mountinfo`` (proc(5)).
-
-    Returns:
-        For instance ``ext4``; None if no mount covers the path.
+    The path is absolute, without symbolic links, and need not exist. `mountinfo` has the format of proc(5).
     """
     best, found = -1, None
     for line in mountinfo.splitlines():
@@ -378,14 +359,9 @@ def filesystem_type(path: str, mountinfo: str) -> str | None:
 
 
 def refuse_network_filesystem(path: str, mountinfo: str | None = None) -> None:
-    """Refuse a ledger folder on a network filesystem.
+    """Refuse a ledger folder, which need not exist, on one of `NETWORK_FILESYSTEMS`. Raises UsageError.
 
-    Args:
-        path: Path of the folder; it need not exist yet.
-        mountinfo: See `filesystem_type`; None reads the system's. If the system has none, nothing is refused.
-
-    Raises:
-        UsageError: The folder is on one of `NETWORK_FILESYSTEMS`.
+    If the system has no mountinfo, nothing is refused.
     """
     if mountinfo is None:
         try:

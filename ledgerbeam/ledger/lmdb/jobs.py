@@ -80,11 +80,7 @@ def mismatch(job: Job, stored: Job, path: str) -> str:
 
 
 def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
-    """Check that the ledger still has the job of a writer.
-
-    Raises:
-        JobMismatchError: Another job has opened the ledger.
-    """
+    """Check that the ledger still has the job of a writer. Raises JobMismatchError."""
     found = txn.get(META, KEY_FINGERPRINT)
     if found != fingerprint.encode():
         raise job_changed_error(path, fingerprint, found.decode() if found else "none")

@@ -101,11 +101,9 @@ def register(
 ) -> None:
     """Register sources that are not known yet, and retire the sources whose URLs they take over.
 
-    Args:
-        txn: Open for writing.
-        sources: The sources. The last one that names a URL owns it.
-        number: Number of the registration, in a remote ledger, where their URLs have no owner.
-        before_retiring: Called before any change with the ids of the sources that will be retired, if there are any.
+    The last source that names a URL owns it. The number is that of the registration in a remote ledger, where the
+    URLs have no owner. `before_retiring` is called before any change with the ids of the sources that will be
+    retired, if there are any.
     """
     keys = {source.id: [url_key(url) for url in source.urls] for source in sources}
     urls, claiming = claims(sources, keys)
@@ -203,10 +201,6 @@ def supersede_late(txn: Transaction, by_source: Iterable[tuple[bytes, Sequence[P
     """Supersede the outputs of sources that were replaced meanwhile.
 
     A late output may have overwritten an output of a replacing source that has the same name. Such sources run again.
-
-    Args:
-        txn: Open for writing.
-        by_source: The late leaves, from `commit.prepare`.
     """
     for source, leaves in by_source:
         retired = txn.get(RETIRED, source)  # None for a registered source
@@ -241,10 +235,8 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
     A local ledger also keeps the owners of URLs: the index beside a source that has changed was made from its former
     content. In a remote ledger, not all hosts know the owners.
 
-    Args:
-        txn: Open for writing.
-        number: Number of the restart, in a remote ledger, with which outputs are superseded.
-        supersedes: Whether the new job writes to the folder of the old job. Else the old outputs stay there.
+    Outputs are superseded with the number of the restart, in a remote ledger. Without `supersedes` they stay: the new
+    job writes to another folder.
     """
     start = b""
     if not supersedes:
@@ -295,10 +287,7 @@ def matching(environment: Environment, pattern: str) -> list[bytes]:
 def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
     """Replace the set of sources missing from the last listing; unknown ids are ignored.
 
-    Args:
-        txn: Open for writing.
-        ids: Ids in order.
-        number: Number of the listing, in a remote ledger: a source listed with a greater number is not gone.
+    In a remote ledger, a source listed with a greater number than that of the listing is not gone.
     """
     txn.clear(GONE)
     for source in ids:

@@ -71,14 +71,9 @@ class LmdbStore:
         run: str = "",
         map_bytes: int = INITIAL_MAP_BYTES,
     ) -> None:
-        """Create a store without opening it.
+        """Create a store without opening it; see `opening.open_local_store`.
 
-        Args:
-            path: Path of the ledger's folder.
-            read_only: Whether to refuse every change.
-            job: Fingerprint that the ledger must have at each commit; None does not check.
-            run: The run that this store records for. If empty, the newest run until `begin_run`.
-            map_bytes: Initial address space, a multiple of the page size. It grows as needed.
+        The initial address space, `map_bytes`, is a multiple of the page size. It grows as needed.
         """
         self._path = os.path.abspath(path)
         self._read_only = read_only

@@ -225,11 +225,7 @@ class Transaction:
         return self._txn.put(key, of.summed(key, value), overwrite=overwrite, db=of.handle)
 
     def put_many(self, table: str, rows: Iterable[Row], *, overwrite: bool = True) -> int:
-        """Write rows of different keys. Without `overwrite`, existing rows stay.
-
-        Returns:
-            Number of rows that did not exist.
-        """
+        """Write rows of different keys; return the number of new rows. Without `overwrite`, existing rows stay."""
         of = self._tables[table]
         summed = [(key, of.summed(key, value)) for key, value in sorted(rows)]
         with self._txn.cursor(of.handle) as cursor:
@@ -292,11 +288,7 @@ class Transaction:
     def page(self, table: str, start: bytes, size: int, most_bytes: int | None = None) -> list[Row]:
         """Return at most `size` rows in key order, from the first key >= `start`.
 
-        Args:
-            table: The table.
-            start: Least key.
-            size: Largest number of rows.
-            most_bytes: The page ends with the row at which its values reach this size; None sets no limit.
+        The page ends with the row at which its values reach `most_bytes`, if it is given.
         """
         return self._tables[table].rows(self._page(table, start, size, most_bytes))
 

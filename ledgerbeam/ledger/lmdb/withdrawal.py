@@ -93,13 +93,7 @@ class _Recorded(NamedTuple):
 
 
 def plan(txn: Transaction, source: bytes, nodes: Collection[bytes]) -> Withdrawal | None:
-    """Return the leaves of a source that stay without some tasks; None if none of these tasks is finished.
-
-    Args:
-        txn: Open for reading.
-        source: Id of the source, which may be unknown.
-        nodes: Nodes of the tasks that will run again.
-    """
+    """Return the leaves of a source that stay without some tasks; None if none of these tasks is finished."""
     recorded = _read(txn, source)
     if recorded is None:
         return None

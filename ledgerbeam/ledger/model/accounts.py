@@ -80,9 +80,6 @@ class RecordCounts:
 
         An earlier function may have made several records from one, or fewer. The sum is always `read`: rejected records
         count first, then kept records, then dropped records. The earlier function dropped the remaining records.
-
-        Args:
-            read: Records that were read for the task.
         """
         if read == self.read:
             return self
@@ -169,15 +166,7 @@ def read_shares(read: int, sizes: Sequence[int]) -> list[int]:
 
 
 def task_counts(counts: RecordCounts, records: int) -> None:
-    """Check the counts of one task.
-
-    Args:
-        counts: Counts of its records.
-        records: Number of records that it wrote.
-
-    Raises:
-        ValueError: The counts have too many names, or another number of written records.
-    """
+    """Check the counts of a task that wrote some records. Raises ValueError, also for too many names."""
     for part in _NAMED_PARTS:
         if len(getattr(counts, part)) > MOST_NAMES:
             raise ValueError(

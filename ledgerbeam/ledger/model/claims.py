@@ -24,13 +24,7 @@ MOST_SECONDS = 600.0
 
 
 class Span(NamedTuple):
-    """A part of a source: the records or bytes of one or several tasks.
-
-    Attributes:
-        source: Id of the source.
-        start: First record or byte, as in `Task`.
-        stop: One past the last.
-    """
+    """A part of a source: the records or bytes `[start, stop)` of one or several tasks, as in `Task`."""
 
     source: bytes
     start: int

@@ -65,19 +65,7 @@ def source_id(url: str, size: int, version: str) -> bytes:
 
 
 def source_ids(urls: Sequence[str], sizes: Sequence[int], versions: Sequence[str]) -> list[bytes]:
-    """Identify a page of input objects; equal to `source_id` of each, without its call overhead.
-
-    Args:
-        urls: Canonical URLs.
-        sizes: Bytes, as many as there are URLs.
-        versions: As many as there are URLs.
-
-    Returns:
-        16 bytes for each URL, in the given order.
-
-    Raises:
-        ValueError: The three do not have the same length.
-    """
+    """Identify a page of input objects, in order; equal to `source_id` of each, without its call overhead."""
     copy = _SOURCE.copy
     found: list[bytes] = []
     append = found.append
@@ -89,27 +77,12 @@ def source_ids(urls: Sequence[str], sizes: Sequence[int], versions: Sequence[str
 
 
 def pack_id(member_ids: Iterable[bytes]) -> bytes:
-    """Identify a composite source by the identities of its members, in their order.
-
-    Args:
-        member_ids: 16 bytes each.
-
-    Returns:
-        16 bytes. Never the identity of a plain source, also for a single member.
-    """
+    """Identify a pack by the identities of its members, in order; never like a plain source, also for one member."""
     return _digest(_PACK, b"".join(member_ids))
 
 
 def node_id(source: bytes, lineage: Lineage) -> bytes:
-    """Identify one task of a source.
-
-    Args:
-        source: 16 bytes, from `source_id` or `pack_id`.
-        lineage: The path from the source to the task; ``()`` names the source's own task.
-
-    Returns:
-        16 bytes, never `ROOT`.
-    """
+    """Identify one task of a source: 16 bytes, never `ROOT`. The lineage ``()`` names the source's own task."""
     if not lineage:
         return _digest(_NODE, source)
     numbers = [number for pair in lineage for number in pair]

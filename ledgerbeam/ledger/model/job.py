@@ -171,12 +171,9 @@ _lock = threading.Lock()
 
 
 def note_text(key: str, read: Callable[[], str], *, is_code: bool = True) -> None:
-    """Note in this process how the text behind a hash is read.
+    """Note in this process how the text behind a hash is read. If `read` raises, there is no text.
 
-    Args:
-        key: The hash, as in the parameters of a job.
-        read: Returns the text. If it raises, there is no text.
-        is_code: Whether the text is code, in which values are quoted. In other texts a bare word may be a credential.
+    Values are quoted in code. In other texts a bare word may be a credential.
     """
     with _lock:
         _noted[key] = read, is_code

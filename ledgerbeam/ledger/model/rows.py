@@ -99,12 +99,9 @@ class Leaf:
     """A finished task. All of its `outputs` must already be durable.
 
     Attributes:
-        source_id: 16 bytes.
-        lineage: Path from the source to the task.
         kind: ``published``, or ``filtered`` for a task without output.
         outputs: Its published outputs; empty if filtered.
         records: Records written, over all routes; none if filtered.
-        bytes: Bytes written.
         seconds: Duration, from reading to the durable output.
         counts: Counts of its records; None if all records that were read are written, or they were not counted.
         statistics: Statistics of its function, by name.
@@ -180,11 +177,8 @@ class Failure:
     Texts longer than `FAILURE_CHARACTERS` are cut.
 
     Attributes:
-        source_id: 16 bytes.
-        lineage: Path from the source to the task.
         task: Its name for people, `task.Task.name`.
         reason: One line that groups failures.
-        error: The full message.
         broke: Whether it counts as a death of the worker; see `task.FailedTask`.
     """
 
@@ -230,7 +224,6 @@ class CommitResult:
     Attributes:
         completed: Ids of the sources that became complete.
         fresh: Leaves that were not recorded before.
-        seconds: Duration of the commit.
     """
 
     completed: list[bytes]
@@ -261,9 +254,6 @@ class HistoryRow(NamedTuple):
     Attributes:
         time: Start of the step, seconds since 1970 UTC.
         run: Id of the run; None if it is not known.
-        totals: Totals of the leaves recorded in the step.
-        completed: Sources completed in the step.
-        failures: Failures recorded in the step.
     """
 
     time: int
@@ -277,16 +267,12 @@ class SourceRow(NamedTuple):
     """A registered source.
 
     Attributes:
-        source_id: 16 bytes.
         url: URL; for a pack the URL of its first member.
-        size: Bytes.
         members: Number of packed sources; 0 for a plain source.
         state: ``complete``, ``failed`` (open, with a failure), ``open`` or ``gone`` (not complete, and not in the
             last listing).
         completed: Time of its completion, seconds since 1970 UTC; 0 for other sources.
-        totals: Totals of its recorded leaves.
         member_urls: URLs of the packed sources, in order; empty for a plain source.
-        counts: Counts of the records of its recorded leaves.
     """
 
     source_id: bytes
@@ -327,14 +313,7 @@ def read_withdrawn(value: Any) -> Withdrawn:
 
 
 class TaskCountsRow(NamedTuple):
-    """The record counts of a task, unless the task wrote exactly the records that it read.
-
-    Attributes:
-        url: URL of its source.
-        source_id: 16 bytes.
-        node: 16 bytes.
-        counts: Counts of its records.
-    """
+    """The record counts of a task, unless the task wrote exactly the records that it read."""
 
     url: str
     source_id: bytes
@@ -361,15 +340,7 @@ class OutputColumns(NamedTuple):
 
 
 class ContentColumns(NamedTuple):
-    """Recorded outputs as columns of equal length, with their checksums.
-
-    Attributes:
-        source_ids: Ids of their sources.
-        names: Names.
-        sizes: Sizes in bytes.
-        checksums: Checksums of their contents.
-        routes: Routes; empty for the main dataset.
-    """
+    """Recorded outputs as columns of equal length, with checksums, and routes, which are empty for the main dataset."""
 
     source_ids: list[bytes]
     names: list[str]
@@ -383,12 +354,6 @@ class FailureRow:
     """A recorded failure.
 
     Attributes:
-        url: URL of the source.
-        source_id: 16 bytes.
-        node: 16 bytes.
-        task: Name for people.
-        reason: One line.
-        error: The full message.
         attempts: Number of failures and worker deaths of the task.
         last: Time of the last failure, seconds since 1970 UTC.
         quarantined: Whether the task is not started again until its failure is forgotten.
@@ -482,13 +447,7 @@ def _added(times: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 class SetUps(NamedTuple):
-    """The set-ups of user code in a run. Each worker process imports and builds user code before its first task.
-
-    Attributes:
-        times: Number of set-ups.
-        seconds: Sum of their durations.
-        longest: Longest duration, in seconds.
-    """
+    """The set-ups of user code in a run. Each worker process imports and builds user code before its first task."""
 
     times: int = 0
     seconds: float = 0.0
@@ -541,9 +500,7 @@ def read_audit(value: Any) -> dict[str, Any]:
 def audit_of(runs: list[dict[str, Any]], fingerprint: str) -> Audit:
     """Return the audits of all runs of a job together. The last audit decides whether results differ.
 
-    Args:
-        runs: Rows of `LedgerStore.runs`.
-        fingerprint: Fingerprint of the job. Audits of other jobs that used the ledger do not count.
+    Audits of other jobs that used the ledger do not count.
     """
     rows = [Audit(**run["audit"]) for run in runs if run.get("audit") and run["audit"]["job"] == fingerprint]
     last = rows[-1] if rows else Audit()

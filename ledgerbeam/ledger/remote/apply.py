@@ -55,11 +55,7 @@ def read_gone(txn: Transaction) -> tuple[list[bytes], int]:
 
 
 def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: bool = False) -> list[Leaf]:
-    """Fold a segment, once.
-
-    Returns:
-        Its leaves of unknown sources; see `registration.note_overwritten`.
-    """
+    """Fold a segment, once. Return its leaves of unknown sources; see `registration.note_overwritten`."""
     if is_folded(txn, name):
         return []
     once_more = are_leaves_due(txn, name)
@@ -82,11 +78,7 @@ def apply_segment(
 ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
     """Make the changes of a segment. Its writer and its readers get the same rows.
 
-    Args:
-        txn: Open for writing.
-        segment: The segment.
-        of_snapshot: Whether it is a part of a snapshot. Then its time is the time of the snapshot, and other parts
-            have the times of its leaves.
+    A part of a snapshot has the time of the snapshot, and other parts have the times of its leaves.
 
     Returns:
         The changes by its leaves, and the tasks that its deaths have quarantined.
@@ -181,14 +173,7 @@ def _supersede_all(txn: Transaction, segment: Segment) -> None:
 
 
 def fold_control(txn: Transaction, name: str, control: Control, url: str) -> None:
-    """Fold a control object, once.
-
-    Args:
-        txn: Open for writing.
-        name: Name of the object.
-        control: Its content.
-        url: URL of the ledger, for messages.
-    """
+    """Fold a control object, once. The URL of the ledger is for messages."""
     if is_folded(txn, name):
         return
     mark_folded(txn, name)

@@ -75,9 +75,6 @@ class Compaction:
 def compact(store: RemoteStore) -> Compaction:
     """Replace all segments and snapshots of a ledger by one snapshot. Do nothing if there is only one snapshot.
 
-    Args:
-        store: Open for writing.
-
     Raises:
         LedgerDamagedError: An object is damaged; nothing was deleted.
         StorageError: The store does not answer. The snapshot has the content of all deleted objects.
@@ -154,12 +151,8 @@ def _segments(
 ) -> Iterator[Segment]:
     """Yield the parts of a snapshot, in the order of folding.
 
-    Args:
-        objects: Objects of the ledger.
-        held: The moment of the sidecar that the snapshot shows.
-        names: Names of the segments that it replaces.
-        old: Parts of the snapshots that it replaces, with their checksums.
-        number: The greatest number of a control object at that moment.
+    It shows the sidecar at a moment, with the greatest number then. It replaces the segments of some names, and old
+    parts of snapshots, given with their checksums.
     """
     yield from _states(cutoff_pages(held), number)
     yield from _sources(held)

@@ -51,12 +51,8 @@ class Control:
     """One numbered event of a ledger.
 
     Attributes:
-        number: >= 1.
-        kind: Kind of the event.
         at: Time, seconds since 1970 UTC.
         token: Random text that distinguishes the same event created by two hosts.
-        info: Info of a run, shown by `status`.
-        sources: Forgotten sources.
         failures_only: Whether only the failures of these sources were forgotten.
         withdrawn: Reasons why tasks of sources run again. For a forgotten source they replace all earlier reasons.
         job: The job that opened the ledger.
@@ -111,13 +107,7 @@ def control_number(name: str) -> int | None:
 
 
 def number_gap_error(url: str, number: int, highest: int) -> LedgerDamagedError:
-    """Return the error for an object whose number does not follow the numbers of the control objects.
-
-    Args:
-        url: URL of the object.
-        number: Number of the object.
-        highest: The greatest existing number.
-    """
+    """Return the error for an object whose number does not follow the numbers of the control objects."""
     return LedgerDamagedError(
         f"{url}: this object of the ledger has number {number}, and the greatest number before it is {highest}: "
         f"expected at most {highest + 1} for a control object, {highest} for another; it was not applied. Another "

@@ -122,15 +122,9 @@ def _write(
 ) -> None:
     """Write the row of a registered source.
 
-    Progress that no longer counts is removed; leaves that now count are folded again.
-
-    Args:
-        txn: Open for writing.
-        source: Id of the source.
-        fields: Its current row.
-        numbers: Numbers of its registrations.
-        replaced: The greatest number with which another source owned one of its URLs.
-        is_back: Whether it was registered before that; also true if one of its numbers is less.
+    Progress that no longer counts is removed; leaves that now count are folded again. `replaced` is the greatest
+    number with which another source owned one of its URLs. `is_back` is true if it was registered before that; also
+    if one of its numbers is less.
     """
     before = read_cutoffs(txn, source)[0].least
     found = sorted(numbers)
@@ -280,11 +274,6 @@ def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: fl
 
     The registration of such a source is lost. If it had replaced a known source, the known source would no longer
     count. The content of an output that both have written is undecidable.
-
-    Args:
-        txn: Open for writing.
-        lost: Leaves of unknown sources, with the numbers of their segments.
-        now: Time of the detection, seconds since 1970 UTC.
     """
     written = {name_key(output.name): (number, output) for number, leaf in lost for output in leaf.outputs}
     beside = [row for row in txn.rows(OUTPUTS, b"") if row[0][ID_BYTES:] in written] if written else []
@@ -305,12 +294,7 @@ def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: fl
 def hold_open(txn: Transaction, source: bytes, lineage: Lineage, error: LedgerError, now: float) -> None:
     """Hold a source open because of a contradiction, and keep the error as its failure.
 
-    Args:
-        txn: Open for writing.
-        source: Id of the source.
-        lineage: Lineage of the contradicting task; empty if it is a task of another source.
-        error: The error.
-        now: Time of the detection, seconds since 1970 UTC.
+    The lineage of the contradicting task is empty if it is a task of another source.
     """
     contradict(txn, source)
     failure = Failure(source, lineage, f"task at {lineage}", type(error).__name__, str(error))

@@ -164,10 +164,7 @@ def read_listed(
 
     They are read in chunks: large enough to hide the latency of requests, smaller after large objects.
 
-    Args:
-        objects: Objects of the ledger.
-        names: Names of the objects to read.
-        checksums: Checksums of parts of snapshots from their manifests, by name.
+    The checksums are those of parts of snapshots in their manifests, by name.
 
     Raises:
         LedgerDamagedError: A part of a snapshot was lost, or has another checksum.
@@ -214,13 +211,7 @@ class Replayer:
     """
 
     def __init__(self, objects: Objects, environment: Environment, job: bytes | None = None) -> None:
-        """Create a replayer without a request.
-
-        Args:
-            objects: Objects of the ledger.
-            environment: The sidecar.
-            job: Content of ``job.json``, if it is known; else it is read when it is needed.
-        """
+        """Create a replayer without a request. The content of ``job.json`` is read when needed, if it is not known."""
         self._objects = objects
         self._environment = environment
         self._job = job
@@ -330,9 +321,7 @@ class Replayer:
     def fold_control(self, name: str, data: bytes) -> None:
         """Fold a control object whose content is known.
 
-        Raises:
-            LedgerDamagedError: It is damaged, or its number does not follow.
-            Overtaken: Its number does not follow the numbers of the last listing.
+        Raises LedgerDamagedError, and Overtaken if its number does not follow the numbers of the last listing.
         """
         control = decode_control(data, self._url(name))
         if control.number != control_number(name):

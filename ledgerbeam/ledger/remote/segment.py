@@ -69,9 +69,6 @@ class Segment:
         number: The highest number of a control object (`controls`) that its writer had seen.
         at: Time of writing, seconds since 1970 UTC.
         job: Fingerprint of the job for which it was written; None if not given.
-        sources: Registered sources.
-        leaves: Finished tasks.
-        failures: Failed tasks.
         deaths: Tasks whose worker died.
         dropped: Names of stale outputs whose objects were deleted.
         runs: Changed fields of runs, by run.
@@ -140,10 +137,6 @@ def encode_segment(segment: Segment) -> bytes:
 
 def decode_segment(data: bytes, url: str) -> Segment:
     """Decode a segment.
-
-    Args:
-        data: The whole object.
-        url: URL of the object, for messages.
 
     Raises:
         LedgerVersionError: A newer ledgerbeam wrote it.

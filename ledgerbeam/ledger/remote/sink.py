@@ -27,14 +27,7 @@ class RemoteSink:
     """
 
     def __init__(self, objects: Objects, *, job: str | None = None, run: str = "") -> None:
-        """Create a sink without a request.
-
-        Args:
-            objects: Objects of the ledger.
-            job: Fingerprint of the job whose work is recorded; None does not check.
-            run: Id of the run whose work is recorded. Empty for the newest run at each commit, which costs a request
-                each time.
-        """
+        """Create a sink without a request. Without a run, each commit asks for the newest run."""
         self._objects = objects
         self._job = job
         self._run = run

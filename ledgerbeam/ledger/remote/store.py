@@ -103,12 +103,7 @@ class RemoteStore(LmdbStore):
     ) -> None:
         """Create a store without opening it.
 
-        Args:
-            objects: Objects of the ledger.
-            sidecar_path: Local folder of the sidecar. Losing it costs only time.
-            read_only: Whether to refuse every change of the ledger; the sidecar is still written.
-            job: Fingerprint that the ledger must have at each commit; None does not check.
-            run: The run that this store records for; empty until `begin_run`.
+        The sidecar is written also if the ledger is opened for reading only. Losing it costs only time.
         """
         super().__init__(sidecar_path, read_only=read_only, job=job, run=run)
         self._objects = objects
@@ -132,14 +127,7 @@ class RemoteStore(LmdbStore):
         return self._objects.url
 
     def open(self, *, create: bool = False) -> None:
-        """Open the sidecar and refresh it.
-
-        Raises:
-            LedgerNotFoundError: The ledger does not exist, and `create` is false.
-            LedgerVersionError: A newer ledgerbeam wrote it.
-            LedgerDamagedError: An object is damaged, or ``job.json`` is missing.
-            StorageError: The store does not answer.
-        """
+        """Open the sidecar and refresh it; see `opening.open_store` for errors."""
         self._create = self._create or create
         self._fold(self._open_sidecar(*self._read_job()))
 
@@ -162,12 +150,7 @@ class RemoteStore(LmdbStore):
     def _open_sidecar(self, data: bytes | None, ledger: bytes) -> bytes | None:
         """Open the sidecar. A sidecar that is damaged, of another version, or of a former ledger here is recreated.
 
-        Args:
-            data: Content of ``job.json``.
-            ledger: The id in it.
-
-        Returns:
-            The bytes of ``job.json``, which may exist by now.
+        It takes the content of ``job.json`` and the id in it, and returns the content, which may exist by now.
         """
         with _locked(self._path):
             environment = self._usable(ledger)
@@ -355,14 +338,9 @@ class RemoteStore(LmdbStore):
     # Ordered events
 
     def _create_control(self, kind: Kind, due: Callable[[Transaction], Mapping[str, Any] | None]) -> Control | None:
-        """Create the next control object, and fold it.
+        """Create the next control object, and fold it; return None if it was cancelled.
 
-        Args:
-            kind: Kind of the event.
-            due: Returns the fields of the control object, given all earlier numbers; None cancels it.
-
-        Returns:
-            The control object; None if it was cancelled.
+        `due` returns the fields of the object, given all earlier numbers; None cancels it.
         """
         self._require_writable()
         token = secrets.token_hex(8)

@@ -114,11 +114,7 @@ class InflightMarks:
     """This process's marks in a folder. Thread-safe and picklable; a forked process starts without marks."""
 
     def __init__(self, folder: str) -> None:
-        """Set the folder, without creating or opening anything.
-
-        Args:
-            folder: Local path, normally ``<ledger>/run/<run>``.
-        """
+        """Set the folder, normally ``<ledger>/run/<run>``, without creating or opening anything."""
         self.folder = os.path.abspath(folder)
 
     def __reduce__(self) -> tuple[type[InflightMarks], tuple[str]]:
@@ -128,12 +124,7 @@ class InflightMarks:
         return f"InflightMarks({self.folder!r})"
 
     def register(self) -> None:
-        """Show that this worker is alive. `working_on` does so as well.
-
-        Raises:
-            DiskFullError: There is no room for the marks.
-            StorageError: The marks cannot be written.
-        """
+        """Show that this worker is alive, as `working_on` does too. Raises DiskFullError, StorageError."""
         self._file()
 
     @contextlib.contextmanager

@@ -51,16 +51,7 @@ _ASIDE = ".marker"
 
 @contextlib.contextmanager
 def file_errors(path: str, done: str = "written") -> Iterator[None]:
-    """Translate errors of writing or reading in a run's folder.
-
-    Args:
-        path: Path of the file or folder.
-        done: The failed action, as a participle.
-
-    Raises:
-        DiskFullError: There is no room.
-        StorageError: The action is refused, or the folder was removed.
-    """
+    """Translate errors of an action in a run's folder, a participle, to DiskFullError and StorageError."""
     try:
         yield
     except LedgerbeamError:
@@ -127,12 +118,7 @@ class RunFolder:
 
 
 class RunFolders:
-    """The run folders of one ledger.
-
-    Args:
-        scratch: The parent folder of ``run``.
-        ledger_id: Id of the ledger.
-    """
+    """The run folders of one ledger, in ``run`` below a parent folder."""
 
     def __init__(self, scratch: str, ledger_id: str) -> None:
         self._path = os.path.join(scratch, RUNS)
@@ -145,12 +131,7 @@ class RunFolders:
 
     @contextlib.contextmanager
     def enter(self, run: str) -> Iterator[RunFolder]:
-        """Create the folder of a run that starts; remove it when the body ends.
-
-        Raises:
-            StorageError: The folder exists, or permission is missing.
-            DiskFullError: There is no room.
-        """
+        """Create the folder of a run that starts; remove it when the body ends. Raises StorageError, DiskFullError."""
         with translated(self._path), contextlib.ExitStack() as opened:
             with contextlib.suppress(FileExistsError):  # if it is a file, opening it raises the error
                 os.makedirs(self._path)
@@ -185,11 +166,7 @@ class RunFolders:
             ) from None
 
     def launchers(self) -> list[Launcher]:
-        """Return the launchers with a marker of this ledger, dead or alive, by run.
-
-        Raises:
-            StorageError: ``run`` is not a folder.
-        """
+        """Return the launchers with a marker of this ledger, dead or alive, by run. Raises StorageError."""
         with self._opened() as runs:
             return [] if runs is None else list(self._launchers(runs))
 
@@ -291,15 +268,7 @@ _NOTES_SUFFIX = ".committed"
 
 
 class CommitNotes:
-    """The notes of one process.
-
-    Args:
-        run_dir: Folder of the run.
-
-    Raises:
-        DiskFullError: There is no room for the file.
-        StorageError: The file cannot be created.
-    """
+    """The notes of one process, in the folder of its run. Raises DiskFullError, StorageError."""
 
     def __init__(self, run_dir: str) -> None:
         self._path = os.path.join(run_dir, f"{os.getpid()}-{os.urandom(4).hex()}{_NOTES_SUFFIX}")
@@ -307,12 +276,7 @@ class CommitNotes:
             self._file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - for as long as the process works
 
     def add(self, source_id: bytes, node: bytes, summary: Any) -> None:
-        """Write the note of a task that is about to be recorded.
-
-        Raises:
-            DiskFullError: There is no room for the note.
-            StorageError: The note cannot be written.
-        """
+        """Write the note of a task that is about to be recorded. Raises DiskFullError, StorageError."""
         data = memoryview(pickle.dumps((source_id, node, summary)))
         with file_errors(self._path):
             while data:
@@ -324,12 +288,7 @@ class CommitNotes:
 
 
 def committed_notes(run_dir: str, store: LedgerStore) -> Iterator[Any]:
-    """Yield the summaries of the noted tasks that are recorded, each task once.
-
-    Args:
-        run_dir: Folder of a run whose processes have ended.
-        store: The ledger, refreshed.
-    """
+    """Yield the summaries of the noted tasks that are recorded, each task once; all processes of the run have ended."""
     seen: set[bytes] = set()  # a task may have several notes, because earlier steps may repeat it
     for name in sorted(os.listdir(run_dir)):
         if name.endswith(_NOTES_SUFFIX):
@@ -357,16 +316,7 @@ def _index_mark(folder: str, source: Source) -> str:
 
 @contextmanager
 def building_index(folder: str, source: Source) -> Iterator[None]:
-    """Let the workers of a run wait for the index of a source while the body runs.
-
-    Args:
-        folder: Folder of the run.
-        source: The source.
-
-    Raises:
-        DiskFullError: There is no room for the file.
-        StorageError: The file cannot be created.
-    """
+    """Let the workers of a run wait for the index of a source while the body runs."""
     path = _index_mark(folder, source)
     with file_errors(path):
         mark = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -381,15 +331,7 @@ def building_index(folder: str, source: Source) -> Iterator[None]:
 
 
 def wait_for_index(folder: str, source: Source) -> None:
-    """Wait while the index of a source is being built ahead.
-
-    Args:
-        folder: Folder of the run.
-        source: The source.
-
-    Raises:
-        StorageError: The file cannot be read.
-    """
+    """Wait while the index of a source is being built ahead."""
     path = _index_mark(folder, source)
     with file_errors(path, "read"):
         try:
@@ -410,9 +352,6 @@ class TaskBudget:
     """The number of tasks that may still be started, in a file that the processes of a wave share.
 
     Its methods raise DiskFullError or StorageError if the file cannot be used.
-
-    Attributes:
-        path: Path of the file, in the folder of the wave.
     """
 
     path: str

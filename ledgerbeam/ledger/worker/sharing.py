@@ -71,13 +71,7 @@ class _SeenClaims:
 
 @dataclass(frozen=True)
 class WaitingTasks:
-    """Tasks that wait for other launchers.
-
-    Attributes:
-        tasks: Number of tasks that others are processing.
-        launchers: Number of these launchers.
-        free: Number of tasks that no launcher is processing.
-    """
+    """The number of tasks in work with other launchers, of these launchers, and of tasks that no launcher processes."""
 
     tasks: int
     launchers: int
@@ -90,15 +84,7 @@ class WaitingTasks:
 
 
 class Sharing:
-    """One launcher's part in sharing a job.
-
-    Args:
-        store: The ledger, with the state of the last refresh.
-        place: The place of claims.
-        run: Id of the run.
-        workers: Number of tasks that are processed in parallel.
-        clock: Seconds; the same for all processes of the host.
-    """
+    """One launcher's part in sharing a job. The clock is the same for all processes of the host."""
 
     def __init__(
         self,
@@ -298,13 +284,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.]+")
 
 
 def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:
-    """Return the place where the launchers of a ledger exchange claims.
-
-    Args:
-        store: The ledger.
-        folder: Folder of the launcher's run.
-        run: Id of the run.
-    """
+    """Return the place where the launchers of a ledger exchange claims."""
     folders = run_folders(store)
     remote = _as_remote(store)
     if remote is None:
@@ -315,10 +295,8 @@ def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:
 def read_claims(store: LedgerStore) -> list[Claims]:
     """Return the current claims of launchers, sorted by run. They are hints: a launcher may have died since.
 
-    For a remote ledger, the objects found by the last `refresh` are read. Unreadable claims are left out.
-
-    Raises:
-        StorageError: The store does not answer.
+    For a remote ledger, the objects found by the last `refresh` are read. Unreadable claims are left out. Raises
+    StorageError.
     """
     remote = _as_remote(store)
     if remote is None:
@@ -343,13 +321,7 @@ def _as_remote(store: LedgerStore) -> RemoteStore | None:
 
 
 class FolderClaims:
-    """Claims in the run folders of a local ledger; see `claims.ClaimPlace`.
-
-    Args:
-        folders: Run folders of the ledger.
-        folder: Folder of this launcher's run.
-        run: Id of the run.
-    """
+    """Claims in the run folders of a local ledger; see `claims.ClaimPlace`."""
 
     seconds = FOLDER_SECONDS
 
@@ -398,12 +370,6 @@ class ObjectClaims:
     """Claims below ``claims/`` of a remote ledger; see `claims.ClaimPlace`.
 
     The listing of `RemoteStore.refresh` finds the other claims, without a request of its own.
-
-    Args:
-        store: The ledger.
-        run: Id of the run.
-        host: Name of the host, for people.
-        lives: Returns whether the launcher of a run on this host is alive.
     """
 
     seconds = OBJECT_SECONDS

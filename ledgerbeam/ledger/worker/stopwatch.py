@@ -138,12 +138,9 @@ def counted_beside(part: str, work: Callable[..., T], *args: Any) -> T:
 class SharedTime:
     """Divides the time of a part in which two kinds of work alternate, too quickly to be measured each.
 
-    The first few calls of one kind are measured one by one. Their share of the time so far is used for all calls. Use
-    it as a context, in a body that is timed as `part`.
-
-    Args:
-        part: Part that the calls are counted for.
-        rest: Part that everything else is counted for.
+    The first few calls of one kind are measured one by one. Their share of the time so far is used for all calls,
+    which count for `part`; everything else counts for `rest`. Use it as a context, in a body that is timed as
+    `part`.
     """
 
     def __init__(self, part: str, rest: str) -> None:

@@ -38,13 +38,7 @@ _Result = TypeVar("_Result")
 
 
 class BoardTask(NamedTuple):
-    """The description of an element on the board.
-
-    Attributes:
-        key: Its position in the order.
-        span: Its span.
-        lineages: Lineages of its tasks; several if one pass reads them.
-    """
+    """An element of the board: its position in the order, its span, and its tasks, several if one pass reads them."""
 
     key: bytes
     span: Span
@@ -77,11 +71,7 @@ class Instructions(NamedTuple):
 
 
 class Board:
-    """The board of one wave. Thread-safe; `task_board` returns the one board of each process.
-
-    Args:
-        path: Path of its folder.
-    """
+    """The board of one wave. Thread-safe; `task_board` returns the one board of each process."""
 
     def __init__(self, path: str) -> None:
         hold_standard_descriptors()
@@ -327,13 +317,7 @@ _boards_lock = threading.Lock()
 
 
 class BoardPlace(NamedTuple):
-    """The place of a wave's board. Picklable.
-
-    Attributes:
-        run_dir: Folder of the wave.
-        run: Id of the run, which decides the order of tasks.
-        workers: Number of workers that draw from the board.
-    """
+    """The place of a wave's board: its folder, the run, which decides the order of tasks, and its number of workers."""
 
     run_dir: str
     run: str

@@ -205,10 +205,8 @@ class LedgerPlace(NamedTuple):
     """The destination of this process's rows. Rows with the same destination can share an open store.
 
     Attributes:
-        url: URL of the ledger; the path of its folder for a local one.
         job: Fingerprint that the ledger must have; None does not check.
         run: Id of the run whose work is recorded; empty for the newest.
-        options: Storage options, as text.
     """
 
     url: str
@@ -240,11 +238,8 @@ def shared_writer(
 ) -> LedgerWriter:
     """Return this process's writer for a ledger, created by the first call. A forked process gets its own.
 
-    Args:
-        place: An existing ledger; or the path of a local one, whose job is not checked.
-        interval: Seconds, used by the first call.
-        max_entries: Used by the first call.
-        open_sink: Opens a remote ledger.
+    The place may be the path of a local ledger, whose job is not checked. The first call sets the limits.
+    `open_sink` opens a remote ledger.
     """
     if isinstance(place, str):
         place = LedgerPlace.of(place)
@@ -263,8 +258,7 @@ def shared_writer(
 def close_shared_writers() -> None:
     """Flush and close every shared writer of this process; the next `shared_writer` creates a new one.
 
-    Raises:
-        LedgerError: Like `LedgerWriter.close`; the first error, after all were closed.
+    Raises the first error of `LedgerWriter.close`, after all were closed.
     """
     with _shared_lock:
         writers = list(_shared.values())
