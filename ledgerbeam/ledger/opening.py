@@ -17,7 +17,7 @@ from ledgerbeam.io import Options
 from ledgerbeam.io.native import set_crash_message
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.ledger.lmdb.files import DATA_FILE, refuse_network_filesystem
+from ledgerbeam.ledger.lmdb.files import refuse_network_filesystem
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.store import LedgerSink, LedgerStore
 from ledgerbeam.ledger.worker.run_folders import RunFolders
@@ -108,14 +108,6 @@ def open_local_store(
     store = LmdbStore(path, read_only=read_only, job=job, run=run)
     store.open(create=create)
     return store
-
-
-def ledger_exists(url: str) -> bool:
-    """Return whether the folder has a data file that is not empty. Raises UsageError for a remote URL."""
-    try:
-        return os.path.getsize(os.path.join(local_path(url), DATA_FILE)) > 0
-    except (FileNotFoundError, NotADirectoryError):
-        return False
 
 
 def local_path(url: str) -> str:

@@ -422,7 +422,7 @@ class _OpenedFile:
     def __init__(self, reader: Reader, kind: OffsetFormat, form: Form) -> None:
         self.fetches = form.fetches(kind, reader)
         self.read_span = partial(form.span, kind, reader)
-        self.read_each = partial(form.span_each, kind, reader)
+        self.read_each = partial(form.span, kind, reader, each=True)
         self.read_raw = reader.read_raw
         self.close = reader.close
 
@@ -432,7 +432,7 @@ class _OpenedColumns:
 
     def __init__(self, reader: ColumnReader, form: Form) -> None:
         self.read_span = partial(form.rows, reader)
-        self.read_each = partial(form.rows_each, reader)
+        self.read_each = partial(form.rows, reader, each=True)
         self.read_raw = reader.read_raw
         self.close = reader.close
 
@@ -450,7 +450,7 @@ class _WatchedStream:
 
     def read_each(self, span: StreamSpan) -> Any:
         with self._watch:
-            return self._form.split_each(self._format, self._reader.read_data(span), self._reader.url, span)
+            return self._form.split(self._format, self._reader.read_data(span), self._reader.url, span, each=True)
 
     def read_raw(self, span: StreamSpan) -> list[RawRecord]:
         with self._watch:
@@ -487,8 +487,8 @@ class _Pack:
         kind, plain = decompressed_source(data, url, self._sources.configured)
         if is_columnar(kind):
             reader = kind.open_bytes(plain, url)
-            return (form.rows_each if each else form.rows)(reader, 0, len(reader))
-        return (form.split_each if each else form.split)(kind, plain, url)
+            return form.rows(reader, 0, len(reader), each=each)
+        return form.split(kind, plain, url, each=each)
 
     def _read(self, start: int, stop: int) -> Iterator[tuple[str, bytes]]:
         """Yield the URL and the content of each file of a span."""

@@ -44,7 +44,7 @@ ARROW_OUTPUTS = ("jsonl", "parquet", "arrow")  # formats that can be written fro
 
 
 class Form(Protocol):
-    """Reads the records of spans in one form. The methods with ``each`` mark records that cannot be decoded."""
+    """Reads the records of spans in one form. With `each`, marks take the place of records that cannot be decoded."""
 
     def require(self, kind: Format, url: str) -> None:
         """Raise UsageError if sources of a format cannot be read in this form."""
@@ -52,23 +52,16 @@ class Form(Protocol):
     def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
         """Return whether `span` only fetches bytes, so that its result decodes them later."""
 
-    def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> Any:
+    def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False) -> Any:
         """Return the records `[start, stop)` of a source with an index."""
 
-    def span_each(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> Any:
-        """Return the records of `span`, with marks for records that cannot be decoded."""
-
-    def rows(self, reader: ColumnReader, start: int, stop: int) -> Any:
+    def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> Any:
         """Return the records `[start, stop)` of a columnar source."""
 
-    def rows_each(self, reader: ColumnReader, start: int, stop: int) -> Any:
-        """Return the records of `rows`, with marks for records that cannot be decoded."""
-
-    def split(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> Any:
+    def split(
+        self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
+    ) -> Any:
         """Return consecutive records from bytes in memory."""
-
-    def split_each(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> Any:
-        """Return the records of `split`, with marks for records that cannot be decoded."""
 
     def joined(self, parts: Sequence[Any]) -> Any:
         """Return the records of several sources together."""
@@ -86,7 +79,11 @@ class _Records:
     def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
         return gives_blocks(reader) or (kind.ends_at_newlines and fits(reader, DataReader))
 
-    def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> RecordBlocks | list[Any]:
+    def span(
+        self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False
+    ) -> RecordBlocks | list[Any]:
+        if each:
+            return unreadable(decode_each(kind, reader.read_raw(start, stop)))
         if gives_blocks(reader):
             return RecordBlocks([reader.read_blocks(start, stop)])
         if kind.ends_at_newlines and fits(reader, DataReader):
@@ -94,24 +91,17 @@ class _Records:
             return RecordBlocks([LineBlocks(kind, data, reader.url, span)])
         return reader.read_span(start, stop)
 
-    def span_each(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> list[Any]:
-        return unreadable(decode_each(kind, reader.read_raw(start, stop)))
-
-    def rows(self, reader: ColumnReader, start: int, stop: int) -> list[Any]:
-        return reader.read_span(start, stop)
-
-    def rows_each(self, reader: ColumnReader, start: int, stop: int) -> list[Any]:
-        return unreadable(reader.read_each(start, stop))
+    def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> list[Any]:
+        return unreadable(reader.read_each(start, stop)) if each else reader.read_span(start, stop)
 
     def split(
-        self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None
+        self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
     ) -> RecordBlocks | list[Any]:
+        if each:
+            return unreadable(decode_each(kind, kind.split_raw(data, url, span)))
         if kind.ends_at_newlines:
             return RecordBlocks([LineBlocks(kind, data, url, span)])
         return kind.split(data, url, span)
-
-    def split_each(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
-        return unreadable(decode_each(kind, kind.split_raw(data, url, span)))
 
     def joined(self, parts: Sequence[RecordBlocks | list[Any]]) -> RecordBlocks | list[Any]:
         if not any(isinstance(part, RecordBlocks) for part in parts):
@@ -131,33 +121,25 @@ class _Tables:
         del kind, reader
         return False
 
-    def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> pa.Table:
+    def span(
+        self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False
+    ) -> pa.Table | PartialTable:
         span, data = _data(reader, start, stop)
-        return self.split(kind, data, reader.url, span)
+        return self.split(kind, data, reader.url, span, each=each)
 
-    def span_each(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> PartialTable:
-        span, data = _data(reader, start, stop)
-        return self.split_each(kind, data, reader.url, span)
-
-    def rows(self, reader: ColumnReader, start: int, stop: int) -> pa.Table:
+    def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> pa.Table:
+        del each  # damage affects a page of many rows
         return reader.read_batch(start, stop)
 
-    def rows_each(self, reader: ColumnReader, start: int, stop: int) -> pa.Table:
-        return reader.read_batch(start, stop)  # damage affects a page of many rows
-
-    def split(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
-        return self._of(kind, url).split_table(data, url, span)
-
-    def split_each(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> PartialTable:
-        return PartialTable(*self._of(kind, url).split_table_each(data, url, span))
+    def split(
+        self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
+    ) -> pa.Table | PartialTable:
+        if not isinstance(kind, TableFormat):
+            raise _not_as_tables(kind, url)
+        return PartialTable(*kind.split_table_each(data, url, span)) if each else kind.split_table(data, url, span)
 
     def joined(self, parts: Sequence[pa.Table | PartialTable]) -> pa.Table | PartialTable:
         return PartialTable.joined(parts)
-
-    def _of(self, kind: OffsetFormat, url: str) -> TableFormat:
-        if not isinstance(kind, TableFormat):
-            raise _not_as_tables(kind, url)
-        return kind
 
 
 def _not_as_tables(kind: Format, url: str) -> UsageError:
@@ -313,7 +295,7 @@ class PlacedRecords(Sequence[Any]):
 
 
 class PlacedForm:
-    """Reads the records of spans with their places; see `forms.Form`."""
+    """Reads the records of spans with their places; see `Form`. A record that cannot be decoded fails its task."""
 
     def require(self, kind: Format, url: str) -> None:
         """Accept every format."""
@@ -323,23 +305,28 @@ class PlacedForm:
         del reader
         return isinstance(kind, JsonlFormat)
 
-    def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> PlacedRecords:
+    def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False) -> PlacedRecords:
         """Return the records `[start, stop)` of a source with an index."""
+        del each
         if isinstance(kind, JsonlFormat):
-            span, data = _read_data(reader, start, stop)
+            span, data = _data(reader, start, stop)
             return PlacedRecords([_lines(data, reader.url, span)])
         records = reader.read_span(start, stop)
         if len(records) == stop - start:
             return PlacedRecords([PlacedPart(reader.url, np.arange(start, stop, dtype=np.uint64), records)])
         return PlacedRecords([_numbered(reader.url, records, reader.read_raw(start, stop))])
 
-    def rows(self, reader: ColumnReader, start: int, stop: int) -> PlacedRecords:
+    def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> PlacedRecords:
         """Return the records `[start, stop)` of a columnar source."""
+        del each
         numbers = np.arange(start, stop, dtype=np.uint64)
         return PlacedRecords([PlacedPart(reader.url, numbers, reader.read_span(start, stop))])
 
-    def split(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> PlacedRecords:
+    def split(
+        self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
+    ) -> PlacedRecords:
         """Return consecutive records from bytes in memory."""
+        del each
         if isinstance(kind, JsonlFormat):
             return PlacedRecords([_lines(data, url, span or StreamSpan(0, count_lines(data), 0, len(data)))])
         records = kind.split(data, url, span)
@@ -352,13 +339,6 @@ class PlacedForm:
     def joined(self, parts: Sequence[PlacedRecords]) -> PlacedRecords:
         """Return the records of several sources together."""
         return PlacedRecords([part for records in parts for part in records.parts])
-
-    span_each, rows_each, split_each = span, rows, split  # a record that cannot be decoded fails its task
-
-
-def _read_data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:
-    found: tuple[StreamSpan, bytes] = reader.read_data(start, stop)
-    return found
 
 
 def _lines(data: bytes, url: str, span: StreamSpan) -> PlacedPart:

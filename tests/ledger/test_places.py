@@ -9,7 +9,7 @@ import pytest
 
 from ledgerbeam.errors import JobMismatchError, UsageError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.opening import ledger_exists, local_path, open_local_store, sidecar_folder
+from ledgerbeam.ledger.opening import local_path, open_local_store, sidecar_folder
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import JOB
 
@@ -23,16 +23,6 @@ def test_a_local_ledger_is_named_by_a_path_or_a_url(tmp_path: Path, monkeypatch:
         local_path("file://")
     with pytest.raises(UsageError, match="open_store"):
         local_path("s3://")
-
-
-def test_what_is_no_ledger_is_not_taken_for_one(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"x")
-    (tmp_path / "begun").mkdir()
-    (tmp_path / "begun" / "data.mdb").touch()
-    for name in ("missing", "file", "begun"):
-        assert not ledger_exists(str(tmp_path / name))
-    (tmp_path / "begun" / "data.mdb").write_bytes(b"x")
-    assert ledger_exists(str(tmp_path / "begun")), "it claims to be one"
 
 
 def test_a_store_that_is_opened_for_a_job_records_for_that_job_only(store: LmdbStore) -> None:

@@ -194,8 +194,7 @@ _DEEPEST = 64
 
 def decode_job(row: bytes) -> Job:
     """Decode the job in `meta`."""
-    fields = shallow(mapping(decode(row)))
-    return Job(text(fields.get("pipeline")), mapping(fields.get("parameters")), text(fields.get("texts", "")))
+    return Job.from_row(shallow(mapping(decode(row))))
 
 
 def read_run(row: bytes) -> dict[str, Any]:

@@ -128,6 +128,10 @@ class LmdbStore:
         self._environment = None
         self._completed = CompletedIds()
 
+    def _read(self, view: Callable[[Transaction], _Result]) -> _Result:
+        with self._open().read() as txn:
+            return view(txn)
+
     def _write(self, change: Callable[[Transaction], _Result]) -> _Result:
         self._require_writable()
         return self._open().write(change)
@@ -141,13 +145,11 @@ class LmdbStore:
 
     def ledger_id(self) -> str:
         """Return the id of this ledger; see `LedgerStore.ledger_id`."""
-        with self._open().read() as txn:
-            return lmdb_jobs.read_id(txn)
+        return self._read(lmdb_jobs.read_id)
 
     def environment_id(self) -> str:
         """Return the id of the local files through which the ledger is read; see `LedgerStore.environment_id`."""
-        with self._open().read() as txn:
-            return lmdb_jobs.read_id(txn)
+        return self._read(lmdb_jobs.read_id)
 
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
         """Open the ledger for a job; see `LedgerStore.open_job`."""
@@ -156,8 +158,7 @@ class LmdbStore:
 
     def job(self) -> Job | None:
         """Return the job that the ledger was last opened for."""
-        with self._open().read() as txn:
-            return lmdb_jobs.read_job(txn)
+        return self._read(lmdb_jobs.read_job)
 
     def register(self, sources: Sequence[Source]) -> None:
         """Register sources in one transaction; see `LedgerStore.register`."""
@@ -176,18 +177,15 @@ class LmdbStore:
 
     def completed_count(self) -> int:
         """Return the number of complete sources."""
-        with self._open().read() as txn:
-            return txn.count(COMPLETED)
+        return self._read(lambda txn: txn.count(COMPLETED))
 
     def source_count(self) -> int:
         """Return the number of registered sources."""
-        with self._open().read() as txn:
-            return txn.count(SOURCES)
+        return self._read(lambda txn: txn.count(SOURCES))
 
     def applied(self, source_id: bytes) -> dict[bytes, int]:
         """Return the entries of an open source, delta by node; see `LedgerStore.applied`."""
-        with self._open().read() as txn:
-            return lmdb_views.applied(txn, source_id)
+        return self._read(lambda txn: lmdb_views.applied(txn, source_id))
 
     def pending(self, source_id: bytes) -> int:
         """Return the number of live tasks of a source; see `LedgerStore.pending`."""
@@ -199,13 +197,11 @@ class LmdbStore:
 
     def attempts(self, source_id: bytes) -> dict[bytes, int]:
         """Return the worker deaths of a source's unfinished tasks, by node."""
-        with self._open().read() as txn:
-            return lmdb_views.attempts(txn, source_id)
+        return self._read(lambda txn: lmdb_views.attempts(txn, source_id))
 
     def progress(self, ids: Sequence[bytes]) -> list[SourceProgress | None]:
         """Return the progress of each source of a page, in one transaction; see `LedgerStore.progress`."""
-        with self._open().read() as txn:
-            return [lmdb_views.progress(txn, source) for source in ids]
+        return self._read(lambda txn: [lmdb_views.progress(txn, source) for source in ids])
 
     def finished(self, tasks: Sequence[tuple[bytes, Lineage]]) -> list[bool]:
         """Return for each task whether it is done; see `LedgerStore.finished`."""
@@ -253,8 +249,7 @@ class LmdbStore:
 
     def file_times(self, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
         """Return when the files of sources were last changed; see `LedgerStore.file_times`."""
-        with self._open().read() as txn:
-            return lmdb_sources.file_times(txn, ids)
+        return self._read(lambda txn: lmdb_sources.file_times(txn, ids))
 
     def note_file_times(self, times: Mapping[bytes, list[int]]) -> None:
         """Record when the files of sources were last changed; see `LedgerStore.note_file_times`."""
@@ -323,13 +318,11 @@ class LmdbStore:
 
     def source_urls(self, ids: Iterable[bytes]) -> dict[bytes, str]:
         """Return the URLs of registered sources by id; see `LedgerStore.source_urls`."""
-        with self._open().read() as txn:
-            return {source: url for source in ids if (url := lmdb_views.url_of(txn, source))}
+        return self._read(lambda txn: {source: url for source in ids if (url := lmdb_views.url_of(txn, source))})
 
     def gone_ids(self) -> set[bytes]:
         """Return the ids of the sources missing from the last finished listing; see `LedgerStore.gone_ids`."""
-        with self._open().read() as txn:
-            return lmdb_views.gone_ids(txn)
+        return self._read(lmdb_views.gone_ids)
 
     def source_ids(self) -> Iterator[list[bytes]]:
         """Yield the ids of all registered sources, in sorted pages."""
@@ -364,18 +357,15 @@ class LmdbStore:
 
     def status(self) -> dict[str, Any]:
         """Return the progress of the job; see `LedgerStore.status`."""
-        with self._open().read() as txn:
-            return lmdb_views.status(txn)
+        return self._read(lmdb_views.status)
 
     def totals(self) -> Totals:
         """Return the sum over the recorded leaves."""
-        with self._open().read() as txn:
-            return lmdb_commit.read_totals(txn)
+        return self._read(lmdb_commit.read_totals)
 
     def records(self) -> RecordCounts:
         """Return the counts of the records of all recorded tasks."""
-        with self._open().read() as txn:
-            return lmdb_accounts.record_counts(txn, lmdb_commit.read_totals(txn))
+        return self._read(lambda txn: lmdb_accounts.record_counts(txn, lmdb_commit.read_totals(txn)))
 
     def task_counts(self) -> Iterator[TaskCountsRow]:
         """Yield the record counts of tasks; see `LedgerStore.task_counts`."""
@@ -391,18 +381,15 @@ class LmdbStore:
 
     def history(self, since: float = 0.0) -> list[HistoryRow]:
         """Return the recorded work by time; see `LedgerStore.history`."""
-        with self._open().read() as txn:
-            return lmdb_history.read_history(txn, since)
+        return self._read(lambda txn: lmdb_history.read_history(txn, since))
 
     def recorded(self, since: float = 0.0) -> dict[str | None, HistoryRow]:
         """Return the work recorded by each run; see `LedgerStore.recorded`."""
-        with self._open().read() as txn:
-            return lmdb_history.read_recorded(txn, since)
+        return self._read(lambda txn: lmdb_history.read_recorded(txn, since))
 
     def durations(self) -> dict[float, int]:
         """Return the number of tasks by duration; see `LedgerStore.durations`."""
-        with self._open().read() as txn:
-            return lmdb_history.read_durations(txn)
+        return self._read(lmdb_history.read_durations)
 
     def sources(self) -> Iterator[SourceRow]:
         """Yield every registered source and its progress, by id; read in pages."""
@@ -410,8 +397,7 @@ class LmdbStore:
 
     def runs(self) -> list[dict[str, Any]]:
         """Return all runs in order."""
-        with self._open().read() as txn:
-            return lmdb_jobs.all_runs(txn)
+        return self._read(lmdb_jobs.all_runs)
 
     def failures(self) -> Iterator[FailureRow]:
         """Yield the recorded failures, by source URL, then task; read in pages."""
@@ -428,18 +414,15 @@ class LmdbStore:
 
     def failure_count(self) -> int:
         """Return the number of recorded failures; see `LedgerStore.failure_count`."""
-        with self._open().read() as txn:
-            return txn.count(FAILED)
+        return self._read(lambda txn: txn.count(FAILED))
 
     def source_outputs(self, source_id: bytes) -> list[Output]:
         """Return the recorded outputs of a source."""
-        with self._open().read() as txn:
-            return lmdb_views.source_outputs(txn, source_id)
+        return self._read(lambda txn: lmdb_views.source_outputs(txn, source_id))
 
     def output_count(self) -> int:
         """Return the number of recorded outputs."""
-        with self._open().read() as txn:
-            return txn.count(OUTPUTS)
+        return self._read(lambda txn: txn.count(OUTPUTS))
 
     def output_columns(self) -> Iterator[OutputColumns]:
         """Yield the recorded outputs in pages of columns; see `LedgerStore.output_columns`."""

@@ -57,50 +57,13 @@ from ledgerbeam.ledger.model.rows import Totals
 FORMAT = 3
 """Version of the tables and their rows. Remote ledgers have their own version, since their sidecars can be rebuilt."""
 
-META = "meta"
-COMPLETED = "completed"
-SOURCES = "sources"
-URLS = "urls"
-PENDING = "pending"
-APPLIED = "applied"
-FAILED = "failed"
-ATTEMPTS = "attempts"
-OUTPUTS = "outputs"
-COUNTS = "counts"
-STATISTICS = "statistics"
-COUNTED = "counted"
-SUPERSEDED = "superseded"
-WITHDRAWN = "withdrawn"
-RETIRED = "retired"
-GONE = "gone"
-RUNS = "runs"
-HISTORY = "history"
-DURATIONS = "durations"
-CUTOFFS = "cutoffs"
-FOLDED = "folded"
-
+META, COMPLETED, SOURCES, URLS, PENDING, APPLIED = "meta", "completed", "sources", "urls", "pending", "applied"
+FAILED, ATTEMPTS, OUTPUTS, COUNTS, STATISTICS = "failed", "attempts", "outputs", "counts", "statistics"
+COUNTED, SUPERSEDED, WITHDRAWN, RETIRED, GONE = "counted", "superseded", "withdrawn", "retired", "gone"
+RUNS, HISTORY, DURATIONS, CUTOFFS, FOLDED = "runs", "history", "durations", "cutoffs", "folded"
 TABLES = (
-    META,
-    COMPLETED,
-    SOURCES,
-    URLS,
-    PENDING,
-    APPLIED,
-    FAILED,
-    ATTEMPTS,
-    OUTPUTS,
-    COUNTS,
-    STATISTICS,
-    COUNTED,
-    SUPERSEDED,
-    WITHDRAWN,
-    RETIRED,
-    GONE,
-    RUNS,
-    HISTORY,
-    DURATIONS,
-    CUTOFFS,
-    FOLDED,
+    *(META, COMPLETED, SOURCES, URLS, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS, COUNTS, STATISTICS),
+    *(COUNTED, SUPERSEDED, WITHDRAWN, RETIRED, GONE, RUNS, HISTORY, DURATIONS, CUTOFFS, FOLDED),
 )
 """Every table of a ledger."""
 
@@ -132,12 +95,8 @@ SUPERSEDED_ROW = Struct("<Q")
 
 DELTA = Struct("<q")  # the change of the count of a source by an entry
 
-KEY_FORMAT = b"format"
-KEY_ID = b"id"
-KEY_JOB = b"job"
-KEY_FINGERPRINT = b"fingerprint"
-KEY_TOTALS = b"totals"
-KEY_WITHDRAWN = b"withdrawn"
+KEY_FORMAT, KEY_ID, KEY_JOB, KEY_FINGERPRINT = b"format", b"id", b"job", b"fingerprint"
+KEY_TOTALS, KEY_WITHDRAWN = b"totals", b"withdrawn"
 
 
 def pack_completion(completed: int, tally: Totals) -> bytes:

@@ -23,6 +23,7 @@ import orjson
 
 from ledgerbeam._base.redaction import HIDDEN, holds_credential, is_credential, is_opaque, printable, without_secrets
 from ledgerbeam.errors import JobMismatchError, UsageError
+from ledgerbeam.ledger.model.values import mapping, text
 
 LEDGER_FORMAT = 1
 """Version of jobs and of the objects of a remote ledger; part of every fingerprint. Tables in LMDB have another one."""
@@ -79,9 +80,10 @@ class Job:
         return replace(self, texts=pack_texts(known)) if known else self
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Job:
-        """Rebuild a job from `as_dict`; other keys are ignored."""
-        return cls(value["pipeline"], value["parameters"])
+    def from_row(cls, value: Any) -> Job:
+        """Read a job from `as_row`. Raises ValueError."""
+        fields = mapping(value)
+        return cls(text(fields.get("pipeline")), mapping(fields.get("parameters")), text(fields.get("texts", "")))
 
     def differences(self, stored: Job) -> list[str]:
         """Return the differences between this job and a recorded one.

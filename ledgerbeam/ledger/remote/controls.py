@@ -156,7 +156,7 @@ def decode_control(data: bytes, url: str) -> Control:
             sources=column(fields, "sources", identity),
             failures_only=fields.get("failures_only", False),
             withdrawn=dict(column(fields, "withdrawn", _read_withdrawn)),
-            job=read_job(fields["job"]) if "job" in fields else None,
+            job=Job.from_row(fields["job"]) if "job" in fields else None,
         )
     except ValueError as error:
         raise damaged(url, f"{error}") from None
@@ -181,15 +181,9 @@ def decode_ledger(data: bytes, url: str) -> tuple[str, Job]:
     try:
         fields = mapping(decode(data))
         check_format(fields, url)
-        return text(fields.get("ledger")), read_job(fields)
+        return text(fields.get("ledger")), Job.from_row(fields)
     except ValueError as error:
         raise damaged(url, f"{error}") from None
-
-
-def read_job(value: Any) -> Job:
-    """Decode the result of `Job.as_dict`. Raises ValueError."""
-    fields = mapping(value)
-    return Job(text(fields.get("pipeline")), mapping(fields.get("parameters")), text(fields.get("texts", "")))
 
 
 def check_format(fields: Mapping[str, Any], url: str) -> None:

@@ -155,11 +155,6 @@ class InflightMarks:
             return file
 
 
-def live_pids(folder: str) -> list[int]:
-    """Return the process ids of the live workers, sorted. In containers, they are the container's own ids."""
-    return sorted(pid for pid, _, alive in _scan(folder, remove_dead=False) if alive)
-
-
 def has_tasks_in_work(folder: str) -> bool:
     """Return whether a worker, dead or alive, has marked a task."""
     with contextlib.suppress(FileNotFoundError):  # no worker has created the folder yet

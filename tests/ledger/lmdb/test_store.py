@@ -21,7 +21,7 @@ from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Leaf, Mark, Output, Totals
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.opening import ledger_exists, local_path, open_local_store
+from ledgerbeam.ledger.opening import local_path, open_local_store
 from tests.ledger.builders import counted_leaf, leaf_of, plain
 from tests.ledger.conformance import LedgerStoreConformance, failure_of
 from tests.ledger.conformance_accounts import AccountsConformance
@@ -35,9 +35,7 @@ class TestLmdbStore(LedgerStoreConformance, ChangesConformance, AccountsConforma
 
 def test_what_was_committed_is_there_when_the_ledger_is_opened_again(tmp_path: Path) -> None:
     path = str(tmp_path / "ledger")
-    assert not ledger_exists(path)
     store = open_local_store(path, create=True)
-    assert ledger_exists(path)
     sources = [plain(f"s{n}") for n in range(5)]
     store.register(sources)
     store.commit([leaf_of(source) for source in sources[:3]])
@@ -385,9 +383,8 @@ def test_a_mark_that_cannot_be_is_refused(store: LmdbStore, mark: Mark) -> None:
 
 @pytest.mark.parametrize("url", ["s3://bucket/ledger", "gs://b/l", "memory://x"])
 def test_a_remote_ledger_is_opened_elsewhere(url: str) -> None:
-    for call in (lambda: open_local_store(url, create=True), lambda: ledger_exists(url)):
-        with pytest.raises(UsageError, match=r"local folder.*open_store"):
-            call()
+    with pytest.raises(UsageError, match=r"local folder.*open_store"):
+        open_local_store(url, create=True)
 
 
 def test_an_empty_url_and_a_contradiction_are_refused(tmp_path: Path) -> None:

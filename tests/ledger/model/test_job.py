@@ -61,7 +61,7 @@ def test_a_path_that_is_not_utf8_has_a_fingerprint_that_stays_for_ever() -> None
 
 def test_a_job_survives_its_json_form() -> None:
     job = Job("map", {"a": [1, {"b": None}]})
-    assert Job.from_dict(job.as_dict()) == job
+    assert Job.from_row(job.as_row()) == job
 
 
 def test_a_parameter_that_json_cannot_hold_is_refused() -> None:

@@ -18,14 +18,8 @@ import pytest
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.task import Task
-from ledgerbeam.ledger.worker.inflight import (
-    DeadWorker,
-    InflightMarks,
-    dead_marks,
-    has_tasks_in_work,
-    live_pids,
-    remove_dead,
-)
+from ledgerbeam.ledger.worker import inflight
+from ledgerbeam.ledger.worker.inflight import DeadWorker, InflightMarks, dead_marks, has_tasks_in_work, remove_dead
 from tests.disk import no_larger_than
 from tests.ledger.builders import plain
 from tests.ledger.processes import start
@@ -52,6 +46,10 @@ time.sleep(60)
 
 def mark_of(task: Task) -> Mark:
     return Mark(task.source.id, task.node, task.name)
+
+
+def live_pids(folder: str) -> list[int]:
+    return sorted(pid for pid, _, is_alive in inflight._scan(folder, remove_dead=False) if is_alive)
 
 
 @pytest.fixture
