@@ -27,14 +27,7 @@ def check_right(place: Place, ran: Ran, *, ledger: str = "ledger") -> None:
 
 
 def check_refused(place: Place, ran: Ran, *words: str, before: dict[str, bytes]) -> None:
-    """Check that a job has done nothing but say why, and what to do.
-
-    Args:
-        place: Of the job.
-        ran: How it ended.
-        *words: What its message must hold.
-        before: The outputs before it was started; they must be as they were.
-    """
+    """Check that a job has done nothing but say why, and what to do."""
     assert ran.status in (1, 2), (ran.status, ran.out, ran.err)
     assert "Traceback" not in ran.err
     for word in words:

@@ -58,14 +58,7 @@ def lines(name: str, *, changed: bool = False, count: int = RECORDS, do: Mapping
 
 
 class Place(ABC):
-    """One folder of a test, with a job over the sources in it.
-
-    Args:
-        workspace: In which commands are started.
-        env: Added to their environment.
-        options: Words of the command line that choose the runner.
-        code: Folder of the module with the user function.
-    """
+    """One folder of a test, with a job over the sources in it."""
 
     name: str
 

@@ -52,15 +52,7 @@ class Lane(Protocol):
 
 
 class WriterLane:
-    """A `writers.WriterCampaign` in a process of its own: it forks, and this process has threads.
-
-    Args:
-        folder: Where its jobs lie; exists.
-        clean: File with what a clean run leaves.
-        kills: How many to make.
-        seed: Of all choices and times.
-        server: On which its ledgers lie; None for local ledgers.
-    """
+    """A `writers.WriterCampaign` in a process of its own: it forks, and this process has threads."""
 
     def __init__(self, folder: Path, clean: Path, kills: int, seed: str, server: s3.S3Server | None) -> None:
         self.figures = Figures()
@@ -72,11 +64,7 @@ class WriterLane:
             self._command.append(f"--remote=s3://{server.bucket()}")
 
     def run(self) -> Figures:
-        """Make the kills.
-
-        Raises:
-            RuntimeError: If the process ended without its figures.
-        """
+        """Make the kills."""
         if self._kills:
             env = {**self._env, MARK_VARIABLE: f"{mark_of_this_process()}writers"}
             with subprocess.Popen(self._command, env=env, stdout=subprocess.PIPE, start_new_session=True) as process:
@@ -91,16 +79,7 @@ class WriterLane:
 
 
 class Suite:
-    """The lanes.
-
-    Args:
-        folder: Where everything lies; exists.
-        kills: How many to make, in all.
-        seed: Of what is killed, and when.
-        server: S3 server for remote ledgers; None leaves them out.
-        keep: Whether the folders of good jobs are kept.
-        job_share: Which part of the kills goes to whole jobs.
-    """
+    """The lanes."""
 
     def __init__(
         self, folder: Path, kills: int, seed: int, server: s3.S3Server | None, *, keep: bool, job_share: float

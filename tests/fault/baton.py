@@ -41,12 +41,7 @@ class Actor:
 
 
 class Scheduler:
-    """Runs actors in an order that its random numbers decide.
-
-    Attributes:
-        schedule: What ran, a line for each step.
-        current: The actor that runs now; None between steps.
-    """
+    """Runs actors in an order that its random numbers decide."""
 
     def __init__(self, choice: random.Random, kill_share: float) -> None:
         self.schedule: list[str] = []
@@ -61,14 +56,7 @@ class Scheduler:
         self._crash: BaseException | None = None
 
     def start(self, name: str, place: str, body: Callable[[Actor], None], ended: Callable[[Actor], None]) -> Actor:
-        """Add an actor, which begins when it is chosen first.
-
-        Args:
-            name: For the schedule.
-            place: See `Actor`.
-            body: What it does.
-            ended: Called in its thread when it is over, however it ended.
-        """
+        """Add an actor, which begins when it is chosen first."""
         actor = Actor(name, place)
 
         def run() -> None:

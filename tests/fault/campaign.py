@@ -66,19 +66,7 @@ _Item = TypeVar("_Item")
 
 
 class Campaign:
-    """A seeded series of jobs.
-
-    Args:
-        folder: Where the jobs lie; made here.
-        clean: What an undisturbed run leaves.
-        kills: How many to make.
-        seed: Of all choices and times.
-        keep: Whether the folders of jobs without findings are kept too.
-        on_kill: Called after every kill and its check.
-        stop: Once set, no job is started any more and the campaign ends.
-        extra_env: More environment variables of the jobs.
-        program: What the jobs are.
-    """
+    """A seeded series of jobs."""
 
     def __init__(
         self,
@@ -237,12 +225,7 @@ class Campaign:
 
 
 def run_clean(folder: Path) -> Clean:
-    """Run a job that nobody disturbs.
-
-    Raises:
-        RuntimeError: If it does not end well.
-        ValueError: If its outputs are not what they should be.
-    """
+    """Run a job that nobody disturbs."""
     job = Job(folder, 1, environment())
     launch = job.start()
     try:

@@ -25,16 +25,7 @@ from ledgerbeam.transforms.chain.write import _Write
 
 @dataclass
 class Chain:
-    """A job that maps JSONL to JSONL.
-
-    Attributes:
-        sources: Replayer of its sources.
-        outputs: Replayer of its outputs.
-        function: What maps a record, ``module:function``.
-        handle: Of its ledger.
-        task_bytes: Size of a task in bytes.
-        task_records: Records of a task.
-    """
+    """A job that maps JSONL to JSONL."""
 
     sources: str | Path
     outputs: str | Path

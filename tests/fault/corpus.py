@@ -128,11 +128,7 @@ class Clean:
 
     @classmethod
     def of(cls, sources: Path, outputs: Path) -> Clean:
-        """Describe a run that has ended.
-
-        Raises:
-            ValueError: If the outputs are not what the user function makes of the sources.
-        """
+        """Describe a run that has ended."""
         for name in source_names():
             made = _made(name)
             for route in ("", "aside"):

@@ -29,15 +29,7 @@ REMEDIES = ("restore", "give another", "ledger forget", "run the same command ag
 
 @dataclass(frozen=True)
 class State:
-    """A job in a state, and what a run of its command makes of it.
-
-    Attributes:
-        place: Its folders.
-        kept: A copy of ledger and outputs.
-        files: Of the ledger, and of another one of the job.
-        expected: The outputs of a clean run.
-        numbers: What the ledger says then.
-    """
+    """A job in a state, and what a run of its command makes of it."""
 
     place: Place
     kept: Path
@@ -88,12 +80,7 @@ def _comparable(numbers: dict[str, Any], clean: dict[str, Any]) -> dict[str, Any
 
 @dataclass
 class Campaign:
-    """Damages and what came of them.
-
-    Attributes:
-        counts: By outcome.
-        findings: What must not be.
-    """
+    """Damages and what came of them."""
 
     counts: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)

@@ -99,13 +99,7 @@ class Runner(LocalRunner):
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended.
-
-    Attributes:
-        status: As of its process; minus a signal that ended it.
-        said: What it printed.
-        numbers: Of the ledger, if it ended with 0.
-    """
+    """How a command ended."""
 
     status: int
     said: str
@@ -157,14 +151,7 @@ class Place:
         (self.output / "notes.txt").write_text("mine")
 
     def run(self, *words: str, commits: int | None = None, keep: bool = False, trouble: bool = False) -> Ran:
-        """Run the job's command in a fork.
-
-        Args:
-            words: More of its words.
-            commits: The process dies after so many.
-            keep: Whether the ledger's file is kept after each commit.
-            trouble: Whether some tasks fail.
-        """
+        """Run the job's command in a fork."""
         said, numbers = self.folder / "said", self.folder / "numbers"
         numbers.unlink(missing_ok=True)
         child = os.fork()

@@ -31,14 +31,7 @@ Command: TypeAlias = Callable[[str], Sequence[str]]
 
 
 class Place(ABC):
-    """Where the command runs.
-
-    Args:
-        folder: Takes logs, caches and what `SEEN` names; made if it is not there.
-        server: On which sources and outputs lie.
-        command: What is run.
-        ledger: Where the ledger lies; None for the store.
-    """
+    """Where the command runs."""
 
     pause = 0.02
     """Seconds between two looks."""
@@ -182,14 +175,7 @@ Maker: TypeAlias = Callable[[Path, Command], Place]
 
 @contextlib.contextmanager
 def places(name: str, folder: Path) -> Iterator[tuple[S3Server, Maker]]:
-    """Run what a place needs: ``here``, ``flink`` or ``hosts``.
-
-    Returns:
-        The store, and what makes a place for a folder and a command.
-
-    Raises:
-        ServerError: A part of it did not start.
-    """
+    """Run what a place needs: ``here``, ``flink`` or ``hosts``."""
     with contextlib.ExitStack() as stack:
         if name == "hosts":
             machines = stack.enter_context(two_hosts(folder / "hosts", count=HOSTS))

@@ -40,16 +40,7 @@ _Fault = TypeVar("_Fault", Injection, Fault)
 
 @dataclass
 class Figures:
-    """What the injection of faults counts.
-
-    Attributes:
-        injected: Runs in which a fault was met.
-        reported: Those that ended with an error of ours, or recorded failed tasks.
-        tolerated: Those that ended well all the same.
-        errors: How often each class of ours was the report.
-        findings: Everything else, by kind.
-        examples: Of findings.
-    """
+    """What the injection of faults counts."""
 
     injected: int = 0
     reported: int = 0
@@ -164,13 +155,7 @@ class Inspector:
 
 
 class Suite:
-    """Faults in a folder of its own.
-
-    Args:
-        folder: Exists, empty.
-        every: Only every so manieth fault of the whole list is injected.
-        seed: Of which those are.
-    """
+    """Faults in a folder of its own."""
 
     def __init__(self, folder: Path, every: int = 1, seed: int = 1) -> None:
         self._folder = folder

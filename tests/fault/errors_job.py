@@ -110,13 +110,7 @@ class _Handle(LedgerHandle):
 
 
 def run_job(place: Place, tell: Tell, objects: Objects | None = None) -> None:
-    """Run the job to its end.
-
-    Args:
-        place: Its folders; the sources are there.
-        tell: Takes what is acknowledged.
-        objects: What a remote ledger is reached through, in the place of its folder.
-    """
+    """Run the job to its end."""
     for folder in ("in", "out"):
         remove_stale_temporaries(place.below(folder))
     store = place.store(objects)

@@ -44,12 +44,7 @@ class Fault:
 
 
 class FaultyObjects:
-    """Real objects, of which one operation fails, or all from one on.
-
-    Args:
-        objects: The real ones.
-        fault: None for no fault: operations are counted only.
-    """
+    """Real objects, of which one operation fails, or all from one on."""
 
     def __init__(self, objects: Objects, fault: Fault | None) -> None:
         self._objects = objects

@@ -46,14 +46,7 @@ _CALL = re.compile(r"^(?:\d+ +)?(\w+)\(")
 
 @dataclass(frozen=True)
 class Injection:
-    """A fault.
-
-    Attributes:
-        call: A system call.
-        error: What it answers.
-        when: The number of the call that fails, from 1.
-        for_good: Whether all after it fail too.
-    """
+    """A fault."""
 
     call: str
     error: str
@@ -94,11 +87,7 @@ class Outcome:
 
 
 class JobServer:
-    """A process that runs jobs in forks of itself.
-
-    Args:
-        folder: Takes its own files; exists.
-    """
+    """A process that runs jobs in forks of itself."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(tempfile.mkdtemp(dir=folder))

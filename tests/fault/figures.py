@@ -10,22 +10,7 @@ from tests.fault.findings import Findings
 
 @dataclass
 class Figures:
-    """Sums over the jobs of a campaign.
-
-    Attributes:
-        kills: Times that a process, or a whole group at once, was killed.
-        targets: The same, by what was killed.
-        jobs: Jobs that were run to their end.
-        false_completions: Sources; see `Findings`, as for the next four.
-        lost: Outputs.
-        duplicated: Outputs.
-        rework: Tasks.
-        miscounted: Sources and statistics.
-        redone: Tasks begun more than once.
-        tasks: Tasks that were executed at all.
-        quarantined: Tasks that had met three kills, and were forgiven.
-        anomalies: What else went wrong: hangs, processes left over, unexpected ends.
-    """
+    """Sums over the jobs of a campaign."""
 
     kills: int = 0
     targets: Counter[str] = field(default_factory=Counter)

@@ -88,11 +88,7 @@ class _Recorded(NamedTuple):
 
 
 def check_ledger(files: JobFiles, clean: Clean, findings: Findings) -> set[TaskName]:
-    """Check a ledger against the files, also while its job runs: what is recorded must be there.
-
-    Returns:
-        The tasks that are recorded as finished.
-    """
+    """Check a ledger against the files, also while its job runs: what is recorded must be there."""
     recorded = _read_ledger(files)
     for source, found in recorded.items():
         owed = clean.outputs_of(source)
@@ -166,12 +162,7 @@ def _agree(found: Any, owed: Any) -> bool:
 
 @dataclass
 class Timeline:
-    """What is known of a job's course besides its trace; times are CLOCK_MONOTONIC in nanoseconds.
-
-    Attributes:
-        recorded: When the suite first saw each task recorded as finished.
-        alive: When each process was last seen alive.
-    """
+    """What is known of a job's course besides its trace; times are CLOCK_MONOTONIC in nanoseconds."""
 
     recorded: dict[TaskName, int] = field(default_factory=dict)
     alive: dict[int, int] = field(default_factory=dict)
@@ -203,9 +194,6 @@ def check_trace(trace: Path, timeline: Timeline, findings: Findings) -> int:
 
     A task must not be executed again once it is recorded; nor by the same process; nor if the process that finished
     it lived on for longer than a flush interval and a commit.
-
-    Returns:
-        The number of tasks executed at least once.
     """
     executions = _executions(trace)
     alive = dict(timeline.alive)

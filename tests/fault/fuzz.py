@@ -238,11 +238,7 @@ class Sidecar:
 
 
 def fuzz(inputs: int, seed: int, folder: Path, fold_share: float = FOLD_SHARE) -> Counter[str]:
-    """Feed hostile objects. Raises whatever is not a typed error, with the object as a note.
-
-    Returns:
-        How many there were: of each kind, decoded, refused, folded.
-    """
+    """Feed hostile objects. Raises whatever is not a typed error, with the object as a note."""
     made = Inputs(seed)
     target = Sidecar(folder)
     counts: Counter[str] = Counter()

@@ -176,11 +176,7 @@ def changes(store: LedgerStore) -> list[Callable[[], object]]:
 
 
 def fuzz(ledgers: int, seed: int, folder: Path) -> Counter[str]:
-    """Spoils ledgers. Raises whatever is not a typed error, with the rows as a note.
-
-    Returns:
-        How many looks and changes there were, and how many were refused.
-    """
+    """Spoils ledgers. Raises whatever is not a typed error, with the rows as a note."""
     choice = random.Random(seed)
     make(folder / "whole")
     rows = [row for row in all_rows(folder / "whole") if row[0] not in (CUTOFFS, FOLDED)]

@@ -44,16 +44,7 @@ ROUND_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What befalls the hosts, in seconds from the beginning.
-
-    Attributes:
-        tasks: How many.
-        seconds: How long a task takes in the mean.
-        starts: When each host starts.
-        killed: When the first host is killed; None for never.
-        stopped: When the second stands still, and for how long.
-        cut: When the third has no link, and for how long.
-    """
+    """What befalls the hosts, in seconds from the beginning."""
 
     tasks: int = 300
     seconds: float = 4.0

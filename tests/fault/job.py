@@ -46,15 +46,7 @@ def own_program(*options: str, root: str = ".") -> Program:
 
 
 class Job:
-    """A job in a folder of its own.
-
-    Args:
-        folder: Where it lies; made here.
-        workers: Worker processes.
-        env: Environment of its processes.
-        function: The user function.
-        program: What is run.
-    """
+    """A job in a folder of its own."""
 
     def __init__(
         self,
@@ -106,11 +98,7 @@ class Job:
         return check_trace(self.files.trace, self.timeline, self.findings)
 
     def forgive(self) -> tuple[int, list[str]]:
-        """Let failed tasks run again.
-
-        Returns:
-            How many of them were quarantined, and the errors of those that had failed otherwise.
-        """
+        """Let failed tasks run again."""
         store = open_local_store(self.files.ledger, create=False)
         try:
             failures = list(store.failures())

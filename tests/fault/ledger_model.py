@@ -63,13 +63,7 @@ def _leaf(source: Source, lineage: Lineage) -> Leaf:
 
 
 def staying(source: Source, lineages: Collection[Lineage], withdrawn: Collection[Lineage]) -> set[Lineage]:
-    """Return the finished tasks of a source that stay finished when some of them are withdrawn.
-
-    Args:
-        source: What they belong to.
-        lineages: Of all that are finished.
-        withdrawn: Of those of them that are to run again; not empty.
-    """
+    """Return the finished tasks of a source that stay finished when some of them are withdrawn."""
     leaves = tree_of(source)
     told_apart = all(len(lineage) == 1 for lineage in lineages) and all(leaves[one].counts for one in withdrawn)
     if set(lineages) >= leaves.keys():

@@ -25,13 +25,7 @@ LATE_SECONDS, NEVER_SECONDS = 1.5, 1e6
 
 
 def arm(folder: Path, name: str, python_path: str) -> dict[str, str]:
-    """Return environment variables that apply a mutant to the processes that do the work of a job.
-
-    Args:
-        folder: Takes the hook; made here.
-        name: Of a mutant.
-        python_path: What PYTHONPATH would be.
-    """
+    """Return environment variables that apply a mutant to the processes that do the work of a job."""
     folder.mkdir(parents=True)
     (folder / "sitecustomize.py").write_text(HOOK)
     return {MUTANT_VARIABLE: name, "PYTHONPATH": os.pathsep.join([str(folder), python_path])}

@@ -53,11 +53,7 @@ def kill_locally(folder: Path, kills: int, seed: str) -> tuple[bool, str]:
 
 
 def run_clean(folder: Path) -> Clean:
-    """Run the pipeline undisturbed, on the local runner.
-
-    Raises:
-        RuntimeError: If it does not end well.
-    """
+    """Run the pipeline undisturbed, on the local runner."""
     job = Job(folder, 1, environment(), program=own_program())
     launch = job.start()
     try:
@@ -70,11 +66,7 @@ def run_clean(folder: Path) -> Clean:
 
 
 def kill_on_engine(folder: Path, name: str, kills: int, seed: str) -> tuple[bool, str]:
-    """Kill jobs on an engine, all on S3; return whether all is well, and what was found.
-
-    Raises:
-        RuntimeError: The engine or the server is not here.
-    """
+    """Kill jobs on an engine, all on S3; return whether all is well, and what was found."""
     missing, start = ENGINES[name]
     for lacking in (missing(), s3.missing()):
         if lacking is not None:
@@ -97,14 +89,7 @@ def kill_on_engine(folder: Path, name: str, kills: int, seed: str) -> tuple[bool
 
 
 class EngineJob:
-    """The job of the suite on an engine.
-
-    Args:
-        folder: With the clean run; its launchers work in a folder below.
-        name: Of the job.
-        engine: That runs it.
-        server: On which sources, outputs and ledger lie.
-    """
+    """The job of the suite on an engine."""
 
     def __init__(self, folder: Path, name: str, engine: Engine, server: S3Server) -> None:
         self.root = f"s3://{server.bucket()}"

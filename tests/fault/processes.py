@@ -86,15 +86,7 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 class Launch:
-    """One start of the command of a job, with all that it starts.
-
-    Args:
-        command: Command line.
-        folder: Working folder.
-        env: Environment.
-        mark: Of the job; unique on this machine.
-        log: File that takes its output.
-    """
+    """One start of the command of a job, with all that it starts."""
 
     def __init__(self, command: Sequence[str], folder: Path, env: Mapping[str, str], mark: str, log: Path) -> None:
         self._mark = mark

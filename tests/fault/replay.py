@@ -38,16 +38,7 @@ _LIVE = "from tests.fault.replay_stories import main; main()"
 
 @dataclass
 class Figures:
-    """What a replay counts.
-
-    Attributes:
-        operations: Traced calls.
-        states: States that crashes left.
-        distinct: Those that differ in a byte of a file, or in what was acknowledged.
-        bad: States with a finding.
-        findings: How often each finding was made, without its particulars.
-        examples: The first finding of each kind in full.
-    """
+    """What a replay counts."""
 
     operations: int = 0
     states: int = 0
@@ -76,15 +67,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Recording:
-    """A story that was lived under strace.
-
-    Attributes:
-        story: Its name.
-        seed: Of the story.
-        root: The folder that it had to itself.
-        notes: File of what its steps left.
-        operations: What it did.
-    """
+    """A story that was lived under strace."""
 
     story: str
     seed: int
@@ -154,11 +137,7 @@ class JudgeProcess:
 def crashes(
     recording: Recording, points: int, chance: random.Random
 ) -> Iterator[tuple[dict[str, bytes | None], int, int]]:
-    """Draw the states of crashes, spread over the whole story.
-
-    Yields:
-        The files of each, with how many steps were acknowledged and begun.
-    """
+    """Draw the states of crashes, spread over the whole story."""
     count = len(recording.operations)
     cuts = Counter(chance.sample(range(1, count + 1), points % count))
     cuts.update(dict.fromkeys(range(1, count + 1), points // count))

@@ -108,11 +108,7 @@ class _Change:
 
 
 class Disk:
-    """The files below a folder, as they are and as they were synced.
-
-    Args:
-        root: The folder as the trace names it; it exists, empty and synced.
-    """
+    """The files below a folder, as they are and as they were synced."""
 
     def __init__(self, root: str) -> None:
         self._root = root

@@ -37,13 +37,7 @@ from tests.ledger.builders import sum_of
 
 @dataclass(frozen=True)
 class State:
-    """What a crash left.
-
-    Attributes:
-        folder: Where its files lie.
-        acknowledged: Steps that were done; the last of them is `acknowledged` - 1.
-        begun: Steps that were begun, at most one more.
-    """
+    """What a crash left."""
 
     folder: str
     acknowledged: int
@@ -51,13 +45,7 @@ class State:
 
 
 class Judge:
-    """Judges the states of one recording.
-
-    Args:
-        story: Its name.
-        seed: Of the story.
-        notes: What every step left, as the story noted it.
-    """
+    """Judges the states of one recording."""
 
     def __init__(self, story: str, seed: int, notes: Mapping[str, Any]) -> None:
         self._told = STORIES[story](seed, os.devnull)

@@ -70,12 +70,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Sync:
-    """What was written through any handle of the file is on the disk; of a folder, its names are.
-
-    Attributes:
-        handle: Of the file or folder.
-        pages: Only these pages of it, as for a write through O_DSYNC; None for all.
-    """
+    """What was written through any handle of the file is on the disk; of a folder, its names are."""
 
     handle: int
     pages: range | None = None
@@ -120,11 +115,7 @@ def why_no_strace() -> str | None:
 
 
 def record(command: Sequence[str], root: Path, trace: Path, env: Mapping[str, str]) -> list[Operation]:
-    """Run a command of one thread and return what it did below `root`, and what it said.
-
-    Raises:
-        RuntimeError: If the command fails.
-    """
+    """Run a command of one thread and return what it did below `root`, and what it said."""
     strace = [
         "strace",
         "-qq",
@@ -146,11 +137,7 @@ def record(command: Sequence[str], root: Path, trace: Path, env: Mapping[str, st
 
 
 def parse(lines: Iterable[str], root: str) -> Iterator[Operation]:
-    """Read strace's lines.
-
-    Raises:
-        ValueError: If a call on a file below `root` is not understood.
-    """
+    """Read strace's lines."""
     return _Parser(root).parse(lines)
 
 

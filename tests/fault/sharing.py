@@ -40,12 +40,7 @@ FLUSH_SECONDS = 1.0
 
 
 class MemoryObjects:
-    """Objects in memory, which counts what it is asked about claims.
-
-    Attributes:
-        asked: Requests about claims, by kind and host.
-        host: Who asks now.
-    """
+    """Objects in memory, which counts what it is asked about claims."""
 
     url = "memory:/ledger"
     exclusive = True
@@ -85,13 +80,7 @@ class MemoryObjects:
 
 @dataclass(frozen=True)
 class Away:
-    """When a host does nothing.
-
-    Attributes:
-        since: Beginning.
-        seconds: How long; None for ever.
-        link: Whether only its link is cut: what it has in work goes on.
-    """
+    """When a host does nothing."""
 
     since: float
     seconds: float | None
@@ -128,17 +117,7 @@ class Figures:
 
 
 class World:
-    """The hosts, their tasks and the time.
-
-    Args:
-        seed: Decides all that is by chance.
-        starts: When each host starts.
-        away: By host: when it does nothing.
-        tasks: How many.
-        mean: Seconds of a task.
-        spans: Tasks of a source.
-        folder: For boards and sidecars.
-    """
+    """The hosts, their tasks and the time."""
 
     def __init__(
         self,
@@ -177,14 +156,7 @@ class World:
         return self.now
 
     def at(self, when: float, host: int, event: Callable[[], None], *, link: bool = False) -> None:
-        """Let something happen on a host; later if it does nothing then.
-
-        Args:
-            when: The time.
-            host: Its number.
-            event: What happens.
-            link: Whether it needs the link.
-        """
+        """Let something happen on a host; later if it does nothing then."""
         away = self.away.get(host)
         if away is not None and away.since <= when and (link or not away.link):
             if away.seconds is None:
@@ -237,11 +209,7 @@ class World:
 
 
 class Host:
-    """One host: a launcher and its workers, as `LocalRunner` and `DrawTasks` are.
-
-    Attributes:
-        ended: When its launcher has ended.
-    """
+    """One host: a launcher and its workers, as `LocalRunner` and `DrawTasks` are."""
 
     def __init__(self, world: World, number: int) -> None:
         self.number = number
@@ -367,16 +335,7 @@ class Host:
 
 
 def simulate(seed: int, hosts: int, tasks: int, folder: Path, *, calm: bool = False, mean: float = 4.0) -> Figures:
-    """Run one seed.
-
-    Args:
-        seed: Of all that is by chance.
-        hosts: How many.
-        tasks: How many.
-        folder: For boards and sidecars.
-        calm: Whether nothing befalls the hosts.
-        mean: Seconds of a task.
-    """
+    """Run one seed."""
     choice = random.Random(f"{seed} plan")
     starts = [0.0, *(round(choice.uniform(0, 40), 1) for _ in range(hosts - 1))]
     away: dict[int, Away] = {}

@@ -26,12 +26,7 @@ LEAVES = [leaf for source in SOURCES for leaf in leaves_of_split(source, 3)]
 
 
 class Line:
-    """A ledger seen through a proxy, and past it.
-
-    Args:
-        proxy: The proxy.
-        folder: For sidecars.
-    """
+    """A ledger seen through a proxy, and past it."""
 
     def __init__(self, proxy: S3Proxy, folder: Path) -> None:
         self.proxy = proxy

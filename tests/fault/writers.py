@@ -52,16 +52,7 @@ FINISHES = 6
 
 
 class WriterCampaign:
-    """A seeded series of jobs whose writers are killed.
-
-    Args:
-        folder: Where the jobs lie.
-        clean: What an undisturbed run leaves.
-        kills: How many to make.
-        seed: Of all choices and times.
-        remote: URL below which each job has its ledger; None for local ledgers.
-        on_kill: Called after every kill and its check.
-    """
+    """A seeded series of jobs whose writers are killed."""
 
     def __init__(
         self,

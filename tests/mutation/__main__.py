@@ -26,11 +26,7 @@ from tests.mutation.operators import Mutant, mutants_of
 
 
 def modules(pattern: str) -> list[str]:
-    """Return the paths of the modules that match, relative to the repository.
-
-    Raises:
-        SystemExit: No module matches.
-    """
+    """Return the paths of the modules that match, relative to the repository."""
     found = sorted(glob.glob(f"ledgerbeam/{pattern.removeprefix('ledgerbeam/')}", root_dir=ROOT, recursive=True))
     if not found:
         raise SystemExit(f"{pattern}: no module below ledgerbeam/ matches; name one such as ledger/lmdb/commit.py")
@@ -46,11 +42,7 @@ def nearest_tests(path: str) -> str:
 
 
 def lines_since(path: str, commit: str) -> set[int]:
-    """Return the lines of a file, from 1, that a commit did not have.
-
-    Raises:
-        subprocess.CalledProcessError: The commit does not exist.
-    """
+    """Return the lines of a file, from 1, that a commit did not have."""
     command = ["git", "diff", "--unified=0", commit, "--", path]
     found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     lines: set[int] = set()

@@ -50,13 +50,7 @@ Covers = dict[str, dict[int, set[str]]]
 
 
 class Gathered(NamedTuple):
-    """What `gather` finds.
-
-    Attributes:
-        covers: Of the tests that pass.
-        seconds: That each of them takes.
-        failed: The names of those that fail unbroken.
-    """
+    """What `gather` finds."""
 
     covers: Covers
     seconds: dict[str, float]
@@ -265,10 +259,6 @@ def judge_anew(mutant: Mutant, names: Sequence[str], seconds: float) -> str | No
 def judge_in_fork(judge: Callable[[], int], seconds: float) -> str | None:
     """Run a judgement in a process of its own.
 
-    Args:
-        judge: Gives an exit status.
-        seconds: That it takes unbroken.
-
     Returns:
         The test that failed, None if all passed, an empty string if the change could not be applied.
     """
@@ -326,11 +316,7 @@ def _wait(child: int, limit: float) -> int:
 
 
 def gather(paths: Sequence[str]) -> Gathered:
-    """Run the tests unbroken, and note which of them runs which lines, in processes that they start too.
-
-    Raises:
-        RuntimeError: They do not end.
-    """
+    """Run the tests unbroken, and note which of them runs which lines, in processes that they start too."""
     with tempfile.TemporaryDirectory() as folder:
         lines, times = f"{folder}/lines", f"{folder}/times"
 

@@ -91,17 +91,7 @@ def drive(
     begin: Callable[[Any], object] = lambda _: None,
     point: Callable[[Any], object] = lambda _: None,
 ) -> Iterator[Any]:
-    """Do what Beam does with a bundle in a fused stage: each element goes through all steps before the next.
-
-    Args:
-        steps: Its DoFns.
-        elements: Of the bundle.
-        begin: Called with each of them.
-        point: Called with a step before it is given something.
-
-    Yields:
-        What comes out of the last step.
-    """
+    """Do what Beam does with a bundle in a fused stage: each element goes through all steps before the next."""
 
     def feed(element: Any, place: int) -> Iterator[Any]:
         if place == len(steps):

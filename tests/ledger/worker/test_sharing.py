@@ -64,11 +64,7 @@ class Place:
 
 
 class Party:
-    """A launcher with a board of tasks of one source.
-
-    Attributes:
-        now: The time.
-    """
+    """A launcher with a board of tasks of one source."""
 
     def __init__(self, folder: Path) -> None:
         self.now = 1000.0
