@@ -15,7 +15,17 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model import values
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output, Totals, output_row, read_output
+from ledgerbeam.ledger.model.rows import (
+    Failure,
+    Leaf,
+    Mark,
+    Output,
+    SetUps,
+    Totals,
+    output_row,
+    read_output,
+    read_set_ups,
+)
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.ledger.remote.controls import Control, decode_control, decode_ledger, encode_control, encode_ledger
@@ -353,3 +363,29 @@ def test_what_would_not_come_back_as_it_was_is_refused(value: Any) -> None:
 def test_a_damaged_row_is_an_error_of_its_value(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - of the decoder
         decode(data)
+
+
+def test_set_ups_of_several_workers_are_added_up() -> None:
+    one, other = SetUps.of([1.5, 0.25]), SetUps.of([2.0])
+    assert (one, other) == (SetUps(2, 1.75, 1.5), SetUps(1, 2.0, 2.0))
+    assert one.plus(other) == other.plus(one) == SetUps(3, 3.75, 2.0)
+    assert SetUps.of([]) == SetUps() == SetUps(0, 0.0, 0.0)
+    assert one.plus(SetUps()) == one
+
+
+def test_the_row_of_set_ups_is_read_as_it_was_written() -> None:
+    row = read_set_ups({"times": 2, "seconds": 3, "longest": 2.5})
+    assert row == SetUps(2, 3.0, 2.5)._asdict()
+    assert [type(value) for value in row.values()] == [int, float, float]
+
+
+@each("changes", [{"times": -1}, {"times": 1.0}, {"seconds": -1}, {"longest": "1"}, {"shortest": 0.5}])
+def test_a_row_that_is_none_of_set_ups_is_refused(changes: dict[str, Any]) -> None:
+    row = SetUps(2, 3.0, 2.5)._asdict()
+    with pytest.raises(ValueError, match="expected"):
+        read_set_ups({**row, **changes})
+    with pytest.raises(ValueError, match="expected"):
+        read_set_ups([row])
+    for name in row:
+        with pytest.raises(ValueError, match="expected the set-ups of a run"):
+            read_set_ups({other: row[other] for other in row if other != name})

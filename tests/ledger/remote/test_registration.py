@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import os
+import threading
+from collections.abc import Iterator, Sequence
 from itertools import count, permutations
 
 import pytest
@@ -20,7 +23,7 @@ from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control
 from ledgerbeam.ledger.remote.registration import KEY_NUMBER, are_leaves_due
-from ledgerbeam.ledger.remote.replay import segment_name
+from ledgerbeam.ledger.remote.replay import _Pauses, collector_paused, segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from tests.ledger.builders import leaf_of, leaves_of_split, output_of, plain
 from tests.ledger.conformance import failure_of
@@ -345,3 +348,80 @@ def test_what_a_launcher_replaces_late_is_not_complete_by_a_snapshot_that_had_no
         host.refresh()
         assert [row.source_id for row in host.sources()] == [VERSIONS[1].id]
         assert host.completed_count() == 0
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    gc.enable()
+    yield
+    gc.enable()
+
+
+def test_it_is_off_until_the_last_of_several_has_ended() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with collector_paused():
+            entered.set()
+            leave.wait()
+
+    thread = threading.Thread(target=other)
+    with collector_paused():
+        thread.start()
+        entered.wait()
+    assert not gc.isenabled()
+    leave.set()
+    thread.join()
+    assert gc.isenabled()
+
+
+def test_who_has_switched_it_off_finds_it_off() -> None:
+    gc.disable()
+    with collector_paused(), collector_paused():
+        assert not gc.isenabled()
+    assert not gc.isenabled()
+
+
+def test_an_error_ends_the_pause() -> None:
+    with pytest.raises(ValueError, match="what is read"), collector_paused():
+        raise ValueError("what is read")
+    assert gc.isenabled()
+
+
+def test_a_process_that_is_forked_waits_for_no_thread_of_its_parent() -> None:
+    pauses = _Pauses()
+    pauses.begin()
+    held = pauses._lock
+    with held:  # by a thread that is not in the other process
+        pauses.forget_parent()
+        assert gc.isenabled()
+        pauses.begin()
+        assert not gc.isenabled()
+        pauses.end()
+        assert gc.isenabled()
+
+
+def test_a_process_that_is_forked_after_a_pause_leaves_it_off_that_was_switched_off_since() -> None:
+    with collector_paused():
+        pass
+    gc.disable()
+    child = os.fork()
+    if child == 0:
+        os._exit(int(gc.isenabled()))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_a_process_that_is_forked_meanwhile_has_it_as_it_was(was_on: bool) -> None:
+    if not was_on:
+        gc.disable()
+    with collector_paused():
+        child = os.fork()
+        if child == 0:
+            found = gc.isenabled()
+            with collector_paused():
+                off = not gc.isenabled()
+            os._exit(0 if found == was_on and off and gc.isenabled() == was_on else 1)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -26,6 +26,7 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import FORMAT, KEY_FORMAT, META, Transaction
+from ledgerbeam.ledger.model.claims import Claims, Span, encode_claims
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import Leaf
@@ -35,6 +36,7 @@ from ledgerbeam.ledger.remote.controls import decode_control, encode_ledger
 from ledgerbeam.ledger.remote.segment import MAGIC
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore, _locked
+from ledgerbeam.ledger.worker.sharing import ObjectClaims
 from tests.conftest import S3Requests, S3Server
 from tests.ledger.builders import begin_at_once, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import JOB, LedgerStoreConformance, failure_of, finish
@@ -684,3 +686,72 @@ def test_the_ledger_works_on_s3(tmp_path: Path, s3: S3Server, s3_requests: S3Req
     assert s3_requests.take() == ["list_objects_v2"]
     one.close()
     two.close()
+
+
+def claims_of(store: RemoteStore, host: str) -> ObjectClaims:
+    return ObjectClaims(store, store.begin_run({}), host, lambda run: run == "000001")
+
+
+@pytest.fixture
+def pair(hosts: Hosts) -> tuple[RemoteStore, ObjectClaims, RemoteStore, ObjectClaims]:
+    one, two = hosts.store(), hosts.store()
+    one.open_job(JOB)
+    two.open_job(JOB)
+    return one, claims_of(one, "a host/1"), two, claims_of(two, "b")
+
+
+def test_others_are_seen_once_the_ledger_is_refreshed(
+    hosts: Hosts, pair: tuple[RemoteStore, ObjectClaims, RemoteStore, ObjectClaims]
+) -> None:
+    one, mine, two, others = pair
+    assert mine.names() == others.names() == []
+    mine.put(b"first")
+    others.put(b"second")
+    one.refresh()
+    assert mine.names() == ["claims/000002/b.json"]
+    assert mine.read(mine.names()) == [b"second"]
+    two.refresh()
+    assert others.names() == ["claims/000001/a-host-1.json"]
+    mine.put(b"third")
+    assert others.read(others.names()) == [b"third"]
+    mine.remove()
+    assert others.read(others.names()) == [None]
+    two.refresh()
+    assert others.names() == []
+    assert not mine.has_died(Claims("000001", "", 1, 1.0))
+    assert mine.has_died(Claims("000002", "", 1, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("host", "part"), [("x" * 50, "x" * 40), ("h\u00f6st/of  one", "h-st-of-one"), ("a.B-9_z", "a.B-9-z"), ("", "")]
+)
+def test_a_host_of_any_name_has_a_claim_whose_name_is_short_and_plain(hosts: Hosts, host: str, part: str) -> None:
+    store = hosts.store()
+    mine = claims_of(store, host)
+    mine.put(b"mine")
+    assert hosts.objects.names("claims") == [f"claims/000001/{part}.json"]
+    store.refresh()
+    assert mine.names() == []
+
+
+@pytest.mark.parametrize("data", [b"", b"damaged", encode_claims(Claims("1", "", 1, 9.0, [Span(b"s" * 16, 0, 1)]))])
+def test_claims_are_no_part_of_the_ledger(hosts: Hosts, data: bytes) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    finish(store, plain("a"))
+    before = picture(store)
+    hosts.objects.replace("claims/000009/x.json", data)
+    hosts.objects.replace("claims/odd", data)
+    store.refresh()
+    assert picture(store) == before == picture(hosts.store())
+
+
+def test_a_compaction_removes_those_of_the_dead(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    source = plain("a")
+    store.register([source])
+    store.commit([leaf_of(source)])
+    hosts.objects.replace("claims/000009/x.json", b"old")
+    assert compact(store).replaced
+    assert hosts.objects.names("claims") == []

@@ -20,7 +20,24 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import DiskFullError, StorageError
-from ledgerbeam.ledger.worker.run_folders import MARKER, Launcher, RunFolders, file_errors
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.run_folders import (
+    MARKER,
+    CommitNotes,
+    Launcher,
+    RunFolders,
+    TaskBudget,
+    building_index,
+    committed_notes,
+    file_errors,
+    wait_for_index,
+)
+from ledgerbeam.pipelines.runners.job_files import load_sources, read_text, touch
+from tests.disk import no_larger_than
+from tests.ledger.builders import filtered_leaf, leaf_of, plain
 
 OURS, OTHERS = "ab" * 16, "cd" * 16
 
@@ -422,3 +439,269 @@ def test_what_a_disk_refuses_is_told_with_the_file(number: int, expected: type[S
     with pytest.raises(StorageError, match="a/b: cannot be read") as caught, file_errors("a/b", "read"):
         raise OSError(number, "refused")
     assert type(caught.value) is expected
+
+
+RUN = "run"
+
+
+def note(folder: Path, *tasks: tuple[Source, int]) -> Path:
+    """Note tasks as one process; returns its file."""
+    folder.mkdir(exist_ok=True)
+    before = set(folder.iterdir())
+    notes = CommitNotes(str(folder))
+    for source, ordinal in tasks:
+        notes.add(source.id, node_id(source.id, ((ordinal, 3),)), f"{source.url} {ordinal}")
+    notes.close()
+    (made,) = set(folder.iterdir()) - before
+    return made
+
+
+@pytest.fixture
+def sources(store: LmdbStore) -> list[Source]:
+    found = [plain(name) for name in "abc"]
+    store.register(found)
+    return found
+
+
+def test_what_was_noted_and_not_recorded_is_passed_over(
+    tmp_path: Path, store: LmdbStore, sources: list[Source]
+) -> None:
+    whole, part, none = sources
+    everything = [(source, ordinal) for source in (whole, part, none, whole, part) for ordinal in range(3)]
+    note(tmp_path / RUN, *dict.fromkeys(everything))
+    store.commit([leaf_of(whole, ((ordinal, 3),)) for ordinal in range(3)])
+    store.commit([leaf_of(part, ((0, 3),)), filtered_leaf(part, ((2, 3),))])
+    found = list(committed_notes(str(tmp_path / RUN), store))
+    assert found == [f"{whole.url} {ordinal}" for ordinal in range(3)] + [f"{part.url} {n}" for n in (0, 2)]
+
+
+def test_notes_of_sources_that_take_turns_and_of_several_processes_all_count(
+    tmp_path: Path, store: LmdbStore, sources: list[Source]
+) -> None:
+    one, other, _ = sources
+    note(tmp_path / RUN, (one, 0), (other, 0), (one, 1), (other, 1))
+    note(tmp_path / RUN, (one, 2), (other, 2))
+    store.commit([leaf_of(source, ((ordinal, 3),)) for source in (one, other) for ordinal in (0, 2)])
+    expected = {f"{source.url} {ordinal}" for source in (one, other) for ordinal in (0, 2)}
+    found = list(committed_notes(str(tmp_path / RUN), store))
+    assert (set(found), len(found)) == (expected, len(expected))
+
+
+def test_what_was_noted_of_a_source_that_was_replaced_meanwhile_is_passed_over(
+    tmp_path: Path, store: LmdbStore, sources: list[Source]
+) -> None:
+    note(tmp_path / RUN, (sources[0], 0), (sources[1], 0))
+    store.commit([leaf_of(source, ((0, 3),)) for source in sources[:2]])
+    store.register([plain("a", "2")])
+    assert list(committed_notes(str(tmp_path / RUN), store)) == [f"{sources[1].url} 0"]
+
+
+def test_notes_come_in_the_order_of_their_files(
+    tmp_path: Path, store: LmdbStore, sources: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {note(tmp_path / RUN, (sources[0], ordinal)).name: f"{sources[0].url} {ordinal}" for ordinal in range(3)}
+    store.commit([leaf_of(sources[0], ((ordinal, 3),)) for ordinal in range(3)])
+    for names in (sorted(made), sorted(made, reverse=True)):
+        monkeypatch.setattr(os, "listdir", lambda _, names=names: names)
+        assert list(committed_notes(str(tmp_path / RUN), store)) == [made[name] for name in sorted(made)]
+
+
+def test_a_task_that_was_noted_again_is_told_of_once(tmp_path: Path, store: LmdbStore, sources: list[Source]) -> None:
+    whole, part, _ = sources
+    note(tmp_path / RUN, (whole, 0), (whole, 1), (part, 0), (whole, 0), (part, 0))
+    note(tmp_path / RUN, (whole, 1), (part, 0))
+    store.commit([leaf_of(whole, ((ordinal, 3),)) for ordinal in range(3)])
+    store.commit([leaf_of(part, ((0, 3),))])
+    found = sorted(committed_notes(str(tmp_path / RUN), store))
+    assert found == [f"{whole.url} 0", f"{whole.url} 1", f"{part.url} 0"]
+
+
+def test_a_note_that_a_kill_has_cut_short_is_none_wherever_it_was_cut(
+    tmp_path: Path, store: LmdbStore, sources: list[Source]
+) -> None:
+    path = note(tmp_path / RUN, (sources[0], 0), (sources[0], 1))
+    store.commit([leaf_of(sources[0], ((0, 3),))])
+    data = path.read_bytes()
+    first = len(data) // 2  # both are of the same length
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        assert list(committed_notes(str(tmp_path / RUN), store)) == [f"{sources[0].url} 0"] * (length >= first)
+
+
+def test_a_note_that_the_system_writes_in_pieces_is_whole(
+    tmp_path: Path, store: LmdbStore, sources: list[Source]
+) -> None:
+    class Slow:
+        """A file that takes a few bytes at a time."""
+
+        def __init__(self, path: Path) -> None:
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by the notes
+
+        def write(self, data: memoryview) -> int:
+            return self._file.write(data[:7])
+
+        def close(self) -> None:
+            self._file.close()
+
+    path = note(tmp_path / RUN)
+    notes = CommitNotes(str(tmp_path / RUN))
+    notes.close()
+    notes._file = Slow(path)  # type: ignore[assignment]
+    notes.add(sources[0].id, node_id(sources[0].id, ((0, 3),)), "x" * 1000)
+    notes.close()
+    store.commit([leaf_of(sources[0], ((0, 3),))])
+    assert list(committed_notes(str(tmp_path / RUN), store)) == ["x" * 1000]
+
+
+def test_a_note_is_in_its_file_before_the_call_returns(tmp_path: Path, store: LmdbStore, sources: list[Source]) -> None:
+    (tmp_path / RUN).mkdir()
+    notes = CommitNotes(str(tmp_path / RUN))
+    notes.add(sources[0].id, node_id(sources[0].id, ((0, 3),)), "noted")
+    store.commit([leaf_of(sources[0], ((0, 3),))])
+    assert list(committed_notes(str(tmp_path / RUN), store)) == ["noted"]
+    notes.close()
+    notes.close()
+
+
+def test_other_files_of_the_run_are_no_notes_and_a_process_has_its_own(
+    tmp_path: Path, store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = note(tmp_path / RUN)
+    assert path.name.startswith(f"{os.getpid()}-")
+    (tmp_path / RUN / "1.inflight").write_bytes(b"no pickle")
+    assert list(committed_notes(str(tmp_path / RUN), store)) == []
+    monkeypatch.setattr(os, "urandom", lambda count: bytes.fromhex(path.stem.partition("-")[2]))
+    with pytest.raises(StorageError, match=r"\.committed: cannot be written"):
+        CommitNotes(str(tmp_path / RUN))
+
+
+def test_notes_that_cannot_be_read_are_named(tmp_path: Path, store: LmdbStore) -> None:
+    (tmp_path / RUN / "1.committed").mkdir(parents=True)
+    with pytest.raises(StorageError, match=r"1\.committed: cannot be read .*run the same command"):
+        list(committed_notes(str(tmp_path / RUN), store))
+
+
+ONE, OTHER = (Source(f"/in/{name}.jsonl", 1, "1") for name in "ab")
+
+
+def making_process(folder: Path) -> int:
+    """Fork a process that makes an index until it is killed; return its id once it has begun."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        with building_index(str(folder), ONE):
+            os.write(write, b"!")
+            signal.pause()
+        os._exit(0)
+    os.read(read, 1)
+    os.close(read)
+    os.close(write)
+    return child
+
+
+def test_who_needs_the_index_waits_until_the_process_that_makes_it_is_gone(tmp_path: Path) -> None:
+    child = making_process(tmp_path)
+    waiting = threading.Thread(target=wait_for_index, args=(str(tmp_path), ONE))
+    waiting.start()
+    wait_for_index(str(tmp_path), OTHER)  # at once
+    time.sleep(0.1)
+    assert waiting.is_alive()
+    (mark,) = tmp_path.iterdir()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    waiting.join(20)
+    assert not waiting.is_alive()
+    wait_for_index(str(tmp_path), ONE)  # the file is still there
+    assert mark.resolve() not in {Path(f"/proc/self/fd/{name}").resolve() for name in os.listdir("/proc/self/fd")}
+
+
+def test_nothing_is_left_of_an_index_that_is_made_or_could_not_be(tmp_path: Path) -> None:
+    wait_for_index(str(tmp_path), ONE)
+    opened = os.listdir("/proc/self/fd")
+    with building_index(str(tmp_path), ONE):
+        (mark,) = tmp_path.iterdir()
+        assert stat.S_IMODE(mark.stat().st_mode) == 0o600
+    assert os.listdir("/proc/self/fd") == opened
+    with pytest.raises(ValueError, match="no index"), building_index(str(tmp_path), ONE):
+        raise ValueError("no index")
+    assert not os.listdir(tmp_path)
+    with pytest.raises(StorageError, match="gone"), building_index(str(tmp_path / "gone"), ONE):
+        raise AssertionError
+
+
+def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / f"indexing-{ONE.id.hex()}").symlink_to(tmp_path)
+    with pytest.raises(StorageError, match="cannot be read"):
+        wait_for_index(str(tmp_path), ONE)
+
+
+def test_workers_take_what_is_left_and_no_more(tmp_path: Path) -> None:
+    budget = TaskBudget.below(str(tmp_path))
+    budget.make(1200)
+    assert budget.left() == 1200
+    assert [budget.claim(tasks) for tasks in (1000, 150, 0, 60, 1)] == [1000, 150, 0, 50, 0]
+    assert budget.left() == 0
+    assert (tmp_path / "task-budget").read_bytes() == b"0".rjust(20), "a shorter number leaves digits of a longer one"
+
+
+def test_a_budget_is_made_once(tmp_path: Path) -> None:
+    budget = TaskBudget.below(str(tmp_path))
+    budget.make(3)
+    with pytest.raises(StorageError, match="task-budget: cannot be written"):
+        budget.make(4)
+    assert budget.left() == 3
+
+
+def test_two_workers_do_not_take_the_same_task(tmp_path: Path) -> None:
+    budget, granted = TaskBudget.below(str(tmp_path)), list[int]()
+    budget.make(1)
+    with open(budget.path, "r+", encoding="ascii") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        thread = threading.Thread(target=lambda: granted.append(budget.claim(1)))
+        thread.start()
+        thread.join(0.1)
+        assert granted == []
+        other.write("0".rjust(20))
+    thread.join()
+    assert granted == [0]
+
+
+def write_note(folder: Path) -> None:
+    notes = CommitNotes(str(folder))
+    try:
+        notes.add(b"s", b"n", "summary")
+    finally:
+        notes.close()
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    r"run/\d+-\w+\.inflight": lambda folder: InflightMarks(str(folder)).register(),
+    r"run/\d+-\w+\.committed": write_note,
+    "run/task-budget": lambda folder: TaskBudget.below(str(folder)).make(3),
+    "run/traceback": lambda folder: touch(str(folder), "traceback", "text"),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_that_cannot_be_written_is_named_with_a_remedy(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with no_larger_than(0), pytest.raises(StorageError, match=rf"{name}: cannot be written \(File too.*run the same"):
+        WRITERS[name](folder)
+
+
+IN_NO_FOLDER: dict[str, Callable[[Path], object]] = {
+    r"file/\d+-\w+\.committed: cannot be written": lambda folder: CommitNotes(str(folder)),
+    "file: cannot be written": lambda folder: InflightMarks(str(folder)).register(),
+    "file/task-budget: cannot be written": lambda folder: TaskBudget.below(str(folder)).claim(1),
+    "file/task-budget: cannot be read": lambda folder: TaskBudget.below(str(folder)).left(),
+    "file/wave: cannot be read": lambda folder: list(load_sources(str(folder / "wave"))),
+    "file/done: cannot be read": lambda folder: read_text(str(folder), "done"),
+}
+
+
+@pytest.mark.parametrize("message", IN_NO_FOLDER)
+def test_a_folder_that_is_none_is_an_error_of_the_file_that_is_needed(tmp_path: Path, message: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=rf"{message} \(.*run the same command"):
+        IN_NO_FOLDER[message](tmp_path / "file")

@@ -1,8 +1,9 @@
-"""Outputs of a job as sources: the listed ones, their order, and the comparison of their contents."""
+"""A folder in place of sources: the error suggests patterns of the sources in it."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
@@ -11,22 +12,186 @@ from typing import Any
 
 import pytest
 
+from examples.own_format import TextLines
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ChangedSourceError, LedgerError, UsageError
+from ledgerbeam.io import register, write_index
+from ledgerbeam.io.formats import registry
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage import client
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.identity import checksum_of, content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.sources import FileSources, kind
 from ledgerbeam.sources import listing as source_listing
-from ledgerbeam.sources.kind import TaskLimits, current_file, is_content, listed_files, with_file_marks
+from ledgerbeam.sources.kind import TaskLimits, current_file, is_content, listed_file, listed_files, with_file_marks
 from ledgerbeam.sources.listing import (
     RecordedListing,
     RecordedOutputs,
+    SourceListing,
+    index_of,
     is_output,
     missing_outputs_warning,
     opened,
     outputs_pages,
+    own_version,
+    stat_source,
+    with_index_versions,
 )
+from tests.conftest import S3Server
+
+
+def message_for(folder: str) -> str:
+    with pytest.raises(UsageError) as raised:
+        list(SourceListing((folder,)).pages())
+    return str(raised.value)
+
+
+def fill(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"")
+    return folder
+
+
+def matches(pattern: str) -> list[str]:
+    return [url for page in SourceListing((pattern,)).pages() for url in page.urls]
+
+
+def test_each_suggested_pattern_matches_the_files_that_it_promises(tmp_path: Path) -> None:
+    names = ("a.jsonl", "b.jsonl", "a.jsonl.idx", "README.md", ".hidden.jsonl", "a/1.jsonl.gz", "a/b/2.v1.jsonl.gz")
+    raw = fill(tmp_path / "raw", *names, "t.tar")
+    message = message_for(str(raw))
+    suggested = re.findall(r"'([^']+)' \(([\d,]+) files?\)", message)
+    assert [(pattern.removeprefix(f"{raw}/"), int(count)) for pattern, count in suggested] == [
+        ("*.jsonl", 2),
+        ("**/*.jsonl.gz", 2),
+        ("*.tar", 1),
+    ]
+    assert [len(matches(pattern)) for pattern, _ in suggested] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("given", ["raw/", "./raw", "raw/../raw"])
+def test_a_folder_is_a_folder_however_it_is_written(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "raw", "a.parquet")
+    monkeypatch.chdir(tmp_path)
+    assert f"such as '{tmp_path}/raw/*.parquet' (1 file)" in message_for(given)
+
+
+def test_a_folder_without_sources_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "is a folder without files" in message_for(str(tmp_path / "empty"))
+    assert "notes.md" in message_for(str(fill(tmp_path / "notes", "notes.md")))
+
+
+def test_a_folder_with_wildcards_in_its_name_gets_no_pattern_that_means_others(tmp_path: Path) -> None:
+    assert "*.jsonl" not in message_for(str(fill(tmp_path / "a[1]", "a.jsonl")))
+
+
+def test_a_large_folder_is_not_listed_to_its_end(tmp_path: Path) -> None:
+    assert "(1,000 files or more)" in message_for(str(fill(tmp_path / "raw", *(f"{n}.jsonl" for n in range(1001)))))
+
+
+@pytest.mark.s3
+def test_a_folder_of_a_bucket(s3: S3Server) -> None:
+    fs = client.filesystem("s3://", s3.options)
+    fs.mkdir("folder-given")
+    for name in ("raw/a.jsonl", "raw/deep/b.jsonl", "raw/c.tar"):
+        fs.pipe_file(f"folder-given/{name}", b"")
+    with pytest.raises(UsageError, match=re.escape("'s3://folder-given/raw/**/*.jsonl' (2 files) or 's3://folder")):
+        list(SourceListing(("s3://folder-given/raw",), storage_options=s3.options).pages())
+
+
+class CutLines(TextLines):
+    """Lines that only their index cuts into records."""
+
+    name = "cut"
+    suffixes = (".cut",)
+    is_indexable = False
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectFolder:
+    monkeypatch.setattr(registry, "_known", None)
+    register(CutLines())
+    found = ObjectFolder(f"memory://{tmp_path.name}")
+    found.create("a.cut", b"to be\nor not\n")
+    found.create("b.jsonl", b'{"id": 1}\n')
+    return found
+
+
+def listed(folder: ObjectFolder) -> Source:
+    pages = SourceListing((f"{folder.url}/*.cut", f"{folder.url}/*.jsonl")).pages()
+    rows = chain.from_iterable(zip(page.urls, page.sizes, page.versions, strict=True) for page in pages)
+    found = {row[0]: Source(*row) for row in rows}
+    plain = found[f"{folder.url}/b.jsonl"]
+    assert own_version(plain.version) == plain.version
+    assert index_of(plain.url, plain.version) is None
+    return found[f"{folder.url}/a.cut"]
+
+
+def test_another_index_is_another_version_of_its_source(folder: ObjectFolder) -> None:
+    url = f"{folder.url}/a.cut"
+    without = listed(folder)
+    write_index(f"{url}.idx", np.array([0, 6, 13], np.uint64))
+    before = listed(folder)
+    write_index(f"{url}.idx", np.array([0, 13], np.uint64))
+    now = listed(folder)
+    assert len({without.id, before.id, now.id}) == 3
+    assert own_version(now.version) == own_version(before.version) == without.version
+    assert stat_source(url).version == now.version
+    assert (index_of(url, before.version) or now) != index_of(url, now.version)
+    assert FileSources().load_index(now).tolist() == [0, 13]
+    kind = FileSources().kind_of(now)
+    assert [info.url for info in kind.files(without)] == [url]
+    assert kind.files(now) == [listed_file(now), index_of(url, now.version)]
+    with pytest.raises(ChangedSourceError):
+        FileSources().load_index(before)
+
+
+def test_a_source_whose_index_can_be_built_has_a_version_alone(folder: ObjectFolder) -> None:
+    """Also a name that no format reads: the reader of the file reports it."""
+    urls = [f"{folder.url}/{name}" for name in ("b.jsonl", "c.bin.gz", "d.of-no-format")]
+    for url in urls:
+        ObjectFolder(folder.url).create(url.rpartition("/")[2], b'{"id": 1}\n')
+        write_index(f"{url}.idx", np.array([0, 10], np.uint64))
+        assert stat_source(url) == stat(url)
+        assert index_of(url, "1 .idx 8 2") is None
+    page = Page(urls, [10] * 3, [stat(url).version for url in urls])
+    assert with_index_versions(page) is page
+    both = Page([*urls, f"{folder.url}/a.cut"], [10] * 3 + [13], [*page.versions, "1"])
+    assert with_index_versions(both).versions == [*page.versions, "1"]
+    write_index(f"{folder.url}/a.cut.idx", np.array([0, 13], np.uint64))
+    found = with_index_versions(both)
+    assert (found.urls, found.sizes, found.versions[:3]) == (both.urls, both.sizes, page.versions)
+    assert own_version(found.versions[3]) == "1" != found.versions[3]
+    assert both.versions[3] == "1"
+
+
+def test_an_index_that_is_written_over_while_it_is_read_is_told(
+    folder: ObjectFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, index = f"{tmp_path}/a.cut", tmp_path / "a.cut.idx"
+    (tmp_path / "a.cut").write_bytes(b"to be\nor not\n")
+    write_index(str(index), np.array([0, 6, 13], np.uint64))
+    found = stat_source(url)
+    source = Source(url, found.size, found.version)
+
+    def write_over(*_: Any) -> None:
+        with index.open("r+b") as file:
+            file.write(bytes(8))
+        os.utime(index, ns=(1, 1))
+
+    assert FileSources().load_index(source).tolist() == [0, 6, 13]
+    monkeypatch.setattr(CutLines, "check_index", write_over)
+    with pytest.raises(ChangedSourceError, match=str(index)):
+        FileSources().load_index(source)
+
 
 LINES = b'{"id": 1}\n{"id": 2}\n'
 SUM = content_checksum([LINES])
@@ -45,7 +210,7 @@ def store(tmp_path: Path) -> LedgerStore:
     return found
 
 
-def listed(tmp_path: Path, store: LedgerStore, route: str = "") -> list[tuple[str, int, str]]:
+def pages_of(tmp_path: Path, store: LedgerStore, route: str = "") -> list[tuple[str, int, str]]:
     run = store.begin_run({})
     store.note_listing(run, listed=1, finished=True, gone=store.gone_ids())
     listing = RecordedListing((RecordedOutputs(store.url, str(tmp_path / "out"), route, "step one"),))
@@ -57,13 +222,16 @@ def test_outputs_are_listed_by_name_without_their_indexes(tmp_path: Path, store:
     commit(store, Source("/in/a", 1, "1"), "a.jsonl", "a.jsonl.idx")
     version = content_version(SUM)
     out = tmp_path / "out"
-    assert listed(tmp_path, store) == [(f"{out}/a.jsonl", len(LINES), version), (f"{out}/b.jsonl", len(LINES), version)]
+    assert pages_of(tmp_path, store) == [
+        (f"{out}/a.jsonl", len(LINES), version),
+        (f"{out}/b.jsonl", len(LINES), version),
+    ]
 
 
 def test_only_the_route_that_is_asked_for(tmp_path: Path, store: LedgerStore) -> None:
     commit(store, Source("/in/a", 1, "1"), "de/a.jsonl", route="de")
-    assert [url for url, _, _ in listed(tmp_path, store, "de")] == [f"{tmp_path}/out/de/a.jsonl"]
-    assert listed(tmp_path, store) == []
+    assert [url for url, _, _ in pages_of(tmp_path, store, "de")] == [f"{tmp_path}/out/de/a.jsonl"]
+    assert pages_of(tmp_path, store) == []
     of = of_job(store, tmp_path)
     assert missing_outputs_warning(of, {}) == "step one has no outputs without a route to read; it has route de"
     assert missing_outputs_warning(replace(of, route="de"), {}) is None
@@ -76,7 +244,7 @@ def test_only_the_route_that_is_asked_for(tmp_path: Path, store: LedgerStore) ->
 def test_a_job_that_keeps_nothing_has_nothing_to_list(tmp_path: Path, store: LedgerStore) -> None:
     """It is complete all the same: what reads it is then complete with nothing, too."""
     commit(store, Source("/in/a", 1, "1"))
-    assert listed(tmp_path, store) == []
+    assert pages_of(tmp_path, store) == []
     told = missing_outputs_warning(of_job(store, tmp_path), {})
     assert told == "step one has no outputs without a route to read; it has nothing at all"
 
@@ -86,7 +254,7 @@ def test_what_came_of_a_source_that_is_gone_is_not_listed(tmp_path: Path, store:
     commit(store, gone, "a.jsonl")
     commit(store, Source("/in/b", 1, "1"), "b.jsonl")
     store.set_gone([gone.id])
-    assert [url for url, _, _ in listed(tmp_path, store)] == [f"{tmp_path}/out/b.jsonl"]
+    assert [url for url, _, _ in pages_of(tmp_path, store)] == [f"{tmp_path}/out/b.jsonl"]
 
 
 def test_a_job_that_is_not_complete_is_not_read(tmp_path: Path, store: LedgerStore) -> None:
@@ -95,7 +263,7 @@ def test_a_job_that_is_not_complete_is_not_read(tmp_path: Path, store: LedgerSto
     with pytest.raises(
         LedgerError, match="step one: it is not complete: 1 of its sources are complete, 1 open, 0 failed"
     ):
-        listed(tmp_path, store)
+        pages_of(tmp_path, store)
     with pytest.raises(LedgerError, match="step one: it is not complete"):  # before anything is listed
         next(RecordedListing((of_job(store, tmp_path),)).pages())
 
@@ -237,7 +405,7 @@ def test_a_route_that_has_nothing_is_told_with_those_that_have_some(tmp_path: Pa
     commit(store, Source("/in/b", 1, "1"), "b.jsonl")
     for route in ("en", "it"):
         commit(store, Source(f"/in/{route}", 1, "1"), f"{route}/b.jsonl", route=route)
-    assert listed(tmp_path, store, "de") == []
+    assert pages_of(tmp_path, store, "de") == []
     told = missing_outputs_warning(of_job(store, tmp_path, "de"), {})
     assert told == "step one has no outputs in route de to read; it has without a route, route en, route it"
 
