@@ -13,7 +13,7 @@ from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import Contender, best, timed
 from ledgerbeam.io import JsonlReader, Sample, TarReader, native, write_index
 from ledgerbeam.io.index.newlines import build_jsonl_index
-from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.io.listing.nested_folders import list_files
 from ledgerbeam.io.tar.grouping import group_key
 from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.io.tar.walk import walk_bytes, walk_tar

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 
-from ledgerbeam._base.version import __version__ as __version__
+from ledgerbeam._base.extensions import __version__ as __version__
 
 TYPE_CHECKING = False  # as type checkers expect; `typing` could be a file in the working folder, see __main__
 
@@ -155,7 +155,7 @@ if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name
         if name in _MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         if name in _PIPELINES:
-            importlib.import_module(f"{__name__}._base.beam_import").import_beam()
+            importlib.import_module(f"{__name__}._base.process").import_beam()
         calls = importlib.import_module(f"{__name__}.pipelines.calls").MODULES
         module, attribute = _ELSEWHERE.get(name, ("errors", name))
         module = f"pipelines.calls.{calls[name]}" if name in calls else module

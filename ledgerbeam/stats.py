@@ -31,7 +31,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 
 from ledgerbeam import sketches
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.sketches.packing import LARGEST, LIMIT
+from ledgerbeam.sketches import LARGEST, LIMIT
 
 __all__ = ["Collected", "collecting", "count", "discarded", "distinct", "observe", "top"]
 

@@ -3,8 +3,8 @@
 import runpy
 import sys
 
-from ledgerbeam._base.beam_import import import_beam
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
+from ledgerbeam._base.process import import_beam
 
 
 def main() -> None:

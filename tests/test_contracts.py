@@ -18,7 +18,7 @@ from ledgerbeam import transforms
 from ledgerbeam.io.datasets.lit import CODECS
 from ledgerbeam.io.formats import registry
 from ledgerbeam.io.formats.registry import formats
-from ledgerbeam.io.storage import stores
+from ledgerbeam.io.storage import urls
 from ledgerbeam.iterators import IteratorNode
 from tests.io.datasets.lit.test_codecs import VALUES
 from tests.transforms.test_contract import TRANSFORMS
@@ -96,9 +96,9 @@ def test_every_reader_keeps_the_contract(reader: str) -> None:
 
 
 def test_every_store_is_tested_or_said_not_to_be() -> None:
-    assert set(stores._STORES) == set(STORES) | set(SAME_CLIENT) | NO_SERVER
+    assert set(urls._STORES) == set(STORES) | set(SAME_CLIENT) | NO_SERVER
     for scheme, alike in SAME_CLIENT.items():
-        assert stores.store_named(scheme) == stores.store_named(alike)
+        assert urls.store_named(scheme) == urls.store_named(alike)
     for place in STORES.values():
         path, word = place.split(": ")
         assert word in (TESTS / path).read_text(encoding="utf-8"), place

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam import sketches
-from ledgerbeam.sketches import KINDS, begin, combined, merging, observed
+from ledgerbeam.sketches import KINDS, LARGEST, MOST_BYTES, begin, combined, merging, observed, packed, unpacked
 from ledgerbeam.sketches.distinct import MergedDistinct
-from ledgerbeam.sketches.packing import LARGEST, MOST_BYTES, packed, unpacked
 from tests.cases import each
 
 NUMBERS = st.floats(-LARGEST, LARGEST, allow_nan=False)

@@ -6,8 +6,7 @@ import contextlib
 import errno
 import os
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Error numbers of a full disk or quota."""
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})  # error numbers of a full disk or quota
 
 REMEDIES = {
     errno.EFBIG: "the file system or the limit of the process (ulimit -f) allows no larger file: raise the limit, or "

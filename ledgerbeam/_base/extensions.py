@@ -1,12 +1,24 @@
-"""Extensions: objects that the core finds by the name of a group and a name in it, without importing their module.
+"""Installed packages: the version of this one, commands that install its extras, and extensions.
 
-The datasets of this library are extensions. Other packages add theirs with entry points of the same groups.
+Extensions are objects that the core finds by the name of a group and a name in it, without importing their module. The
+datasets of this library are extensions. Other packages add theirs with entry points of the same groups.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ledgerbeam.errors import UsageError
+
+__version__ = "0.1.0"
+_NAME = "ledgerbeam"
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "ledgerbeam.conversions": {
@@ -70,3 +82,43 @@ def _entry_points(group: str) -> dict[str, Any]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - searches all installed packages
 
     return {point.name: point for point in entry_points(group=group)}
+
+
+def import_extra(module: str, extra: str, need: str) -> Any:
+    """Import a module of an extra; a UsageError names the need, such as ``images need Pillow``, and the remedy."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UsageError(f"{need}: {install_command(extra)}") from error
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra for the running version.
+
+    A package index may not have this version. So the command names the checkout or the URL that it was installed from.
+
+    Args:
+        extra: Name of the extra, such as ``torch``.
+    """
+    checkout = os.path.dirname(_PACKAGE)
+    origin = _origin()
+    url = str(origin.get("url", ""))
+    if not origin and os.path.exists(os.path.join(checkout, "pyproject.toml")):
+        return f"pip install -e {shlex.quote(f'{checkout}[{extra}]')}"
+    if "dir_info" in origin and url.startswith("file:"):
+        option = "-e " if origin["dir_info"].get("editable") else ""
+        return f"pip install {option}{shlex.quote(f'{unquote(urlsplit(url).path)}[{extra}]')}"
+    if "vcs_info" in origin:
+        url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+    needed = f"{_NAME}[{extra}] @ {url}" if url else f"{_NAME}[{extra}]"
+    return f"pip install {shlex.quote(needed)}"
+
+
+def _origin() -> dict[str, Any]:
+    """Return pip's record of the URL that ledgerbeam was installed from; empty for a package index."""
+    try:
+        noted = distribution(_NAME).read_text("direct_url.json")
+        found = json.loads(noted) if noted else {}
+    except (PackageNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-_IMPORT_SYSTEM = "<frozen importlib"
-"""Files of frames of the import system."""
-
+_IMPORT_SYSTEM = "<frozen importlib"  # files of frames of the import system
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(os.path.abspath(os.__file__)), _HERE))
@@ -35,16 +33,13 @@ _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(os.path.ab
 _ATOMIC = tuple(os.path.join(_HERE, "ledger", part, "") for part in ("lmdb", "worker"))
 """Folders of code that holds locks and descriptors. If it were interrupted, the next call would wait for them."""
 
-_REMIND_SECONDS = 0.02
-"""Interval between attempts to deliver a delayed interrupt, in seconds."""
+_REMIND_SECONDS = 0.02  # interval between attempts to deliver a delayed interrupt, in seconds
 
 _SAME_SECONDS = 5.0
 """Time after an interrupt during which further ones are ignored, so that the call can save its state, in seconds."""
 
 _exit = os._exit  # the original function; user code may find another one in `os`: see `user_code/guards.py`
-
-INTERRUPTED = 130
-"""Exit status of a command that was interrupted."""
+INTERRUPTED = 130  # exit status of a command that was interrupted
 
 
 def end_when_interrupted() -> None:

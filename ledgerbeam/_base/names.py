@@ -21,9 +21,7 @@ ENDINGS_ROOM = 64
 """Bytes of a part that are reserved for the ending of an output, so that all outputs of a source have the same prefix.
 `-0000000000-000000-000000.supervision.jsonl.idx` has 47."""
 
-REJECTS = "_rejects"
-"""Subfolder of an output folder for rejected records."""
-
+REJECTS = "_rejects"  # subfolder of an output folder for rejected records
 _PART_BYTES = 255  # NAME_MAX of Linux
 _KEY_BYTES = 1024  # limit of S3 and GCS; Azure allows 1,024 characters
 _PATH_BYTES = 4096 - 1 - 64  # PATH_MAX of Linux, less the zero at its end and the affixes of a temporary file

@@ -1,7 +1,9 @@
-"""State of a process: open standard descriptors, and loggers.
+"""State of a process: open standard descriptors, loggers, and the import of Beam.
 
 A process may be started with closed standard descriptors (``>&-``). The next file that it opens then gets one of these
 descriptors. If it is a file of LMDB, printed text would be written into the ledger.
+
+Beam is imported without optional parts, and without a change to the logging of the program.
 """
 
 from __future__ import annotations
@@ -9,9 +11,26 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Final, Literal
+
+from ledgerbeam._base.redaction import without_secrets
+
+BeamParts = Literal["whole", "lean"]
+WHOLE: Final = "whole"
+LEAN: Final = "lean"
+
+_OPTIONAL = ("IPython", "apache_beam.io.aws", "apache_beam.io.azure", "apache_beam.io.gcp", "bson", "pandas", "pymongo")
+"""Optional imports of Beam: sources of other systems, and data frames as elements."""
 
 _MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
 _handler = logging.NullHandler()
+_importing = threading.Lock()
 
 
 def library_logger(name: str = "ledgerbeam") -> logging.Logger:
@@ -37,3 +56,107 @@ def hold_standard_descriptors() -> None:
     for name, mode in _MODES.items():
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8", errors="surrogateescape"))  # noqa: SIM115
+
+
+def import_beam() -> None:
+    """Import Beam without its log messages. Wait if another thread is importing it."""
+    with _importing:
+        if "apache_beam" in sys.modules:
+            import_module("apache_beam")  # waits for a thread of the program that imports it
+            return
+        beam = logging.getLogger("apache_beam")
+        before = beam.level
+        beam.setLevel(logging.CRITICAL)
+        try:
+            with logging_kept():
+                import_module("apache_beam")
+        finally:
+            beam.setLevel(before)
+
+
+@contextmanager
+def beam_parts(how: BeamParts) -> Iterator[None]:
+    """Set which parts of Beam are imported while the body runs.
+
+    The lean import skips file systems, databases, data frames and the notebook display, and saves two thirds of the
+    time. These modules can be imported afterwards, but Beam does not use them then.
+
+    Args:
+        how: `WHOLE` for processes in which user code may call Beam, or `LEAN`.
+    """
+    if how == WHOLE:
+        yield
+        return
+    finder = _NotFound()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _NotFound:
+    """Import finder that hides the optional modules of Beam, as if they were not installed."""
+
+    @staticmethod
+    def find_spec(
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG004 - of the protocol, as is the next
+        target: ModuleType | None = None,  # noqa: ARG004
+    ) -> ModuleSpec | None:
+        """Raise ModuleNotFoundError for an optional module; return None for any other."""
+        if any(name == left_out or name.startswith(f"{left_out}.") for left_out in _OPTIONAL):
+            raise ModuleNotFoundError(f"{name} is left out of Beam", name=name)
+        return None
+
+
+@contextmanager
+def logging_kept() -> Iterator[None]:
+    """Keep the root logger unchanged while the body runs, although Beam logs to it.
+
+    If the root logger has no handler, the first record would add one permanently. So it gets a temporary handler that
+    prints warnings, as Python does by default.
+    """
+    root = logging.getLogger()
+    handler = None if root.handlers else logging.StreamHandler()
+    root.addFilter(is_not_of_beam)
+    if handler is not None:
+        handler.setLevel(logging.WARNING)
+        handler.addFilter(is_not_of_beam)
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_not_of_beam)
+        if handler is not None:
+            root.removeHandler(handler)
+
+
+def is_not_of_beam(record: logging.LogRecord) -> bool:
+    """Return whether a log record does not come from Beam."""
+    return "apache_beam" not in record.pathname
+
+
+def show_log(level: str = "warning") -> None:
+    """Set up the root logger for standard error. Call it before Beam is imported, because the import logs.
+
+    If a program has imported Beam itself, its own logging stays unchanged.
+
+    Args:
+        level: Lowest level to show. Forked workers inherit it.
+    """
+    if "apache_beam" in sys.modules:
+        return
+    lowest = logging.getLevelNamesMapping()[level.upper()]
+    handler = logging.StreamHandler()
+    handler.setLevel(lowest)
+    handler.setFormatter(_RedactedFormatter("%(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(is_not_of_beam)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(min(lowest, root.getEffectiveLevel()))
+
+
+class _RedactedFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return without_secrets(super().format(record))

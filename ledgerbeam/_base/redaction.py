@@ -26,9 +26,7 @@ from urllib.parse import quote, quote_plus
 
 from ledgerbeam.errors import UsageError
 
-HIDDEN = "***"
-"""Replacement of a secret."""
-
+HIDDEN = "***"  # replacement of a secret
 REMEDY = "give credentials as --storage-options or in the environment of the store's client"
 
 _SHORTEST = 6
@@ -263,14 +261,12 @@ _KEYS = frozenset(
 )
 """Words before ``key`` in names of credentials."""
 
-_LAST = frozenset({"auth", "authorization", "cookie", "jwt", "pwd", "sas"})
-"""Last words of names of credentials."""
+_LAST = frozenset({"auth", "authorization", "cookie", "jwt", "pwd", "sas"})  # last words of names of credentials
 
 _AMBIGUOUS = frozenset({"pass", "sig", "signature", "token"})
 """Last words of credentials after a word of access; some also alone, see `_ALONE`."""
 
-_ALONE = (["sig"], ["signature"], ["token"], ["id", "token"])
-"""Names of credentials without a word of access."""
+_ALONE = (["sig"], ["signature"], ["token"], ["id", "token"])  # names of credentials without a word of access
 
 _ACCESS = frozenset(
     {
@@ -295,8 +291,7 @@ _REFERENCES = frozenset(
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*")
 _SWITCH = re.compile(r"(?:true|false|yes|no|on|off|null|none)", re.IGNORECASE)
-_FILE = re.compile(r"(?:/[\w.@ -]+){2,}")
-"""Absolute paths of files that hold credentials."""
+_FILE = re.compile(r"(?:/[\w.@ -]+){2,}")  # absolute paths of files that hold credentials
 
 _PLAIN_VALUE = re.compile(r"-?\d{1,6}(?:\.\d{0,6})?|<[^>]*>|\[[^\]]*\]")
 """Numbers, and tokens of vocabularies such as ``<pad>`` and ``[SEP]``."""

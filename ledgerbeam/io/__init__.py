@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ledgerbeam.io.any_source import build_index as build_index
     from ledgerbeam.io.columns.format import ArrowFormat as ArrowFormat
     from ledgerbeam.io.columns.format import ParquetFormat as ParquetFormat
     from ledgerbeam.io.columns.parquet_reader import ParquetReader as ParquetReader
@@ -28,12 +29,11 @@ if TYPE_CHECKING:
     from ledgerbeam.io.formats.registry import open_source as open_source
     from ledgerbeam.io.formats.registry import recognize as recognize
     from ledgerbeam.io.formats.registry import register as register
-    from ledgerbeam.io.formats.seekable import build_index as build_index
     from ledgerbeam.io.index.file import write_index as write_index
-    from ledgerbeam.io.lines.jsonl_format import JsonlFormat as JsonlFormat
+    from ledgerbeam.io.lines.formats import JsonlFormat as JsonlFormat
+    from ledgerbeam.io.lines.formats import TextFormat as TextFormat
     from ledgerbeam.io.lines.jsonl_reader import JsonlReader as JsonlReader
     from ledgerbeam.io.lines.jsonl_reader import encode_jsonl as encode_jsonl
-    from ledgerbeam.io.lines.text_format import TextFormat as TextFormat
     from ledgerbeam.io.storage.client import Options as Options
     from ledgerbeam.io.storage.publish import publish_bytes as publish_bytes
     from ledgerbeam.io.tar.format import TarFormat as TarFormat
@@ -75,17 +75,16 @@ if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "any_source": "build_index",
             "columns.format": "ArrowFormat ParquetFormat",
             "columns.parquet_reader": "ParquetReader",
             "formats.base": "IndexedFormat LineFormat RecordFormat",
             "formats.compressed": "SeekableZstd",
             "formats.format": "ColumnFormat ColumnReader Format OffsetFormat Reader ShardEncoder ShardFile",
             "formats.registry": "open_source recognize register",
-            "formats.seekable": "build_index",
             "index.file": "write_index",
-            "lines.jsonl_format": "JsonlFormat",
+            "lines.formats": "JsonlFormat TextFormat",
             "lines.jsonl_reader": "JsonlReader encode_jsonl",
-            "lines.text_format": "TextFormat",
             "storage.client": "Options",
             "storage.publish": "publish_bytes",
             "tar.format": "TarFormat",

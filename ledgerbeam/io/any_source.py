@@ -1,4 +1,4 @@
-"""Open one source of any kind: random access if it has an index that fits, else a stream. Make its index."""
+"""Open one source of any kind: random access if it has an index that fits, else a stream. Build its index."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any, Literal, NamedTuple, Protocol, overload
 from ledgerbeam._base.extensions import extension_names, load_extension
 from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import IndexError_, IndexMismatchError, IndexNotFoundError, NotIndexableError, UsageError
+from ledgerbeam.io.compression.content import open_content
+from ledgerbeam.io.compression.gzip_points import gzip_points, member_points, points_url
+from ledgerbeam.io.compression.streams import split_compression
 from ledgerbeam.io.formats.format import Format, Reader
 from ledgerbeam.io.formats.registry import open_source, recognize
-from ledgerbeam.io.formats.seekable import build_index, seek_points_of
-from ledgerbeam.io.formats.streamed import stream_each
-from ledgerbeam.io.index.file import IndexFile, index_bytes
-from ledgerbeam.io.index.location import IndexLocation, Rule
+from ledgerbeam.io.formats.streamed import scan_stream, stream_each
+from ledgerbeam.io.index.file import IndexFile, IndexLocation, Offsets, Rule, index_bytes
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, require_listed, stat
 from ledgerbeam.io.storage.urls import canonical_url
@@ -45,13 +46,6 @@ class FolderKind(Protocol):
 
     def files_to_index(self, url: str, options: Options | None) -> list[tuple[str, Format]]:
         """Return the files that need an index, each with its format."""
-
-
-class _Folder(NamedTuple):
-    """A folder of a dataset: its canonical URL and its kind."""
-
-    url: str
-    kind: FolderKind
 
 
 class RecordStream:
@@ -199,26 +193,6 @@ def open_any(
     return RecordStream(source.url, why, partial(stream_each, source.url, storage_options, kind, source))
 
 
-def _dataset_folder(url: str, options: Options | None, formats: Iterable[Format]) -> _Folder | None:
-    """Return the folder of a dataset, by its canonical URL; None for any other name."""
-    try:
-        recognize(url, formats)
-    except UsageError:
-        for name in extension_names("ledgerbeam.folders"):
-            kind: FolderKind = load_extension("ledgerbeam.folders", name)()
-            if kind.holds(url, options):
-                return _Folder(canonical_url(url).rstrip("/"), kind)
-    return None
-
-
-def _is_streamable(url: str, formats: Iterable[Format]) -> bool:
-    try:
-        recognize(url, formats).in_one_pass()
-    except NotIndexableError:
-        return False
-    return True
-
-
 def index_source(
     url: str | PathLike[str],
     storage_options: Options | None = None,
@@ -268,6 +242,94 @@ def index_source(
         where.publish(*points, storage_options, not_before_ns=found.modified_ns, force=force)
     where.publish(place, index_bytes(offsets), storage_options, not_before_ns=found.modified_ns, force=force)
     return place
+
+
+def build_index(
+    url: str,
+    options: Options | None = None,
+    *,
+    configured: Iterable[Format] = (),
+    listed: FileInfo | None = None,
+) -> Offsets:
+    """Find the offsets of all records of a source; for a compressed source, in the decompressed bytes.
+
+    Args:
+        url: The source.
+        options: Storage options.
+        configured: As in `recognize`.
+        listed: The listed properties of the source; see `RangeReader`.
+
+    Returns:
+        `N + 1` offsets, u64, the last a sentinel.
+
+    Raises:
+        ChangedSourceError: The source changed since it was listed.
+        NotIndexableError: It cannot be read by position, or its index is a part of the dataset.
+        UsageError: The name has no suffix of a known format.
+    """
+    found = recognize(url, configured)
+    kind = found.by_position()
+    if found.compression is None:
+        return kind.build_index(url, options, listed=listed)
+    if found.compression.name == "zstd":
+        with open_content(url, url, options, listed=listed) as content:
+            _ = content.size  # raises without a seek table, before the whole file is read
+    return scan_stream(url, options, kind, listed).offsets  # the whole file, so that every checksum is compared
+
+
+def seek_points_of(
+    url: str, index: str, offsets: Offsets, options: Options | None = None, listed: FileInfo | None = None
+) -> tuple[str, bytes] | None:
+    """Find the seek points of an indexed source, which must be published before its index.
+
+    Args:
+        url: The source.
+        index: URL of its index.
+        offsets: The result of `build_index`.
+        options: Storage options.
+        listed: The listed properties of the source; see `RangeReader`.
+
+    Returns:
+        URL and content of the seek points of a gzip file; None for any other file.
+
+    Raises:
+        UsageError: The package that finds them in long members is not installed; also the errors of `gzip_points`.
+    """
+    compression = split_compression(url).compression
+    if compression is None or compression.name != "gzip":
+        return None
+    size = int(offsets[-1])
+    points = member_points(url, options, size=size, listed=listed)
+    if points is None:
+        points = gzip_points(url, options, size=size, listed=listed)
+    return points_url(index), points
+
+
+class _Folder(NamedTuple):
+    """A folder of a dataset: its canonical URL and its kind."""
+
+    url: str
+    kind: FolderKind
+
+
+def _dataset_folder(url: str, options: Options | None, formats: Iterable[Format]) -> _Folder | None:
+    """Return the folder of a dataset, by its canonical URL; None for any other name."""
+    try:
+        recognize(url, formats)
+    except UsageError:
+        for name in extension_names("ledgerbeam.folders"):
+            kind: FolderKind = load_extension("ledgerbeam.folders", name)()
+            if kind.holds(url, options):
+                return _Folder(canonical_url(url).rstrip("/"), kind)
+    return None
+
+
+def _is_streamable(url: str, formats: Iterable[Format]) -> bool:
+    try:
+        recognize(url, formats).in_one_pass()
+    except NotIndexableError:
+        return False
+    return True
 
 
 def _index_folder(folder: _Folder, storage_options: Options | None, **how: Any) -> str:

@@ -28,17 +28,10 @@ from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import native
 
-BASE64 = "__base64__"
-"""The only key of an object that represents bytes."""
-
-NanRule = Literal["refuse", "null"]
-"""Treatment of NaN and infinities, which JSON lacks: an error, or null."""
-
-MOST_DEEP = 254
-"""Greatest depth of nested objects and lists that orjson writes."""
-
+BASE64 = "__base64__"  # the only key of an object that represents bytes
+NanRule = Literal["refuse", "null"]  # treatment of NaN and infinities, which JSON lacks: an error, or null
+MOST_DEEP = 254  # greatest depth of nested objects and lists that orjson writes
 NULL = b"null"  # orjson writes it for NaN and infinities
-
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 0 for byte in range(256))
 _RUN = b"0" * 19  # digits of the shortest integer beyond 64 bits, -9223372036854775809
 _OF_NUMBER = tuple(bytes([byte]) for byte in b".0123456789")  # before a run in a fraction, or checked already

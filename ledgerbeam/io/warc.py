@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam._base.extras import import_extra
+from ledgerbeam._base.extensions import import_extra
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.base import RecordFormat
 from ledgerbeam.io.storage.client import Options

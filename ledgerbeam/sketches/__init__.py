@@ -9,26 +9,30 @@ Apache DataSketches computes the sketches. Their bytes have a format of this pac
 check its input. They hold the retained values of a sketch. Every part is checked, and merging is deterministic.
 
 Each kind has two classes: a task fills the first (`begin`), the second merges the bytes of tasks in order (`merging`).
-The module of a kind, and its libraries, are imported with the first sketch of that kind.
+The modules of the last three, and their libraries, are imported with the first sketch of that kind.
 """
 
 from __future__ import annotations
 
 import importlib
+import threading
+import zlib
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from ledgerbeam.sketches.packing import shown
+LIMIT = 2**63 - 1  # the greatest count, or weight, of one call
+LARGEST = 2.0**960  # the greatest number that can be observed: the sum of `LIMIT` such numbers is finite
+MOST_BYTES = 2**20  # greatest size of the sketch of a task, unpacked
+_PLAIN, _ZIPPED = b"\x01", b"\x02"
 
 _CLASSES = {
-    "count": ("counted", "Counted", "Counted"),
-    "observe": ("observed", "Observed", "MergedObserved"),
-    "distinct": ("distinct", "Distinct", "MergedDistinct"),
-    "top": ("frequent", "Frequent", "MergedFrequent"),
+    "count": ("", "Counted", "Counted"),
+    "observe": (".observed", "Observed", "MergedObserved"),
+    "distinct": (".distinct", "Distinct", "MergedDistinct"),
+    "top": (".frequent", "Frequent", "MergedFrequent"),
 }
 
-KINDS = tuple(_CLASSES)
-"""The kinds of statistics, by the name of the function that makes them."""
+KINDS = tuple(_CLASSES)  # the kinds of statistics, by the name of the function that makes them
 
 
 class Merging(Protocol):
@@ -82,4 +86,78 @@ def combined(kind: str, datas: Iterable[bytes]) -> bytes:
 
 
 def _found(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)()
+    return getattr(importlib.import_module(__name__ + module), name)()
+
+
+class Counted:
+    """A count, exact for any size."""
+
+    kind = "count"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._total = 0
+
+    def add(self, number: int) -> None:
+        """Add a number."""
+        with self._lock:
+            self._total += number
+
+    def take(self, data: bytes) -> None:
+        """Add the count of a task."""
+        text = data.decode("ascii", "replace") if len(data) <= 30 else ""
+        if not (text.isascii() and text.isdigit()) or (text[0] == "0" and text != "0"):
+            raise ValueError(f"expected a whole number in decimal digits, found {shown(data)}")
+        self._total += int(text)
+
+    def data(self) -> bytes:
+        """Return the count in decimal digits."""
+        return str(self._total).encode("ascii")
+
+    def value(self) -> int:
+        """Return the count."""
+        return self._total
+
+    def bounds(self) -> str:
+        """Return an empty text: the count is exact."""
+        return ""
+
+
+def packed(data: bytes) -> bytes:
+    """Return bytes after their version byte, compressed if that is shorter.
+
+    Raises:
+        ValueError: There are more than `MOST_BYTES`.
+    """
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"expected a sketch of at most {MOST_BYTES} bytes, found {len(data)}")
+    zipped = zlib.compress(data, 6) if len(data) > 64 else data
+    return _ZIPPED + zipped if len(zipped) < len(data) else _PLAIN + data
+
+
+def unpacked(data: bytes) -> bytes:
+    """Return the bytes that `packed` received.
+
+    Raises:
+        ValueError: `packed` cannot have returned these bytes.
+    """
+    if len(data) > MOST_BYTES + 1:
+        raise ValueError(f"expected a sketch of at most {MOST_BYTES} bytes, found {len(data)}")
+    if data[:1] == _PLAIN:
+        return data[1:]
+    if data[:1] != _ZIPPED:
+        raise ValueError(f"expected version 1 or 2 of a sketch, found {shown(data[:1])}")
+    unzip = zlib.decompressobj()
+    try:
+        found = unzip.decompress(data[1:], MOST_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"expected compressed bytes: {error}") from None
+    if not unzip.eof or unzip.unused_data:
+        raise ValueError(f"expected a sketch of at most {MOST_BYTES} bytes, compressed")
+    return found
+
+
+def shown(value: Any) -> str:
+    """Return a value as text for a message, at most 60 characters."""
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

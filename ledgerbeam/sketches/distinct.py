@@ -11,7 +11,7 @@ import numpy as np
 from datasketches import hll_sketch, tgt_hll_type
 from numpy.typing import NDArray
 
-from ledgerbeam.sketches.packing import packed, unpacked
+from ledgerbeam.sketches import packed, unpacked
 
 _LG_REGISTERS = 12
 _REGISTERS = 2**_LG_REGISTERS

@@ -9,7 +9,7 @@ from typing import Any
 
 from datasketches import frequent_items_error_type, frequent_strings_sketch
 
-from ledgerbeam.sketches.packing import LIMIT, packed, shown, unpacked
+from ledgerbeam.sketches import LIMIT, packed, shown, unpacked
 
 _LG_ITEMS, _LG_MERGED_ITEMS = 9, 14
 """Sizes of the frequent items sketches. A task keeps every value in more than 0.7 % of its calls; the merged sketch of

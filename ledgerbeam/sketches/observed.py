@@ -13,7 +13,7 @@ import numpy as np
 from datasketches import kll_doubles_sketch
 from numpy.typing import NDArray
 
-from ledgerbeam.sketches.packing import LARGEST, LIMIT, packed, unpacked
+from ledgerbeam.sketches import LARGEST, LIMIT, packed, unpacked
 
 _SAMPLES = 200
 """Size of the KLL sketch: the error in the rank of a quantile is at most 1.3 % of all values in 99 of 100 cases."""

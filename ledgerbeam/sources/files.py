@@ -25,13 +25,12 @@ from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Read
 from ledgerbeam.io.formats.format import StreamAdvisor, StreamedRecords, StreamSpan, is_columnar
 from ledgerbeam.io.formats.registry import FileType, formats, require_formats
 from ledgerbeam.io.formats.streamed import SpanReader, decompressed_source, scan_stream, split_source_raw
-from ledgerbeam.io.index.file import IndexFile, index_bytes, is_outdated
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexFile, IndexLocation, index_bytes, is_outdated
 from ledgerbeam.io.index.reader import RawRecord
+from ledgerbeam.io.storage.fetch import takes_ranges
 from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, changed_error, require_listed
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.io.storage.web import takes_ranges
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.forms import FORMS, Form, RecordForm
 from ledgerbeam.sources.kind import (

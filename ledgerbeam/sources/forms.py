@@ -19,15 +19,13 @@ from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Read
 from ledgerbeam.io.columns.partial import PartialTable
 from ledgerbeam.io.exchange.run_file import are_json_text, payload_of
 from ledgerbeam.io.formats.base import changed_span
-from ledgerbeam.io.formats.blocks import Blocks, DataReader, HeldBlock, LineBlocks, gives_blocks
 from ledgerbeam.io.formats.format import StreamSpan, TableFormat, fits
-from ledgerbeam.io.formats.streamed import decode_each
+from ledgerbeam.io.formats.streamed import Blocks, DataReader, HeldBlock, LineBlocks, decode_each, gives_blocks
 from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import exact, holds_wide
-from ledgerbeam.io.lines.held_lines import HeldLines
-from ledgerbeam.io.lines.json_lines import JsonLines
-from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.lines.formats import JsonlFormat
+from ledgerbeam.io.lines.json_lines import HeldLines, JsonLines
 from ledgerbeam.io.lines.jsonl_reader import decode_line
 from ledgerbeam.sources.kind import unreadable
 

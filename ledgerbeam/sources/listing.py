@@ -25,10 +25,10 @@ from ledgerbeam.errors import (
     SourceNotFoundError,
     UsageError,
 )
-from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.compression.streams import split_compression
 from ledgerbeam.io.formats.format import OffsetFormat
 from ledgerbeam.io.formats.registry import recognize
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.listing.left_out import LeftOut, NameSieve, OwnFiles, RequireSource, Sieve
 from ledgerbeam.io.listing.pages import Page, list_pages, read_source_list, stat_pages
 from ledgerbeam.io.listing.patterns import Pattern, may_vary

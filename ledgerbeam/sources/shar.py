@@ -11,7 +11,7 @@ from ledgerbeam.errors import NotIndexableError, RecordError, SourceError
 from ledgerbeam.io import Reader, TarFormat
 from ledgerbeam.io.datasets.shar.format import HeldRecords, SharSamples, group_shards, require_shard, shard_field
 from ledgerbeam.io.formats.streamed import split_source_raw
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.files import FileSources

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledgerbeam._base.beam_import import import_beam
 from ledgerbeam._base.lazy import lazy_names
+from ledgerbeam._base.process import import_beam
 
 if TYPE_CHECKING:
     from ledgerbeam.transforms.chain.commit import CommitTasks as CommitTasks

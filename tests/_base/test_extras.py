@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ledgerbeam
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 
 ROOT = Path(ledgerbeam.__file__).parent
 CALL = re.compile(r"install_command\(\W*(\w+)|extra=\"(\w+)\"")
@@ -23,14 +23,14 @@ CALL = re.compile(r"install_command\(\W*(\w+)|extra=\"(\w+)\"")
 def command(folder: Path, origin: dict[str, object] | None, *, installed: bool = True) -> list[str]:
     """Return the command of a copy of the module that is installed in a folder."""
     (folder / "ledgerbeam" / "_base").mkdir(parents=True)
-    (folder / "ledgerbeam" / "_base" / "extras.py").write_text((ROOT / "_base" / "extras.py").read_text())
+    (folder / "ledgerbeam" / "_base" / "extensions.py").write_text((ROOT / "_base" / "extensions.py").read_text())
     if installed:
         noted = folder / "ledgerbeam-1.0.dist-info"
         noted.mkdir()
         (noted / "METADATA").write_text("Metadata-Version: 2.1\nName: ledgerbeam\nVersion: 1.0\n")
         if origin is not None:
             (noted / "direct_url.json").write_text(json.dumps(origin))
-    program = "import sys; sys.path[:1] = [sys.argv[1]]; from extras import install_command as c; print(c('torch'))"
+    program = "import sys; sys.path[:1] = [sys.argv[1]]; from extensions import install_command as c; print(c('torch'))"
     if not installed:  # hide the environment of this test
         program = program.replace("; from", "; import importlib.metadata as m; m.distribution = missing; from")
         program = f"def missing(name):\n    raise m.PackageNotFoundError\n{program}"
@@ -78,7 +78,7 @@ def test_every_message_asks_for_an_extra_that_there_is() -> None:
     for path in ROOT.rglob("*.py"):
         text = path.read_text()
         assert not re.search(r"^(?!.*Needs).*pip install '?ledgerbeam\[", text, re.MULTILINE), path
-        if path.name != "extras.py":
+        if path.name != "extensions.py":
             named |= {one or other for one, other in CALL.findall(text)}
     named -= {"store"}  # a variable in the table of stores
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam._base.names import beside, check_name, check_root, relative_name
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.transforms import WriteTasks
 from ledgerbeam.transforms.chain.write import output_name

@@ -11,7 +11,7 @@ from benchmarks.peer import Peer
 from ledgerbeam.io.columns.format import ArrowFormat, ParquetFormat
 from ledgerbeam.io.columns.schema import JobSchema
 from ledgerbeam.io.formats.format import Format
-from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.pipelines.outputs.metadata import write_card
 
 ROWS: list[dict[str, Any]] = [

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peer import Peer
-from ledgerbeam.io.idxpack.layout import collection_key
-from ledgerbeam.io.idxpack.reader import IndexPack
+from ledgerbeam.io.idxpack.reader import IndexPack, collection_key
 from ledgerbeam.iterators import (
     Chain,
     Filter,

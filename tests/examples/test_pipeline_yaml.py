@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam.io.storage import client
 from ledgerbeam.ledger.opening import open_local_store, open_store
 from tests.conftest import S3Server

@@ -23,7 +23,7 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import TarFormat
 from ledgerbeam.io.formats import streamed
-from ledgerbeam.io.index.location import Rule
+from ledgerbeam.io.index.file import Rule
 from tests.servers.web import web_server
 
 ROWS = [{"id": number, "text": "x" * (number % 7)} for number in range(50)]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ledgerbeam.io import Sample, build_index, encode_jsonl, publish_bytes, write_index
-from ledgerbeam.io.formats.seekable import seek_points_of
-from ledgerbeam.io.idxpack.layout import collection_key
+from ledgerbeam.io.any_source import seek_points_of
+from ledgerbeam.io.idxpack.reader import collection_key
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.iterators import IndexedManifest, IteratorNode, Records

@@ -27,7 +27,7 @@ def seen(record):
 
 AT_ONCE = """
 import sys, threading, time
-from ledgerbeam._base.beam_import import import_beam
+from ledgerbeam._base.process import import_beam
 
 half_way = threading.Event()
 
@@ -79,7 +79,7 @@ def test_all_of_beam_is_there_for_code_that_names_it(workspace: Workspace, befor
 
 @pytest.mark.slow
 def test_what_beam_goes_without_can_be_imported_afterwards(tmp_path: Path) -> None:
-    lean = "from ledgerbeam._base.beam_import import LEAN, beam_parts\nwith beam_parts(LEAN):\n    import apache_beam"
+    lean = "from ledgerbeam._base.process import LEAN, beam_parts\nwith beam_parts(LEAN):\n    import apache_beam"
     assert imported_after("import apache_beam", tmp_path)  # otherwise the next line would show nothing
     assert imported_after(lean, tmp_path) == []
     assert imported_after(f"{lean}\nimport apache_beam.io.aws, apache_beam.io.gcp", tmp_path) == OPTIONAL[3:6:2]

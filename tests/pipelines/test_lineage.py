@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam.pipelines.report.lineage import WAIT_SECONDS, Dataset, dataset, is_configured, run_id_of
 from tests.cases import each
 from tests.pipelines.conftest import Workspace, run_failing

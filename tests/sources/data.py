@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 from ledgerbeam.io import build_index, publish_bytes, write_index
-from ledgerbeam.io.formats.seekable import seek_points_of
+from ledgerbeam.io.any_source import seek_points_of
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.ledger import Source

@@ -27,9 +27,8 @@ from ledgerbeam.errors import (
 from ledgerbeam.io import ParquetFormat, TarFormat, write_index
 from ledgerbeam.io.datasets.megatron import Document
 from ledgerbeam.io.formats.registry import format_named
-from ledgerbeam.io.index.file import IndexFile, Offsets
-from ledgerbeam.io.index.location import IndexLocation
-from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.index.file import IndexFile, IndexLocation, Offsets
+from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, require_listed

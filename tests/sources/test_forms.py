@@ -20,11 +20,11 @@ from examples.own_format import TextLines
 from ledgerbeam.errors import ArchiveError, IndexMismatchError, RecordError, SourceError, UsageError
 from ledgerbeam.io import Format, JsonlFormat, Reader, Sample, write_index
 from ledgerbeam.io.columns.partial import PartialTable
-from ledgerbeam.io.formats import blocks as blocks_module
-from ledgerbeam.io.formats.blocks import HeldBlock, LineBlocks
+from ledgerbeam.io.formats import streamed as blocks_module
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.registry import format_named
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.formats.streamed import HeldBlock, LineBlocks
+from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.io.lines.jsonl_reader import split_jsonl

@@ -17,7 +17,7 @@ from ledgerbeam.errors import NotIndexableError, RunFileError, SourceNotFoundErr
 from ledgerbeam.io import Sample
 from ledgerbeam.io.exchange.run_file import encode_run
 from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, SomeUrls
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source

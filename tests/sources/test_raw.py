@@ -16,7 +16,7 @@ import pytest
 from ledgerbeam.errors import RecordError, SourceError, UnsupportedShapeError
 from ledgerbeam.io import LineFormat, Sample, TarFormat, build_index, publish_bytes
 from ledgerbeam.io.formats.streamed import decode_raw
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources import FileSources, RawRecord, SharSources, Sources, TaskLimits, Unreadable

@@ -17,7 +17,7 @@ import pytest
 
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError
 from ledgerbeam.io import write_index
-from ledgerbeam.io.index.location import index_beside
+from ledgerbeam.io.index.file import index_beside
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage.stat import require_listed, stat
 from ledgerbeam.ledger import Job, LedgerStore, Source, Task

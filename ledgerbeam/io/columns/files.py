@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.formats.format import ColumnFormat, ColumnReader
-from ledgerbeam.io.formats.held import CACHE_BYTES, GroupKey, HeldGroups
+from ledgerbeam.io.formats.format import CACHE_BYTES, ColumnFormat, ColumnReader, GroupKey, HeldGroups
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.reader import numbers_of
 from ledgerbeam.io.storage.client import Options

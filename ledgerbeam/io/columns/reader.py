@@ -16,8 +16,7 @@ from ledgerbeam.errors import RecordError, SourceError, UsageError
 from ledgerbeam.io.columns.content import Content, DecodedLimit, HeldBytes, damage_of, plain_table
 from ledgerbeam.io.columns.schema import type_text
 from ledgerbeam.io.columns.values import record_json, to_records
-from ledgerbeam.io.formats.format import RowGroup
-from ledgerbeam.io.formats.held import CACHE_BYTES, HeldGroups
+from ledgerbeam.io.formats.format import CACHE_BYTES, HeldGroups, RowGroup
 from ledgerbeam.io.index.reader import NO_BYTES, RawRecord, number_of, numbers_of, require_span
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader

@@ -10,8 +10,7 @@ from typing import Any
 
 from ledgerbeam.errors import ChangedSourceError, SourceError, StorageError
 from ledgerbeam.io.compression.gzip_points import load_gzip_table, points_mismatch, points_url
-from ledgerbeam.io.compression.names import split_compression
-from ledgerbeam.io.compression.streams import REQUEST
+from ledgerbeam.io.compression.streams import REQUEST, split_compression
 from ledgerbeam.io.compression.zstd_table import SeekTable, load_zstd_table
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam._base.names import INDEX_ENDING, beside
 from ledgerbeam.errors import (
@@ -43,16 +43,10 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 
-SPACING = 1 << 20
-"""Least number of decompressed bytes between two seek points."""
-
+SPACING = 1 << 20  # least number of decompressed bytes between two seek points
 _MOST_WINDOWS = 2048  # limits memory and file size to 64 MiB, up to 256 GiB of data
-
 _MOST_SPACING = 128 << 20  # from 1 GiB on the library overflows and the process dies
-
-LOOKS_OF_POINTS = re.compile(rb"GZIDX|\Z")
-"""Test for files of seek points; see `Looks`."""
-
+LOOKS_OF_POINTS = re.compile(rb"GZIDX|\Z")  # test for files of seek points; see `Looks`
 _HEADER = struct.Struct("<5sBBQQIII")
 _POINT = [("place", "<u8"), ("start", "<u8"), ("bits", "u1"), ("has_window", "u1")]
 _ANY_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"  # RFC 1952, section 2.3: deflate, without optional fields
@@ -366,8 +360,7 @@ class _File(io.RawIOBase):
         return len(data)
 
 
-POINTS_ENDING = ".gzidx"
-"""Suffix of the names of files of seek points."""
+POINTS_ENDING = ".gzidx"  # suffix of the names of files of seek points
 
 
 def points_url(index: str) -> str:
@@ -375,12 +368,8 @@ def points_url(index: str) -> str:
     return beside(canonical_url(index).removesuffix(INDEX_ENDING), POINTS_ENDING)
 
 
-_PIECE = 16 * 1024
-"""Bytes that are decompressed at once; the bytes after the end of a member in them are copied."""
-
-_LOOK = 16 * SPACING
-"""Decompressed bytes after which the mean size of the members so far decides."""
-
+_PIECE = 16 * 1024  # bytes that are decompressed at once; the bytes after the end of a member in them are copied
+_LOOK = 16 * SPACING  # decompressed bytes after which the mean size of the members so far decides
 _MAGIC = b"\x1f\x8b\x08"
 _EXTRA, _NAME, _COMMENT, _CHECKSUM = 4, 8, 16, 2
 _MOST_HEADER = 1 << 17

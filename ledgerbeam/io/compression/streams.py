@@ -1,35 +1,99 @@
-"""Decompress a source from its beginning, in blocks: gzip, bzip2, xz, Zstandard and LZ4, with one or more frames.
+"""Sources read from their beginning, in blocks: plain and compressed files, and the output of commands (`pipe:`).
 
-Blocks stay small, however much a few bytes expand. A stream that is cut off, damaged or followed by other data is an
-error that names the byte of the file.
+The formats are gzip, bzip2, xz, Zstandard and LZ4, with one or more frames. Blocks stay small, however much a few bytes
+expand. A stream that is cut off, damaged or followed by other data is an error that names the byte of the file.
+
+The name of a pipe can run any program. It is refused unless the environment variable `LEDGERBEAM_ALLOW_PIPES` is `1`.
 """
 
 from __future__ import annotations
 
 import bz2
+import contextlib
 import importlib
 import lzma
+import os
+import shutil
+import signal
+import subprocess
 import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
+from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, SourceError, UsageError
-from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import HEAD, require_compressed
-from ledgerbeam.io.storage.pipes import is_pipe, read_pipe
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 
-BLOCK = 1024 * 1024
-"""Largest size of a block in bytes; for Zstandard up to 32 times as large."""
 
-REQUEST = 4 * 1024 * 1024
-"""Compressed bytes that are read at once."""
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """A compression format.
+
+    Attributes:
+        name: Its name in messages.
+        command: The program that decompresses a file.
+        seekable: Whether files can be read by position, with seek points or a seek table.
+    """
+
+    name: str
+    command: str
+    seekable: bool = False
+
+
+_GZIP = Compression("gzip", "gunzip", seekable=True)
+
+_BY_SUFFIX = {
+    ".gz": _GZIP,
+    ".tgz": _GZIP,
+    ".bz2": Compression("bzip2", "bunzip2"),
+    ".xz": Compression("xz", "unxz"),
+    ".zst": Compression("zstd", "unzstd", seekable=True),
+    ".lz4": Compression("lz4", "unlz4"),
+}
+
+
+class PlainName(NamedTuple):
+    """A name in two parts.
+
+    Attributes:
+        url: The name of the decompressed file.
+        compression: The compression; None if the file is not compressed.
+    """
+
+    url: str
+    compression: Compression | None
+
+
+@lru_cache(maxsize=256)  # each stage of the work on a source asks
+def split_compression(url: str) -> PlainName:
+    """Split a name into the name of the decompressed file and the compression, from one of the last two suffixes.
+
+    `a.jsonl.gz` is `a.jsonl` in gzip, `a.tgz` is `a.tar` in gzip, `a.gz.jsonl` is `a.jsonl` in gzip.
+    """
+    folder, slash, base = url.rpartition("/")
+    parts = base.split(".")
+    suffixes = [f".{part.lower()}" for part in parts[1:]][-2:]
+    compression = next((_BY_SUFFIX[suffix] for suffix in reversed(suffixes) if suffix in _BY_SUFFIX), None)
+    if compression is None and ".tgz" not in url.lower():
+        return PlainName(url, None)
+    parts = ["tar" if part.lower() == "tgz" else part for part in parts]
+    kept = [
+        part for number, part in enumerate(parts) if number < len(parts) - 2 or f".{part.lower()}" not in _BY_SUFFIX
+    ]
+    return PlainName(f"{folder}{slash}{'.'.join(kept)}", compression)
+
+
+BLOCK = 1024 * 1024  # largest size of a block in bytes; for Zstandard up to 32 times as large
+REQUEST = 4 * 1024 * 1024  # compressed bytes that are read at once
 _WINDOW = 1 << 27  # memory limit for a Zstandard frame: the default limit of `zstd`
 _PIECE = 1024  # for Zstandard: a block has at least 4 bytes and expands to at most 128 KiB
 
@@ -337,11 +401,8 @@ class Stream:
             self._base += unneeded
 
 
-_MEASURED = 3
-"""Number of sources of each compression that are measured."""
-
-_BYTES = 1 << 18
-"""Bytes at the start of a source that are measured."""
+_MEASURED = 3  # number of sources of each compression that are measured
+_BYTES = 1 << 18  # bytes at the start of a source that are measured
 
 
 class Expansion:
@@ -380,3 +441,72 @@ class Expansion:
             for block in decompressed_pieces(iter([data]), name, url):
                 made += len(block)
         return made / read
+
+
+ALLOW_PIPES = "LEDGERBEAM_ALLOW_PIPES"
+"""The environment variable that allows pipes in this process and its child processes."""
+
+_SCHEME = "pipe:"
+_BLOCK = 1024 * 1024
+_SHOWN = 300
+_ENDED_EARLY = 128 + signal.SIGPIPE  # with pipefail: the next command stopped reading, which is no failure
+
+
+def is_pipe(url: str) -> bool:
+    """Return whether a name is a `pipe:` command."""
+    return url.startswith(_SCHEME)
+
+
+def read_pipe(url: str) -> Iterator[bytes]:
+    """Run the command of a pipe and return its output in blocks. Each read runs the command again.
+
+    Args:
+        url: `pipe:` and a shell command. A pipeline (`a | b`) fails if one of its commands fails.
+
+    Raises:
+        SourceError: The command fails; the output up to the failure was already returned.
+        UsageError: Pipes are not allowed, or the command is empty.
+    """
+    command = url.removeprefix(_SCHEME).strip()
+    if os.environ.get(ALLOW_PIPES) != "1":
+        raise UsageError(
+            f"{without_secrets(url)}: a pipe runs any command, and pipes are not allowed; if you trust where this name "
+            f"comes from, set the environment variable {ALLOW_PIPES}=1"
+        )
+    if not command:
+        raise UsageError(f"{url}: expected a command such as 'pipe:zcat a.jsonl.gz', found none")
+    return _output(url, command)
+
+
+def _output(url: str, command: str) -> Iterator[bytes]:
+    bash = shutil.which("bash")
+    shell = [bash, "-o", "pipefail", "-c"] if bash else ["/bin/sh", "-c"]
+    with (
+        TemporaryFile() as said,
+        subprocess.Popen(
+            [*shell, command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,  # so that its child processes can be killed too
+        ) as process,
+    ):
+        ended = False
+        try:
+            while process.stdout is not None and (block := process.stdout.read1(_BLOCK)):  # type: ignore[attr-defined]
+                yield block
+            ended = True
+        finally:
+            if not ended:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+        status = process.wait()
+        if status not in (0, _ENDED_EARLY):
+            said.seek(0)
+            words = printable(said.read().decode(errors="replace")).strip()[-_SHOWN:]
+            raise SourceError(
+                without_secrets(
+                    f"{url}: expected the command to end with status 0, found {status}, so its output is incomplete: "
+                    f"{words or 'no error message'}"
+                )
+            )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam._base.extras import import_extra
+from ledgerbeam._base.extensions import import_extra
 from ledgerbeam.errors import UsageError
 
 AUDIO_FORMATS = ("wav", "flac", "mp3", "opus")  # formats that `encode_audio` writes, by file extension

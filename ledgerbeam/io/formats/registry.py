@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, cast
 from ledgerbeam._base.extensions import load_reference
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import NotIndexableError, UsageError
-from ledgerbeam.io.compression.names import Compression, split_compression
+from ledgerbeam.io.compression.streams import Compression, split_compression
 from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, Reader, is_columnar
-from ledgerbeam.io.index.file import IndexFile
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexFile, IndexLocation
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.fetch import require_ranges
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.io.storage.web import require_ranges
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -30,12 +29,12 @@ GROUP = "ledgerbeam.formats"
 """The entry-point group. An entry point has the name of its format; its object creates the format without arguments."""
 
 _BUILT_IN = {
-    "jsonl": "ledgerbeam.io.lines.jsonl_format:JsonlFormat",
+    "jsonl": "ledgerbeam.io.lines.formats:JsonlFormat",
     "tar": "ledgerbeam.io.tar.format:TarFormat",
     "megatron": "ledgerbeam.io.datasets.megatron.format:MegatronFormat",
     "parquet": "ledgerbeam.io.columns.format:ParquetFormat",
     "arrow": "ledgerbeam.io.columns.format:ArrowFormat",
-    "text": "ledgerbeam.io.lines.text_format:TextFormat",
+    "text": "ledgerbeam.io.lines.formats:TextFormat",
     "warc": "ledgerbeam.io.warc:WarcFormat",
 }
 """References to the built-in formats, in the form of entry points. Their packages import this module."""
@@ -55,9 +54,7 @@ _SUFFIXES = {
 }
 """Suffixes of the built-in formats, reserved for them, so that they need no search of entry points."""
 
-_RESERVED = {"shar", "webdataset", "energon", "lit"}
-"""Values of `--to` that are not formats of files."""
-
+_RESERVED = {"shar", "webdataset", "energon", "lit"}  # values of `--to` that are not formats of files
 _lock = threading.RLock()
 _known: dict[str, Format] | None = None
 _loading: dict[str, Format] | None = None

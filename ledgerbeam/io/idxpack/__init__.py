@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.idxpack.layout import collection_key as collection_key
     from ledgerbeam.io.idxpack.reader import IndexPack as IndexPack
+    from ledgerbeam.io.idxpack.reader import collection_key as collection_key
     from ledgerbeam.io.idxpack.writer import PackArray as PackArray
     from ledgerbeam.io.idxpack.writer import PackSources as PackSources
     from ledgerbeam.io.idxpack.writer import write_index_pack as write_index_pack
@@ -19,8 +19,7 @@ if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "layout": "collection_key",
-            "reader": "IndexPack",
+            "reader": "IndexPack collection_key",
             "writer": "PackArray PackSources write_index_pack",
         },
     )

@@ -1,35 +1,69 @@
-"""Reading `.idxpack`, the indexes of many sources in one file, versions 2 and 3; `layout` has the layout."""
+"""Layout and reading of `.idxpack` files, the indexes of many sources in one file.
+
+The layout is that of versions 2 and 3 of `lhotse.index_pack` 2.0.0a7. All integers are little-endian. A header of 256
+bytes is followed by rows of collections, sequences and segments, strings, and the payload: the bytes of each `.idx`. A
+collection is a sequence of segments; a segment is a source and its index, in version 3 also a vector of numbers without
+a source.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import struct
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, UsageError
 from ledgerbeam.io.formats.format import Reader
 from ledgerbeam.io.formats.registry import recognize
-from ledgerbeam.io.idxpack.layout import (
-    ARRAY,
-    COLLECTION,
-    ENTRY,
-    HEADER,
-    HEADER_BYTES,
-    ITEM,
-    ITEM_BYTES,
-    MAGIC,
-    SEGMENT,
-    SEQUENCE,
-    row_bytes,
-)
 from ledgerbeam.io.index.file import IndexFile, Offsets, three_columns
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.urls import canonical_url
+
+MAGIC = b"IDXPACK2"  # magic number of both versions
+
+HEADER = struct.Struct("<8sII10Q32s")
+"""Magic, version, size of the header, offset and length of each section, hash of the layout."""
+
+HEADER_BYTES = 256
+
+ENTRY = 8  # size of an offset in bytes
+ITEM = "<u4"  # NumPy type of a number in a vector
+
+ITEM_BYTES = 4
+
+PATHS_ONLY = 1  # flag of a collection or segment that only names sources, without offsets
+ARRAY = 2  # flag of a collection or segment of numbers
+Row: TypeAlias = list[tuple[str, str]]  # names and types of the fields of a row, in the form of a NumPy dtype
+
+COLLECTION: Row = [
+    ("key", "V32"),
+    ("first", "<u8"),
+    ("rows", "<u8"),
+    ("records", "<u8"),
+    ("kind", "<u8"),
+    ("size", "<u4"),
+    ("flags", "<u4"),
+]
+
+SEQUENCE: Row = [("segment", "<u8"), ("end", "<u8")]
+
+SEGMENT: Row = [
+    ("path", "<u8"),
+    ("payload", "<u8"),
+    ("path_size", "<u4"),
+    ("flags", "<u4"),
+    ("items", "<u8"),
+    ("source_size", "<u8"),
+    ("payload_size", "<u8"),
+    ("crc", "<u4"),
+    ("reserved", "<u4"),
+]
 
 _MOST_OPEN = 32
 
@@ -349,3 +383,32 @@ def _remedy(url: str) -> str:
         f"write the pack again: if it is of the outputs of a job, ledgerbeam publish LEDGER --as idxpack --output {url}"
         ", which replaces this file, else write_index_pack in Python"
     )
+
+
+def row_bytes(row: Row) -> int:
+    """Return the size of a row in bytes."""
+    return np.dtype(row).itemsize
+
+
+def collection_key(role: str, kind: str, source_spec: Any) -> bytes:
+    """Compute the key of a collection from the declaration of its writer.
+
+    Args:
+        role: Purpose, such as `"manifest"`.
+        kind: Storage, such as `"json-lines"`.
+        source_spec: Declaration of the sources, a JSON value.
+
+    Returns:
+        32 bytes: SHA-256 of compact JSON with sorted keys.
+    """
+    declared = {"kind": kind, "role": role, "source_spec": _plain(source_spec)}
+    text = json.dumps(declared, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)

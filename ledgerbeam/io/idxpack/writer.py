@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.registry import recognize
-from ledgerbeam.io.idxpack.layout import (
+from ledgerbeam.io.idxpack.reader import (
     ARRAY,
     COLLECTION,
     ENTRY,
@@ -27,8 +27,7 @@ from ledgerbeam.io.idxpack.layout import (
     collection_key,
     row_bytes,
 )
-from ledgerbeam.io.index.file import IndexFile, index_bytes
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexFile, IndexLocation, index_bytes
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.concurrency import map_ahead
 from ledgerbeam.io.storage.publish import publish

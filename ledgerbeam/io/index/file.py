@@ -1,4 +1,4 @@
-"""The `.idx` file: the offset of every record of a source.
+"""The `.idx` file with the offset of every record of a source, and its location.
 
 A flat array of little-endian u64 byte offsets, `N + 1` for `N` records: record `i` is `[offset[i], offset[i + 1])`, and
 the last entry is a sentinel. There is no magic number and no header, as in lhotse 2.0 (`lhotse.indexing`) and Energon's
@@ -9,22 +9,34 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
 
 from ledgerbeam._base.lazy import NDArray, np
-from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
+from ledgerbeam._base.names import INDEX_ENDING, beside, check_root, relative_name
+from ledgerbeam.errors import (
+    DiskFullError,
+    IndexMismatchError,
+    IndexNotFoundError,
+    SourceNotFoundError,
+    StorageError,
+    UsageError,
+)
 from ledgerbeam.io.compression.content import ContentReader, age_fault, is_older, open_content
+from ledgerbeam.io.compression.gzip_points import LOOKS_OF_POINTS, POINTS_ENDING
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.files import refuse_foreign, refuse_links
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.publish import publish, publish_bytes, require_atomic
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat_object
-from ledgerbeam.io.storage.urls import canonical_url, index_again
+from ledgerbeam.io.storage.urls import canonical_url, index_again, is_local, split_scheme, store_of
 
 Offsets: TypeAlias = "NDArray[np.uint64]"
 """Byte offsets of `N` records and a sentinel: shape `(N + 1,)`, u64, increasing."""
 
-LAST_OFFSET = 2**63 - 1
-"""The largest possible size of a file in bytes."""
+LAST_OFFSET = 2**63 - 1  # the largest possible size of a file in bytes
+Rule = Literal["scheme", "lhotse"]  # rule for the mirrored paths below a root
 
 _ENTRY = 8
 _NO_TEXT = 2**56  # no file is as large, and eight bytes of text are more
@@ -333,3 +345,106 @@ def check_index(
         layout.check_ends(index, first, last, sentinel, reader)
     if deep:
         layout.check_offsets(index.load(), index)
+
+
+@dataclass(frozen=True)
+class IndexLocation:
+    """The rule for the URL of the index of a source.
+
+    Without arguments the index of `X` is `X.idx`. A root mirrors the tree of the sources:
+
+    - rule `scheme`: `s3://b/x` has `ROOT/s3/b/x.idx`, `/b/x` has `ROOT/file/b/x.idx`. No two sources share an index.
+    - rule `lhotse`: `s3://b/x` and `/b/x` both have `ROOT/b/x.idx`, where lhotse's `indexes_root` expects it.
+
+    Names that are too long or lead out of the root are encoded as in `ledgerbeam._base.names`.
+
+    Attributes:
+        root: A folder or URL prefix on any store; None for beside the source.
+        rule: How `root` mirrors the paths.
+        explicit: Path or URL of the index, if the job has only one source. Not together with `root`.
+    """
+
+    root: str | None = None
+    rule: Rule = "scheme"
+    explicit: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.root is not None and self.explicit is not None:
+            raise UsageError(f"index: expected one location, found {self.explicit} and {self.root}; give only one")
+        if self.rule not in get_args(Rule):
+            raise UsageError(f"index: expected a rule of {get_args(Rule)}, found {self.rule!r}; choose one of these")
+
+    def url_for(self, source_url: str) -> str:
+        """Return the canonical URL of the index of a source.
+
+        Raises:
+            UsageError: `canonical_url` refuses the name of the source, or with the rule `lhotse` a part `..` leads out
+                of the root.
+        """
+        if self.explicit is not None:
+            return canonical_url(self.explicit)
+        source = canonical_url(source_url)
+        if self.root is None:
+            return beside(source, INDEX_ENDING)
+        root = check_root(canonical_url(self.root)).rstrip("/")
+        scheme, rest = split_scheme(source)
+        if self.rule == "lhotse":
+            path = rest.lstrip("/")
+            if ".." in path.split("/"):
+                raise UsageError(f"{source}: its index would be outside {self.root}; use the rule 'scheme'")
+            return beside(f"{root}/{path}", INDEX_ENDING)
+        name = relative_name(f"{scheme}/{rest.removeprefix('/')}", len(INDEX_ENDING), below=root or "/")
+        return f"{root}/{name}{INDEX_ENDING}"
+
+    def publish(
+        self, url: str, data: bytes, options: Options | None = None, *, not_before_ns: int = 0, force: bool = False
+    ) -> None:
+        """Publish an index or seek points, and replace an earlier version. A new object takes one request.
+
+        Args:
+            url: URL of the file, from `url_for`.
+            data: Its content.
+            options: Storage options.
+            not_before_ns: As in `publish_bytes`.
+            force: Whether to replace a file of any kind.
+
+        Raises:
+            DiskFullError: No space is left; nothing was published.
+            StorageError: No permission, or the store refused.
+            UsageError: The store cannot publish it, or a file of another kind has the name.
+        """
+        url = canonical_url(url)
+        try:
+            if self.root is not None:
+                refuse_links(canonical_url(self.root), [url.rpartition("/")[0]])
+            if not force:
+                if _is_created(url, data, options):
+                    return
+                looks = LOOKS_OF_POINTS if url.endswith(POINTS_ENDING) else LOOKS_OF_INDEX
+                remedy = "or have it replaced by: ledgerbeam index --force SOURCE"
+                refuse_foreign({url: looks}, options, kind="an index", remedy=remedy)
+            publish_bytes(url, data, options, not_before_ns=not_before_ns)
+        except DiskFullError:
+            raise
+        except (StorageError, UsageError) as error:
+            where = "beside their sources" if self.root is None else f"below {self.root}"
+            # Keep the class, so that a StorageError remains one.
+            raise type(error)(
+                f"{error}; indexes are stored {where}: give a writable folder as --index-root, also to the commands "
+                "that read them"
+            ) from error
+
+
+def _is_created(url: str, data: bytes, options: Options | None) -> bool:
+    """Create a new object, if the store supports exclusive creation; return whether it was created."""
+    if is_local(url):
+        return False
+    require_atomic(url)
+    scheme, rest = split_scheme(url)
+    bucket, _, key = rest.partition("/")  # a folder has no slash at its end, but parts of a key may be empty
+    return store_of(url).creates_exclusively and ObjectFolder(f"{scheme}://{bucket}", options).create_new(key, data)
+
+
+def index_beside(url: str) -> str:
+    """Return the canonical URL of the index beside a source, the default of writers and readers."""
+    return IndexLocation().url_for(url)

@@ -24,7 +24,6 @@ _SEGMENT = 16 * 1024 * 1024  # bytes that one thread scans before it returns its
 _REQUEST = 8 * 1024 * 1024
 _REQUESTS_AHEAD = 4
 _COUNTED = 256 * 1024  # a block that fits in the cache
-
 _NEWLINE = 10
 
 

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, o
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.compression.content import open_content
-from ledgerbeam.io.index.file import LAST_OFFSET, IndexFile, Offsets, RecordLayout, check_index
-from ledgerbeam.io.index.location import index_beside
+from ledgerbeam.io.index.file import LAST_OFFSET, IndexFile, Offsets, RecordLayout, check_index, index_beside
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.fetch import takes_conditions
 from ledgerbeam.io.storage.stat import FileInfo, stat
@@ -20,8 +19,7 @@ from ledgerbeam.io.storage.urls import canonical_url
 
 _T = TypeVar("_T")
 
-NO_BYTES = -1
-"""The position of a record without a byte range in its source."""
+NO_BYTES = -1  # the position of a record without a byte range in its source
 
 
 class RawRecord(NamedTuple):

@@ -10,7 +10,7 @@ import orjson
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import LedgerbeamError, RecordError
-from ledgerbeam.io.compression.streams import decompressed
+from ledgerbeam.io.compression.streams import decompressed, is_pipe
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import count_lines
@@ -19,7 +19,6 @@ from ledgerbeam.io.json_values import exact, holds_wide, loads
 from ledgerbeam.io.lines.json_lines import JsonLines, JsonLinesBuilder
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import line_fault
-from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
 

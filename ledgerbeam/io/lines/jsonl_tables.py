@@ -30,9 +30,7 @@ from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import holds_wide
 from ledgerbeam.io.lines.jsonl_reader import decode_line, decode_lines
 
-PIECE = 64 * 2**20
-"""Bytes that are parsed at once, unless a line has more."""
-
+PIECE = 64 * 2**20  # bytes that are parsed at once, unless a line has more
 _MOST = 2**31 - 64  # pyarrow counts the bytes of a block in 32 bits
 _NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
 

@@ -1,28 +1,146 @@
-"""Nested output folders with separate owners: notes beside the marks of the outer folder record them.
+"""Files below a folder with their sizes, and nested output folders with separate owners.
 
-A job that claims a folder writes a note into every enclosing folder that has an owner. It also writes notes into its
-own folder, for each folder below that has an owner. So one request for the notes finds all nested folders, independent
-of the number of outputs. Folders of stages, whose names start with `_`, have no notes: they contain no outputs of other
-jobs and are removed at the end.
+A job that claims a folder writes a note into every enclosing folder that has an owner, beside the marks of this folder.
+It also writes notes into its own folder, for each folder below that has an owner. So one request for the notes finds
+all nested folders, independent of the number of outputs. Folders of stages, whose names start with `_`, have no notes:
+they contain no outputs of other jobs and are removed at the end.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
-from itertools import compress
+from itertools import compress, islice
+from typing import NamedTuple
 
 from ledgerbeam._base.names import REJECTS
-from ledgerbeam.errors import StorageError
-from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.errors import SourceNotFoundError, StorageError
+from ledgerbeam.io import native
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER
-from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.concurrency import ask_each
-from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder, s3_pages
 from ledgerbeam.io.storage.publish import publish_bytes
-from ledgerbeam.io.storage.urls import is_local, split_scheme
+from ledgerbeam.io.storage.responses import storage_error
+from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
+
+_PAGE = 10_000
+
+
+class FilePage(NamedTuple):
+    """Files below a folder, as two columns of equal length.
+
+    Attributes:
+        names: Paths relative to the folder.
+        sizes: Sizes in bytes.
+    """
+
+    names: list[str]
+    sizes: list[int]
+
+
+def list_files(
+    folder: str, options: Options | None = None, *, beginning: str = "", recursive: bool = True
+) -> Iterator[FilePage]:
+    """List every file below a folder, including hidden files. A missing folder has no files.
+
+    Links to folders are not followed. A file that is removed during the listing may be listed or not.
+
+    Args:
+        folder: A local path or a URL.
+        options: Storage options.
+        beginning: Prefix of the names; on an object store other names may be skipped.
+        recursive: Whether to include subfolders; local subfolders are always included.
+
+    Raises:
+        StorageError: A folder or bucket cannot be listed.
+    """
+    url = canonical_url(folder).rstrip("/") or "/"
+    if is_local(url):
+        return _list_local(url)
+    if store_of(url).api == "s3":
+        return _list_s3(url, options, beginning, recursive=recursive)
+    return _list_store(url, options, recursive=recursive)
+
+
+def _list_local(root: str) -> Iterator[FilePage]:
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        folder = os.path.join(root, below)
+        try:
+            with os.scandir(folder) as entries:
+                while found := list(islice(entries, _PAGE)):
+                    names = [entry.name for entry in found if not entry.is_dir()]
+                    waiting += [f"{below}{entry.name}/" for entry in found if entry.is_dir(follow_symlinks=False)]
+                    yield _described(folder, below, names)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # it does not exist, or was removed meanwhile
+        except OSError as error:
+            raise storage_error(error, folder, "list") from error
+
+
+def _described(folder: str, below: str, names: list[str]) -> FilePage:
+    """Return files with their sizes, without those that were removed meanwhile and broken links."""
+    sizes = sizes_of(folder, names)
+    if -1 in sizes:
+        there = [size >= 0 for size in sizes]
+        names, sizes = list(compress(names, there)), list(compress(sizes, there))
+    return FilePage([below + name for name in names], sizes)
+
+
+def sizes_of(folder: str, names: list[str]) -> list[int]:
+    """Return the sizes of local files: one system call for each.
+
+    Args:
+        folder: A local folder.
+        names: Paths relative to it, or absolute ones.
+
+    Returns:
+        The size of each in bytes, -1 if there is no file.
+
+    Raises:
+        StorageError: The properties of a file cannot be read.
+    """
+    found = native.compiled.stat_files(folder, names)[0] if native.compiled is not None else []
+    return found + [_size(os.path.join(folder, name)) for name in names[len(found) :]]
+
+
+def _size(path: str) -> int:
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
+    except OSError as error:
+        raise storage_error(error, path, "read") from error
+    return -1 if stat.S_ISDIR(found.st_mode) else found.st_size
+
+
+def _list_s3(url: str, options: Options | None, beginning: str, *, recursive: bool) -> Iterator[FilePage]:
+    key = split_scheme(url)[1].partition("/")[2]
+    prefix = f"{key}/" if key else ""
+    for page in s3_pages(url, prefix + beginning, options, recursive=recursive):
+        items = [item for item in page if item["Key"] != prefix]
+        yield FilePage([item["Key"][len(prefix) :] for item in items], [item["Size"] for item in items])
+
+
+def _list_store(url: str, options: Options | None, *, recursive: bool) -> Iterator[FilePage]:
+    store = filesystem(url, options)
+    store.invalidate_cache()
+    try:
+        found = call(url, "list", store.find if recursive else store.ls, url, detail=True)
+    except SourceNotFoundError:
+        return
+    start = len(store._strip_protocol(url).rstrip("/")) + 1  # noqa: SLF001 - fsspec offers no public name for it
+    infos = found.values() if recursive else found
+    files = [info for info in infos if info["type"] != "directory" and len(info["name"]) > start]
+    for begin in range(0, len(files), _PAGE):
+        page = files[begin : begin + _PAGE]
+        yield FilePage([info["name"][start:] for info in page], [int(info["size"] or 0) for info in page])
+
 
 _MARK, _NOTE = ".json", ".nested"
 

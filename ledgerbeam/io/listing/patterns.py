@@ -26,8 +26,7 @@ _MOST_NUMBERS = 10_000_000
 _ANY_DEPTH = r"(?:[^/.][^/]*/)*"
 _ANY_NAME = r"[^/.][^/]*"
 
-Select = Callable[[list[str]], list[str]]
-"""Returns the matching names of one folder, in their order."""
+Select = Callable[[list[str]], list[str]]  # returns the matching names of one folder, in their order
 
 
 @dataclass(frozen=True)
@@ -370,8 +369,7 @@ def _class_regex(text: str) -> str:
     return f"(?!/)[{'^' if text.startswith('!') else ''}{''.join(pieces)}]"
 
 
-START = frozenset({0})
-"""The states of the base folder of a pattern."""
+START = frozenset({0})  # the states of the base folder of a pattern
 
 
 def with_skipped(parts: Sequence[Part], states: frozenset[int]) -> frozenset[int]:

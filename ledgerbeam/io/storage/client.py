@@ -23,13 +23,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam._base.process import library_logger
 from ledgerbeam._base.redaction import register_environment, register_secrets
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.storage.responses import _first_line, is_transient, seconds_to_wait, storage_error
-from ledgerbeam.io.storage.stores import store_named
-from ledgerbeam.io.storage.urls import split_scheme
+from ledgerbeam.io.storage.urls import split_scheme, store_named
 
 if TYPE_CHECKING:
     import tenacity
@@ -37,24 +36,14 @@ if TYPE_CHECKING:
 Options = Mapping[str, Any]
 """Storage options: keyword arguments of the fsspec file system, passed untouched."""
 
-ATTEMPTS = 5
-"""Number of attempts of a remote call before its error is final."""
-
-PAUSE_SECONDS = 0.2
-"""Upper bound of the random pause before the first retry; it doubles with every retry, up to 5 s."""
+ATTEMPTS = 5  # number of attempts of a remote call before its error is final
+PAUSE_SECONDS = 0.2  # upper bound of the random pause before the first retry; it doubles with every retry, up to 5 s
 
 
-LONGEST_WAIT_SECONDS = 300.0
-"""Longest wait before a retry if the server names a time (`Retry-After`), in seconds."""
-
-SILENT_SECONDS = 2.0
-"""Time of retries before the first warning, in seconds."""
-
-WARNING_SECONDS = 10.0
-"""Least time between two warnings of retries in one process, in seconds."""
-
+LONGEST_WAIT_SECONDS = 300.0  # longest wait before a retry if the server names a time (`Retry-After`), in seconds
+SILENT_SECONDS = 2.0  # time of retries before the first warning, in seconds
+WARNING_SECONDS = 10.0  # least time between two warnings of retries in one process, in seconds
 _LONG_PAUSE = 5.0  # a longer pause is named in the warning
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -199,16 +188,13 @@ def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None
     )
 
 
-ASKED_FOR = 1 << 20
-"""Size of a body from which S3 is asked before it is sent, in bytes."""
-
+ASKED_FOR = 1 << 20  # size of a body from which S3 is asked before it is sent, in bytes
 _turn = threading.Lock()
 
 _VERSIONS = {"s3": "?versionId=", "azure": "?versionid="}
 """Marker before the version of an object in its name, by the API of the store."""
 
-_IN_URLS = re.compile(r"[\t\r\n?#]")
-"""Characters that have a special meaning in a URL but not in a key."""
+_IN_URLS = re.compile(r"[\t\r\n?#]")  # characters that have a special meaning in a URL but not in a key
 
 
 def with_literal_keys(client: Any, api: str | None) -> Any:

@@ -96,9 +96,7 @@ def _changed(source: FileInfo, size: int) -> ChangedSourceError:
     return ChangedSourceError(f"{source.url}: expected {source.size} bytes, found {size}; it changed, run again")
 
 
-LEAST_PART = 5 * 1024 * 1024
-"""The least size that S3 accepts for every part but the last, in bytes."""
-
+LEAST_PART = 5 * 1024 * 1024  # the least size that S3 accepts for every part but the last, in bytes
 _MOST_PART = 512 * 1024 * 1024  # S3 accepts 5 GiB; smaller parts are copied in parallel
 _MOST_PARTS = 9_000  # S3 accepts 10,000
 _SIDE_BY_SIDE = 8

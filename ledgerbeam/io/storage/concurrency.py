@@ -9,9 +9,7 @@ from typing import TypeVar
 
 from ledgerbeam.io.storage.urls import is_local
 
-CONCURRENCY = 16
-"""Number of requests that one call keeps in flight."""
-
+CONCURRENCY = 16  # number of requests that one call keeps in flight
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 

@@ -9,8 +9,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 
-HEAD = 4096
-"""First bytes of a file that show its kind, if it has so many."""
+HEAD = 4096  # first bytes of a file that show its kind, if it has so many
 
 _MAGICS = (
     (b"\x1f\x8b", "gzip data", ".gz"),

@@ -1,16 +1,25 @@
-"""Read and delete whole files by URL. Writing is in `publish`, listing in `listing`."""
+"""Whole files by URL: reads, deletion, and checks before they are written or removed.
+
+The owner of a folder identifies its files by their paths. A link to another folder would redirect these paths to
+foreign files. The folder itself, and its parents, may be links. Writing is in `publish`, listing in `listing`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
-from ledgerbeam.errors import StorageError
+from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.fetch import fetch_many
+from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.responses import storage_error
-from ledgerbeam.io.storage.stat import FileInfo, open_local
+from ledgerbeam.io.storage.stat import FileInfo, open_local, stat
 from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
+
+_LOOKED_AT = 64 * 1024
+_WORD = 8
 
 
 def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None = None) -> bytes:
@@ -81,3 +90,117 @@ def delete(url: str, options: Options | None = None) -> None:
         raise
     except OSError as error:
         raise storage_error(error, url, "delete") from error
+
+
+def first_link(root: str, folder: str) -> str | None:
+    """Return the first link on the path from a folder to a subfolder; None if no part is a link.
+
+    Args:
+        root: Canonical path of a local folder; it may be a link itself.
+        folder: A folder below `root`, or `root` itself.
+    """
+    path = root.rstrip("/")
+    for part in filter(None, folder[len(path) :].split("/")):
+        path = f"{path}/{part}"
+        if os.path.islink(path):
+            return path
+    return None
+
+
+def refuse_links(root: str, folders: Iterable[str]) -> None:
+    """Check that no part of the paths from a folder to its subfolders is a link. Object stores have no links.
+
+    Args:
+        root: Canonical URL of a folder.
+        folders: Canonical URLs of folders below it, or of the folder itself.
+
+    Raises:
+        UsageError: A part is a link.
+    """
+    if is_local(root):
+        for folder in folders:
+            if (link := first_link(root, folder)) is not None:
+                raise _is_link(link, root)
+
+
+def refuse_folder_links(root: str, *, owned_by: str) -> None:
+    """Check that no folder below a folder is a link, at any depth. Subfolders with other owners are skipped.
+
+    Args:
+        root: A folder or URL, which need not exist.
+        owned_by: Name of the subfolder that marks an owned folder.
+
+    Raises:
+        UsageError: A folder is a link.
+    """
+    if is_local(root):
+        link = next(_folder_links(canonical_url(root), owned_by), None)
+        if link is not None:
+            raise _is_link(link, root)
+
+
+def _folder_links(root: str, owned_by: str) -> Iterator[str]:
+    """Yield the links to folders below a local folder; see `refuse_folder_links`."""
+    for here, names, _ in os.walk(root):
+        if here != root and owned_by in names:
+            names.clear()
+        yield from (path for name in names if os.path.islink(path := os.path.join(here, name)))
+
+
+def _is_link(link: str, root: str) -> UsageError:
+    return UsageError(
+        f"{link}: expected a folder, found a link: outputs below {root} could replace foreign files; put a folder in "
+        "its place, or give another folder"
+    )
+
+
+class Looks(Protocol):
+    """Test for the content of a kind of file, such as a compiled regular expression."""
+
+    def match(self, content: bytes, /) -> object:
+        """Return a true value if a file may be of the kind.
+
+        Args:
+            content: The whole file. For a large file, its first bytes and its last bytes from a multiple of 8.
+        """
+
+
+def refuse_foreign(
+    files: Mapping[str, Looks],
+    options: Options | None,
+    *,
+    kind: str,
+    remedy: str = "or give another name",
+) -> list[str]:
+    """Check that the files at some URLs do not exist, or are earlier files of the same kind, which may be replaced.
+
+    Args:
+        files: Test for the content of each file, by its URL.
+        options: Storage options.
+        kind: Kind of the files, for the message.
+        remedy: Alternative to moving the foreign file away, for the message.
+
+    Returns:
+        The URLs of the files that exist.
+
+    Raises:
+        UsageError: A file of another kind exists; also StorageError.
+    """
+    there = []
+    for url, looks in files.items():
+        try:
+            found = stat(url, options)
+        except SourceNotFoundError:
+            continue
+        with RangeReader(url, options, listed=found) as reader:
+            content = reader.read(0, min(found.size, _LOOKED_AT))
+            behind = max(_LOOKED_AT, (found.size - _LOOKED_AT) // _WORD * _WORD)
+            if behind < found.size:
+                content += reader.read(behind, found.size)
+        if not looks.match(content):
+            raise UsageError(
+                f"{found.url}: expected no file, or {kind}, which is replaced; found another file: move it away, "
+                f"{remedy}"
+            )
+        there.append(url)
+    return there

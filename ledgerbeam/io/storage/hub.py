@@ -19,8 +19,7 @@ from ledgerbeam.errors import StorageError
 from ledgerbeam.io.storage.concurrency import CONCURRENCY
 from ledgerbeam.io.storage.responses import byte_range, require_range
 
-READ_SECONDS = 60.0
-"""Longest wait for the next bytes of a read, in seconds."""
+READ_SECONDS = 60.0  # longest wait for the next bytes of a read, in seconds
 
 
 class HubFileSystem(HfFileSystem):

@@ -18,7 +18,6 @@ from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.io.storage.responses import http_status, storage_error
-from ledgerbeam.io.storage.uploads import upload_blocks
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
 _PRECONDITION_FAILED = 412
@@ -197,6 +196,8 @@ class ObjectFolder:
             return True
         try:
             if len(data) > _ONE_PUT and self._kind.api == "azure":
+                from ledgerbeam.io.storage.uploads import upload_blocks  # noqa: PLC0415 - needs the client of the store
+
                 upload_blocks(url, io.BytesIO(data), self._options, exclusive=True)
             else:
                 store.pipe_file(url, data, mode="create")

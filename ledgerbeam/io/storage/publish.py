@@ -23,18 +23,15 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from ledgerbeam._base.disk import make_folders, sync_folder
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError, UsageError
 from ledgerbeam.io.storage.client import Options, call, filesystem
-from ledgerbeam.io.storage.overwrite import refuse_links
+from ledgerbeam.io.storage.files import refuse_links
 from ledgerbeam.io.storage.responses import is_full, storage_error
-from ledgerbeam.io.storage.uploads import upload_blocks, upload_bytes
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-TEMPORARY_SUFFIX = ".lbtmp"
-"""Suffix of the names of files that are still being written."""
-
+TEMPORARY_SUFFIX = ".lbtmp"  # suffix of the names of files that are still being written
 _TEMPORARY = re.compile(r"\..+(\.\d+-\d+\.lbtmp)", re.DOTALL)
 _BUFFER = 1024 * 1024
 _ONE_WRITE = 256 * 1024
@@ -44,9 +41,7 @@ returned them to the host, a file of 16 MB took eight times as long."""
 _ONE_PUT = 32 * 1024 * 1024  # held in memory up to this size, on disk beyond it
 _COPIED = 4 * 1024 * 1024  # largest content that the client may copy if an upload without copies exists
 _NAME_MAX = 255
-_SYNCS = 16
-"""Number of threads that sync files of a process, besides the threads of tasks, which sync one file each."""
-
+_SYNCS = 16  # number of threads that sync files of a process, besides the threads of tasks, which sync one file each
 _counter = itertools.count()
 
 
@@ -104,6 +99,8 @@ def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_
     """
     if not is_local(target := _named(url)):
         if store_of(target).api == "s3" and len(data) > _COPIED:
+            from ledgerbeam.io.storage.uploads import upload_bytes  # noqa: PLC0415 - needs the client of the store
+
             upload_bytes(target, data, options)
             return
         if len(data) <= _ONE_PUT:
@@ -202,6 +199,8 @@ def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
         _put(url, spool.read(), options)
         return
     if store_of(url).api == "azure":
+        from ledgerbeam.io.storage.uploads import upload_blocks  # noqa: PLC0415 - needs the client of the store
+
         upload_blocks(url, spool, options)
         return
     # The spool is a file without a name, so a kill leaves nothing behind.

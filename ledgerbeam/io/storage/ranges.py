@@ -14,15 +14,12 @@ from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, NotIndexableE
 from ledgerbeam.io import native
 from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.concurrency import map_ahead
-from ledgerbeam.io.storage.fetch import fetch_many
+from ledgerbeam.io.storage.fetch import fetch_many, read_from_beginning
 from ledgerbeam.io.storage.responses import http_status, storage_error
 from ledgerbeam.io.storage.stat import FileInfo, open_descriptor, stat
 from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
-from ledgerbeam.io.storage.web import read_from_beginning
 
-Positions: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
-"""Byte offsets, at least 0."""
-
+Positions: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"  # byte offsets, at least 0
 _Integer = TypeVar("_Integer", "np.int64", "np.uint64")
 
 _REMOTE_GAP = 64 * 1024

@@ -328,8 +328,7 @@ def open_local(path: str, listed: FileInfo | None = None) -> Iterator[int]:
         raise storage_error(error, path, "read") from error
 
 
-Marks = tuple[tuple[int, int, int], ...]
-"""Device, inode and time of the last change of each file."""
+Marks = tuple[tuple[int, int, int], ...]  # device, inode and time of the last change of each file
 
 
 class SourceWatch:

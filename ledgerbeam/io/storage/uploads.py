@@ -1,27 +1,39 @@
-"""Uploads of large blobs to Azure, and of bytes in memory to S3.
+"""Uploads of large blobs to Azure, and of bytes in memory to S3. The clients of both import aiohttp.
 
 Azure: blocks are staged, then one request commits all of them. adlfs and the SDK name a block only by its position. Two
 concurrent writers of one blob, such as two attempts of a task, would replace each other's blocks, and the blob could
 become a mixture of both. Here each upload has its own block names.
 
-S3: the client copies bytes twice, and s3fs reads a file of up to 100 MB in one piece first. A body that is read piece
-by piece is not copied, except for the current piece.
+S3: the client copies bytes twice, and s3fs reads a file of up to 100 MB in one piece first. botocore hashes a file in
+pieces of 1 MB and copies each one. aiohttp reads each 64 kB of a file in another thread. If a thread computes
+meanwhile, each piece switches threads twice, and an upload of 16 MB takes twice as long. So `UploadBody.read` returns
+all remaining bytes as one piece without a copy, and a payload class for aiohttp sends them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import uuid
-from typing import Any, BinaryIO
+from asyncio import gather
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from aiohttp.payload import PAYLOAD_REGISTRY, Payload
+from fsspec import asyn
 
 from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.responses import http_status
+
+if TYPE_CHECKING:
+    from aiohttp.abc import AbstractStreamWriter
+
 
 _BLOCK = 16 * 1024 * 1024
 _MOST_BLOCKS = 50_000  # in one blob
 _PART = 48 * 1024 * 1024
 _MOST_PARTS = 10_000
 _SIDE_BY_SIDE = 4
+_PIECE = 1 << 20
 _EXISTS = frozenset({409, 412})  # HTTP status when the blob must be new and is not
 
 
@@ -38,8 +50,6 @@ def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, e
         FileExistsError: A blob has that name, and `exclusive` is true.
         StorageError: The container does not exist, or the store refused.
     """
-    from fsspec import asyn  # noqa: PLC0415 - a job on local files needs no event loop
-
     store = filesystem(url, options)
 
     def upload() -> bool:
@@ -53,8 +63,6 @@ def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, e
 
 async def _upload_blob(store: Any, url: str, file: BinaryIO, exclusive: bool) -> bool:
     """Return False if `exclusive` is true and a blob of that name exists."""
-    from asyncio import gather  # noqa: PLC0415
-
     from azure.core.exceptions import HttpResponseError  # noqa: PLC0415 - comes with the extra
     from azure.storage.blob import BlobBlock  # noqa: PLC0415
 
@@ -94,16 +102,12 @@ def upload_bytes(url: str, data: bytes, options: Options | None = None) -> None:
     Raises:
         StorageError: The bucket does not exist, or the store refused.
     """
-    from fsspec import asyn  # noqa: PLC0415 - a job on local files needs no event loop
-
     store = filesystem(url, options)
     call(url, "write", lambda: asyn.sync(store.loop, _upload_object, store, url, memoryview(data)))
     store.invalidate_cache(url)
 
 
 async def _upload_object(store: Any, url: str, data: memoryview) -> None:
-    from asyncio import gather  # noqa: PLC0415
-
     bucket, key, _ = store.split_path(url)
     place = {"Bucket": bucket, "Key": key}
     if len(data) <= 2 * _PART:
@@ -133,8 +137,6 @@ async def _send(store: Any, method: str, data: memoryview, **asked: Any) -> tupl
     """Send a body; return the number of the part and its ETag."""
     from s3fs.core import _error_wrapper, logger  # noqa: PLC0415 - an optional package
 
-    from ledgerbeam.io.storage.upload_body import UploadBody  # noqa: PLC0415 - imports aiohttp, an optional package
-
     await store.set_session()
     client = await store.get_s3(asked["Bucket"])
     send = getattr(client, method)
@@ -147,3 +149,56 @@ async def _send(store: Any, method: str, data: memoryview, **asked: Any) -> tupl
 
     answer = await _error_wrapper(attempt, retries=store.retries)
     return asked.get("PartNumber", 1), answer["ETag"]
+
+
+class UploadBody:
+    """Bytes in memory with the methods of a file that botocore needs.
+
+    It is not a class of `io`, because aiobotocore wraps those in streams.
+
+    Args:
+        data: The bytes.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self._place = 0
+
+    def read(self, size: int | None = -1) -> memoryview:  # noqa: ARG002 - interface of a file
+        """Return all remaining bytes, regardless of `size`, without a copy."""
+        left = self.data[self._place :]
+        self._place = len(self.data)
+        return left
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the position, as in a file."""
+        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: len(self.data)}[whence]
+        return self._place
+
+    def tell(self) -> int:
+        """Return the position of the next read."""
+        return self._place
+
+
+class _Sent(Payload):
+    """Payload of aiohttp for an `UploadBody`. It sends all bytes, also if some were read, so that it can be resent."""
+
+    _value: UploadBody
+
+    def __init__(self, value: UploadBody, *args: Any, **kwargs: Any) -> None:
+        super().__init__(value, *args, **kwargs)
+        self._size = len(value.data)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return str(self._value.data, encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await self.write_with_length(writer, None)
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        data = self._value.data[:content_length]
+        for start in range(0, len(data), _PIECE):
+            await writer.write(data[start : start + _PIECE])
+
+
+PAYLOAD_REGISTRY.register(_Sent, UploadBody)

@@ -11,8 +11,7 @@ from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats import base
-from ledgerbeam.io.formats.base import IndexedFormat, changed_span
-from ledgerbeam.io.formats.ends import require_size
+from ledgerbeam.io.formats.base import IndexedFormat, changed_span, require_size
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.reader import RawRecord, raw_records

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, Self
 
 from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.index.file import Offsets, write_index
-from ledgerbeam.io.index.location import index_beside
+from ledgerbeam.io.index.file import Offsets, index_beside, write_index
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.urls import canonical_url

@@ -15,19 +15,17 @@ import numpy as np
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.columns.files import ColumnFiles
-from ledgerbeam.io.compression.names import split_compression
-from ledgerbeam.io.formats.held import CACHE_BYTES
+from ledgerbeam.io.compression.streams import is_pipe, split_compression
+from ledgerbeam.io.formats.format import CACHE_BYTES
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.idxpack.reader import IndexPack
-from ledgerbeam.io.index.file import IndexFile
-from ledgerbeam.io.index.location import IndexLocation, Rule
+from ledgerbeam.io.index.file import IndexFile, IndexLocation, Rule
 from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.lines.jsonl_reader import JsonlReader
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.pipes import is_pipe
+from ledgerbeam.io.storage.fetch import require_ranges
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url, is_local
-from ledgerbeam.io.storage.web import require_ranges
 from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.iterators.identity import describe_source

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from ledgerbeam.io.compression.streams import is_pipe
 from ledgerbeam.io.datasets.shar.reader import CUTS, SharReader, find_shar, stream_shar
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.iterators.identity import describe_source

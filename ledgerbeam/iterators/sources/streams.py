@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any
 
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
+from ledgerbeam.io.compression.streams import is_pipe
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.formats.streamed import stream_each
 from ledgerbeam.io.lines.jsonl_reader import stream_records
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.grouping import Grouping

@@ -104,7 +104,7 @@ def verify(*patterns: Places, **options: Unpack[VerifyOptions]) -> "Result":
         UsageError: The options exclude each other, or a value is invalid.
     """
     values, console = begin(VERIFY, (patterns,), options)
-    from ledgerbeam.io.index.location import IndexLocation
+    from ledgerbeam.io.index.file import IndexLocation
     from ledgerbeam.io.listing.left_out import LeftOut
     from ledgerbeam.io.listing.patterns import canonical_pattern
     from ledgerbeam.io.storage.urls import canonical_url

@@ -17,9 +17,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ledgerbeam._base.beam_import import show_log
 from ledgerbeam._base.interrupts import INTERRUPTED, end_when_interrupted, raise_when_interrupted
-from ledgerbeam._base.process import hold_standard_descriptors
+from ledgerbeam._base.process import hold_standard_descriptors, show_log
 from ledgerbeam._base.redaction import (
     redact_streams,
     register_credentials,

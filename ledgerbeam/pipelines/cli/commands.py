@@ -104,7 +104,7 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 def _show(args: argparse.Namespace, _: list[str]) -> int:
     """Print facts about the source, or the given records, one per line. Returns 0."""
-    from ledgerbeam.io.index.location import IndexLocation
+    from ledgerbeam.io.index.file import IndexLocation
     from ledgerbeam.io.storage.urls import canonical_url
     from ledgerbeam.pipelines.report.sources import Shown, print_facts_of, print_records
 

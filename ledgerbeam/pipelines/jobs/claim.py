@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from ledgerbeam._base.disk import nearest_above
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import LedgerNotFoundError, StorageError, UsageError
-from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER
-from ledgerbeam.io.storage.overwrite import refuse_links
+from ledgerbeam.io.listing.nested_folders import list_files
+from ledgerbeam.io.storage.files import refuse_links
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange

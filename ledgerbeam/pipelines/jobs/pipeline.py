@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ledgerbeam._base.beam_import import WHOLE, BeamParts
+from ledgerbeam._base.process import WHOLE, BeamParts
 from ledgerbeam.errors import LedgerNotFoundError, ScatterIncompleteError, UsageError
 from ledgerbeam.io import Options
 from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition, SliceTables

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import NotIndexableError, UsageError
 from ledgerbeam.io import Format, SeekableZstd, ShardEncoder
-from ledgerbeam.io.compression.zstd_frames import FRAME, LIBRARY, check_frames, parse_level
-from ledgerbeam.io.formats.compressed import ZSTD_ENDING
+from ledgerbeam.io.formats.compressed import FRAME, LIBRARY, ZSTD_ENDING, check_frames, parse_level
 from ledgerbeam.io.formats.registry import format_named, formats, recognize
 from ledgerbeam.ledger import Job, Task
 from ledgerbeam.ledger.model.job import Json

@@ -16,8 +16,8 @@ from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Options, TarFormat, recognize
 from ledgerbeam.io.formats.registry import recognize_indexable
-from ledgerbeam.io.index.location import IndexLocation
-from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.index.file import IndexLocation
+from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.listing.left_out import OwnFiles, RequireSource
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import alternatives, expand_braces, fixed_part, parse

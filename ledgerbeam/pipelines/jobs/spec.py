@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias, final
 
-from ledgerbeam._base.beam_import import LEAN, WHOLE, BeamParts
+from ledgerbeam._base.process import LEAN, WHOLE, BeamParts
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.left_out import LeftOut, OwnFiles
 from ledgerbeam.io.listing.pages import Page

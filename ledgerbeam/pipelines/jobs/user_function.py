@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam._base.beam_import import import_beam
+from ledgerbeam._base.process import import_beam
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.user_code.functions import (
     CACHED,

@@ -14,11 +14,10 @@ from fnmatch import fnmatchcase
 from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.compression.names import split_compression
-from ledgerbeam.io.idxpack.layout import collection_key
+from ledgerbeam.io.compression.streams import split_compression
+from ledgerbeam.io.idxpack.reader import collection_key
 from ledgerbeam.io.idxpack.writer import PackSources, write_index_pack
-from ledgerbeam.io.storage.files import read_bytes
-from ledgerbeam.io.storage.overwrite import refuse_foreign
+from ledgerbeam.io.storage.files import read_bytes, refuse_foreign
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import OutputShard

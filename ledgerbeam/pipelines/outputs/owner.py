@@ -21,12 +21,10 @@ from typing import Any, Literal
 from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import Options, publish_bytes
-from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER, named_below
-from ledgerbeam.io.listing.nested_folders import is_note, marked_below, nested_owners, note_nested
-from ledgerbeam.io.storage.files import delete
+from ledgerbeam.io.listing.nested_folders import is_note, list_files, marked_below, nested_owners, note_nested
+from ledgerbeam.io.storage.files import delete, refuse_folder_links
 from ledgerbeam.io.storage.objects import ObjectFolder
-from ledgerbeam.io.storage.overwrite import refuse_folder_links
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore

@@ -15,9 +15,8 @@ from ledgerbeam.errors import LedgerbeamError, PublicationError, SourceNotFoundE
 from ledgerbeam.io import Options
 from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.storage.files import delete
+from ledgerbeam.io.storage.files import delete, refuse_links
 from ledgerbeam.io.storage.objects import ObjectFolder
-from ledgerbeam.io.storage.overwrite import refuse_links
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest

@@ -20,12 +20,11 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import Reader
 from ledgerbeam.io.compression.streams import decompressed
-from ledgerbeam.io.formats.base import RecordFormat
-from ledgerbeam.io.formats.ends import FindEnds, find_line_ends, record_ends
+from ledgerbeam.io.formats.base import FindEnds, RecordFormat, find_line_ends, record_ends
 from ledgerbeam.io.formats.format import ColumnReader, StreamSpan
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.formats.streamed import split_source
-from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task

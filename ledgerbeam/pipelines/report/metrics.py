@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.report.accounts import account_table

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam._base.redaction import printable
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.report.data import DurationBin, FailureKind, HostBand, Step

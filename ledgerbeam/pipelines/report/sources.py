@@ -18,8 +18,7 @@ from ledgerbeam.errors import IndexMismatchError, LedgerbeamError, RecordError
 from ledgerbeam.io import ColumnFormat, OffsetFormat, Options, Reader, Sample, TarFormat, build_index, recognize
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.formats.registry import require_no_columns
-from ledgerbeam.io.index.file import IndexFile
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexFile, IndexLocation
 from ledgerbeam.io.json_values import dumps
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.stat import FileInfo, stat

@@ -12,8 +12,8 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from ledgerbeam._base.beam_import import logging_kept
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
+from ledgerbeam._base.process import logging_kept
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Totals

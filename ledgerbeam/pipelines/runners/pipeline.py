@@ -30,7 +30,7 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.runners.worker import sdk_worker_main
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from ledgerbeam._base.beam_import import beam_parts
+from ledgerbeam._base.process import beam_parts
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.reports import end_work, report_error

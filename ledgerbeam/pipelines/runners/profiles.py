@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from ledgerbeam._base.version import __version__
+from ledgerbeam._base.extensions import __version__
 from ledgerbeam.io import Options
-from ledgerbeam.io.storage.overwrite import refuse_foreign
+from ledgerbeam.io.storage.files import refuse_foreign
 from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.ledger.worker.reports import at_end, read_reports, report_path, write_report
 

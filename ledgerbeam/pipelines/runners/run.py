@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam._base.beam_import import import_beam, logging_kept
+from ledgerbeam._base.process import import_beam, logging_kept
 from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.listing.pages import Page

@@ -10,7 +10,7 @@ from typing import Any
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.storage.overwrite import refuse_links
+from ledgerbeam.io.storage.files import refuse_links
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.result import Result

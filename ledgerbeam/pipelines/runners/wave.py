@@ -24,8 +24,7 @@ from typing import Never, cast
 
 import numpy as np
 
-from ledgerbeam._base.beam_import import BeamParts, beam_parts, show_log
-from ledgerbeam._base.process import hold_standard_descriptors
+from ledgerbeam._base.process import BeamParts, beam_parts, hold_standard_descriptors, show_log
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage.client import import_client
 from ledgerbeam.ledger.worker.inflight import InflightMarks

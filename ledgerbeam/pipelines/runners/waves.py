@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self
 
-from ledgerbeam._base.beam_import import BeamParts
+from ledgerbeam._base.process import BeamParts
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError, StorageError
 from ledgerbeam.ledger import Source

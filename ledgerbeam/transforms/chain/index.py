@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, SourceNotFoundError
 from ledgerbeam.io import build_index, publish_bytes
-from ledgerbeam.io.formats.seekable import seek_points_of
+from ledgerbeam.io.any_source import seek_points_of
 from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.index.newlines import assemble_jsonl_index, scan_newlines
 from ledgerbeam.io.storage.files import read_bytes

@@ -9,8 +9,7 @@ from typing import Any
 
 from ledgerbeam._base.names import REJECTS, check_route
 from ledgerbeam.errors import FunctionError, UsageError
-from ledgerbeam.io.listing.folder_files import list_files
-from ledgerbeam.io.listing.nested_folders import nested_owners
+from ledgerbeam.io.listing.nested_folders import list_files, nested_owners
 
 _OURS = re.compile(r"-\d{10}(?:-\d{6})*\.[^/]*\Z")
 """End of the name of an output, see `output_name`."""

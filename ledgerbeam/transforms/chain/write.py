@@ -20,7 +20,7 @@ from ledgerbeam._base.names import ENDINGS_ROOM, REJECTS, check_root, relative_n
 from ledgerbeam._base.redaction import printable, refuse_secrets
 from ledgerbeam.errors import ChangedSourceError, RecordError
 from ledgerbeam.io import ShardEncoder, ShardFile
-from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.compression.streams import split_compression
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.storage.publish import publish_all
 from ledgerbeam.io.storage.urls import canonical_url, is_local

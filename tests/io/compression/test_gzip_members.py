@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import SourceError
 from ledgerbeam.io import build_index, open_source, publish_bytes
+from ledgerbeam.io.any_source import seek_points_of
 from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.gzip_points import _WholeMember, gzip_points, load_gzip_table, member_points
-from ledgerbeam.io.formats.seekable import seek_points_of
 from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.warc import record_bytes

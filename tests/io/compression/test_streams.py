@@ -17,8 +17,7 @@ import zstandard
 
 from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io import Sample, TarFormat, recognize
-from ledgerbeam.io.compression.names import split_compression
-from ledgerbeam.io.compression.streams import Stream, decompressed
+from ledgerbeam.io.compression.streams import Stream, decompressed, split_compression
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.streamed import SpanReader, scan_stream, split_source

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import JsonlFormat, SeekableZstd, ShardEncoder, ShardFile, TarFormat
-from ledgerbeam.io.compression import zstd_frames as zstd
 from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.streams import decompressed
-from ledgerbeam.io.compression.zstd_frames import parse_level, seekable_zstd
+from ledgerbeam.io.formats import compressed as zstd
+from ledgerbeam.io.formats.compressed import parse_level, seekable_zstd
 from ledgerbeam.io.tar.sample import Sample
 
 

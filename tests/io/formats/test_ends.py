@@ -9,8 +9,8 @@ from itertools import chain
 import pytest
 
 from ledgerbeam.errors import ArchiveError, RecordError
-from ledgerbeam.io.formats import ends
-from ledgerbeam.io.formats.ends import offsets_of_ends, record_ends
+from ledgerbeam.io.formats import base
+from ledgerbeam.io.formats.base import offsets_of_ends, record_ends
 from tests.cases import each
 from tests.io.formats.test_contract import Prefixed
 
@@ -36,9 +36,9 @@ def test_the_damaged_record_is_named_and_those_before_it_are_found(size: int, da
     places = [sum(map(len, parts[: number + 1])) for number in range(damaged)]
     place = places[-1] if places else 0
     found: list[int] = []
-    ends = chain.from_iterable(record_ends(Prefixed().find_ends, _blocks(data, size), "a.lpr", ends_with_source=False))
+    base = chain.from_iterable(record_ends(Prefixed().find_ends, _blocks(data, size), "a.lpr", ends_with_source=False))
     with pytest.raises(RecordError, match=f"a.lpr: record {damaged}, which starts at byte {place}: expected at most"):
-        found.extend(map(int, ends))
+        found.extend(map(int, base))
     assert found == places
 
 
@@ -53,7 +53,7 @@ def test_the_records_before_damage_are_found_after_one_that_fills_many_blocks() 
 def test_damage_after_a_record_of_more_bytes_than_are_kept_is_placed_after_its_begin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ends, "_MOST_KEPT", 10_000)
+    monkeypatch.setattr(base, "_MOST_KEPT", 10_000)
     parts = [*_records(5), Prefixed().encode_record("ab" * 50_000), *_records(7)]
     place = sum(map(len, parts[:5]))
     data = b"".join(parts) + _DAMAGE

@@ -6,7 +6,7 @@ import pickle
 
 import pyarrow as pa
 
-from ledgerbeam.io.formats.held import GroupKey, HeldGroups
+from ledgerbeam.io.formats.format import GroupKey, HeldGroups
 
 
 class Counted:

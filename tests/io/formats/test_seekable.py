@@ -41,10 +41,10 @@ from ledgerbeam.io import (
     recognize,
     write_index,
 )
+from ledgerbeam.io.any_source import seek_points_of
 from ledgerbeam.io.compression import content as content_module
 from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.gzip_points import gzip_points, gzip_spacing
-from ledgerbeam.io.formats.seekable import seek_points_of
 from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.storage.ranges import RangeReader

@@ -12,10 +12,9 @@ import pytest
 
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, IndexNotFoundError, UsageError
 from ledgerbeam.io import write_index
-from ledgerbeam.io.idxpack.layout import collection_key
-from ledgerbeam.io.idxpack.reader import IndexPack
+from ledgerbeam.io.idxpack.reader import IndexPack, collection_key
 from ledgerbeam.io.idxpack.writer import PackArray, PackSources, write_index_pack
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.tar.reader import build_tar_index
 from tests.iterators.data import write_lines, write_pack, write_samples, write_text
 

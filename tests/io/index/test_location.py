@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.index.file import index_bytes
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexLocation, index_bytes
 from ledgerbeam.io.storage import client
 from ledgerbeam.io.storage.client import Options
 from tests.cases import each

@@ -13,8 +13,7 @@ import pytest
 import ledgerbeam
 from ledgerbeam.errors import StorageError, UsageError
 from ledgerbeam.io import publish_bytes
-from ledgerbeam.io.index.file import index_bytes
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexLocation, index_bytes
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import Source

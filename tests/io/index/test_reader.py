@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.sample import Sample
 from tests.io.conformance import ReaderConformance

@@ -15,9 +15,9 @@ from ledgerbeam.io import JsonlFormat
 from ledgerbeam.io.columns.tables import to_table
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.lines import jsonl_tables as tables
+from ledgerbeam.io.lines.formats import TextFormat
 from ledgerbeam.io.lines.jsonl_reader import split_jsonl
 from ledgerbeam.io.lines.jsonl_tables import JsonTables, schema_of_lines
-from ledgerbeam.io.lines.text_format import TextFormat
 from tests.cases import each
 
 SCHEMA = pa.schema(

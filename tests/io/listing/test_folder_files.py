@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.io.listing.nested_folders import list_files
 
 
 def test_what_lies_behind_a_link_to_a_folder_is_not_in_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.storage import client as remote
-from ledgerbeam.io.storage import objects
+from ledgerbeam.io.storage import objects, uploads
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.stat import stat
@@ -298,7 +298,7 @@ def test_a_large_object_is_created_in_blocks_where_one_request_does_not_take_it(
         store.pipe_file(url, b"", "in blocks")
 
     monkeypatch.setattr(objects, "_ONE_PUT", 10)
-    monkeypatch.setattr(objects, "upload_blocks", in_blocks)
+    monkeypatch.setattr(uploads, "upload_blocks", in_blocks)
     for size in (10, 11):
         assert ObjectFolder(f"{scheme}://bucket/x").create("a", b"x" * size)
     assert [how for how, _ in store.asked] == ["create", large]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.storage.overwrite import refuse_foreign
+from ledgerbeam.io.storage.files import refuse_foreign
 from ledgerbeam.io.storage.publish import publish_bytes
 
 LOOKS = re.compile(rb"begin(?s:.*)end\Z")

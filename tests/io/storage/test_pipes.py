@@ -11,8 +11,8 @@ import pytest
 
 from ledgerbeam.errors import CheckpointError, NotIndexableError, SourceError, UsageError
 from ledgerbeam.io import recognize
+from ledgerbeam.io.compression.streams import ALLOW_PIPES, read_pipe
 from ledgerbeam.io.lines.jsonl_reader import stream_records
-from ledgerbeam.io.storage.pipes import ALLOW_PIPES, read_pipe
 from ledgerbeam.iterators import Filter, IndexedManifest, Jsonl, Manifest, Shuffle
 from tests.cases import each
 

@@ -23,10 +23,9 @@ import pytest
 
 from ledgerbeam.errors import DiskFullError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.listing import pages as listing
-from ledgerbeam.io.storage import client, ranges, stat, urls
+from ledgerbeam.io.storage import client, ranges, stat, uploads, urls
 from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage import publish as publishing
-from ledgerbeam.io.storage import uploads as publishing_to_s3
 from ledgerbeam.io.storage.publish import (
     publish,
     publish_all,
@@ -162,8 +161,8 @@ def test_what_is_in_memory_is_sent_and_read_without_further_copies(s3_place: Pla
 def test_what_is_in_memory_and_larger_than_one_request_is_sent_in_parts(
     s3_place: Place, s3_requests: S3Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing_to_s3, "_PART", 5 * 2**20)  # the least that a store takes
-    monkeypatch.setattr(publishing_to_s3, "_SIDE_BY_SIDE", 2)
+    monkeypatch.setattr(uploads, "_PART", 5 * 2**20)  # the least that a store takes
+    monkeypatch.setattr(uploads, "_SIDE_BY_SIDE", 2)
     data = os.urandom(26 * 2**20)
     s3_requests.take()
     _, peak = peak_of(lambda: publish_bytes(s3_place / "parts", data, s3_place.options))
@@ -178,15 +177,15 @@ def test_what_is_in_memory_and_larger_than_one_request_is_sent_in_parts(
 def test_parts_of_which_one_cannot_be_sent_are_not_left_in_the_store(
     s3_place: Place, s3_requests: S3Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing_to_s3, "_PART", 5 * 2**20)
-    send = publishing_to_s3._send
+    monkeypatch.setattr(uploads, "_PART", 5 * 2**20)
+    send = uploads._send
 
     async def refuse(store: Any, method: str, data: memoryview, **asked: Any) -> tuple[int, str]:
         if asked.get("PartNumber") == 2:
             raise PermissionError("no")
         return await send(store, method, data, **asked)
 
-    monkeypatch.setattr(publishing_to_s3, "_send", refuse)
+    monkeypatch.setattr(uploads, "_send", refuse)
     with pytest.raises(StorageError):
         publish_bytes(s3_place / "parts", bytes(11 * 2**20), s3_place.options)
     assert s3_requests.take()[-1] == "abort_multipart_upload"
@@ -693,7 +692,7 @@ def test_all_that_was_written_is_sent_wherever_the_writer_stands(monkeypatch: py
     store = Asked()
     monkeypatch.setattr(publishing, "filesystem", lambda url, options: store)
     monkeypatch.setattr(publishing, "_ONE_PUT", most)
-    monkeypatch.setattr(publishing, "upload_blocks", store.blocks)
+    monkeypatch.setattr(uploads, "upload_blocks", store.blocks)
     with publish("az://bucket/out") as file:
         file.write(b"whole")
         file.seek(2)
@@ -750,7 +749,7 @@ def test_a_small_output_is_one_put_and_a_large_one_is_not_held_in_memory(
     store = Asked()
     monkeypatch.setattr(publishing, "_ONE_PUT", 10)
     monkeypatch.setattr(publishing, "filesystem", lambda url, options: store)
-    monkeypatch.setattr(publishing, "upload_blocks", store.blocks)
+    monkeypatch.setattr(uploads, "upload_blocks", store.blocks)
     for size in (0, 9, 10, 11, 30):
         write(f"{scheme}://bucket/x", b"x" * size)
     small = [("one put", b"x" * size) for size in (0, 9, 10)]
@@ -763,7 +762,7 @@ def test_what_is_in_memory_goes_to_s3_without_copies_and_to_other_stores_as_ever
     store = Asked()
     monkeypatch.setattr(publishing, "_COPIED", 5)
     monkeypatch.setattr(publishing, "filesystem", lambda url, options: store)
-    monkeypatch.setattr(publishing, "upload_bytes", store.in_memory)
+    monkeypatch.setattr(uploads, "upload_bytes", store.in_memory)
     for scheme, large in (("s3", "without copies"), ("gs", "one put"), ("memory", "one put")):
         store.asked.clear()
         for size in (5, 6):

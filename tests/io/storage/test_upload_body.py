@@ -13,8 +13,8 @@ pytest.importorskip("aiohttp", reason="aiohttp comes with s3fs: pip install ledg
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import PAYLOAD_REGISTRY
 
-from ledgerbeam.io.storage import upload_body
-from ledgerbeam.io.storage.upload_body import UploadBody
+from ledgerbeam.io.storage import uploads
+from ledgerbeam.io.storage.uploads import UploadBody
 
 DATA = bytes(range(200))
 
@@ -62,7 +62,7 @@ def test_places_are_those_of_a_file(body: UploadBody) -> None:
 
 @pytest.fixture
 def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload_body, "_PIECE", 64)
+    monkeypatch.setattr(uploads, "_PIECE", 64)
 
 
 @pytest.mark.usefixtures("in_pieces")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage import client, urls
 from tests.cases import each

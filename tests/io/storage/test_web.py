@@ -25,10 +25,10 @@ from cryptography.x509.oid import NameOID
 from ledgerbeam.errors import ChangedSourceError, NotIndexableError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.storage import client
+from ledgerbeam.io.storage.fetch import takes_ranges
 from ledgerbeam.io.storage.files import read_bytes, read_many_files
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
-from ledgerbeam.io.storage.web import takes_ranges
 from tests.servers.web import WebServer, web_server
 
 DATA = b'{"id": 1}\n' * 10

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.io import Sample
-from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.io.warc import record_bytes
 from ledgerbeam.pipelines.jobs.one_stage import MapJob

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam.io.datasets.megatron import MegatronReader, encode_part
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import tasks_done, wait_for

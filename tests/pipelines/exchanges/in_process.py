@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import ledgerbeam
-from ledgerbeam._base.beam_import import BeamParts
+from ledgerbeam._base.process import BeamParts
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.calls.call import prepare, spec_of
 from ledgerbeam.pipelines.console.run_progress import RunProgress

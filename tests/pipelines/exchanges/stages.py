@@ -10,7 +10,7 @@ from typing import Any
 
 from ledgerbeam.io.exchange.run_file import Cuts, task_mark
 from ledgerbeam.io.exchange.slices import NO_MERGES, Merges, Partition, RunFile, RunLayout, SliceTables, SomeUrls
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.task import pack_sources

@@ -18,7 +18,7 @@ import ledgerbeam
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.slices import EARLIER, Partition, RunFile, RunLayout, SliceTables, SomeUrls
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.task import pack_sources

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import ledgerbeam
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.slices import EARLIER, Partition, RunLayout, SliceTables, SomeUrls
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources import FileSources

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.storage import overwrite
+from ledgerbeam.io.storage import files
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.pipelines.outputs import metadata as looks
 
-refuse_foreign = partial(overwrite.refuse_foreign, kind="one of this metadata")
+refuse_foreign = partial(files.refuse_foreign, kind="one of this metadata")
 
 KINDS = {
     "wids.json": looks.WIDS,

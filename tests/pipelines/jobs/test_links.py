@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.storage.overwrite import first_link, refuse_folder_links, refuse_links
+from ledgerbeam.io.storage.files import first_link, refuse_folder_links, refuse_links
 from ledgerbeam.io.storage.publish import publish_all
 from tests.pipelines.conftest import Ran, Workspace
 

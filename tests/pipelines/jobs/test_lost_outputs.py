@@ -11,7 +11,7 @@ import pytest
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.io.listing.nested_folders import list_files
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.rows import Leaf, OutputColumns

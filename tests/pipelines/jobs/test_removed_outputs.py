@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
-from ledgerbeam.io.listing.folder_files import FilePage, list_files
+from ledgerbeam.io.listing.nested_folders import FilePage, list_files
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger import LedgerStore, Source

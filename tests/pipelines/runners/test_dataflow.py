@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.runners.beam import check_dataflow, check_options
 from tests.servers import pins

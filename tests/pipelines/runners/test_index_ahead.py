@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.io.index.file import IndexFile
-from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.selection import PendingSource

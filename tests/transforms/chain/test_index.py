@@ -14,8 +14,8 @@ import pytest
 
 from ledgerbeam.errors import DiskFullError, LedgerDamagedError, UsageError
 from ledgerbeam.io import TarFormat, publish_bytes
-from ledgerbeam.io.index import location as location_module
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index import file as location_module
+from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.index.newlines import scan_newlines
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage.objects import ObjectFolder

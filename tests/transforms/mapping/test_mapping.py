@@ -20,8 +20,8 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import JsonlFormat, ParquetFormat, ShardFile
 from ledgerbeam.io.columns.schema import JobSchema
-from ledgerbeam.io.formats.blocks import HeldBlock, LineBlocks
 from ledgerbeam.io.formats.format import StreamSpan
+from ledgerbeam.io.formats.streamed import HeldBlock, LineBlocks
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic

@@ -15,8 +15,7 @@ from ledgerbeam.io.datasets.megatron.index import MegatronIndex
 from ledgerbeam.io.datasets.megatron.reader import MegatronReader
 from ledgerbeam.io.datasets.megatron.writer import MegatronBuilder, encode_part
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
-from ledgerbeam.io.index.file import IndexFile, Offsets
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexFile, IndexLocation, Offsets
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.storage.client import Options

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam.errors import ChangedSourceError, RecordError, UsageError
 from ledgerbeam.io.datasets.megatron.layout import optimal_dtype
 from ledgerbeam.io.storage.client import Options

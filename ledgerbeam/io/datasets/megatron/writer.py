@@ -20,8 +20,7 @@ from ledgerbeam.io.datasets.megatron.layout import MAGIC, Layout, dataset_prefix
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.concatenate import concatenated
 from ledgerbeam.io.storage.concurrency import CONCURRENCY, map_ahead
-from ledgerbeam.io.storage.files import delete
-from ledgerbeam.io.storage.overwrite import refuse_foreign
+from ledgerbeam.io.storage.files import delete, refuse_foreign
 from ledgerbeam.io.storage.publish import publish, remove_stale_temporaries_of
 from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, stat
 from ledgerbeam.io.storage.urls import is_local

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import orjson
 
 from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.compression.streams import split_compression
 from ledgerbeam.io.conversion import to_sample
 from ledgerbeam.io.datasets.shar.payloads import (
     array_manifest,

@@ -24,18 +24,17 @@ import orjson
 
 from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.compression.streams import is_pipe, split_compression
 from ledgerbeam.io.formats.format import OffsetFormat, Reader
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.formats.streamed import stream_each
 from ledgerbeam.io.index.reader import NumberedRecords, RawRecord, require_span
 from ledgerbeam.io.json_values import dumps, loads
-from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.lines.jsonl_reader import stream_records
 from ledgerbeam.io.listing.pages import list_folder
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
-from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url, join_url

@@ -18,8 +18,7 @@ from ledgerbeam.errors import RecordError, SourceNotFoundError, UsageError
 from ledgerbeam.io.datasets.audio import AUDIO_FORMATS, Audio
 from ledgerbeam.io.datasets.shar.payloads import FieldForm, Frames, kind_of, with_payloads
 from ledgerbeam.io.datasets.shar.reader import CUTS, FieldKind, check_fields, split_cut
-from ledgerbeam.io.index.file import write_index
-from ledgerbeam.io.index.location import index_beside
+from ledgerbeam.io.index.file import index_beside, write_index
 from ledgerbeam.io.json_values import dumps
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish

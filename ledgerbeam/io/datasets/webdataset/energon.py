@@ -26,8 +26,7 @@ from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError, SourceN
 from ledgerbeam.io.datasets.webdataset.writer import ShardLike, collapse_names, filled
 from ledgerbeam.io.listing.patterns import expand_braces
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.files import read_bytes
-from ledgerbeam.io.storage.overwrite import refuse_links
+from ledgerbeam.io.storage.files import read_bytes, refuse_links
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.grouping import group_key, split_key

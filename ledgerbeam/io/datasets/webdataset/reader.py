@@ -14,8 +14,7 @@ import orjson
 from ledgerbeam.errors import IndexMismatchError, SourceError, UsageError
 from ledgerbeam.io.datasets.webdataset.energon import read_energon
 from ledgerbeam.io.datasets.webdataset.writer import ShardLike, filled
-from ledgerbeam.io.index.file import IndexFile
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexFile, IndexLocation
 from ledgerbeam.io.index.reader import NumberedRecords
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes

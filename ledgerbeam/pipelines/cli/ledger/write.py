@@ -11,11 +11,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import BinaryIO
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import publish_bytes
-from ledgerbeam.io.storage.overwrite import refuse_foreign
+from ledgerbeam.io.storage.files import refuse_foreign
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import LedgerStore

@@ -27,7 +27,7 @@ from ledgerbeam.io.datasets.megatron import (
 )
 from ledgerbeam.io.datasets.megatron.format import DocumentOffsets, TokenShards
 from ledgerbeam.io.formats.streamed import split_source
-from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.storage.stat import stat
 
 DOCUMENTS = [Document([1, 2, 3], [3]), Document([], []), Document([4, 5, 6], [1, 2]), Document([7], [1])]

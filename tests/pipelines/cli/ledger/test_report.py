@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.store import LmdbStore

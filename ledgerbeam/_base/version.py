@@ -1,5 +1,0 @@
-"""Version of the library."""
-
-from __future__ import annotations
-
-__version__ = "0.1.0"
