@@ -117,8 +117,7 @@ __all__ = [
 
 _MODULES = ("stats",)
 _PIPELINES = ("LedgerRunner", "Pipeline", "PipelineRun", "run")
-_OF_IO = ("index_source", "open")
-"""Functions of io, which does not handle interrupts of calls; they are wrapped here."""
+_OF_IO = ("index_source", "open")  # functions of io, which does not handle interrupts of calls; they are wrapped here
 
 _ELSEWHERE = {
     "Drop": ("results", "Drop"),

@@ -31,9 +31,7 @@ sys.dont_write_bytecode = False  # pytest caches rewritten assertions, which tak
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy one too
 settings.register_profile(
-    "first failure",
-    settings.get_profile("any machine"),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    "first failure", settings.get_profile("any machine"), phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )  # for who asks whether there is one, not which is the shortest
 settings.load_profile("any machine")
 

@@ -69,11 +69,7 @@ def _grid(descriptions: Sequence[Any]) -> dict[str, str]:
     width = _width(len(hashes))
     rows = [_hash(hashes[begin : begin + width], _LINE_BYTES) for begin in range(0, len(hashes), width)]
     columns = [_hash(hashes[column::width], _LINE_BYTES) for column in range(width)]
-    return {
-        "all": _hash(hashes, _WHOLE_BYTES).hex(),
-        "rows": b"".join(rows).hex(),
-        "columns": b"".join(columns).hex(),
-    }
+    return {"all": _hash(hashes, _WHOLE_BYTES).hex(), "rows": b"".join(rows).hex(), "columns": b"".join(columns).hex()}
 
 
 def _hash(parts: Iterable[bytes], size: int) -> bytes:
@@ -100,9 +96,7 @@ def _differing(one: Any, other: Mapping[str, str], name: str) -> list[int]:
     ]
 
 
-MOST_SOURCES = 16
-"""Number of sources of a node that a checkpoint describes one by one; for more it has a digest."""
-
+MOST_SOURCES = 16  # number of sources of a node that a checkpoint describes one by one; for more it has a digest
 _SHOWN = 5
 _PLACE = {"url", "version"}
 

@@ -15,9 +15,7 @@ from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
 from ledgerbeam.iterators import identity as identities
 from ledgerbeam.iterators.tokens import MISSING, Token, maybe_attach_graph_origin
 
-Positions: TypeAlias = "NDArray[np.int64]"
-"""Places in the order of a whole pass, from 0."""
-
+Positions: TypeAlias = "NDArray[np.int64]"  # places in the order of a whole pass, from 0
 _FORMAT = 1
 
 
@@ -404,8 +402,7 @@ class DerivedNode(IteratorNode):
         return all(child.is_single for child in self.children)
 
 
-State: TypeAlias = dict[str, Any]
-"""The state of a node: small values for JSON, without items."""
+State: TypeAlias = dict[str, Any]  # the state of a node: small values for JSON, without items
 
 
 def field(state: Mapping[str, Any], name: str, owner: str) -> Any:

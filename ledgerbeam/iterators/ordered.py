@@ -17,15 +17,9 @@ from ledgerbeam.iterators.permutation import BlockPermutation, Permutation, Perm
 from ledgerbeam.iterators.share import Progression, Share, count_places, merge_shares
 from ledgerbeam.iterators.tokens import MISSING, Token
 
-ShuffleBy: TypeAlias = bool | Literal["blocks"]
-"""Whether a pass is shuffled, and whether over all places or by blocks."""
-
-WINDOW = 16
-"""Default number of blocks in use in a shuffle by blocks: a multiple of common numbers of shards."""
-
-LARGEST_BLOCK = 2048
-"""Largest number of items of a block."""
-
+ShuffleBy: TypeAlias = bool | Literal["blocks"]  # whether a pass is shuffled, and whether over all places or by blocks
+WINDOW = 16  # default number of blocks in use in a shuffle by blocks: a multiple of common numbers of shards
+LARGEST_BLOCK = 2048  # largest number of items of a block
 _ORDER_AHEAD = 15  # blocks of one size, or four that double: 1 + 2 + 4 + 8
 _BLOCK_BYTES = 4 * 1024 * 1024
 

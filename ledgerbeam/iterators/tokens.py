@@ -11,9 +11,7 @@ from typing import Any, TypeAlias
 
 from ledgerbeam.errors import CheckpointError, UsageError
 
-Token: TypeAlias = Any
-"""A number, a string, or a tuple of tokens. JSON changes tuples to lists."""
-
+Token: TypeAlias = Any  # A number, a string, or a tuple of tokens. JSON changes tuples to lists.
 _ATTRIBUTE = "_graph_origin"
 
 
@@ -29,8 +27,7 @@ class _Missing:
         return "MISSING"
 
 
-MISSING = _Missing()
-"""Marks a position of a pass without an item: a blank line, or an item that a filter drops."""
+MISSING = _Missing()  # marks a position of a pass without an item: a blank line, or an item that a filter drops
 
 
 class OriginDict(dict[Any, Any]):

@@ -99,12 +99,7 @@ def ReadTasks(on_error: str = "fail") -> Transform:
 
 
 def MapRecords(
-    function: str,
-    to: str,
-    *,
-    values: dict[str, Any] | None = None,
-    batch: int | None = None,
-    on_error: str = "fail",
+    function: str, to: str, *, values: dict[str, Any] | None = None, batch: int | None = None, on_error: str = "fail"
 ) -> Transform:
     """Apply a function to every record, as ``ledgerbeam map`` does.
 

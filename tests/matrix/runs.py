@@ -209,13 +209,7 @@ class Launcher:
     """A started command of ledgerbeam, with all that it starts on this machine."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        folder: Path,
-        env: Mapping[str, str],
-        log: Path,
-        *,
-        python: str = sys.executable,
+        self, command: Sequence[str], folder: Path, env: Mapping[str, str], log: Path, *, python: str = sys.executable
     ) -> None:
         self._log = log
         with log.open("wb") as output:

@@ -13,8 +13,7 @@ from ledgerbeam.errors import CheckpointError
 from ledgerbeam.iterators.node import IteratorNode, State, Transform, field
 from ledgerbeam.iterators.tokens import Token, normalize_graph_token, require_graph_origin
 
-Pair: TypeAlias = tuple[Token | None, Any]
-"""A token and its item."""
+Pair: TypeAlias = tuple[Token | None, Any]  # A token and its item
 
 
 def save_tokens(pairs: Iterable[Pair], owner: IteratorNode, source: IteratorNode) -> list[Token]:

@@ -24,8 +24,7 @@ from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain.write import WrittenTask
 from ledgerbeam.user_code.modules import require_modules
 
-HELD = 1_000
-"""Maximum number of summaries that a worker holds until they are committed."""
+HELD = 1_000  # maximum number of summaries that a worker holds until they are committed
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,12 @@ from ledgerbeam.transforms.chain.overlap import ThreadsBeside
 from ledgerbeam.transforms.chain.schedule import DrawTasks, Planned, PostTasks, StreamedTasks
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 
-AT_ONCE = 8
-"""Number of sources that a worker divides concurrently."""
-
+AT_ONCE = 8  # number of sources that a worker divides concurrently
 TOGETHER = 8
 """Number of small local sources that one thread divides in turn, with one publication of their indexes. Concurrent
 threads would compete for the interpreter more than they wait for the disk."""
 
-TOGETHER_BYTES = 1 << 16
-"""Maximum size of a small source."""
-
+TOGETHER_BYTES = 1 << 16  # maximum size of a small source
 _WAITS = 4
 """Ratio of wall time to CPU time from which a thread is assumed to wait for a disk or a network. Other sources are then
 divided concurrently."""

@@ -123,11 +123,7 @@ class _Read(beam.DoFn):
         return nullcontext() if self._ledger is None else self._ledger.working_on([task])
 
     def _read(
-        self,
-        task: Task,
-        read: Callable[[], Any],
-        read_each: Callable[[], Any],
-        raw: RawSpan | None = None,
+        self, task: Task, read: Callable[[], Any], read_each: Callable[[], Any], raw: RawSpan | None = None
     ) -> Task | FailedTask:
         started = time.monotonic()
         try:

@@ -11,8 +11,7 @@ from ledgerbeam._base.names import REJECTS, check_route
 from ledgerbeam.errors import FunctionError, UsageError
 from ledgerbeam.io.listing.nested_folders import list_files, nested_owners
 
-_OURS = re.compile(r"-\d{10}(?:-\d{6})*\.[^/]*\Z")
-"""End of the name of an output, see `output_name`."""
+_OURS = re.compile(r"-\d{10}(?:-\d{6})*\.[^/]*\Z")  # end of the name of an output, see `output_name`
 
 
 class RouteFolders:

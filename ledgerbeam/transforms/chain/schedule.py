@@ -32,8 +32,7 @@ class StreamedTasks:
     format: OffsetFormat
 
 
-Planned: TypeAlias = Task | NoneTask | FailedTask | StreamedTasks
-"""An element of the plan of a source."""
+Planned: TypeAlias = Task | NoneTask | FailedTask | StreamedTasks  # an element of the plan of a source
 
 
 class PostTasks(ChainTransform):

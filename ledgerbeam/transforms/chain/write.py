@@ -46,12 +46,8 @@ TOGETHER_FILES = 32
 """Number of outputs on a disk that are published as one group; a group has at least one task. One sync of a folder for
 many outputs, and fewer thread switches, halve the time per output."""
 
-TOGETHER_BYTES = 1 << 20
-"""Size in bytes from which a group of outputs on a disk is published at once."""
-
-TOGETHER_SECONDS = 0.05
-"""Time in seconds that a smaller group waits for more outputs. A long next task extends it."""
-
+TOGETHER_BYTES = 1 << 20  # size in bytes from which a group of outputs on a disk is published at once
+TOGETHER_SECONDS = 0.05  # time in seconds that a smaller group waits for more outputs. A long next task extends it.
 BEHIND_BYTES = 16 << 20
 """Maximum size in bytes of the groups that are published concurrently. One task is always allowed."""
 

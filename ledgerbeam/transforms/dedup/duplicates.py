@@ -29,8 +29,7 @@ from ledgerbeam.user_code.guards import failed_by, message_of
 GROUP_SIZE, BY_SOURCE = "records of a duplicated key", "duplicates by source"
 """Names of statistics of the deciding stage."""
 
-DUPLICATE = "duplicate"
-"""Drop reason of a record whose key another kept record has."""
+DUPLICATE = "duplicate"  # drop reason of a record whose key another kept record has
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,9 @@ from numpy.typing import NDArray
 from ledgerbeam.io.exchange.hash_run import Hashes
 from ledgerbeam.transforms.dedup.words import P, finished, hash_words
 
-VERSION = 1
-"""Version of words, n-grams, rows and bands."""
-
+VERSION = 1  # version of words, n-grams, rows and bands
 _LANES = (np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
-
-_AT_ONCE = 1 << 16
-"""Number of n-grams that are hashed together. They fit into the cache of a core."""
+_AT_ONCE = 1 << 16  # number of n-grams that are hashed together. They fit into the cache of a core.
 
 
 class Bands(NamedTuple):

@@ -35,11 +35,8 @@ from ledgerbeam.user_code.guards import failed_by, message_of
 CLUSTER_SIZE, CANDIDATES = "records of a cluster", "records of a cluster before it is verified"
 """Names of statistics of the deciding stage."""
 
-_TEXTS, _CHARACTERS = 4096, 1 << 22
-"""Maximum number of texts, and of their characters, that are signed together."""
-
-_ROWS = 1 << 21
-"""Number of band hashes that are read together."""
+_TEXTS, _CHARACTERS = 4096, 1 << 22  # maximum number of texts, and of their characters, that are signed together
+_ROWS = 1 << 21  # number of band hashes that are read together
 
 
 @dataclass(frozen=True)

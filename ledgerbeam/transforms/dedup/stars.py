@@ -45,8 +45,7 @@ _MEMBER = Struct("<QII")
 """Header of a member: number of the record in its file, number of records of the tree that it represents, and size of
 its score in bytes. The score and the name of the file follow."""
 
-_ROWS = 1 << 18
-"""Number of rows that are read together."""
+_ROWS = 1 << 18  # number of rows that are read together
 
 
 class StarTask(ABC):

@@ -30,18 +30,12 @@ from ledgerbeam.transforms.dedup.near import HashedRecords, TextRecords, Trees, 
 from ledgerbeam.transforms.exchange.scatter import moved
 from ledgerbeam.user_code.guards import failed_by, message_of
 
-MOST_BYTES = 1 << 28
-"""Maximum size in bytes of the n-grams of connected candidates, which are compared in memory."""
-
+MOST_BYTES = 1 << 28  # maximum size in bytes of the n-grams of connected candidates, which are compared in memory
 AT_ONCE = 1 << 24
 """Minimum size in bytes of the n-grams of candidates that are compared together. Connected candidates always are."""
 
-RECORD_BYTES = 64
-"""Approximate memory of a record, besides its n-grams, in bytes."""
-
-FEW = 32
-"""Number of sets up to which all are compared, without a filter by rare n-grams."""
-
+RECORD_BYTES = 64  # approximate memory of a record, besides its n-grams, in bytes
+FEW = 32  # number of sets up to which all are compared, without a filter by rare n-grams
 _SCORE = Struct("<I")
 _GRAM = np.dtype("<u8")
 _GATHERED = 1 << 22

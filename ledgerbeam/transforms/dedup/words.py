@@ -42,10 +42,7 @@ SPACELESS = (
 """First and last code points of scripts without spaces between words."""
 
 P = np.uint64(0x9E3779B97F4A7C15)
-
-_AT_ONCE = 1 << 17
-"""Size in bytes of texts whose words are hashed together. They fit into the cache of a core."""
-
+_AT_ONCE = 1 << 17  # size in bytes of texts whose words are hashed together. They fit into the cache of a core.
 _LONGEST = 64
 
 _PLAIN = bytes(ord(chr(byte).lower()) if byte < 128 and chr(byte).isalnum() else 32 for byte in range(256))

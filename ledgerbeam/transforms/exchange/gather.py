@@ -15,13 +15,7 @@ import numpy as np
 
 from ledgerbeam import stats
 from ledgerbeam._base.redaction import printable, refuse_secrets
-from ledgerbeam.errors import (
-    FunctionError,
-    RunFileError,
-    SourceError,
-    StorageError,
-    UnsupportedShapeError,
-)
+from ledgerbeam.errors import FunctionError, RunFileError, SourceError, StorageError, UnsupportedShapeError
 from ledgerbeam.io import Format
 from ledgerbeam.io.conversion import VERSION, conversion_of
 from ledgerbeam.io.exchange.order import By
@@ -149,8 +143,7 @@ def lines_of(payloads: Iterable[bytes]) -> JsonLines | None:
     return JsonLines(data.getvalue(), offsets)
 
 
-_AT_ONCE = 1024
-"""Number of lines that are joined at once."""
+_AT_ONCE = 1024  # number of lines that are joined at once
 
 
 class GroupRecords:

@@ -23,17 +23,12 @@ from ledgerbeam.transforms.exchange.gather import as_bucket, as_part
 from ledgerbeam.transforms.mapping.function import ConvertRecords
 from ledgerbeam.user_code.guards import failed_by, message_of
 
-MATCHED, UNMATCHED = "matched", "unmatched"
-"""Drop reasons of records of the left side."""
-
-MOST_HELD = 256 * 2**20
-"""Maximum size in bytes of the right records of one key, which are held in memory."""
-
+MATCHED, UNMATCHED = "matched", "unmatched"  # drop reasons of records of the left side
+MOST_HELD = 256 * 2**20  # maximum size in bytes of the right records of one key, which are held in memory
 MOST_DECODED = 16 * 2**20
 """Maximum size in bytes of right records of a key that stay decoded. Larger groups are decoded for each left record."""
 
-MOST_MADE = 2**30
-"""Maximum size in bytes of the joined records of a part, which are held until they are written."""
+MOST_MADE = 2**30  # maximum size in bytes of the joined records of a part, which are held until they are written
 
 
 @dataclass(frozen=True)

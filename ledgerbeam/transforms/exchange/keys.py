@@ -23,14 +23,9 @@ from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference
 from ledgerbeam.user_code.objects import UserObject
 
-WITHOUT_KEY = "records without a key"
-"""Name of the statistic that counts records whose key is null."""
-
-HASH_BYTES = 8
-"""Size of the hash before a key, which decides the bucket."""
-
-DIGEST_BYTES = 16
-"""Size of the hash that replaces a key, or the content of a record."""
+WITHOUT_KEY = "records without a key"  # name of the statistic that counts records whose key is null
+HASH_BYTES = 8  # size of the hash before a key, which decides the bucket
+DIGEST_BYTES = 16  # size of the hash that replaces a key, or the content of a record
 
 
 @dataclass(frozen=True)

@@ -33,20 +33,13 @@ from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
 from ledgerbeam.transforms.mapping.recomputation import NotRecomputedError, Recomputable, Recomputed
 
-SHOWN_CHARACTERS = 160
-"""Longest excerpt of a result in a message."""
-
-_BEFORE = 40
-"""Characters of an excerpt before the first difference."""
-
-_BYTES_PER_SECOND = 8e6
-"""Estimated speed of a function, in bytes of records per second. Fast functions map more."""
-
+SHOWN_CHARACTERS = 160  # longest excerpt of a result in a message
+_BEFORE = 40  # characters of an excerpt before the first difference
+_BYTES_PER_SECOND = 8e6  # estimated speed of a function, in bytes of records per second. Fast functions map more.
 _SMALL_STREAM = 64 * 2**20
 """Maximum size in bytes of a stream whose last task is audited. The first tasks of a larger stream are audited."""
 
-_NEIGHBOURS = 64
-"""Number of following results that are searched for a result which one side lacks."""
+_NEIGHBOURS = 64  # number of following results that are searched for a result which one side lacks
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,8 @@ if TYPE_CHECKING:  # only jobs of columns import it
     import pyarrow as pa
 
 
-CONVERTED = ("shar", "megatron")
-"""Formats that only conversions write. A conversion makes a new value for each record."""
-
-ROWS_AT_ONCE = 1024
-"""Number of results that are converted to columns together."""
+CONVERTED = ("shar", "megatron")  # formats that only conversions write. A conversion makes a new value for each record.
+ROWS_AT_ONCE = 1024  # number of results that are converted to columns together
 
 
 class Collector(Protocol):

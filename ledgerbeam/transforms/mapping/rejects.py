@@ -17,11 +17,8 @@ from ledgerbeam.ledger import Task
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.transforms.chain.task_results import RejectedRecord, Rejection
 
-MOST_RAW = 64 * 1024
-"""Maximum number of bytes that are kept of a rejected record."""
-
-REJECTS_ENDING = ".jsonl"
-"""Suffix of a file of rejects, for any output format."""
+MOST_RAW = 64 * 1024  # maximum number of bytes that are kept of a rejected record
+REJECTS_ENDING = ".jsonl"  # suffix of a file of rejects, for any output format
 
 
 def rejected_records(task: Task, rejections: Sequence[Rejection]) -> list[RejectedRecord]:

@@ -8,21 +8,14 @@ from itertools import chain, islice
 from typing import Any
 
 from ledgerbeam._base.redaction import without_secrets
-from ledgerbeam.errors import (
-    FunctionError,
-    IndexError_,
-    LedgerbeamError,
-    RecordError,
-    SourceError,
-    StorageError,
-)
+from ledgerbeam.errors import FunctionError, IndexError_, LedgerbeamError, RecordError, SourceError, StorageError
 from ledgerbeam.io import Format
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import NOTHING, Statistic
 from ledgerbeam.ledger.worker.stopwatch import SharedTime, timed
 from ledgerbeam.results import Drop, Reject
-from ledgerbeam.sources.forms import RecordBlocks, blocks_of
+from ledgerbeam.sources.blocks import RecordBlocks, blocks_of
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.chain.task_results import Rejection, TaskResults
 from ledgerbeam.transforms.mapping.collectors import Collector, UnplacedError, as_samples, collector, table_collector
@@ -37,22 +30,11 @@ from ledgerbeam.transforms.mapping.outcomes import (
 )
 from ledgerbeam.transforms.mapping.recomputation import Recomputed
 from ledgerbeam.transforms.mapping.rejects import rejected_records, source_record
-from ledgerbeam.user_code.guards import (
-    children,
-    describe_error,
-    end_child,
-    error_name,
-    failed_by,
-    is_interrupt,
-    message_of,
-    raised_at,
-)
+from ledgerbeam.user_code.errors import describe_error, error_name, failed_by, is_interrupt, message_of, raised_at
+from ledgerbeam.user_code.guards import children, end_child
 
-NOT_DECODED = "not decoded"
-"""Reject reason of a record whose bytes do not fit its format."""
-
-MEASURED_RECORDS = 32
-"""Number of records of a task for which the time of the function is measured."""
+NOT_DECODED = "not decoded"  # reject reason of a record whose bytes do not fit its format
+MEASURED_RECORDS = 32  # number of records of a task for which the time of the function is measured
 
 
 @dataclass(frozen=True)

@@ -60,12 +60,7 @@ class TokenizeRecords(MapRecords):
     def identity(self) -> dict[str, Json]:
         """Return everything that affects the results: tokenizer, keys and splitting function."""
         split: dict[str, Json] = {} if self._split is None else {"split": str(self._split), **made_of(self._split)}
-        return {
-            "tokenizer": self._checksum,
-            "keys": list(self._keys),
-            "special_tokens": self._special_tokens,
-            **split,
-        }
+        return {"tokenizer": self._checksum, "keys": list(self._keys), "special_tokens": self._special_tokens, **split}
 
     def with_storage_options(self, options: Mapping[str, Any]) -> Self:
         """Return a copy that reads the tokenizer with the storage options of the pipeline."""
@@ -75,11 +70,7 @@ class TokenizeRecords(MapRecords):
 
     def _load(self) -> ReadyObject:
         tokenizer, _ = read_tokenizer(
-            self._tokenizer,
-            self._options,
-            checksum=self._checksum,
-            special_tokens=self._special_tokens,
-            eod=self._eod,
+            self._tokenizer, self._options, checksum=self._checksum, special_tokens=self._special_tokens, eod=self._eod
         )
         split = import_function(self._split) if self._split else None
         return ReadyObject(lambda record: {key: self._document(record, key, tokenizer, split) for key in self._keys})

@@ -57,10 +57,7 @@ def test_without_duplicates_nothing_is_written(tmp_path: Path) -> None:
         assert isinstance(done, NoneTask)
 
 
-SCORED = {
-    "a": ((1, 3), (2, 2), (1, 3), (4, 0), (5, 1)),
-    "b": ((2, 2), (1, 1), (3, 9), (1, 0), (1, 1), (2, 1), (5, 1)),
-}
+SCORED = {"a": ((1, 3), (2, 2), (1, 3), (4, 0), (5, 1)), "b": ((2, 2), (1, 1), (3, 9), (1, 0), (1, 1), (2, 1), (5, 1))}
 ROWS = {name: [{"k": k, "s": s} for k, s in some] for name, some in SCORED.items()}
 
 

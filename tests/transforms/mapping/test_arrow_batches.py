@@ -102,16 +102,7 @@ def whole(batch: pa.RecordBatch) -> Any:
     return Whole(batch)
 
 
-@each(
-    ("function", "kept"),
-    [
-        ("filtered", 4),
-        ("by_table", 10),
-        ("by_pandas", 4),
-        ("streamed", 10),
-        ("whole", 10),
-    ],
-)
+@each(("function", "kept"), [("filtered", 4), ("by_table", 10), ("by_pandas", 4), ("streamed", 10), ("whole", 10)])
 def test_frames_of_any_library_are_taken(function: str, kept: int) -> None:
     found = mapped(function, ids(10))
     assert rows_of(found) == list(range(10))[-kept:]

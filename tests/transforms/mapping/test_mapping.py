@@ -11,13 +11,7 @@ import pytest
 
 from ledgerbeam import Drop, Reject, Route
 from ledgerbeam._base.redaction import register_secrets
-from ledgerbeam.errors import (
-    FunctionError,
-    IndexMismatchError,
-    RecordError,
-    SourceError,
-    StorageError,
-)
+from ledgerbeam.errors import FunctionError, IndexMismatchError, RecordError, SourceError, StorageError
 from ledgerbeam.io import JsonlFormat, ParquetFormat, ShardFile
 from ledgerbeam.io.columns.schema import JobSchema
 from ledgerbeam.io.formats.format import StreamSpan
@@ -168,8 +162,7 @@ def test_without_rejects_a_function_is_given_the_mark_of_what_was_not_decoded() 
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [(Reject("bad", "why"), "f rejected it: bad: why"), (Reject("bad"), "f rejected it: bad")],
+    ("given", "said"), [(Reject("bad", "why"), "f rejected it: bad: why"), (Reject("bad"), "f rejected it: bad")]
 )
 def test_a_reject_fails_its_task_or_is_put_aside(given: Reject, said: str) -> None:
     failed = mapped(lambda _: given, [{}])
