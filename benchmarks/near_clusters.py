@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ledgerbeam import stats
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.exchange.forest import Forest, file_nodes, join_forests, span
-from ledgerbeam.transforms.dedup.near import FindClusters, HashEncoder, Trees
+from ledgerbeam.transforms.dedup.duplicates import FindClusters, HashEncoder, Trees
 
 FILES = 64
 """That the documents are of."""

@@ -25,7 +25,7 @@ from ledgerbeam.ledger import Source, Task
 from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms import MapRecords
-from ledgerbeam.transforms.chain.task_results import TaskResults
+from ledgerbeam.transforms.mapping.outcomes import TaskResults
 
 TITLE = "Parquet: maps to Parquet, all in Zstandard at level 3"
 

@@ -50,7 +50,7 @@ LAYERS_OF_IO = (
 DATASETS = (
     "ledgerbeam.io.datasets",
     "ledgerbeam.sources.shar",
-    "ledgerbeam.iterators.sources.shar",
+    "ledgerbeam.iterators.shar",
     "ledgerbeam.transforms.mapping.tokenize",
     "ledgerbeam.pipelines.calls.megatron",
     "ledgerbeam.pipelines.datasets",

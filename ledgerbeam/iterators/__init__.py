@@ -12,42 +12,42 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ledgerbeam.iterators.batches import Batches as Batches
+    from ledgerbeam.iterators.batches import Buckets as Buckets
+    from ledgerbeam.iterators.chain import Chain as Chain
+    from ledgerbeam.iterators.chain import GlobalShuffle as GlobalShuffle
+    from ledgerbeam.iterators.chain import Repeat as Repeat
+    from ledgerbeam.iterators.indexed import IndexedManifest as IndexedManifest
+    from ledgerbeam.iterators.indexed import IndexedParquet as IndexedParquet
+    from ledgerbeam.iterators.indexed import IndexedTar as IndexedTar
+    from ledgerbeam.iterators.indexed import PackedManifest as PackedManifest
+    from ledgerbeam.iterators.indexed import Records as Records
+    from ledgerbeam.iterators.mix import Mix as Mix
+    from ledgerbeam.iterators.mix import Mux as Mux
     from ledgerbeam.iterators.node import IteratorNode as IteratorNode
     from ledgerbeam.iterators.node import State as State
     from ledgerbeam.iterators.node import Transform as Transform
     from ledgerbeam.iterators.node import resolve_iterator_source as resolve_iterator_source
     from ledgerbeam.iterators.node import supports_graph_restore as supports_graph_restore
     from ledgerbeam.iterators.ordered import OrderedNode as OrderedNode
+    from ledgerbeam.iterators.ordered import merge_states as merge_states
     from ledgerbeam.iterators.permutation import BlockPermutation as BlockPermutation
     from ledgerbeam.iterators.permutation import Permutation as Permutation
-    from ledgerbeam.iterators.resharding import merge_states as merge_states
-    from ledgerbeam.iterators.sources.indexed import IndexedManifest as IndexedManifest
-    from ledgerbeam.iterators.sources.indexed import IndexedParquet as IndexedParquet
-    from ledgerbeam.iterators.sources.indexed import IndexedTar as IndexedTar
-    from ledgerbeam.iterators.sources.indexed import PackedManifest as PackedManifest
-    from ledgerbeam.iterators.sources.indexed import Records as Records
-    from ledgerbeam.iterators.sources.shar import IndexedShar as IndexedShar
-    from ledgerbeam.iterators.sources.shar import Shar as Shar
-    from ledgerbeam.iterators.sources.streams import Jsonl as Jsonl
-    from ledgerbeam.iterators.sources.streams import Manifest as Manifest
-    from ledgerbeam.iterators.sources.streams import Tar as Tar
-    from ledgerbeam.iterators.stages.batches import Batches as Batches
-    from ledgerbeam.iterators.stages.buckets import Buckets as Buckets
-    from ledgerbeam.iterators.stages.chain import Chain as Chain
-    from ledgerbeam.iterators.stages.chain import GlobalShuffle as GlobalShuffle
-    from ledgerbeam.iterators.stages.flatten import Flatten as Flatten
-    from ledgerbeam.iterators.stages.mix import Mix as Mix
-    from ledgerbeam.iterators.stages.mux import Mux as Mux
-    from ledgerbeam.iterators.stages.repeat import Repeat as Repeat
-    from ledgerbeam.iterators.stages.shuffle import Shuffle as Shuffle
-    from ledgerbeam.iterators.stages.transforms import Filter as Filter
-    from ledgerbeam.iterators.stages.transforms import Map as Map
-    from ledgerbeam.iterators.stages.transforms import Slice as Slice
+    from ledgerbeam.iterators.shar import IndexedShar as IndexedShar
+    from ledgerbeam.iterators.shar import Shar as Shar
+    from ledgerbeam.iterators.shuffle import Shuffle as Shuffle
+    from ledgerbeam.iterators.streams import Jsonl as Jsonl
+    from ledgerbeam.iterators.streams import Manifest as Manifest
+    from ledgerbeam.iterators.streams import Tar as Tar
     from ledgerbeam.iterators.tokens import Token as Token
     from ledgerbeam.iterators.tokens import attach_graph_origin as attach_graph_origin
     from ledgerbeam.iterators.tokens import get_graph_origin as get_graph_origin
     from ledgerbeam.iterators.tokens import maybe_attach_graph_origin as maybe_attach_graph_origin
     from ledgerbeam.iterators.tokens import normalize_graph_token as normalize_graph_token
+    from ledgerbeam.iterators.transforms import Filter as Filter
+    from ledgerbeam.iterators.transforms import Flatten as Flatten
+    from ledgerbeam.iterators.transforms import Map as Map
+    from ledgerbeam.iterators.transforms import Slice as Slice
 
 __all__ = [
     "Batches",
@@ -92,22 +92,41 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "node": "IteratorNode State Transform resolve_iterator_source supports_graph_restore",
-            "ordered": "OrderedNode",
-            "permutation": "BlockPermutation Permutation",
-            "resharding": "merge_states",
-            "sources.indexed": "IndexedManifest IndexedParquet IndexedTar PackedManifest Records",
-            "sources.shar": "IndexedShar Shar",
-            "sources.streams": "Jsonl Manifest Tar",
-            "stages.batches": "Batches",
-            "stages.buckets": "Buckets",
-            "stages.chain": "Chain GlobalShuffle",
-            "stages.flatten": "Flatten",
-            "stages.mix": "Mix",
-            "stages.mux": "Mux",
-            "stages.repeat": "Repeat",
-            "stages.shuffle": "Shuffle",
-            "stages.transforms": "Filter Map Slice",
-            "tokens": "Token attach_graph_origin get_graph_origin maybe_attach_graph_origin normalize_graph_token",
+            "Batches": "batches",
+            "BlockPermutation": "permutation",
+            "Buckets": "batches",
+            "Chain": "chain",
+            "Filter": "transforms",
+            "Flatten": "transforms",
+            "GlobalShuffle": "chain",
+            "IndexedManifest": "indexed",
+            "IndexedParquet": "indexed",
+            "IndexedShar": "shar",
+            "IndexedTar": "indexed",
+            "IteratorNode": "node",
+            "Jsonl": "streams",
+            "Manifest": "streams",
+            "Map": "transforms",
+            "Mix": "mix",
+            "Mux": "mix",
+            "OrderedNode": "ordered",
+            "PackedManifest": "indexed",
+            "Permutation": "permutation",
+            "Records": "indexed",
+            "Repeat": "chain",
+            "Shar": "shar",
+            "Shuffle": "shuffle",
+            "Slice": "transforms",
+            "State": "node",
+            "Tar": "streams",
+            "Token": "tokens",
+            "Transform": "node",
+            "attach_graph_origin": "tokens",
+            "get_graph_origin": "tokens",
+            "maybe_attach_graph_origin": "tokens",
+            "merge_states": "ordered",
+            "normalize_graph_token": "tokens",
+            "resolve_iterator_source": "node",
+            "supports_graph_restore": "node",
         },
     )

@@ -1,8 +1,5 @@
 """The base classes of nodes of iterator graphs: lazy passes over items that can be stopped, saved and continued."""
 
-# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
-# ruff: noqa: ARG002 - the default methods refuse all arguments
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod

@@ -1,20 +1,25 @@
-"""Nodes whose order of places is determined before any read."""
+"""Nodes whose order of places is determined before any read, and the places of a pass that a shard reads.
 
-# ruff: noqa: ARG002, D102 - what overrides a method of IteratorNode is described there
+A shard reads every S-th of the remaining places. These are a list of arithmetic progressions, at first the whole pass.
+When a job continues with another number of shards, the remaining places of the old shards are again a short list, which
+is divided among the new ones.
+"""
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress, repeat
 from operator import is_
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ledgerbeam.errors import UnsupportedShapeError, UsageError
+from ledgerbeam._base.lazy import NDArray, np
+from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
+from ledgerbeam.iterators import identity as identities
 from ledgerbeam.iterators.identity import require_shard
 from ledgerbeam.iterators.node import IteratorNode, Positions, State, field
 from ledgerbeam.iterators.permutation import BlockPermutation, Permutation, PermutedRange
-from ledgerbeam.iterators.share import Progression, Share, count_places, merge_shares
 from ledgerbeam.iterators.tokens import MISSING, Token
 
 ShuffleBy: TypeAlias = bool | Literal["blocks"]  # whether a pass is shuffled, and whether over all places or by blocks
@@ -217,3 +222,156 @@ class OrderedNode(IteratorNode):
     def _whole(self) -> Progression:
         first, step = self._view
         return Progression(first, step, count_places(len(self), first, step))
+
+
+class Share:
+    """The part of one shard: of the remaining positions, in order, those at `shard`, `shard + shards`, ...
+
+    Args:
+        todo: The remaining positions, in order.
+        shard: Number of the part, `0 <= shard < shards`.
+        shards: Number of parts.
+    """
+
+    __slots__ = ("_bounds", "shard", "shards", "todo")
+
+    def __init__(self, todo: Sequence[Progression], shard: int, shards: int) -> None:
+        self.todo = tuple(todo)
+        self.shard = shard
+        self.shards = shards
+        self._bounds = np.cumsum([0, *(part.length for part in self.todo)], dtype=np.int64)
+
+    def __repr__(self) -> str:
+        return f"Share({list(self.todo)}, shard={self.shard}, shards={self.shards})"
+
+    def __len__(self) -> int:
+        return count_places(self.total, self.shard, self.shards)
+
+    @property
+    def total(self) -> int:
+        """Number of positions of all shards together."""
+        return int(self._bounds[-1])
+
+    def positions(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the positions `[start, stop)` of this share: i64, shape `(stop - start,)`."""
+        ranks = self.shard + self.shards * np.arange(start, stop, dtype=np.int64)
+        if len(self.todo) == 1:
+            only = self.todo[0]
+            return only.start + only.step * ranks
+        table = np.array(self.todo, np.int64).reshape(-1, 3)
+        part = self._bounds.searchsorted(ranks, "right") - 1
+        found: NDArray[np.int64] = table[part, 0] + table[part, 1] * (ranks - self._bounds[part])
+        return found
+
+    def ranks_to_positions(self, first: int, step: int, count: int) -> list[Progression]:
+        """Translate a progression of ranks (places in the order of all shards together) into positions."""
+        found = []
+        stop = first + step * count
+        for part, low, high in zip(self.todo, self._bounds[:-1].tolist(), self._bounds[1:].tolist(), strict=True):
+            begin = first if first >= low else first + -((first - low) // step) * step
+            inside = -((begin - min(high, stop)) // step)
+            if inside > 0:
+                found.append(Progression(part.start + part.step * (begin - low), part.step * step, inside))
+        return found
+
+
+class Progression(NamedTuple):
+    """The positions `start, start + step, ...`, `length` of them."""
+
+    start: int
+    step: int
+    length: int
+
+
+def count_places(total: int, first: int, step: int) -> int:
+    """Return how many of the numbers `first, first + step, ...` are below `total`."""
+    return max(0, -((first - total) // step))
+
+
+def merge_shares(states: Sequence[Mapping[str, Any]], owner: str) -> list[Progression]:
+    """Return the remaining positions of the shards of a pass.
+
+    Args:
+        states: One for each shard, in any order: `shard`, `shards`, `position` (number of finished positions of its
+            share) and `todo` (the remaining positions, as triples).
+        owner: Name of the node, for messages.
+
+    Returns:
+        The remaining positions of the shards that are behind the farthest one, then all positions beyond it.
+
+    Raises:
+        CheckpointError: There is not exactly one state of each shard, or they belong to different passes.
+    """
+    shards = int(states[0]["shards"])
+    found = sorted(int(state["shard"]) for state in states)
+    if found != list(range(shards)) or any(state["shards"] != shards for state in states):
+        raise CheckpointError(
+            f"{owner}: expected the states of all {shards} shards, one each, found those of {found}; collect the state "
+            "of every worker of every rank at the same step"
+        )
+    unfinished = [state for state in states if int(state["position"]) < len(_share_of(state))]
+    if not unfinished:
+        return []
+    todo = _share_of(unfinished[0]).todo
+    if any(_share_of(state).todo != todo for state in unfinished):
+        raise CheckpointError(f"{owner}: expected states of the same step, found shards of different work")
+    whole = Share(todo, 0, 1)
+    done = [count_places(whole.total, shard, shards) for shard in range(shards)]  # shards that have nothing left
+    for state in unfinished:
+        done[state["shard"]] = int(state["position"])
+    farthest = max(done)
+    left = []
+    for shard, count in enumerate(done):
+        behind = min(farthest, count_places(whole.total, shard, shards)) - count
+        left += whole.ranks_to_positions(shard + count * shards, shards, behind) if behind > 0 else []
+    beyond = farthest * shards
+    return left + whole.ranks_to_positions(beyond, 1, max(0, whole.total - beyond))
+
+
+def _share_of(state: Mapping[str, Any]) -> Share:
+    return Share([Progression(*part) for part in state["todo"]], state["shard"], state["shards"])
+
+
+def merge_states(graph: IteratorNode, states: Sequence[Mapping[str, Any]], *, trust_data: bool = False) -> State:
+    """Merge the states of all shards into one that any number of shards can load.
+
+    Each new shard calls `partition` with its new number and then `load_state_dict` with the result. Together they yield
+    exactly the remaining items of the old shards, in an order that the states determine.
+
+    Args:
+        graph: The graph of the states; it is not changed.
+        states: The result of `state_dict` of each shard, in any order, all saved at the same step.
+        trust_data: As in `IteratorNode.load_state_dict`.
+
+    Returns:
+        A state, which can be written as JSON and loaded any number of times.
+
+    Raises:
+        CheckpointError: States are missing or duplicate, or belong to different epochs.
+        CheckpointMismatchError: They belong to another graph or other data.
+        UnsupportedShapeError: The remaining items of a node cannot be divided again.
+    """
+    if not states:
+        raise CheckpointError("merge_states: expected the states of all shards, found none")
+    own = type(graph).__name__
+    shards = len(states)
+    found = sorted(tuple(field(state, "shard", own) or ()) for state in states)
+    if found != [(shard, shards) for shard in range(shards)]:
+        raise CheckpointError(
+            "merge_states: expected one state of each shard, found (shard, of how many) "
+            f"{found}; collect the state of every worker of every rank"
+        )
+    epochs = {field(state, "epoch", own) for state in states}
+    if len(epochs) > 1:
+        raise CheckpointError(
+            f"merge_states: expected states of one epoch, found epochs {sorted(epochs)}; save all shards at the same "
+            "step, or put the epochs into the graph with Repeat"
+        )
+    scratch = copy.deepcopy(graph)
+    now = scratch.identity()
+    for state in states:
+        identities.require_same(field(state, "graph", own), now, trust_data=trust_data)
+    scratch.set_epoch(epochs.pop())
+    ordered = sorted(states, key=lambda state: int(state["shard"][0]))
+    merged = scratch.merge([field(state, "state", own) for state in ordered])
+    return {**states[0], "shard": None, "state": merged}

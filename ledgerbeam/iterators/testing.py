@@ -5,8 +5,6 @@ class TestDouble(NodeContract):
         return Double(Records(list(range(50)), name="numbers"))
 """
 
-# ruff: noqa: D102 - the names of the tests describe them
-
 from __future__ import annotations
 
 import copy
@@ -25,7 +23,7 @@ from typing import Any
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError
 from ledgerbeam.iterators.node import IteratorNode, State
-from ledgerbeam.iterators.resharding import merge_states
+from ledgerbeam.iterators.ordered import merge_states
 
 _OPTIONAL = {"of_all_shards", "left", "todo"}
 

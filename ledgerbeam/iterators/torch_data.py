@@ -14,7 +14,7 @@ import numpy as np
 from ledgerbeam._base.extensions import install_command
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
 from ledgerbeam.iterators.node import IteratorNode, State, resolve_iterator_source
-from ledgerbeam.iterators.share import count_places
+from ledgerbeam.iterators.ordered import count_places
 from ledgerbeam.iterators.tokens import MISSING
 
 try:

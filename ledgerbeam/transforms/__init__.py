@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from ledgerbeam.transforms.chain.commit import CommittedTask as CommittedTask
     from ledgerbeam.transforms.chain.index import BuildIndexes as BuildIndexes
     from ledgerbeam.transforms.chain.index import PlanIndexes as PlanIndexes
-    from ledgerbeam.transforms.chain.match import MatchSources as MatchSources
-    from ledgerbeam.transforms.chain.match import SkipCompleted as SkipCompleted
+    from ledgerbeam.transforms.chain.plan import MatchSources as MatchSources
     from ledgerbeam.transforms.chain.plan import PlanTasks as PlanTasks
+    from ledgerbeam.transforms.chain.plan import SkipCompleted as SkipCompleted
     from ledgerbeam.transforms.chain.process import ProcessBatch as ProcessBatch
     from ledgerbeam.transforms.chain.process import ProcessTask as ProcessTask
     from ledgerbeam.transforms.chain.read import ReadTasks as ReadTasks
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from ledgerbeam.transforms.exchange.gather import GroupRecords as GroupRecords
     from ledgerbeam.transforms.exchange.gather import KeepRecords as KeepRecords
     from ledgerbeam.transforms.exchange.scatter import Scatter as Scatter
-    from ledgerbeam.transforms.mapping.each import EachRecord as EachRecord
-    from ledgerbeam.transforms.mapping.each import FilterRecords as FilterRecords
+    from ledgerbeam.transforms.mapping.function import EachRecord as EachRecord
+    from ledgerbeam.transforms.mapping.function import FilterRecords as FilterRecords
     from ledgerbeam.transforms.mapping.function import MapRecords as MapRecords
     from ledgerbeam.transforms.mapping.tokenize import TokenizeRecords as TokenizeRecords
 
@@ -74,18 +74,26 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "chain.commit": "CommitTasks CommittedTask",
-            "chain.index": "BuildIndexes PlanIndexes",
-            "chain.match": "MatchSources SkipCompleted",
-            "chain.plan": "PlanTasks",
-            "chain.process": "ProcessBatch ProcessTask",
-            "chain.read": "ReadTasks",
-            "chain.write": "WriteTasks WrittenTask",
-            "exchange.gather": "Gather GroupRecords KeepRecords",
-            "exchange.scatter": "Scatter",
-            "mapping.each": "EachRecord FilterRecords",
-            "mapping.function": "MapRecords",
-            "mapping.tokenize": "TokenizeRecords",
+            "BuildIndexes": "chain.index",
+            "CommitTasks": "chain.commit",
+            "CommittedTask": "chain.commit",
+            "EachRecord": "mapping.function",
+            "FilterRecords": "mapping.function",
+            "Gather": "exchange.gather",
+            "GroupRecords": "exchange.gather",
+            "KeepRecords": "exchange.gather",
+            "MapRecords": "mapping.function",
+            "MatchSources": "chain.plan",
+            "PlanIndexes": "chain.index",
+            "PlanTasks": "chain.plan",
+            "ProcessBatch": "chain.process",
+            "ProcessTask": "chain.process",
+            "ReadTasks": "chain.read",
+            "Scatter": "exchange.scatter",
+            "SkipCompleted": "chain.plan",
+            "TokenizeRecords": "mapping.tokenize",
+            "WriteTasks": "chain.write",
+            "WrittenTask": "chain.write",
         },
         _import_beam_for,
     )

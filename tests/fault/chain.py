@@ -15,11 +15,11 @@ from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.sources.listing import SourceListing
 from ledgerbeam.transforms import MapRecords
+from ledgerbeam.transforms.chain.base import LedgerHandle
 from ledgerbeam.transforms.chain.commit import _Commit
 from ledgerbeam.transforms.chain.plan import _Plan
 from ledgerbeam.transforms.chain.process import _Process
 from ledgerbeam.transforms.chain.read import _Read
-from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.transforms.chain.write import _Write
 
 

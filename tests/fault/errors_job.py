@@ -30,7 +30,7 @@ from ledgerbeam.ledger.remote.segment import Objects
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.ledger.worker.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.base import LedgerHandle
 from tests.fault.chain import Chain
 
 JOB = Job("map", {"output": "out"})

@@ -12,7 +12,7 @@ from ledgerbeam.ledger import Job, compact
 from ledgerbeam.ledger.model.faults import arm
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.remote.store import RemoteStore
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.base import LedgerHandle
 from tests.fault.chain import Chain
 from tests.fault.corpus import TASK_BYTES
 from tests.fault.findings import JobFiles

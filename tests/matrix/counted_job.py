@@ -27,8 +27,7 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
-from ledgerbeam.transforms.chain.base import ChainValues, give_values
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 
 TASK_RECORDS = 10
 

@@ -17,11 +17,11 @@ from ledgerbeam.transforms.chain.base import (
     ChainDoFn,
     ChainTransform,
     ChainValues,
+    LedgerHandle,
     TaskCoder,
     give_values,
     size_of,
 )
-from ledgerbeam.transforms.chain.worker import LedgerHandle
 
 TASK = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),), [1])
 

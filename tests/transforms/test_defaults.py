@@ -14,9 +14,8 @@ from apache_beam.testing.util import assert_that
 from ledgerbeam.ledger import FailedTask, Job, NoneTask, Source, Task
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.transforms import CommitTasks, Gather, MatchSources, ReadTasks, Scatter, WriteTasks, beam_yaml
-from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, give_values
+from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, LedgerHandle, give_values
 from ledgerbeam.transforms.chain.commit import CommittedTask
-from ledgerbeam.transforms.chain.worker import LedgerHandle
 from tests.transforms.chain.test_read import make
 
 Made = Callable[[], Any]

@@ -26,8 +26,7 @@ from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.sources import FileSources, PackedFiles
 from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms import CommitTasks, PlanTasks, ProcessTask, ReadTasks, WriteTasks
-from ledgerbeam.transforms.chain.base import ChainValues, give_values
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 
 RECORDS = 40
 

@@ -30,9 +30,8 @@ from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.transforms import CommitTasks, WriteTasks
 from ledgerbeam.transforms.chain import write
-from ledgerbeam.transforms.chain.base import ChainValues, give_values
-from ledgerbeam.transforms.chain.task_results import RejectedRecord, Rejection, TaskResults
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
+from ledgerbeam.transforms.mapping.outcomes import RejectedRecord, Rejection, TaskResults
 from tests.disk import Disk
 from tests.transforms.metrics import reported
 

@@ -15,7 +15,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms import MapRecords
-from ledgerbeam.transforms.chain.task_results import Rejection
+from ledgerbeam.transforms.mapping.outcomes import Rejection
 from tests.cases import each
 
 HERE = __name__

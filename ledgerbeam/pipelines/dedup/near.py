@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.forest import PAIRS_BYTES
-from ledgerbeam.io.exchange.slices import NO_MERGES, Partition
+from ledgerbeam.io.exchange.partition import NO_MERGES, Partition
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Job, Source, Task, merged_statistics
 from ledgerbeam.ledger.model.faults import fault_point
@@ -33,11 +33,11 @@ from ledgerbeam.pipelines.exchange.jobs import RUNS_FOLDER, BucketsJob, BucketsO
 from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
 from ledgerbeam.sources.listed import ChosenSources, FileLists, ListBuckets, WithEarlierFiles, bucket_of
-from ledgerbeam.sources.listing import SourceListing
+from ledgerbeam.sources.source_listing import SourceListing
 
 if TYPE_CHECKING:
-    from ledgerbeam.sources.listing import RecordedListing
-    from ledgerbeam.transforms.dedup.near import TreeReader
+    from ledgerbeam.sources.recorded import RecordedListing
+    from ledgerbeam.transforms.dedup.duplicates import TreeReader
 
 
 SIGNATURES_FOLDER = "_signatures"  # folder for the signatures in an output folder
@@ -71,7 +71,7 @@ class _NearDecideJob(DecideJob):
 
     def encoder(self) -> str | ShardEncoder:
         """Return the encoder of documents to drop: JSON lines, or a run file by source file."""
-        from ledgerbeam.transforms.dedup.near import HashEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - brings Beam
 
         return self.to if self.is_last else HashEncoder(Partition(LIST_BUCKETS).cuts())
 
@@ -151,7 +151,7 @@ class ClusterJob(_NearDecideJob):
 
     def trees(self) -> TreeReader:
         """Return the function that finds the clusters in a part of a bucket."""
-        from ledgerbeam.transforms.dedup.near import joined_trees  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import joined_trees  # noqa: PLC0415 - brings Beam
         from ledgerbeam.transforms.dedup.stars import member_trees  # noqa: PLC0415
 
         return member_trees if self.in_rounds else joined_trees

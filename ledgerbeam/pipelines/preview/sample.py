@@ -33,8 +33,8 @@ from ledgerbeam.pipelines.jobs.sources import JobSources
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.sources.forms import RecordForm, listed
 from ledgerbeam.sources.kind import TaskLimits
-from ledgerbeam.transforms.chain.task_results import TaskResults
 from ledgerbeam.transforms.mapping.function import MapRecords
+from ledgerbeam.transforms.mapping.outcomes import TaskResults
 from ledgerbeam.user_code.guards import no_exit
 
 MOST_WHOLE = 64 * 2**20

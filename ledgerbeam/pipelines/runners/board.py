@@ -22,9 +22,8 @@ from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.claims import Span, order_key
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, task_board
-from ledgerbeam.transforms.chain.overlap import this_overlap
-from ledgerbeam.transforms.chain.schedule import Planned, StreamedTasks
-from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
+from ledgerbeam.transforms.chain.base import LedgerHandle, fatal_errors
+from ledgerbeam.transforms.chain.schedule import Planned, StreamedTasks, this_overlap
 
 WAIT_SECONDS = 0.1  # interval at which a waiting worker checks whether tasks can be drawn, in seconds
 SOON_SECONDS = 0.05

@@ -1,4 +1,4 @@
-"""Base class of the transforms of a chain, and the values that the pipeline gives them.
+"""Base class of the transforms of a chain, the values that the pipeline gives them, and their access to the ledger.
 
 A transform declares its work. The ledger, the way to open sources and the base of output names are known once the
 pipeline is complete. `give_values` then passes them to all transforms of the chain.
@@ -6,9 +6,13 @@ pipeline is complete. `give_values` then passes them to all transforms of the ch
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeAlias, Union
 
 import apache_beam as beam
@@ -17,62 +21,165 @@ from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.typehints import typehints
 
 from ledgerbeam._base.disk import read_size
-from ledgerbeam.errors import UsageError
-from ledgerbeam.io.exchange.slices import Partition
+from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.ledger import FailedTask, LedgerStore, NoneTask, Source, Task
+from ledgerbeam.ledger.lmdb.publishing import publishing
+from ledgerbeam.ledger.opening import open_mirror, open_sink, open_store
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.run_folders import TaskBudget
+from ledgerbeam.ledger.worker.exit_callbacks import end_work
+from ledgerbeam.ledger.worker.index_marks import wait_for_index
+from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.reports import report_error, report_set_ups
+from ledgerbeam.ledger.worker.stopwatch import report_times
+from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.sources import FileSources, Sources
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.user_code.instances import close_objects
 
 Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
 """A function that packs listed files, in order, into composite sources. Picklable."""
-
 TASKS: Any = Union[Task, NoneTask, FailedTask]  # noqa: UP007 - Beam reads it as a type hint
 """The type of the elements between `ReadTasks` and `WriteTasks`."""
+_TASK_BYTES = 512
+_NO_LEDGER = (
+    "this pipeline has no ledger: make it with ledgerbeam.Pipeline(ledger=..., name=...) in place of beam.Pipeline, or "
+    "run it with ledgerbeam.run(pipeline, ledger=..., name=...)"
+)
+_stores: dict[LedgerPlace, LedgerStore] = {}
+_stores_lock = threading.Lock()
 
 
-class TaskCoder(beam.coders.Coder):
-    """Coder of tasks, between workers of an engine that does not fuse the chain.
+@dataclass(frozen=True)
+class LedgerHandle:
+    """Access to the ledger of a job from a worker. Cheap to pickle; the ledger is opened on first use.
 
-    Beam samples the sizes of elements. It would encode all records a second time if the coder gave no estimate.
+    Attributes:
+        url: URL of the ledger.
+        job: Fingerprint that the ledger must have at each commit. None does not check.
+        flush_interval: Maximum time that a completion waits for its commit, in seconds.
+        flush_entries: Maximum number of completions in one commit.
+        run_dir: Folder of the local run. Workers write marks of running tasks and their last error there. None if the
+            runner watches its workers itself.
+        storage_options: Passed to fsspec unchanged.
+        run: ID of the run, from `begin_run` of a remote ledger. Empty for the newest run, which costs one request per
+            commit.
+        modules: Hashes of the modules of user code at the start of the job, by module name.
     """
 
-    @classmethod
-    def from_type_hint(cls, typehint: Any, known: Any) -> Any:
-        """Return the coder of a type. Raises ValueError for types other than tasks."""
-        del known
-        if isinstance(typehint, typehints.UnionConstraint) and {NoneTask, FailedTask} <= set(typehint.union_types):
-            return cls()
-        raise ValueError(f"expected the type of tasks, found {typehint}")
+    url: str
+    job: str | None = None
+    flush_interval: float = 1.0
+    flush_entries: int = MAX_ENTRIES
+    run_dir: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    run: str = ""
+    modules: Mapping[str, str] = field(default_factory=dict)
 
-    def to_type_hint(self) -> Any:
-        """Return the type of tasks. Beam needs it to rebuild a pipeline from protobuf."""
-        return TASKS
+    def store(self) -> LedgerStore:
+        """Return the store of this process. A remote ledger is read once, at the first call."""
+        place = self._place
+        with _stores_lock:
+            store = _stores.get(place)
+            if store is None:
+                store = open_store(self.url, self.storage_options, create=False, job=self.job, run=self.run)
+                _stores[place] = store
+            return store
 
-    def encode(self, value: Any) -> bytes:
-        """Encode an element."""
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    def mirror(self) -> LedgerStore:
+        """Return the local copy of the ledger, as of the last refresh by the launcher. Makes no request."""
+        place = self._mirror_place
+        with _stores_lock:
+            store = _stores.get(place)
+            if store is None:
+                store = _stores[place] = open_mirror(self.url)
+            return store
 
-    def decode(self, encoded: bytes) -> Any:
-        """Decode an element."""
-        return pickle.loads(encoded)  # noqa: S301 - a worker of the same job encoded it
+    @cached_property
+    def _place(self) -> LedgerPlace:
+        return LedgerPlace.of(canonical_url(self.url), job=self.job, run=self.run, options=self.storage_options)
 
-    def estimate_size(self, value: Any) -> int:
-        """Return the approximate size in bytes of a task without its records."""
-        del value
-        return _TASK_BYTES
+    @cached_property
+    def _mirror_place(self) -> LedgerPlace:
+        return LedgerPlace.of(canonical_url(self.url), run="mirror")
 
-    def is_deterministic(self) -> bool:
-        """Return False: tasks are not used as keys."""
-        return False
+    @contextmanager
+    def publishing(self, sources: Iterable[bytes]) -> Iterator[set[bytes]]:
+        """Yield the sources that were replaced since their tasks were planned, as far as this host knows.
+
+        Another launcher may have listed a new version. With a local ledger, the remaining sources are not replaced
+        while the body runs. Runners other than the local one do not check, and yield an empty set.
+        """
+        if self.run_dir is None:
+            yield set()
+            return
+        asked, mirror = set(sources), self.mirror()
+        with publishing(mirror.url, asked):
+            yield asked - mirror.source_urls(asked).keys()
+
+    def writer(self) -> LedgerWriter:
+        """Return the writer of this process for this ledger, job and run. It commits in groups."""
+        return shared_writer(
+            self._place,
+            interval=self.flush_interval,
+            max_entries=self.flush_entries,
+            open_sink=lambda: open_sink(self.url, self.storage_options, job=self.job, run=self.run),
+        )
+
+    @contextmanager
+    def working_on(self, tasks: Sequence[Task]) -> Iterator[None]:
+        """Mark `tasks` as running in this process, so that a crash in the body counts against them.
+
+        A mark that cannot be written ends the worker, as in `fatal_errors`.
+        """
+        if self.run_dir is None:
+            yield
+            return
+        self.note_times()
+        with self.fatal_errors(), InflightMarks(self.run_dir).working_on(tasks):
+            yield
+
+    def wait_for_index(self, source: Source) -> None:
+        """Wait until the launcher of a local run has built the index of a source in advance, if it does so."""
+        if self.run_dir is not None:
+            wait_for_index(os.path.dirname(self.run_dir), source)
+
+    @contextmanager
+    def fatal_errors(self) -> Iterator[None]:
+        """End the worker if the body raises a `LedgerbeamError`. Finished tasks are committed first.
+
+        A worker of a local run writes the error to a file for the launcher and exits, because Beam would turn it into
+        text of a traceback. On other runners the error propagates.
+        """
+        try:
+            yield
+        except LedgerbeamError as error:
+            with suppress(LedgerbeamError):  # often the same error
+                self.writer().flush()
+            if self.run_dir is not None:
+                report_error(self.run_dir, error)
+                close_objects()
+                end_work()
+                os._exit(1)
+            raise
+
+    def note_set_ups(self, seconds: Sequence[float]) -> None:
+        """Record the durations of the set-ups of user code in this process, for the launcher of a local run."""
+        if self.run_dir is not None and seconds:
+            report_set_ups(self.run_dir, seconds)
+
+    def note_times(self, *, at_once: bool = False) -> None:
+        """Record the work times of this process for the launcher of a local run, if they are due, or at once."""
+        if self.run_dir is not None:
+            report_times(self.run_dir, at_once=at_once)
 
 
-_TASK_BYTES = 512
-
-registry.register_fallback_coder(TaskCoder)
+def fatal_errors(ledger: LedgerHandle | None) -> AbstractContextManager[None]:
+    """Return `LedgerHandle.fatal_errors`. For a chain without a ledger, return a context that does nothing."""
+    return nullcontext() if ledger is None else ledger.fatal_errors()
 
 
 class Listing(Protocol):
@@ -143,12 +250,6 @@ class ChainValues:
         if self.ledger is None:
             raise UsageError(_NO_LEDGER)
         return self.ledger
-
-
-_NO_LEDGER = (
-    "this pipeline has no ledger: make it with ledgerbeam.Pipeline(ledger=..., name=...) in place of beam.Pipeline, or "
-    "run it with ledgerbeam.run(pipeline, ledger=..., name=...)"
-)
 
 
 class ChainTransform(beam.PTransform[Any, Any]):
@@ -273,3 +374,42 @@ class _Giver(PipelineVisitor):
             before = self._given.get(given.producer)
             if before is not None and transform.fn.transform.takes_blocks:
                 before.values = replace(self._values, in_blocks=True)
+
+
+class TaskCoder(beam.coders.Coder):
+    """Coder of tasks, between workers of an engine that does not fuse the chain.
+
+    Beam samples the sizes of elements. It would encode all records a second time if the coder gave no estimate.
+    """
+
+    @classmethod
+    def from_type_hint(cls, typehint: Any, known: Any) -> Any:
+        """Return the coder of a type. Raises ValueError for types other than tasks."""
+        del known
+        if isinstance(typehint, typehints.UnionConstraint) and {NoneTask, FailedTask} <= set(typehint.union_types):
+            return cls()
+        raise ValueError(f"expected the type of tasks, found {typehint}")
+
+    def to_type_hint(self) -> Any:
+        """Return the type of tasks. Beam needs it to rebuild a pipeline from protobuf."""
+        return TASKS
+
+    def encode(self, value: Any) -> bytes:
+        """Encode an element."""
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+    def decode(self, encoded: bytes) -> Any:
+        """Decode an element."""
+        return pickle.loads(encoded)  # noqa: S301 - a worker of the same job encoded it
+
+    def estimate_size(self, value: Any) -> int:
+        """Return the approximate size in bytes of a task without its records."""
+        del value
+        return _TASK_BYTES
+
+    def is_deterministic(self) -> bool:
+        """Return False: tasks are not used as keys."""
+        return False
+
+
+registry.register_fallback_coder(TaskCoder)

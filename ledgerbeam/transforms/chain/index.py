@@ -35,9 +35,8 @@ from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import listed_file, with_file_marks
-from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
+from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, LedgerHandle
 from ledgerbeam.transforms.chain.plan import Planner
-from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.transforms.chain.write import WrittenTask
 
 PART_SUFFIX = ".part"

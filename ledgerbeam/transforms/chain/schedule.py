@@ -1,20 +1,31 @@
-"""The schedule of a run: the way of planned tasks to the workers that do them.
+"""The schedule of a run: the way of planned tasks to the workers, and the concurrent work of a worker.
 
-Most runners hand out tasks themselves. A runner that schedules tasks gives the chain a `Schedule`.
+Most runners hand out tasks themselves. A runner that schedules tasks gives the chain a `Schedule`, which also reports
+whether another element is certain to follow. Only then a worker fetches the next task and publishes previous ones while
+it maps. A worker that waits for others therefore holds nothing back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import apache_beam as beam
 
 from ledgerbeam.io import OffsetFormat
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.worker.stopwatch import counted_beside
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
+
+HAND_OVER_SECONDS = 0.0005
+"""Interpreter switch interval while other threads read or publish, in seconds. A request to a store needs many short
+turns of the interpreter. With Python's default of 5 ms, an upload of 20 MB would wait for half a second."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +65,86 @@ class DrawTasks(ChainTransform):
 class _Pass(beam.DoFn):
     def process(self, element: Planned) -> Iterator[Planned]:
         yield element
+
+
+class Overlap:
+    """Knowledge of the next element, shared by the transforms of a worker.
+
+    Attributes:
+        follows: Whether another element is certain to follow the current one.
+        held: Number of tasks that are held back until another element comes.
+    """
+
+    def __init__(self) -> None:
+        self.follows = False
+        self.held = 0
+        self._following: Task | None = None
+        self._ahead: tuple[bytes, Future[Any]] | None = None
+        self._threads = ThreadsBeside(1, "ledgerbeam-fetch", "read")
+
+    def begin(self, following: object) -> None:
+        """Record that an element starts, and the next element; None if it is not known."""
+        self.follows = following is not None
+        self._following = following if isinstance(following, Task) else None
+
+    def fetched(self, task: Task, fetching: Callable[[Task], Callable[[], Any] | None]) -> Future[Any] | None:
+        """Start to fetch the next task. Return the fetch of the current task, or None.
+
+        Args:
+            task: The current task.
+            fetching: Returns a function that fetches the bytes of a task; None for a task that is not fetched ahead.
+        """
+        ahead, self._ahead = self._ahead, None
+        following, self._following = self._following, None
+        if following is not None and (fetch := fetching(following)) is not None:
+            self._ahead = following.node, self._threads.submit(fetch)
+        return ahead[1] if ahead is not None and ahead[0] == task.node else None
+
+
+def this_overlap() -> Overlap:
+    """Return the overlap of this thread. After a fork a new one is made, because the old one has no threads."""
+    if _known.pid != os.getpid():
+        _known.pid, _known.overlap = os.getpid(), Overlap()
+    return _known.overlap
+
+
+class ThreadsBeside:
+    """Threads for work that is concurrent with the mapping of a task.
+
+    They start with the first call of `submit`, which also shortens the switch interval of the interpreter.
+
+    Args:
+        most: Maximum number of threads.
+        name: Prefix of the names of the threads.
+        part: Part of the work time that their CPU time is added to.
+    """
+
+    def __init__(self, most: int, name: str, part: str) -> None:
+        self._most = most
+        self._name = name
+        self._part = part
+        self._pool: ThreadPoolExecutor | None = None
+
+    def submit(self, work: Callable[..., T], *args: Any) -> Future[T]:
+        """Run a call in one of the threads."""
+        if self._pool is None:
+            sys.setswitchinterval(min(sys.getswitchinterval(), HAND_OVER_SECONDS))
+            self._pool = ThreadPoolExecutor(self._most, self._name)
+        return self._pool.submit(counted_beside, self._part, work, *args)
+
+    def close(self) -> None:
+        """Wait for all calls and end the threads. The next `submit` starts new ones."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+class _OfThread(threading.local):
+    """The overlap of the bundle of a thread: some runners process several bundles concurrently."""
+
+    pid: int | None = None
+    overlap: Overlap
+
+
+_known = _OfThread()
+T = TypeVar("T")

@@ -2,19 +2,21 @@
 
 `ReadTasks` to `CommitTasks` must be one fused stage in which each element is a task that the ledger tracks. A barrier
 would keep tasks from the ledger until all work is done. A branch would miss records after a crash, or see them twice.
-An undisturbed run shows neither fault, so such a pipeline is refused before it starts.
+An undisturbed run shows neither fault, so such a pipeline is refused before it starts. `chain_alone` and `rest_alone`
+divide the protobuf form of an accepted pipeline.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 import apache_beam as beam
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
+from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.pvalue import PCollection
 from apache_beam.runners.common import DoFnSignature
 from apache_beam.transforms.util import ReshufflePerKey
@@ -23,15 +25,13 @@ from apache_beam.typehints import typehints
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.transforms.chain.base import TASKS, ChainDoFn, ChainTransform
 from ledgerbeam.transforms.chain.commit import CommitTasks
-from ledgerbeam.transforms.chain.match import MatchSources, SkipCompleted
-from ledgerbeam.transforms.chain.plan import PlanTasks
+from ledgerbeam.transforms.chain.plan import MatchSources, PlanTasks, SkipCompleted
 from ledgerbeam.transforms.chain.process import ProcessBatch, ProcessTask
 from ledgerbeam.transforms.chain.read import ReadTasks
 from ledgerbeam.transforms.chain.write import WriteTasks
 
 _ORDER: tuple[type[ChainTransform], ...] = (MatchSources, SkipCompleted, PlanTasks, ReadTasks, WriteTasks, CommitTasks)
 """The transforms of a chain, in order. Each occurs once."""
-
 _WHY = {
     MatchSources: 'start the chain with it: pipeline | MatchSources("texts/*.jsonl")',
     SkipCompleted: "put it after MatchSources: without it a rerun would repeat completed sources",
@@ -40,7 +40,6 @@ _WHY = {
     WriteTasks: "put it before CommitTasks: only published outputs may be recorded",
     CommitTasks: "end the chain with it: it records published outputs in the ledger",
 }
-
 _COMBINES = (beam.CombineGlobally, beam.CombinePerKey, beam.CombineValues)
 _AFTER = (
     "put it after CommitTasks, where it sees the tasks of this run, or into a second job over the outputs that the "
@@ -53,6 +52,7 @@ _SIDE = (
     "read them from a file"
 )
 _COUNT = f"it would see only the tasks of this run; count with ledgerbeam.stats, or {_AFTER}"
+Proto = beam_runner_api_pb2.Pipeline
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,37 @@ def find_chain(pipeline: beam.Pipeline) -> FoundChain:
     functions = (*_functions(between, write), *(kind for kind in derived if not _is_of_library(kind)))
     steps = dict.fromkeys(unit.full_label for unit in map(applied.unit, between) if _kind(unit) not in _ORDER)
     return FoundChain(match, plan, write, tuple(steps), functions, labels, len(applied.leaves) > len(path))
+
+
+def chain_alone(proto: Proto, labels: Sequence[str]) -> Proto:
+    """Return a pipeline with the chain only.
+
+    Args:
+        proto: The whole pipeline.
+        labels: Labels of the primitive transforms of the chain, in order.
+    """
+    names = _names(proto)
+    return _only(proto, {names[label] for label in labels})
+
+
+def rest_alone(proto: Proto, labels: Sequence[str]) -> Proto:
+    """Return a pipeline with the transforms after the chain only.
+
+    It starts with `CommitTasks`, which emits the tasks that are already committed.
+
+    Args:
+        proto: The whole pipeline.
+        labels: Labels of the primitive transforms of the chain, in order. The first one is the impulse.
+    """
+    names = _names(proto)
+    first, *between, commit = (names[label] for label in labels)
+    rest = Proto()
+    rest.CopyFrom(proto)
+    (beginning,) = rest.components.transforms[first].outputs.values()
+    inputs = rest.components.transforms[commit].inputs
+    for tag in list(inputs):
+        inputs[tag] = beginning
+    return _only(rest, _primitive(rest) - set(between))
 
 
 def _raise_all(refused: Sequence[str]) -> None:
@@ -380,3 +411,54 @@ def _bound(function: Callable[..., Any], transform: beam.ParDo) -> Callable[...,
     if not transform.args and not transform.kwargs:
         return function
     return functools.partial(function, *transform.args, **transform.kwargs)
+
+
+def _names(proto: Proto) -> dict[str, str]:
+    """Return the IDs of the primitive transforms by label."""
+    transforms = proto.components.transforms
+    return {transforms[name].unique_name: name for name in _primitive(proto)}
+
+
+def _primitive(proto: Proto) -> set[str]:
+    return {name for name, transform in proto.components.transforms.items() if _does_something(transform)}
+
+
+def _does_something(transform: beam_runner_api_pb2.PTransform) -> bool:
+    """Return whether a transform is primitive and does more than pass on its input."""
+    taken = set(transform.inputs.values())
+    return not transform.subtransforms and not (transform.outputs and taken.issuperset(transform.outputs.values()))
+
+
+def _only(proto: Proto, kept: Collection[str]) -> Proto:
+    """Return a pipeline with the given primitive transforms and the composites that contain them."""
+    result = Proto()
+    result.CopyFrom(proto)
+    transforms, collections = result.components.transforms, result.components.pcollections
+
+    def keep(name: str) -> bool:
+        transform = transforms[name]
+        if not transform.subtransforms:
+            return name in kept  # a transform that only passes on its input is left out
+        parts = [part for part in transform.subtransforms if keep(part)]
+        del transform.subtransforms[:]
+        transform.subtransforms.extend(parts)
+        return bool(parts)
+
+    (root,) = proto.root_transform_ids
+    keep(root)
+    reached = {root}
+    waiting = [root]
+    while waiting:
+        parts = transforms[waiting.pop()].subtransforms
+        reached.update(parts)
+        waiting += parts
+    for name in set(transforms) - reached:
+        del transforms[name]
+    held = {value for name in kept for value in transforms[name].outputs.values()}  # every input is an output
+    for name in set(collections) - held:
+        del collections[name]
+    for transform in transforms.values():
+        for ends in (transform.inputs, transform.outputs):
+            for tag in [tag for tag, name in ends.items() if name not in held]:
+                del ends[tag]
+    return result

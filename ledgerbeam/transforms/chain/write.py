@@ -26,17 +26,15 @@ from ledgerbeam.io.storage.publish import publish_all
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
+from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.faults import fault_point
-from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
-from ledgerbeam.transforms.chain.overlap import ThreadsBeside, this_overlap
+from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain.route_folders import RouteFolders
-from ledgerbeam.transforms.chain.task_results import TaskResults
-from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
-from ledgerbeam.transforms.mapping.rejects import encode_rejects
-from ledgerbeam.user_code.guards import describe_error, failed_by, message_of
+from ledgerbeam.transforms.chain.schedule import ThreadsBeside, this_overlap
+from ledgerbeam.transforms.mapping.outcomes import TaskResults, encode_rejects
+from ledgerbeam.user_code.errors import describe_error, failed_by, message_of
 
 BEHIND_GROUPS = 4
 """Number of groups of tasks that are published concurrently. A store answers many requests in the time of one, and a

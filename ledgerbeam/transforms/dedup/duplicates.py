@@ -1,34 +1,55 @@
-"""Exact duplicates: find the records of a key to remove, and write the remaining records of a task."""
+"""Exact and near duplicates: functions of the tasks that find the records to remove, and write the remaining records.
+
+Near duplicates take three of them: sign documents, pair documents that share a band, and keep one document of each
+cluster.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ledgerbeam import stats
 from ledgerbeam._base.names import as_unicode
 from ledgerbeam._base.redaction import without_secrets
-from ledgerbeam.errors import LedgerbeamError, SourceError, StorageError
-from ledgerbeam.io import Format
+from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError, SourceError, StorageError
+from ledgerbeam.io import Format, ShardFile
+from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Nodes, file_nodes, join_forests, span
+from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes
+from ledgerbeam.io.exchange.payloads import payload_of
+from ledgerbeam.io.exchange.run_file import SUFFIX
+from ledgerbeam.io.exchange.slices import EARLIER
+from ledgerbeam.io.exchange.stars import Pieces
+from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.sources.listed import RemainingRecords, file_key
-from ledgerbeam.transforms.chain.task_results import TaskResults
+from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
+from ledgerbeam.transforms.dedup.minhash import MinHash, finished
 from ledgerbeam.transforms.exchange.gather import lines_of
-from ledgerbeam.transforms.exchange.scatter import ScatteredRecords
+from ledgerbeam.transforms.exchange.keys import RecordKeys
+from ledgerbeam.transforms.exchange.scatter import RunFileEncoder, ScatteredRecords, moved
 from ledgerbeam.transforms.mapping.function import ConvertRecords
-from ledgerbeam.user_code.guards import failed_by, message_of
+from ledgerbeam.transforms.mapping.outcomes import TaskResults
+from ledgerbeam.user_code.errors import failed_by, message_of
 
+# Names of statistics of the deciding stages.
 GROUP_SIZE, BY_SOURCE = "records of a duplicated key", "duplicates by source"
-"""Names of statistics of the deciding stage."""
+CLUSTER_SIZE, CANDIDATES = "records of a cluster", "records of a cluster before it is verified"
 
+_TEXTS, _CHARACTERS = 4096, 1 << 22  # maximum number of texts, and of their characters, that are signed together
+_ROWS = 1 << 21  # number of band hashes that are read together
+_SHIFT = np.uint64(FILE_SHIFT)
+_LOWER = np.uint64((1 << FILE_SHIFT) - 1)
 DUPLICATE = "duplicate"  # drop reason of a record whose key another kept record has
 
 
@@ -115,3 +136,356 @@ class KeepRemaining:
             return done
         results: Any = done.records
         return done.replace(records=replace(results, counts=counts))
+
+
+@dataclass(frozen=True)
+class HashedRecords(Sequence[int]):
+    """Records for a run file whose keys are hashes.
+
+    Attributes:
+        hashes: One hash per record, or a row of hashes per record.
+        numbers: Number of each record, ascending.
+        payloads: Payload of each record; None for no payloads.
+    """
+
+    hashes: Hashes
+    numbers: NDArray[np.uint64]
+    payloads: Sequence[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, item: Any) -> Any:
+        return self.numbers[item]
+
+
+class HashEncoder(RunFileEncoder):
+    """An encoder of `HashedRecords`."""
+
+    def encode(self, records: HashedRecords) -> list[ShardFile]:
+        """Return the run file of a task."""
+        hashes, numbers, payloads = records.hashes, records.numbers, records.payloads
+        data = encode_hashes(hashes, numbers, payloads, self.cuts, self.block_bytes, mark=self.mark)
+        return [ShardFile(SUFFIX, data, len(records))]
+
+
+@dataclass(frozen=True)
+class TextRecords:
+    """Base of functions of one task that read the texts of records.
+
+    Attributes:
+        text: Finds the text of a record. A record without a text, or without words, is left out.
+        minhash: Signs texts.
+        score: Makes the score of a record. The best of near duplicates stays; None keeps the first.
+    """
+
+    text: RecordKeys
+    minhash: MinHash
+    score: RecordKeys | None = None
+
+    def set_up(self) -> None:
+        """Import the user's functions."""
+        self.text.set_up()
+        if self.score is not None:
+            self.score.set_up()
+
+    def batches(self, records: PlacedRecords) -> Iterator[tuple[int, list[str]]]:
+        """Yield groups of texts, each with the position of its first record."""
+        first = 0
+        for some in _batches(text for part in records.parts for text in self._texts(part)):
+            yield first, some
+            first += len(some)
+
+    def _texts(self, part: PlacedPart) -> Iterator[str]:
+        """Yield the text of each record; empty for a record without a text."""
+        place = -1
+        try:
+            for place, record in enumerate(part.records()):  # noqa: B007 - the error names it
+                yield _text(self.text.value(record))
+        except (RecordError, FunctionError) as error:
+            if str(error).startswith(part.url):
+                raise
+            raise type(error)(f"{part.url}: record {int(part.numbers[place])}: {error}") from error
+
+
+@dataclass(frozen=True)
+class SignRecords(TextRecords):
+    """A function of one task, for `ProcessTask`, that signs each record. Its keys are the hashes of its bands."""
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with `HashedRecords`."""
+        records: PlacedRecords = task.records
+        try:
+            scores = None if self.score is None else self.score.of(records)
+            kept, hashes = self._signed(records)
+        except LedgerbeamError as error:
+            return failed_by(error, task, message_of(error))
+        payloads = None if scores is None else [scores[place] for place in kept.tolist()]
+        signed = HashedRecords(hashes, records.places[kept], payloads)
+        return moved(task, signed, len(records) - len(kept))
+
+    def _signed(self, records: PlacedRecords) -> tuple[NDArray[np.int64], Hashes]:
+        """Return the positions of records that have bands, and the bands."""
+        found = [self.minhash.sign([])]
+        places = [np.zeros(0, np.int64)]
+        for first, some in self.batches(records):
+            bands = self.minhash.sign(some)
+            found.append(bands)
+            places.append(bands.places + first)
+        high, low = (np.concatenate([getattr(one.hashes, name) for one in found]) for name in Hashes._fields)
+        return np.concatenate(places), Hashes(high, low)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise RecordError(f"expected text in UTF-8, found other bytes ({error})") from error
+    raise RecordError(
+        f"expected text or null for near duplicates, found a {type(value).__name__}; name a field with text, or give a "
+        "module:function that returns text"
+    )
+
+
+def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
+    held: list[str] = []
+    size = 0
+    for text in texts:
+        held.append(text)
+        size += len(text)
+        if size > _CHARACTERS or len(held) == _TEXTS:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+@dataclass(frozen=True)
+class PairRecords:
+    """A function of one task, for `ProcessTask`, that connects records that share a hash, as a forest.
+
+    Attributes:
+        among_earlier: Whether to connect records of earlier jobs with each other. Those jobs have compared them.
+    """
+
+    among_earlier: bool = False
+
+    takes_blocks: ClassVar[bool] = True
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with the forest as the one record of a run file."""
+        gathered: GatheredRecords = task.records
+        try:
+            forest = join_forests(_forests(gathered, 0 if self.among_earlier else gathered.earlier))
+        except LedgerbeamError as error:
+            return failed_by(error, task, message_of(error))
+        if forest is None:
+            return NoneTask(task)
+        pairs = forest.encode()
+        stats.count(PAIRS_BYTES, len(pairs))
+        return task.replace(records=ScatteredRecords([b""], np.zeros(1, np.uint64), [pairs]))
+
+
+def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
+    """Yield a forest for each block of hashes.
+
+    Args:
+        gathered: The records, by hash.
+        earlier: Number of leading runs whose records are not connected with each other.
+    """
+    before: HashRows | None = None  # the first record of the last hash of the previous block
+    for rows in gathered.hashes(_ROWS):
+        if not len(rows):
+            continue
+        if before is not None:
+            rows = before.followed_by(rows)  # noqa: PLW2901
+        begins = rows.begin_groups()
+        firsts = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
+        before = rows.at(firsts[-1:])
+        later = np.flatnonzero(~begins & (rows.runs >= earlier))
+        if len(later):
+            yield forest_of(gathered, rows, later, firsts[later])
+
+
+def forest_of(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64], firsts: NDArray[np.int64]) -> Forest:
+    """Return the forest of pairs of records.
+
+    Args:
+        gathered: The bucket of the records.
+        rows: The records, with their scores.
+        later: Position of the first record of each pair.
+        firsts: Position of the second record of each pair.
+    """
+    paired = np.zeros(len(rows), np.bool_)
+    paired[firsts] = paired[later] = True
+    places = np.cumsum(paired) - 1
+    some = rows.at(paired)
+    # In a pack, the upper bits of a number name the file.
+    files, position = np.unique((some.runs.astype(np.uint64) << _SHIFT) | (some.numbers >> _SHIFT), return_inverse=True)
+    runs = (files >> _SHIFT).tolist()
+    of_run = (files & _LOWER) << _SHIFT
+    urls = [_name(gathered.place(run, number)[0]) for run, number in zip(runs, of_run.tolist(), strict=True)]
+    names, nodes = file_nodes(urls, position, some.numbers & _LOWER)
+    return span(names, nodes, places[later], places[firsts], some.payloads)
+
+
+def _name(url: str) -> bytes:
+    return url.encode("utf-8", "surrogateescape")
+
+
+def _url(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape").removeprefix(EARLIER)
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Connected records of a task.
+
+    Attributes:
+        forest: The records.
+        own: Mask of the records of this task. The other records may be kept in their place.
+        sizes: Number of records of each tree, at the position of its first record if that is of this task; otherwise 0.
+        are_cut: Mask of the records of trees that continue in other tasks.
+    """
+
+    forest: Forest
+    own: NDArray[np.bool_]
+    sizes: NDArray[np.int64]
+    are_cut: NDArray[np.bool_]
+
+    @classmethod
+    def whole(cls, forest: Forest) -> Trees:
+        """Return trees that are complete in one task."""
+        count = len(forest)
+        sizes = np.bincount(forest.roots, minlength=count)
+        return cls(forest, np.ones(count, np.bool_), sizes, np.zeros(count, np.bool_))
+
+    def may_have_later(self) -> NDArray[np.bool_]:
+        """Return a mask of the records whose tree may contain a record of this job."""
+        roots = self.forest.roots
+        later = ~self.forest.are_earlier() | self.are_cut
+        found: NDArray[np.bool_] = (np.bincount(roots, later, len(roots)) > 0)[roots]
+        return found
+
+
+TreeReader: TypeAlias = Callable[[GatheredRecords], Trees | None]
+"""A function that returns the connected records of a part of a bucket; None if there are none."""
+
+
+def joined_trees(gathered: GatheredRecords) -> Trees | None:
+    """Return the trees of all forests in the run files, joined."""
+    forest = join_forests(map(Forest.decode, gathered.unmerged()))
+    return None if forest is None else Trees.whole(forest)
+
+
+class DecideTrees(ABC):
+    """Base of functions of one task, for `ProcessTask`, that decide about connected records."""
+
+    takes_blocks: ClassVar[bool] = True
+
+    trees: TreeReader
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with the decision."""
+        try:
+            trees = self.trees(task.records)
+            return NoneTask(task) if trees is None else task.replace(records=self.found(trees))
+        except LedgerbeamError as error:
+            return failed_by(error, task, message_of(error))
+
+    @abstractmethod
+    def found(self, trees: Trees) -> Any:
+        """Return the records to write."""
+
+
+@dataclass(frozen=True)
+class FindClusters(DecideTrees):
+    """Find the records to remove: all but one of each tree.
+
+    Attributes:
+        as_rows: Whether to write them as rows of JSON. Otherwise they are written as a run file, by source file.
+        trees: Finds the trees.
+    """
+
+    as_rows: bool
+    trees: TreeReader = joined_trees
+
+    def found(self, trees: Trees) -> Any:
+        """Return the records to remove."""
+        forest = trees.forest
+        best = forest.best()
+        gone = np.flatnonzero((best != np.arange(len(forest))) & ~forest.are_earlier() & trees.own)
+        _observe(trees, gone)
+        return _rows_of(forest, gone, best[gone]) if self.as_rows else _by_file(forest, forest.nodes[gone])
+
+
+@dataclass(frozen=True)
+class FindCandidates(DecideTrees):
+    """Find the records to compare: in each tree, all records with each other.
+
+    Trees with records of earlier jobs only are skipped, because they cannot change the result.
+
+    Attributes:
+        trees: Finds the trees.
+    """
+
+    trees: TreeReader = joined_trees
+
+    def found(self, trees: Trees) -> HashedRecords:
+        """Return the records by source file, each with the hash of its tree.
+
+        The hash of a tree is the hash of its first record, so it stays the same when other records change.
+        """
+        compared = trees.may_have_later()
+        for size in trees.sizes[(trees.sizes > 0) & compared].tolist():
+            stats.observe(CANDIDATES, size)
+        forest, compared = trees.forest, compared & trees.own
+        found = _by_file(forest, forest.nodes[compared])
+        names = node_hashes(forest, forest.nodes[forest.roots[compared]])
+        return replace(found, payloads=Pieces.of(names))
+
+
+def node_hashes(forest: Forest, nodes: Nodes) -> Hashes:
+    """Return a hash of each record of a forest, from its file and its number."""
+    high, low = (lane[nodes >> NUMBER_BITS] for lane in _file_hashes(forest))
+    numbers = nodes & _LOWER
+    return Hashes(finished(high ^ finished(numbers)), finished(low + numbers))
+
+
+def _observe(trees: Trees, gone: NDArray[np.int64]) -> None:
+    """Record statistics of cluster sizes, and of the files with the most removed records."""
+    forest = trees.forest
+    for size in trees.sizes[trees.sizes > 1].tolist():
+        stats.observe(CLUSTER_SIZE, size)
+    numbers = np.bincount((forest.nodes[gone] >> NUMBER_BITS).astype(np.int64), minlength=len(forest.urls))
+    for file in np.flatnonzero(numbers).tolist():
+        stats.top(BY_SOURCE, without_secrets(_url(forest.urls[file])), int(numbers[file]))
+
+
+def _by_file(forest: Forest, nodes: Nodes) -> HashedRecords:
+    """Return records of a forest, by source file."""
+    high, low = _file_hashes(forest)
+    files = nodes >> NUMBER_BITS
+    return HashedRecords(Hashes(high[files], low[files]), nodes & _LOWER)
+
+
+def _file_hashes(forest: Forest) -> Hashes:
+    """Return the keys of the files of a forest."""
+    keys = b"".join(file_key(_url(url)) for url in forest.urls)
+    halves = np.frombuffer(keys, ">u8").reshape(-1, 2).astype(np.uint64)
+    return Hashes(halves[:, 0].copy(), halves[:, 1].copy())
+
+
+def _rows_of(forest: Forest, gone: NDArray[np.int64], of: NDArray[np.int64]) -> JsonLines | None:
+    """Return a line for each removed record: its position, and the position of the record that stays."""
+    places = (map(forest.place, forest.nodes[some].tolist()) for some in (gone, of))
+    return lines_of([payload_of({**_row(*one), "of": _row(*other)}) for one, other in zip(*places, strict=True)])
+
+
+def _row(url: bytes, number: int) -> dict[str, Any]:
+    return {"source": as_unicode(_url(url)), "record": number}

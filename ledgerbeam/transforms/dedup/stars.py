@@ -24,22 +24,12 @@ from numpy.typing import NDArray
 from ledgerbeam import stats
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.exchange.forest import Forest, Nodes, file_nodes, join_forests, span
-from ledgerbeam.io.exchange.hash_run import (
-    CHANGES,
-    HASH_BYTES,
-    LEADING,
-    Edges,
-    Hashes,
-    HashRows,
-    Pieces,
-    large_star,
-    ranked,
-    small_star,
-)
+from ledgerbeam.io.exchange.hash_run import HASH_BYTES, LEADING, Hashes, HashRows
+from ledgerbeam.io.exchange.stars import CHANGES, Edges, Pieces, large_star, ranked, small_star
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords
-from ledgerbeam.transforms.dedup.near import HashedRecords, Trees, node_hashes
-from ledgerbeam.user_code.guards import failed_by, message_of
+from ledgerbeam.transforms.dedup.duplicates import HashedRecords, Trees, node_hashes
+from ledgerbeam.user_code.errors import failed_by, message_of
 
 _MEMBER = Struct("<QII")
 """Header of a member: number of the record in its file, number of records of the tree that it represents, and size of

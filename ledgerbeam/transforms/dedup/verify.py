@@ -25,8 +25,8 @@ from ledgerbeam.io.exchange.slices import EARLIER
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.sources.listed import ChosenRecords
+from ledgerbeam.transforms.dedup.duplicates import HashedRecords, TextRecords, Trees, forest_of
 from ledgerbeam.transforms.dedup.minhash import MinHash
-from ledgerbeam.transforms.dedup.near import HashedRecords, TextRecords, Trees, forest_of
 from ledgerbeam.transforms.exchange.scatter import moved
 from ledgerbeam.user_code.guards import failed_by, message_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, ClassVar, Self
@@ -16,26 +16,31 @@ import numpy as np
 from ledgerbeam import stats
 from ledgerbeam._base.redaction import printable, refuse_secrets
 from ledgerbeam.errors import FunctionError, RunFileError, SourceError, StorageError, UnsupportedShapeError
-from ledgerbeam.io import Format
+from ledgerbeam.io import Format, ShardFile
 from ledgerbeam.io.conversion import VERSION, conversion_of
 from ledgerbeam.io.exchange.order import By
-from ledgerbeam.io.exchange.run_file import is_json_text, record_of
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.payloads import is_json_text, record_of
+from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_sorted, task_mark
 from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.results import Drop
 from ledgerbeam.sources.buckets import GatheredRecords
-from ledgerbeam.transforms.chain.match import MatchSources
+from ledgerbeam.transforms.chain.plan import MatchSources
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.mapping.function import ConvertRecords
-from ledgerbeam.transforms.mapping.outcomes import Outcome
-from ledgerbeam.transforms.mapping.recomputation import NotRecomputedError, Recomputed
+from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Outcome, Recomputed
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
+from ledgerbeam.user_code.errors import describe_error, failed_by, message_of
 from ledgerbeam.user_code.functions import made_of, reference_of
-from ledgerbeam.user_code.guards import children, describe_error, end_child, failed_by, message_of
+from ledgerbeam.user_code.guards import children, end_child
+from ledgerbeam.user_code.instances import ReadyObject, UserObject
 from ledgerbeam.user_code.loading import Reference
-from ledgerbeam.user_code.objects import OF_A_GROUP, ReadyObject, UserObject
+from ledgerbeam.user_code.objects import OF_A_GROUP
+
+_AT_ONCE = 1024  # number of lines that are joined at once
 
 
 class Gather(MatchSources):
@@ -69,24 +74,6 @@ class Gather(MatchSources):
     def display_data(self) -> dict[str, Any]:
         """Show the folder in a runner's console."""
         return {"sources": printable(self.runs)}
-
-
-def gathered_records(task: Task, function: str) -> GatheredRecords:
-    """Return the records of a part of a bucket.
-
-    Args:
-        task: The part.
-        function: Name of the calling function, for the message.
-
-    Raises:
-        UnsupportedShapeError: The records of the task do not come from a bucket.
-    """
-    if not isinstance(task.records, GatheredRecords):
-        raise UnsupportedShapeError(
-            f"{function} received a {type(task.records).__name__} for {task.name}: expected records of a bucket; start "
-            "the chain with Gather, and put the function directly after ReadTasks"
-        )
-    return task.records
 
 
 @dataclass(frozen=True)
@@ -127,23 +114,6 @@ class KeepRecords:
     @property
     def _format_name(self) -> str:
         return self.output_format if isinstance(self.output_format, str) else self.output_format.name
-
-
-def lines_of(payloads: Iterable[bytes]) -> JsonLines | None:
-    """Return payloads as lines of JSON; None if some are not JSON text."""
-    rest = iter(payloads)
-    data, sizes = io.BytesIO(), array("Q")
-    while some := list(islice(rest, _AT_ONCE)):
-        if not is_json_text(min(some)):  # other payloads start with a lower byte
-            return None
-        data.write(b"\n".join([*some, b""]))
-        sizes.extend(map(len, some))
-    offsets = np.zeros(len(sizes) + 1, np.uint64)
-    np.cumsum(np.frombuffer(sizes, np.uint64) + np.uint64(1), out=offsets[1:])
-    return JsonLines(data.getvalue(), offsets)
-
-
-_AT_ONCE = 1024  # number of lines that are joined at once
 
 
 class GroupRecords:
@@ -235,6 +205,117 @@ class GroupRecords:
         return _GroupMapping(rules, as_part(task), self._keys)
 
 
+@dataclass(frozen=True)
+class MergeRuns:
+    """A function of one task, for `ProcessTask`, that merges its records into one run file.
+
+    Attributes:
+        partition: Division of the key range into buckets.
+        ordinal: Number of the merge, from 1.
+    """
+
+    partition: Partition
+    ordinal: int
+
+    takes_blocks: ClassVar[bool] = True
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with `MergedRecords`.
+
+        Raises:
+            UnsupportedShapeError: The records do not come from a bucket.
+        """
+        gathered = gathered_records(task, "MergeRuns")
+        ranges, cuts = self._within
+        inner = ranges[gathered.bucket]
+        cuts, mark = cuts[inner.start : inner.stop - 1], task_mark(task.source.id, task.start)
+        try:
+            made = encode_sorted(gathered.renumbered(), cuts, self.partition.block_bytes, mark=mark)
+        except (SourceError, StorageError) as error:
+            return failed_by(error, task, message_of(error))
+        found = MergedRecords(*made)
+        return task.replace(records=found) if len(found) else NoneTask(task)
+
+    @cached_property
+    def _within(self) -> tuple[list[range], Cuts]:
+        """The output ranges of each input range, and their boundaries."""
+        return self.partition.inner(self.ordinal), self.partition.cuts_of(self.ordinal + 1)
+
+
+@dataclass(frozen=True)
+class MergedRecords(Sequence[bytes]):
+    """Merged records, already encoded as a run file.
+
+    Attributes:
+        data: Bytes of the run file.
+        records: Number of records.
+    """
+
+    data: bytes
+    records: int
+
+    def __len__(self) -> int:
+        return self.records
+
+    def __getitem__(self, item: Any) -> Any:
+        raise TypeError("an encoded run file has no access to single records")
+
+
+@dataclass(frozen=True)
+class MergedEncoder:
+    """An encoder of `MergedRecords`, which are already encoded. A `ShardEncoder`."""
+
+    def encode(self, records: MergedRecords) -> list[ShardFile]:
+        """Return the run file."""
+        return [ShardFile(SUFFIX, records.data, len(records))]
+
+
+def gathered_records(task: Task, function: str) -> GatheredRecords:
+    """Return the records of a part of a bucket.
+
+    Args:
+        task: The part.
+        function: Name of the calling function, for the message.
+
+    Raises:
+        UnsupportedShapeError: The records of the task do not come from a bucket.
+    """
+    if not isinstance(task.records, GatheredRecords):
+        raise UnsupportedShapeError(
+            f"{function} received a {type(task.records).__name__} for {task.name}: expected records of a bucket; start "
+            "the chain with Gather, and put the function directly after ReadTasks"
+        )
+    return task.records
+
+
+def lines_of(payloads: Iterable[bytes]) -> JsonLines | None:
+    """Return payloads as lines of JSON; None if some are not JSON text."""
+    rest = iter(payloads)
+    data, sizes = io.BytesIO(), array("Q")
+    while some := list(islice(rest, _AT_ONCE)):
+        if not is_json_text(min(some)):  # other payloads start with a lower byte
+            return None
+        data.write(b"\n".join([*some, b""]))
+        sizes.extend(map(len, some))
+    offsets = np.zeros(len(sizes) + 1, np.uint64)
+    np.cumsum(np.frombuffer(sizes, np.uint64) + np.uint64(1), out=offsets[1:])
+    return JsonLines(data.getvalue(), offsets)
+
+
+def as_part(task: Task) -> Task:
+    """Return a part of a bucket as a task with a source of its own, which gives names to samples."""
+    source = task.source
+    apart = Source(f"{source.url}-{task.start:06d}", source.size, source.version)
+    return task.replace(source=apart, start=0, stop=0)
+
+
+def as_bucket(done: Any, task: Task) -> Any:
+    """Return the result for a part as the result for its task."""
+    if isinstance(done, Task):
+        return done.replace(source=task.source, start=task.start, stop=task.stop)
+    return replace(done, task=task)
+
+
 class _GroupMapping(TaskMapping):
     """The mapping of the groups of one task: a group takes the place of a record.
 
@@ -316,17 +397,3 @@ def _grouped(gathered: GatheredRecords) -> Iterator[Iterator[bytes]]:
     keyed = chain.from_iterable(zip(part.keys, part.payloads, strict=True) for part in gathered.merged())
     for _, group in groupby(keyed, itemgetter(0)):
         yield map(itemgetter(1), group)
-
-
-def as_part(task: Task) -> Task:
-    """Return a part of a bucket as a task with a source of its own, which gives names to samples."""
-    source = task.source
-    apart = Source(f"{source.url}-{task.start:06d}", source.size, source.version)
-    return task.replace(source=apart, start=0, stop=0)
-
-
-def as_bucket(done: Any, task: Task) -> Any:
-    """Return the result for a part as the result for its task."""
-    if isinstance(done, Task):
-        return done.replace(source=task.source, start=task.start, stop=task.stop)
-    return replace(done, task=task)

@@ -11,17 +11,17 @@ from ledgerbeam._base.disk import size_text
 from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError, StorageError
 from ledgerbeam.io import Format, Sample
 from ledgerbeam.io.exchange.order import Joining
-from ledgerbeam.io.exchange.run_file import is_json_text, record_of
+from ledgerbeam.io.exchange.payloads import is_json_text, record_of
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.lines.json_lines import JsonLinesBuilder
 from ledgerbeam.io.tar.sample import member_bytes
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.buckets import GatheredRecords
-from ledgerbeam.transforms.chain.task_results import TaskResults
 from ledgerbeam.transforms.exchange.gather import as_bucket, as_part
 from ledgerbeam.transforms.mapping.function import ConvertRecords
-from ledgerbeam.user_code.guards import failed_by, message_of
+from ledgerbeam.transforms.mapping.outcomes import TaskResults
+from ledgerbeam.user_code.errors import failed_by, message_of
 
 MATCHED, UNMATCHED = "matched", "unmatched"  # drop reasons of records of the left side
 MOST_HELD = 256 * 2**20  # maximum size in bytes of the right records of one key, which are held in memory

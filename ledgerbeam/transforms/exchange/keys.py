@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any, Self
 
 import orjson
 
+from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
+from ledgerbeam.io import Format
+from ledgerbeam.io.conversion import find_conversion
 from ledgerbeam.io.exchange.order import By, KeyOrder, Scheme, key_fields, key_function
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import KEY, Sample
-from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
+from ledgerbeam.results import Route
+from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
+from ledgerbeam.transforms.mapping.function import MapRecords
+from ledgerbeam.user_code.errors import describe_error, is_interrupt
 from ledgerbeam.user_code.functions import reference_of
-from ledgerbeam.user_code.guards import describe_error, is_interrupt
+from ledgerbeam.user_code.instances import ReadyObject, UserObject
 from ledgerbeam.user_code.loading import Reference
-from ledgerbeam.user_code.objects import UserObject
 
 WITHOUT_KEY = "records without a key"  # name of the statistic that counts records whose key is null
 HASH_BYTES = 8  # size of the hash before a key, which decides the bucket
 DIGEST_BYTES = 16  # size of the hash that replaces a key, or the content of a record
+_MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -161,6 +169,50 @@ class RecordKeys:
         return lambda record: tuple([find(record) for find in fields])
 
 
+class SplitRecords(MapRecords):
+    """A function of one task, for `ProcessTask`, that writes each record to the part of its key.
+
+    Args:
+        keys: Maker of the keys, with the scheme ``hash``.
+        parts: Name and share of each part.
+        conversion: Name of the conversion to the format, see `io.conversion`.
+        output_format: Format of the outputs, or its name.
+    """
+
+    def __init__(
+        self, keys: RecordKeys, parts: Sequence[tuple[str, int]], conversion: str, output_format: str | Format
+    ) -> None:
+        super().__init__("split", output_format)
+        self._keys = keys
+        self._names = [name for name, _ in parts]
+        self._shares = [share for _, share in parts]
+        self._conversion = conversion
+
+    def _load(self) -> ReadyObject:
+        self._keys.set_up()
+        key, null, names, shares = self._keys.key, self._keys.null, self._names, self._shares
+        convert = find_conversion(self._conversion)
+
+        def routed(record: Any) -> Route:
+            found = key(record)
+            if found == null:
+                stats.count(WITHOUT_KEY)
+            return Route(names[part_of(found, shares)], convert(record))
+
+        return ReadyObject(routed)
+
+
+def part_of(key: bytes, shares: Sequence[int]) -> int:
+    """Return the number of the part of a key.
+
+    Args:
+        key: Key of the scheme ``hash``.
+        shares: Shares of the parts.
+    """
+    ends = list(accumulate(shares))
+    return bisect_right(ends, int.from_bytes(key[:HASH_BYTES], "big") * ends[-1] >> 8 * HASH_BYTES)
+
+
 def field_of(record: Any, name: str) -> Any:
     """Return a field of a record, or for ``a.b`` without such a field, the field b of a. None if it is missing."""
     return _Field(name)(record)
@@ -205,9 +257,6 @@ class _Field:
                 except orjson.JSONDecodeError as error:
                     raise RecordError(f"expected JSON in the member {self._parts[cut - 1]!r}, found {error}") from error
         return None
-
-
-_MISSING = object()
 
 
 def _hashed(key: bytes) -> bytes:

@@ -23,18 +23,19 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import ShardEncoder, ShardFile
 from ledgerbeam.io.exchange.order import By, KeyOrder, Nulls, Scheme
+from ledgerbeam.io.exchange.partition import MOST_BUCKETS, Partition
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, NO_TASK, SUFFIX, Cuts, encode_run, task_mark
-from ledgerbeam.io.exchange.slices import MOST_BUCKETS, Partition
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.sources.forms import PlacedPart, PlacedRecords, listed
+from ledgerbeam.sources.blocks import listed
 from ledgerbeam.sources.kind import Unreadable
+from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.chain.base import ChainValues, size_of
 from ledgerbeam.transforms.chain.process import ProcessTask
-from ledgerbeam.transforms.chain.task_results import TaskResults
 from ledgerbeam.transforms.chain.write import WriteTasks
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
-from ledgerbeam.user_code.guards import failed_by, message_of
+from ledgerbeam.transforms.mapping.outcomes import TaskResults
+from ledgerbeam.user_code.errors import failed_by, message_of
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.selection import AuditAnswer, AuditRequest
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
-from ledgerbeam.transforms.mapping.recomputation import NotRecomputedError, Recomputable, Recomputed
+from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Recomputable, Recomputed
 
 SHOWN_CHARACTERS = 160  # longest excerpt of a result in a message
 _BEFORE = 40  # characters of an excerpt before the first difference

@@ -1,11 +1,11 @@
-"""`MapRecords` and `ConvertRecords`: functions of records as functions of one task, for `ProcessTask`."""
+"""Functions of records as functions of one task, for `ProcessTask`."""
 
 from __future__ import annotations
 
 import copy
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ledgerbeam import stats
@@ -18,18 +18,67 @@ from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
-from ledgerbeam.transforms.mapping.batches import BatchAgainError
+from ledgerbeam.transforms.mapping.batches import BatchAgainError, ListMapping
 from ledgerbeam.transforms.mapping.collectors import UnplacedError
-from ledgerbeam.transforms.mapping.list_batches import ListMapping
-from ledgerbeam.transforms.mapping.recomputation import NotRecomputedError, Recomputed
+from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Recomputed
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
-from ledgerbeam.user_code.functions import made_of, reference_of
+from ledgerbeam.user_code.functions import code_identity, made_of, reference_of
+from ledgerbeam.user_code.instances import ReadyObject, UserObject
 from ledgerbeam.user_code.loading import Reference
-from ledgerbeam.user_code.objects import ReadyObject, UserObject, check_object, depends_on_batches
+from ledgerbeam.user_code.objects import check_object, depends_on_batches
 
 RESTARTS = 3
 """Number of times that a task with statistics starts again because a batch raises. After that, all its batches have one
 record."""
+
+
+@dataclass(frozen=True)
+class EachRecord:
+    """A function of one task, for `ProcessTask`, that calls a function with each record, as `beam.Map` does.
+
+    The result replaces the record; None drops it. `MapRecords` can do more: batches, `Route`, `Reject`, reasons for
+    `Drop`, and results that are encoded one by one.
+
+    Attributes:
+        function: Takes a record and returns a record or None.
+    """
+
+    function: Callable[[Any], Any]
+
+    def __repr__(self) -> str:
+        return f"EachRecord({_name(self.function)})"
+
+    def identity(self) -> dict[str, Json]:
+        """Return everything that affects the results: the function and its code."""
+        return {"each": _name(self.function), **code_identity(self.function)}
+
+    def __call__(self, task: Task) -> Task | NoneTask:
+        """Return the task with the results."""
+        return _replaced(task, [result for record in task.records if (result := self.function(record)) is not None])
+
+
+@dataclass(frozen=True)
+class FilterRecords:
+    """A function of one task, for `ProcessTask`, that keeps the records for which a predicate is true.
+
+    Works as `beam.Filter`.
+
+    Attributes:
+        predicate: Takes a record and returns whether to keep it.
+    """
+
+    predicate: Callable[[Any], Any]
+
+    def __repr__(self) -> str:
+        return f"FilterRecords({_name(self.predicate)})"
+
+    def identity(self) -> dict[str, Json]:
+        """Return everything that affects the results: the predicate and its code."""
+        return {"filter": _name(self.predicate), **code_identity(self.predicate)}
+
+    def __call__(self, task: Task) -> Task | NoneTask:
+        """Return the task with the kept records."""
+        return _replaced(task, [record for record in task.records if self.predicate(record)])
 
 
 class MapRecords:
@@ -216,3 +265,11 @@ class ConvertRecords(MapRecords):
 
     def _load(self) -> ReadyObject:
         return ReadyObject(find_conversion(self._conversion))
+
+
+def _replaced(task: Task, records: list[Any]) -> Task | NoneTask:
+    return task.replace(records=records) if records else NoneTask(task)
+
+
+def _name(function: Callable[[Any], Any]) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__qualname__

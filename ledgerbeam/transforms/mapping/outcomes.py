@@ -1,31 +1,40 @@
-"""Outcomes of records (kept by route, dropped, rejected), parsed from results, and their totals for a task."""
+"""Outcomes of records, parsed from results of the user's function: kept by route, dropped or rejected.
+
+`TaskResults` has the outcomes of a task, and `Recomputed` those of an audit, which calls the user's object with the
+records of a finished task in reverse order.
+"""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import orjson
 
-from ledgerbeam._base.names import check_route
-from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam._base.names import as_unicode, check_route
+from ledgerbeam._base.redaction import without_secrets
+from ledgerbeam.errors import FunctionError, UnsupportedShapeError
+from ledgerbeam.io import ShardFile
+from ledgerbeam.io.index.reader import NO_BYTES, RawRecord
+from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.values import text
 from ledgerbeam.results import Drop, Reject, Route
+from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from ledgerbeam.transforms.mapping.collectors import Collector
+from ledgerbeam.user_code.loading import Reference
 
 EXPECTED = "expected a record, None or a list of records"
-
 _OF_OBJECTS = ("jsonl", "tar", "parquet", "arrow")
 """Formats whose records are usually objects. Another result is probably a mistake of the function."""
-
-
-class CategoryError(FunctionError):
-    """Too many reasons or routes, or one that is no category. An error of the function, not of one record."""
+MOST_RAW = 64 * 1024  # maximum number of bytes that are kept of a rejected record
+REJECTS_ENDING = ".jsonl"  # suffix of a file of rejects, for any output format
 
 
 class Outcome(NamedTuple):
@@ -69,24 +78,118 @@ class Tally:
         return RecordCounts(read, kept, self.dropped, self.rejected, written)
 
 
-def _count(counts: dict[str, int], name: str, what: str, records: int = 1) -> None:
-    if name not in counts:
-        require_category(name, what, len(counts))
-    counts[name] = counts.get(name, 0) + records
+@dataclass(frozen=True)
+class TaskResults:
+    """The results of `MapRecords` for a task.
+
+    Attributes:
+        datasets: Records to write, by route, in the form that the encoder of the job takes. Records without a route
+            have the empty name.
+        counts: Counts of kept, dropped and rejected records.
+        rejects: Rejected records, in order.
+        statistics: Statistics that the function observed, by name.
+    """
+
+    datasets: Mapping[str, Any]
+    counts: RecordCounts
+    rejects: Sequence[RejectedRecord] = ()
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)
 
 
-def require_category(name: str, what: str, known: int) -> None:
-    """Check one more reason or route of a task. Raises CategoryError."""
-    if len(name) > NAME_CHARACTERS:
-        raise CategoryError(
-            f"{what} are categories of at most {NAME_CHARACTERS} characters, found one of {len(name)}: {name[:60]!r} "
-            "...; leave out details of the record, or pass them as the error of Reject"
-        )
-    if known >= MOST_NAMES:
-        raise CategoryError(
-            f"a task has at most {MOST_NAMES} different {what}, found one more: {name[:60]!r}; use categories, without "
-            "details of the record"
-        )
+@dataclass(frozen=True, slots=True)
+class RejectedRecord:
+    """A rejected record with its position and bytes: one row of a file of rejects.
+
+    Attributes:
+        source: URL of the source. For a pack, the URL of the member.
+        record: Number of the record in the source, from 0.
+        start: Offset of its first byte in the source, or in the decompressed data of a compressed source.
+        stop: Offset after its last byte.
+        raw: Bytes of the record in the source.
+        rejection: The reason.
+    """
+
+    source: str
+    record: int
+    start: int
+    stop: int
+    raw: bytes
+    rejection: Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The reason why a record of a task is rejected.
+
+    Attributes:
+        position: Position in the records of the task, from 0.
+        reason: Category.
+        error: Description of the problem, shortened and without secrets.
+        at: ``package/file.py:line`` of the code that raised, the same on every host; empty without an exception.
+    """
+
+    position: int
+    reason: str
+    error: str = ""
+    at: str = ""
+
+
+class Recomputable(Protocol):
+    """A function of one task that can be audited. Picklable."""
+
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether the function takes records as `sources.RecordBlocks`."""
+
+    @property
+    def reference(self) -> Reference:
+        """The user's object."""
+
+    @property
+    def step(self) -> int:
+        """Number of records in a batch, or 1. A partial recomputation starts at a multiple of it."""
+
+    @property
+    def marks(self) -> bool:
+        """Whether the function takes `sources.Unreadable` in the place of records that cannot be decoded."""
+
+    def with_storage_options(self, options: Mapping[str, Any]) -> Self:
+        """Return the function with the storage options for its files."""
+
+    def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
+        """Compute the results of a task again, from the last record to the first.
+
+        Args:
+            task: The task with its records.
+            is_late: Called after each call of the user's object. True ends the recomputation.
+
+        Raises:
+            NotRecomputedError: The user's object raised, although it did not before.
+            LedgerbeamError: The user's object cannot be imported or built.
+        """
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """The results of the last records of a task.
+
+    Attributes:
+        first: Position of the first recomputed record in the task; 0 if all records were recomputed.
+        records: Number of records of the task.
+        datasets: Results by route, in the order of the records and in the form that the encoder of the job takes.
+        origins: For each route, the positions of the records of its results, ascending.
+        place: Returns the name of the record at a position, for messages.
+    """
+
+    first: int
+    records: int
+    datasets: Mapping[str, Any]
+    origins: Mapping[str, Sequence[int]]
+    place: Callable[[int], str]
+
+
+class NotRecomputedError(Exception):
+    """The function raised for a record that it mapped before."""
 
 
 def routed(result: Any, function: str) -> Iterator[tuple[str, Any]]:
@@ -114,12 +217,23 @@ def routed(result: Any, function: str) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _require_record(value: Any, function: str, where: str) -> None:
-    kind = type(value)
-    if issubclass(kind, Drop | Reject):
+def check_value(value: Any, record: Any, function: str, output_format: str) -> None:
+    """Raise FunctionError for a result that is not a record, or that is probably a mistake."""
+    found = f"{function} returned a {type(value).__name__}"
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()  # otherwise Python warns that it was never awaited
+        raise FunctionError(f"{found}: {EXPECTED}; return its result, for example with asyncio.run")
+    if isinstance(value, tuple | set | Iterator):
+        raise FunctionError(f"{found}: {EXPECTED}")
+    if isinstance(value, bool | np.bool_) and not isinstance(record, bool):
+        raise FunctionError(f"{found} ({value}): {EXPECTED}; to keep some records, `return record if ... else None`")
+    if output_format not in _OF_OBJECTS:
+        return
+    if _is_object(record) and not _is_object(value) and not isinstance(value, list):
         raise FunctionError(
-            f"{function} returned a {kind.__name__} inside of {where}: expected records; return Drop or Reject alone, "
-            "for the whole record"
+            f"{found} for a record that is a {type(record).__name__}: {EXPECTED}; return the whole record, for "
+            "example {**record, 'name': value}, and leave None out of a list"
         )
 
 
@@ -143,6 +257,73 @@ def route_name(name: Any, function: str) -> str:
         raise FunctionError(f"{function} returned a Route: {error}") from None
 
 
+class CategoryError(FunctionError):
+    """Too many reasons or routes, or one that is no category. An error of the function, not of one record."""
+
+
+def require_category(name: str, what: str, known: int) -> None:
+    """Check one more reason or route of a task. Raises CategoryError."""
+    if len(name) > NAME_CHARACTERS:
+        raise CategoryError(
+            f"{what} are categories of at most {NAME_CHARACTERS} characters, found one of {len(name)}: {name[:60]!r} "
+            "...; leave out details of the record, or pass them as the error of Reject"
+        )
+    if known >= MOST_NAMES:
+        raise CategoryError(
+            f"a task has at most {MOST_NAMES} different {what}, found one more: {name[:60]!r}; use categories, without "
+            "details of the record"
+        )
+
+
+def _count(counts: dict[str, int], name: str, what: str, records: int = 1) -> None:
+    if name not in counts:
+        require_category(name, what, len(counts))
+    counts[name] = counts.get(name, 0) + records
+
+
+def rejected_records(task: Task, rejections: Sequence[Rejection]) -> list[RejectedRecord]:
+    """Read rejected records from their source again, in the order of `rejections`.
+
+    Args:
+        task: The output of `ReadTasks`, with all of its records.
+        rejections: Positions and reasons of the rejected records.
+
+    Raises:
+        UnsupportedShapeError: If the records were changed after reading, so that their positions are unknown.
+        SourceError, IndexError_, StorageError: If the source cannot be read again or has changed. The task fails.
+    """
+    if not rejections:
+        return []
+    raws = _raw_records(task)
+    return [
+        RejectedRecord(raw.url, raw.record, raw.start, raw.stop, raw.data, rejection)
+        for rejection, raw in ((rejection, raws[rejection.position]) for rejection in rejections)
+    ]
+
+
+def source_record(task: Task, position: int) -> RawRecord | None:
+    """Return a record of a task as stored in its source; None if it cannot be found."""
+    try:
+        return _raw_records(task)[position]
+    except Exception:  # noqa: BLE001 - the caller describes another error with it
+        return None
+
+
+def encode_rejects(rejected: Sequence[RejectedRecord]) -> ShardFile:
+    """Encode rejected records as JSON, one line each. Equal records give equal bytes."""
+    lines = [orjson.dumps(_row(record), option=orjson.OPT_APPEND_NEWLINE) for record in rejected]
+    return ShardFile(REJECTS_ENDING, b"".join(lines), len(lines))
+
+
+def _require_record(value: Any, function: str, where: str) -> None:
+    kind = type(value)
+    if issubclass(kind, Drop | Reject):
+        raise FunctionError(
+            f"{function} returned a {kind.__name__} inside of {where}: expected records; return Drop or Reject alone, "
+            "for the whole record"
+        )
+
+
 def _is_text(value: str) -> bool:
     try:
         return bool(text(value))
@@ -150,25 +331,53 @@ def _is_text(value: str) -> bool:
         return False
 
 
-def check_value(value: Any, record: Any, function: str, output_format: str) -> None:
-    """Raise FunctionError for a result that is not a record, or that is probably a mistake."""
-    found = f"{function} returned a {type(value).__name__}"
-    if inspect.isawaitable(value):
-        if inspect.iscoroutine(value):
-            value.close()  # otherwise Python warns that it was never awaited
-        raise FunctionError(f"{found}: {EXPECTED}; return its result, for example with asyncio.run")
-    if isinstance(value, tuple | set | Iterator):
-        raise FunctionError(f"{found}: {EXPECTED}")
-    if isinstance(value, bool | np.bool_) and not isinstance(record, bool):
-        raise FunctionError(f"{found} ({value}): {EXPECTED}; to keep some records, `return record if ... else None`")
-    if output_format not in _OF_OBJECTS:
-        return
-    if _is_object(record) and not _is_object(value) and not isinstance(value, list):
-        raise FunctionError(
-            f"{found} for a record that is a {type(record).__name__}: {EXPECTED}; return the whole record, for "
-            "example {**record, 'name': value}, and leave None out of a list"
-        )
-
-
 def _is_object(value: Any) -> bool:
     return isinstance(value, Mapping | orjson.Fragment) or dataclasses.is_dataclass(value)
+
+
+def _raw_records(task: Task) -> Sequence[RawRecord]:
+    if task.raw is None:
+        raise UnsupportedShapeError(
+            f"{task.name}: expected the output of ReadTasks, found a task that was made or fanned out by a function; "
+            "reject records in the first function after ReadTasks"
+        )
+    raws = task.raw()
+    if isinstance(task.records, RecordBlocks):  # unchanged since reading
+        return raws
+    if len(raws) != len(task.records):
+        raise UnsupportedShapeError(
+            f"{task.name}: expected the {len(raws)} records that were read, found {len(task.records)}; reject records "
+            "in the first function of a chain"
+        )
+    return raws
+
+
+def _row(record: RejectedRecord) -> dict[str, Any]:
+    rejection = record.rejection
+    row: dict[str, Any] = {
+        "source": as_unicode(without_secrets(record.source)),
+        "record": record.record,
+        "bytes": None if record.start == NO_BYTES else [record.start, record.stop],
+        "reason": as_unicode(rejection.reason),
+        "error": as_unicode(rejection.error),
+        "at": as_unicode(rejection.at),
+    }
+    kept = record.raw[:MOST_RAW]
+    text = _as_text(kept, is_cut=len(kept) < len(record.raw))
+    if text is None:
+        row["raw_base64"] = base64.b64encode(kept).decode("ascii")
+    else:
+        row["raw"] = text
+    if len(kept) < len(record.raw):
+        row["raw_truncated"] = True
+    return row
+
+
+def _as_text(data: bytes, *, is_cut: bool) -> str | None:
+    """Decode UTF-8 bytes; None if they are not UTF-8. A character cut at the end is left out."""
+    for dropped in range(4 if is_cut else 1):
+        try:
+            return data[: len(data) - dropped].decode("utf-8")
+        except UnicodeDecodeError:
+            continue
+    return None

@@ -17,19 +17,21 @@ from ledgerbeam.ledger.worker.stopwatch import SharedTime, timed
 from ledgerbeam.results import Drop, Reject
 from ledgerbeam.sources.blocks import RecordBlocks, blocks_of
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.transforms.chain.task_results import Rejection, TaskResults
 from ledgerbeam.transforms.mapping.collectors import Collector, UnplacedError, as_samples, collector, table_collector
 from ledgerbeam.transforms.mapping.outcomes import (
     CategoryError,
     Outcome,
+    Recomputed,
+    Rejection,
     Tally,
+    TaskResults,
     check_value,
+    rejected_records,
     require_category,
     require_reason,
     routed,
+    source_record,
 )
-from ledgerbeam.transforms.mapping.recomputation import Recomputed
-from ledgerbeam.transforms.mapping.rejects import rejected_records, source_record
 from ledgerbeam.user_code.errors import describe_error, error_name, failed_by, is_interrupt, message_of, raised_at
 from ledgerbeam.user_code.guards import children, end_child
 

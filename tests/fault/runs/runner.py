@@ -20,8 +20,7 @@ from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.waves import WaveEnd
 from ledgerbeam.transforms import MatchSources, SkipCompleted
-from ledgerbeam.transforms.chain.base import ChainDoFn
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.base import ChainDoFn, LedgerHandle
 
 if TYPE_CHECKING:
     from tests.fault.runs.world import World

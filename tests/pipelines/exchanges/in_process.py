@@ -22,8 +22,7 @@ from ledgerbeam.pipelines.runners.job_files import DONE, TRACEBACK, load_job, lo
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.transforms import CommitTasks
-from ledgerbeam.transforms.chain.base import ChainValues
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
 
 
 class Told:

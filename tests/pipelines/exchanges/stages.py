@@ -18,10 +18,10 @@ from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.task_reader import TaskReader
-from ledgerbeam.transforms.chain.task_results import TaskResults
+from ledgerbeam.transforms.exchange.gather import MergedEncoder, MergeRuns
 from ledgerbeam.transforms.exchange.keys import RecordKeys
-from ledgerbeam.transforms.exchange.merge import MergedEncoder, MergeRuns
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatterRecords
+from ledgerbeam.transforms.mapping.outcomes import TaskResults
 
 
 def write_jsonl(path: Path, rows: Sequence[Any]) -> str:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from ledgerbeam.transforms.dedup import near
 from ledgerbeam.transforms.dedup.minhash import MinHash
-from ledgerbeam.transforms.dedup.near import SignRecords
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace

@@ -29,9 +29,9 @@ from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.listed import file_key
 from ledgerbeam.sources.task_reader import TaskReader
-from ledgerbeam.transforms.dedup import near
+from ledgerbeam.transforms.dedup import duplicates as near
+from ledgerbeam.transforms.dedup.duplicates import FindClusters, HashEncoder, PairRecords, SignRecords
 from ledgerbeam.transforms.dedup.minhash import MinHash
-from ledgerbeam.transforms.dedup.near import FindClusters, HashEncoder, PairRecords, SignRecords
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunEncoder
 from tests.cases import each

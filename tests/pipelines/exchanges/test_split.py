@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.pipelines.calls.values import parse_shares
-from ledgerbeam.transforms.exchange.keys import RecordKeys
-from ledgerbeam.transforms.exchange.split import part_of
+from ledgerbeam.transforms.exchange.keys import RecordKeys, part_of
 from tests.cases import each
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.exchanges.stages import write_jsonl

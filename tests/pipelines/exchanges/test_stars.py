@@ -25,7 +25,7 @@ from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms.dedup import stars
-from ledgerbeam.transforms.dedup.near import FindCandidates, FindClusters, HashEncoder
+from ledgerbeam.transforms.dedup.duplicates import FindCandidates, FindClusters, HashEncoder
 from ledgerbeam.transforms.dedup.stars import FindLabels, MakeStars, TurnLargeStars, TurnSmallStars, member_trees
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatteredRecords
 from tests.conftest import S3Server

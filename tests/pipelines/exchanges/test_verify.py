@@ -29,7 +29,7 @@ from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.listed import ChosenSources, ListBuckets, file_key, with_lists
 from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms.dedup import verify
-from ledgerbeam.transforms.dedup.near import FindCandidates, FindClusters, HashEncoder, PairRecords
+from ledgerbeam.transforms.dedup.duplicates import FindCandidates, FindClusters, HashEncoder, PairRecords
 from ledgerbeam.transforms.dedup.verify import CollectGrams, VerifiedTrees
 from ledgerbeam.transforms.exchange.scatter import RunEncoder
 from tests.conftest import S3Server

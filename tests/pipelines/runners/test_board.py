@@ -23,10 +23,8 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, Instructions, task_board
 from ledgerbeam.pipelines.runners import board as draw_module
 from ledgerbeam.pipelines.runners.board import BoardSchedule, Ticket
-from ledgerbeam.transforms.chain.base import ChainValues
-from ledgerbeam.transforms.chain.overlap import this_overlap
-from ledgerbeam.transforms.chain.schedule import DrawTasks, PostTasks, StreamedTasks
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
+from ledgerbeam.transforms.chain.schedule import DrawTasks, PostTasks, StreamedTasks, this_overlap
 
 SOURCE = Source("/data/a.jsonl", 80, "1")
 STREAMED = Source("/data/b.jsonl.gz", 80, "1")

@@ -30,8 +30,7 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
-from ledgerbeam.transforms.chain.base import ChainDoFn, ChainValues, give_values
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.base import ChainDoFn, ChainValues, LedgerHandle, give_values
 from tests.cases import each
 
 

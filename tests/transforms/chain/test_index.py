@@ -28,9 +28,8 @@ from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.transforms import BuildIndexes, CommitTasks, PlanIndexes
 from ledgerbeam.transforms.chain import index as index_module
-from ledgerbeam.transforms.chain.base import ChainValues, give_values
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 from ledgerbeam.transforms.chain.index import _BuildIndexes, _PlanIndexes, part_name
-from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.transforms.chain.write import WrittenTask
 from tests.sources.data import tar
 from tests.transforms.metrics import reported

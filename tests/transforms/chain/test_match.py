@@ -17,9 +17,8 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.transforms import MatchSources, SkipCompleted
-from ledgerbeam.transforms.chain.base import ChainValues
-from ledgerbeam.transforms.chain.match import _SkipPacks, _SkipPages
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
+from ledgerbeam.transforms.chain.plan import _SkipPacks, _SkipPages
 from tests.cases import each
 from tests.transforms.metrics import reported
 

@@ -26,11 +26,11 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.worker.task_board import BoardPlace, Instructions, task_board
 from ledgerbeam.pipelines.runners.board import Ticket, _Draw, _Post
 from ledgerbeam.sources import FileSources
-from ledgerbeam.sources.forms import listed
-from ledgerbeam.transforms.chain.overlap import HAND_OVER_SECONDS, Overlap, ThreadsBeside, this_overlap
+from ledgerbeam.sources.blocks import listed
+from ledgerbeam.transforms.chain.base import LedgerHandle
 from ledgerbeam.transforms.chain.process import _Process
 from ledgerbeam.transforms.chain.read import _Read
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.schedule import HAND_OVER_SECONDS, Overlap, ThreadsBeside, this_overlap
 from ledgerbeam.transforms.chain.write import WrittenTask, _Write
 from tests.servers.s3_proxy import S3Proxy
 

@@ -8,7 +8,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 
-from ledgerbeam.transforms.chain.pipeline_parts import chain_alone, rest_alone
+from ledgerbeam.transforms.chain.shape import chain_alone, rest_alone
 
 Proto = beam_runner_api_pb2.Pipeline
 Described = dict[str, tuple[list[str], list[str], list[str]]]

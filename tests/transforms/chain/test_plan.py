@@ -29,10 +29,9 @@ from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.ledger.worker.run_folders import TaskBudget, building_index
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
 from ledgerbeam.transforms import PlanTasks
-from ledgerbeam.transforms.chain.base import ChainValues
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
 from ledgerbeam.transforms.chain.plan import AT_ONCE, BESIDE_BYTES, TOGETHER, TOGETHER_BYTES, LimitTasks, _Limit, _Plan
 from ledgerbeam.transforms.chain.schedule import StreamedTasks
-from ledgerbeam.transforms.chain.worker import LedgerHandle
 from tests.sources.data import put_index
 
 

@@ -24,10 +24,9 @@ from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.ledger.worker.reports import reported_set_ups
 from ledgerbeam.transforms import MapRecords, ProcessBatch, ProcessTask
-from ledgerbeam.transforms.chain.base import ChainValues, give_values
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 from ledgerbeam.transforms.chain.process import _Batch, _Process, check_result
-from ledgerbeam.transforms.chain.worker import LedgerHandle
-from ledgerbeam.user_code.objects import close_objects, take_set_ups
+from ledgerbeam.user_code.instances import close_objects, take_set_ups
 from tests.cases import each
 from tests.transforms.metrics import reported
 

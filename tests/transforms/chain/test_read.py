@@ -40,11 +40,10 @@ from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits, ta
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms import MapRecords, ProcessTask, ReadTasks
-from ledgerbeam.transforms.chain.base import TASKS, ChainDoFn, ChainValues, give_values
+from ledgerbeam.transforms.chain.base import TASKS, ChainDoFn, ChainValues, LedgerHandle, give_values
 from ledgerbeam.transforms.chain.plan import _Plan
 from ledgerbeam.transforms.chain.read import _Read, _read_fetched
 from ledgerbeam.transforms.chain.schedule import StreamedTasks
-from ledgerbeam.transforms.chain.worker import LedgerHandle
 from tests.cases import each
 from tests.transforms.metrics import reported
 

@@ -39,14 +39,13 @@ from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import CommitTasks, WriteTasks
 from ledgerbeam.transforms.chain import commit as transforms_commit
 from ledgerbeam.transforms.chain import write as transforms_write
-from ledgerbeam.transforms.chain.base import ChainValues, give_values
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 from ledgerbeam.transforms.chain.commit import CommittedTask, _Commit
-from ledgerbeam.transforms.chain.overlap import this_overlap
-from ledgerbeam.transforms.chain.task_results import RejectedRecord, Rejection, TaskResults
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.schedule import this_overlap
 from ledgerbeam.transforms.chain.write import WrittenTask, _Publishing, _Write, output_name
-from ledgerbeam.transforms.dedup.near import HashedRecords, HashEncoder
+from ledgerbeam.transforms.dedup.duplicates import HashedRecords, HashEncoder
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatteredRecords
+from ledgerbeam.transforms.mapping.outcomes import RejectedRecord, Rejection, TaskResults
 from tests.cases import each
 from tests.transforms.metrics import reported
 

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerbeam.transforms.dedup import minhash, words
-from ledgerbeam.transforms.dedup.minhash import MinHash
-from ledgerbeam.transforms.dedup.words import SPACELESS, hash_words
+from ledgerbeam.transforms.dedup import minhash
+from ledgerbeam.transforms.dedup.minhash import SPACELESS, MinHash, hash_words
 from tests.cases import each
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60) | st.text(
@@ -104,7 +103,7 @@ def signed(texts: Sequence[str], how: MinHash) -> list[list[bytes]]:
 @given(st.lists(TEXTS, max_size=5), st.sampled_from([1, 30, 10**6]))
 def test_words_are_those_of_the_definition(texts: list[str], at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "_AT_ONCE", at_once)
+        patch.setattr(minhash, "_AT_ONCE", at_once)
         hashes, counts = hash_words(texts)
     expected = [[plain_hash(word) for word in plain_words(text)] for text in texts]
     assert counts.tolist() == [len(some) for some in expected]
@@ -143,7 +142,7 @@ TOGETHER = "\u0f00\u10a0\u1ab0\ua000\uaa00\uaa80\ufb00\U0001b170"
 
 
 def test_letters_at_the_edges_of_scripts_are_words_or_parts_of_words() -> None:
-    pattern = words._pattern.__wrapped__()
+    pattern = minhash._pattern.__wrapped__()
     edges = {point for first, last in SPACELESS for point in (first - 1, first, last, last + 1)}
     some = set(range(0, sys.maxunicode + 1, 997)) | {*range(64, 128), 0xE01EF, sys.maxunicode}
     for letter in map(chr, sorted(edges | some)):
@@ -162,7 +161,7 @@ def test_code_points_of_a_kind_are_the_ranges_of_a_class() -> None:
         kinds[ord(letter)] = 1
     kinds[ord("B")] = 2
     for kind in (1, 2):
-        found = re.findall(f"[{words._ranges(kinds, kind)}]", "".join(map(chr, range(129))))
+        found = re.findall(f"[{minhash._ranges(kinds, kind)}]", "".join(map(chr, range(129))))
         assert found == [chr(point) for point, one in enumerate(kinds) if one == kind]
 
 

@@ -11,11 +11,11 @@ from ledgerbeam.errors import FunctionError
 from ledgerbeam.io.lines.json_lines import HeldLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
 from ledgerbeam.sources.listed import ChosenRecords
-from ledgerbeam.transforms.dedup import near
+from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
+from ledgerbeam.transforms.dedup import duplicates as near
+from ledgerbeam.transforms.dedup.duplicates import SignRecords
 from ledgerbeam.transforms.dedup.minhash import MinHash
-from ledgerbeam.transforms.dedup.near import SignRecords
 from ledgerbeam.transforms.dedup.verify import CollectGrams
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from tests.transforms.dedup.test_verify import as_bytes

@@ -18,9 +18,10 @@ from ledgerbeam.io.exchange.slices import EARLIER, RunFile, SomeUrls
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms.chain.process import ProcessTask
-from ledgerbeam.transforms.dedup import near, stars
-from ledgerbeam.transforms.dedup.duplicates import BY_SOURCE
-from ledgerbeam.transforms.dedup.near import (
+from ledgerbeam.transforms.dedup import duplicates as near
+from ledgerbeam.transforms.dedup import stars
+from ledgerbeam.transforms.dedup.duplicates import (
+    BY_SOURCE,
     CANDIDATES,
     CLUSTER_SIZE,
     FindCandidates,

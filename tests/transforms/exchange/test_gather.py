@@ -26,8 +26,7 @@ from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms import Gather, GroupRecords, KeepRecords, MatchSources, Scatter
 from ledgerbeam.transforms.beam_yaml import ReadBuckets
 from ledgerbeam.transforms.chain.process import ProcessTask
-from ledgerbeam.transforms.dedup.duplicates import FindDuplicates
-from ledgerbeam.transforms.dedup.near import FindClusters, PairRecords
+from ledgerbeam.transforms.dedup.duplicates import FindClusters, FindDuplicates, PairRecords
 from ledgerbeam.transforms.exchange.gather import as_part, lines_of
 from ledgerbeam.transforms.exchange.join import JoinRecords
 from ledgerbeam.transforms.exchange.keys import RecordKeys

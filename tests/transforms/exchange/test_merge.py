@@ -20,8 +20,8 @@ from ledgerbeam.io.exchange.slices import NO_MERGES, Merges, Partition
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.chain.process import ProcessTask
+from ledgerbeam.transforms.exchange.gather import MergeRuns
 from ledgerbeam.transforms.exchange.keys import RecordKeys
-from ledgerbeam.transforms.exchange.merge import MergeRuns
 from tests.pipelines.exchanges.stages import Stages, by_file
 
 BY_K = RecordKeys("key", ("k",))

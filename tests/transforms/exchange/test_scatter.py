@@ -22,9 +22,9 @@ from ledgerbeam.sources.forms import PlacedForm, PlacedPart, PlacedRecords, Reco
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.chain.base import ChainValues
 from ledgerbeam.transforms.chain.process import ProcessTask
-from ledgerbeam.transforms.chain.task_results import TaskResults
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, Scatter, ScatteredRecords, ScatterRecords, ScatterResults
+from ledgerbeam.transforms.mapping.outcomes import TaskResults
 from tests.cases import each
 from tests.memory import peak_of
 from tests.pipelines.exchanges.stages import moved_of

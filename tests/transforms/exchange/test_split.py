@@ -12,8 +12,7 @@ from ledgerbeam.errors import FunctionError
 from ledgerbeam.io import JsonlFormat
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.sketches import merging
-from ledgerbeam.transforms.exchange.keys import HASH_BYTES, WITHOUT_KEY, RecordKeys
-from ledgerbeam.transforms.exchange.split import SplitRecords, part_of
+from ledgerbeam.transforms.exchange.keys import HASH_BYTES, WITHOUT_KEY, RecordKeys, SplitRecords, part_of
 
 KEYS = RecordKeys("hash", ("k",))
 PARTS = (("train", 3), ("test", 1))

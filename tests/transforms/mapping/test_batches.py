@@ -15,9 +15,8 @@ from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import MapRecords
-from ledgerbeam.transforms.mapping.batches import BatchAgainError
+from ledgerbeam.transforms.mapping.batches import BatchAgainError, ListMapping
 from ledgerbeam.transforms.mapping.function import RESTARTS
-from ledgerbeam.transforms.mapping.list_batches import ListMapping
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules
 from tests.cases import each
 

@@ -13,7 +13,7 @@ from ledgerbeam import Drop, Reject, Route, Rows
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import MapRecords
-from ledgerbeam.transforms.mapping.recomputation import NotRecomputedError
+from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError
 
 HERE = __name__
 SOURCE = Source("/data/a.jsonl", 100, "1")

@@ -19,16 +19,22 @@ from ledgerbeam.io.listing.nested_folders import note_nested
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.opening import open_local_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.sources import FileSources, TaskLimits
-from ledgerbeam.sources.forms import RecordBlocks
+from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.transforms.chain.base import LedgerHandle
 from ledgerbeam.transforms.chain.commit import _Commit, _leaf
 from ledgerbeam.transforms.chain.read import _Read
 from ledgerbeam.transforms.chain.route_folders import RouteFolders
-from ledgerbeam.transforms.chain.task_results import RejectedRecord, Rejection, TaskResults
-from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.transforms.chain.write import WrittenTask, _Write
-from ledgerbeam.transforms.mapping.rejects import MOST_RAW, encode_rejects, rejected_records
+from ledgerbeam.transforms.mapping.outcomes import (
+    MOST_RAW,
+    RejectedRecord,
+    Rejection,
+    TaskResults,
+    encode_rejects,
+    rejected_records,
+)
 from tests.cases import each
 from tests.sources.data import put
 

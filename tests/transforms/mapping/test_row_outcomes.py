@@ -16,8 +16,8 @@ from ledgerbeam import Drop, Reject, Route, Rows
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.accounts import NOTHING
 from ledgerbeam.stats import MOST_NAMES
+from ledgerbeam.transforms.mapping.arrow_batches import RowsOutcome, require_few, rows_outcome
 from ledgerbeam.transforms.mapping.outcomes import CategoryError
-from ledgerbeam.transforms.mapping.row_outcomes import RowsOutcome, require_few, rows_outcome
 from tests.cases import each
 
 

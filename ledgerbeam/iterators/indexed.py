@@ -1,8 +1,5 @@
 """Leaves: nodes that read records through an index."""
 
-# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
-# ruff: noqa: ARG002, D102 - what overrides a method of IteratorNode is described there
-
 from __future__ import annotations
 
 import math

@@ -1,20 +1,168 @@
-"""Batches of items of similar length, from a buffer that is divided into buckets."""
-
-# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
+"""Batches of neighbouring items, limited by number and cost."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, islice
 from typing import Any
 
 from ledgerbeam.errors import CheckpointError, UsageError
+from ledgerbeam.iterators.identity import describe_function
 from ledgerbeam.iterators.node import State, field
-from ledgerbeam.iterators.rng import below, load_chance, new_chance, save_chance
-from ledgerbeam.iterators.stages.batches import BatchingNode, BatchLimits
-from ledgerbeam.iterators.stages.buffer import Pair, read_pairs, save_tokens, split_tokens
-from ledgerbeam.iterators.tokens import Token
+from ledgerbeam.iterators.shuffle import BufferedNode, Pair, read_pairs, save_tokens, split_tokens
+from ledgerbeam.iterators.tokens import Token, below, load_chance, new_chance, normalize_graph_token, save_chance
+
+
+class BatchLimits:
+    """The limits of a batch.
+
+    Args:
+        max_records: Largest number of items, or None.
+        max_cost: Largest cost, or None. An item with a larger cost is a batch by itself.
+        cost: Returns the cost of an item: duration, tokens, bytes. Required for `max_cost`.
+        padded: Whether the cost of a batch is its number of items times the largest cost of an item, as after padding.
+
+    Raises:
+        UsageError: There is no limit, a limit is not positive, or there is a `max_cost` without `cost`.
+    """
+
+    def __init__(
+        self,
+        max_records: int | None,
+        max_cost: float | None,
+        cost: Callable[[Any], float] | None,
+        *,
+        padded: bool = False,
+    ) -> None:
+        given = [limit for limit in (max_records, max_cost) if limit is not None]
+        if not given or min(given) <= 0 or (max_cost is not None and cost is None):
+            raise UsageError(
+                f"a batch needs a positive limit: found max_records={max_records}, max_cost={max_cost}"
+                f"{', and no cost function' if cost is None else ''}"
+            )
+        self.max_records = max_records
+        self.max_cost = max_cost
+        self.cost = cost
+        self.padded = padded
+
+    def fits(self, count: int, cost: float) -> bool:
+        """Return whether a batch may have this number of items and this cost; the first item always fits."""
+        if self.max_records is not None and count > self.max_records:
+            return False
+        return self.max_cost is None or count == 1 or cost <= self.max_cost
+
+    def add(self, count: int, cost: float, largest: float, item: Any) -> tuple[float, float]:
+        """Return the cost of a batch after adding its `count`-th item, and its largest cost of an item."""
+        if self.cost is None or self.max_cost is None:
+            return 0.0, 0.0
+        own = self.cost(item)
+        largest = max(largest, own)
+        return (count * largest if self.padded else cost + own), largest
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the limits for checkpoints."""
+        cost = None if self.cost is None else describe_function(self.cost)
+        return {"max_records": self.max_records, "max_cost": self.max_cost, "cost": cost, "padded": self.padded}
+
+
+class BatchingNode(BufferedNode):
+    """A node that groups items into batches: a batch is a list, and its token is the tuple of the tokens."""
+
+    limits: BatchLimits
+    drop_last: bool
+
+    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
+        batches = [normalize_graph_token(token) for token in tokens]
+        for batch in batches:
+            if not isinstance(batch, tuple):
+                raise UsageError(f"{self._name}: expected the tokens of a batch's items as token, found {batch!r}")
+        items = iter(self.source.read_many(list(chain.from_iterable(batches)), epoch))
+        return [[next(items) for _ in batch] for batch in batches]
+
+    def as_batch(self, pairs: Sequence[Pair]) -> tuple[Token | None, list[Any]]:
+        """Return the token and the batch of items."""
+        tokens = tuple([token for token, _ in pairs])
+        return (None if None in tokens else tokens), [item for _, item in pairs]
+
+
+class Batches(BatchingNode):
+    """Groups neighbouring items into batches. A batch is a list; its token is the tuple of the tokens of its items.
+
+    Args:
+        source: The node to read.
+        max_records: Largest number of items in a batch.
+        max_cost: Largest cost of a batch; a single item may cost more.
+        cost: Returns the cost of an item.
+        padded: Whether the cost of a batch is its number of items times the largest cost of an item.
+        drop_last: Whether to drop the last batch of each shard if it is not full.
+
+    Raises:
+        UsageError: As in `BatchLimits`.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        max_records: int | None = None,
+        *,
+        max_cost: float | None = None,
+        cost: Callable[[Any], float] | None = None,
+        padded: bool = False,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(source)
+        self.limits = BatchLimits(max_records, max_cost, cost, padded=padded)
+        self.drop_last = drop_last
+        self._held: deque[Pair] = deque()
+        self._saved: list[Token] = []
+
+    def buffered_pairs(self) -> Iterator[tuple[Token | None, Any]]:
+        if self._saved:
+            self._held, self._saved = deque(read_pairs(self._saved, self.source)), []
+        most = self.limits.max_records
+        if most is not None and self.limits.max_cost is None and not self._held:
+            for tokens, items in self.source.lists(most):
+                if len(items) == most or not self.drop_last:
+                    yield (None if None in tokens else tuple(tokens)), items
+            return
+        source = self.source.pairs()
+        while batch := self._next_batch(source):
+            yield self.as_batch(batch)
+
+    def drop_held(self) -> None:
+        self._held, self._saved = deque(), []
+
+    def save_held(self) -> State:
+        return {"held": self._saved or save_tokens(self._held, self, self.source)}
+
+    def load_held(self, state: Mapping[str, Any]) -> None:
+        held = field(state, "held", self._name)
+        self._saved = split_tokens(held, self._shard) if state.get("of_all_shards") else list(held)
+        self._held = deque()
+
+    def merge_held(self, states: Sequence[Mapping[str, Any]]) -> State:
+        held = list(chain.from_iterable(field(state, "held", self._name) for state in states))
+        return {"held": held, "of_all_shards": True}
+
+    def parameters(self) -> dict[str, Any]:
+        return {**self.limits.parameters(), "drop_last": self.drop_last}
+
+    def _next_batch(self, source: Iterator[Pair]) -> list[Pair]:
+        limits, held = self.limits, self._held
+        batch: list[Pair] = []
+        cost = largest = 0.0
+        while len(batch) != limits.max_records:
+            pair = held.popleft() if held else next(source, None)
+            if pair is None:
+                return [] if self.drop_last else batch
+            cost, largest = limits.add(len(batch) + 1, cost, largest, pair[1])
+            if not limits.fits(len(batch) + 1, cost):
+                held.appendleft(pair)
+                break
+            batch.append(pair)
+        return batch
 
 
 class Buckets(BatchingNode):

@@ -1,7 +1,5 @@
 """Leaves over Shar folders."""
 
-# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +12,9 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.iterators.identity import describe_source
+from ledgerbeam.iterators.indexed import Records
 from ledgerbeam.iterators.node import Positions
-from ledgerbeam.iterators.sources.indexed import Records
-from ledgerbeam.iterators.sources.streams import Manifest
+from ledgerbeam.iterators.streams import Manifest
 from ledgerbeam.iterators.tokens import Token, pair_token
 
 

@@ -1,11 +1,10 @@
-"""Several sources as one: in sequence, or all their items in one global order."""
-
-# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
+"""Passes in sequence: over several sources, over one source several times, and over all items in a random order."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
@@ -13,12 +12,158 @@ from typing import Any
 import numpy as np
 
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
-from ledgerbeam.iterators.node import IteratorNode, Positions, resolve_iterator_source, supports_graph_restore, walk
-from ledgerbeam.iterators.ordered import OrderedNode
-from ledgerbeam.iterators.rng import new_chance
-from ledgerbeam.iterators.share import count_places
-from ledgerbeam.iterators.stages.stages import StagedNode
-from ledgerbeam.iterators.tokens import MISSING, Token, pair_token
+from ledgerbeam.iterators.identity import require_shard
+from ledgerbeam.iterators.node import (
+    DerivedNode,
+    IteratorNode,
+    Positions,
+    State,
+    field,
+    resolve_iterator_source,
+    supports_graph_restore,
+    walk,
+)
+from ledgerbeam.iterators.ordered import OrderedNode, count_places
+from ledgerbeam.iterators.tokens import MISSING, Token, new_chance, pair_token
+
+
+class StagedNode(DerivedNode):
+    """A pass in stages; each stage is a pass of one child. The tokens are `(label of the stage, token of the child)`.
+
+    The state is the current stage and the state of its child, so it does not grow with the number of stages. After a
+    change of the number of shards it also has the rest of further stages, since the old shards may have been in
+    different stages.
+    """
+
+    def __init__(self) -> None:
+        self._stage = 0
+        self._before = 0
+        self._entered = False
+        self._left: dict[int, tuple[int, Any]] = {}
+
+    @property
+    @abstractmethod
+    def stages(self) -> int | None:
+        """Number of stages; None if there is no end."""
+
+    @abstractmethod
+    def child_of(self, stage: int) -> IteratorNode:
+        """Return the child of a stage."""
+
+    @abstractmethod
+    def label_of(self, stage: int) -> int:
+        """Return the first part of the tokens of a stage."""
+
+    @abstractmethod
+    def epoch_of(self, stage: int) -> int:
+        """Return the epoch of the child of a stage."""
+
+    def places_of(self, stage: int) -> int:
+        """Return the number of places of a stage, for `divide_child`."""
+        del stage
+        return 0
+
+    def divide_child(self, child: IteratorNode, before: int) -> None:
+        """Divide the child of a stage among the shards; `before` places precede the stage."""
+        del before
+        child.divide(*self._shard)
+
+    def pairs(self) -> Iterator[tuple[Token | None, Any]]:
+        while not self._is_finished:
+            whole, empty = not self._entered and self._stage not in self._left, True
+            self._enter()
+            label = self.label_of(self._stage)
+            for token, item in self.child_of(self._stage).pairs():
+                yield None if token is None else (label, token), item
+                empty = False
+            if whole and empty and self.stages is None:
+                return  # later passes would be empty too
+            self._before += self.places_of(self._stage)
+            self._stage += 1
+            self._entered = False
+
+    def begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._stage, self._before, self._entered, self._left = 0, 0, False, {}
+
+    def finish(self) -> None:
+        self._stage, self._entered = self.stages or 0, False
+
+    def divide(self, shard: int, shards: int) -> None:
+        self._shard = shard, shards
+
+    def save(self) -> State:
+        state: State = {}
+        if not self._is_finished:
+            self._enter()
+            state["source"] = self.child_of(self._stage).save()
+        if self._left:
+            state["left"] = [[stage, before, left] for stage, (before, left) in sorted(self._left.items())]
+        return {"stage": self._stage, "before": self._before, "shard": list(self._shard), **state}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        require_shard(field(state, "shard", self._name), self._shard)
+        self._stage = field(state, "stage", self._name)
+        self._before = field(state, "before", self._name)
+        self._left = {stage: (before, left) for stage, before, left in state.get("left", ())}
+        self._entered = False
+        if not self._is_finished and self._stage not in self._left:
+            source = field(state, "source", self._name)
+            self._begin_stage()
+            self.child_of(self._stage).load(source)
+            self._entered = True
+
+    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+        reached = [field(state, "stage", self._name) for state in states]
+        first = min(reached)
+        before: int = states[reached.index(first)]["before"]
+        last = max([*reached, *(left[0] for state in states for left in state.get("left", ()))])
+        last = last if self.stages is None else min(last, self.stages - 1)
+        merged: State = {"stage": first, "before": before, "shard": None, "left": []}
+        # A shard knows how a stage was divided if it is in the stage or has a rest of it, but not after the stage.
+        known = {stage: count for state in states for stage, count, _ in state.get("left", ())}
+        known.update({state["stage"]: state["before"] for state in states})
+        for stage in range(first, last + 1):
+            before = known.get(stage, before)
+            child = self.child_of(stage)
+            parts = [self._state_of(stage, before, state) for state in states]
+            merged["left"].append([stage, before, child.merge(parts)])
+            before += self.places_of(stage)
+        return merged
+
+    def _state_of(self, stage: int, before: int, state: Mapping[str, Any]) -> State:
+        """Return the state of the child of a stage in one shard: saved, whole or finished."""
+        shard, shards = state["shard"]
+        self._shard = shard, shards
+        self.load(state)
+        child, reached = self.child_of(stage), self._stage
+        if reached != stage:
+            self._stage, self._before, self._entered = stage, before, False
+        self._enter()
+        if reached > stage:
+            child.finish()
+        return child.save()
+
+    @property
+    def _is_finished(self) -> bool:
+        return self.stages is not None and self._stage >= self.stages
+
+    def _enter(self) -> None:
+        """Set the child of the current stage to the beginning of its pass, or to the rest of it."""
+        if self._entered:
+            return
+        left = self._left.pop(self._stage, None)
+        if left is not None:
+            self._before = left[0]
+        self._begin_stage()
+        if left is not None:
+            self.child_of(self._stage).load(left[1])
+        self._entered = True
+
+    def _begin_stage(self) -> None:
+        child = self.child_of(self._stage)
+        self.divide_child(child, self._before)
+        child.begin(self.epoch_of(self._stage))
 
 
 class Chain(StagedNode):
@@ -132,14 +277,94 @@ class Chain(StagedNode):
         return _locate(self.sources, positions)
 
 
-def _count(node: IteratorNode) -> int:
-    """Return the number of places of a node, or of its items if it has no places; 0 if neither number exists."""
-    if node.positions is not None:
-        return node.positions
-    try:
-        return len(node)  # type: ignore[arg-type]
-    except TypeError:
-        return 0
+class Repeat(StagedNode):
+    """Repeats a source several times or without end. The tokens are `(number of the time, token of the source)`.
+
+    Each time is an epoch of the source, so nodes below that shuffle use a new order.
+
+    Args:
+        source: The node to read.
+        times: Number of times, at least 1. Default: without end.
+
+    Raises:
+        UsageError: `times` is below 1.
+    """
+
+    def __init__(self, source: Any, times: int | None = None) -> None:
+        super().__init__()
+        if times is not None and times < 1:
+            raise UsageError(f"Repeat: expected times >= 1 or None, found {times}")
+        self.source = resolve_iterator_source(source)
+        self.times = times
+
+    def __repr__(self) -> str:
+        return f"Repeat({self.source!r}, times={self.times})"
+
+    def __len__(self) -> int:
+        if self.times is None:
+            raise TypeError("a Repeat without end has no length")
+        return self.times * len(self.source)  # type: ignore[arg-type]
+
+    @property
+    def positions(self) -> int | None:
+        places = self.source.positions
+        return None if places is None or self.times is None else places * self.times
+
+    @property
+    def stages(self) -> int | None:
+        return self.times
+
+    def child_of(self, stage: int) -> IteratorNode:
+        del stage
+        return self.source
+
+    def label_of(self, stage: int) -> int:
+        return stage
+
+    def epoch_of(self, stage: int) -> int:
+        return self._child_epoch(self._epoch, stage)
+
+    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
+        when = self._when(epoch)
+        parts = [pair_token(token, self._name, "(number of the time, token of the source)") for token in tokens]
+        for time, _ in parts:
+            if not isinstance(time, int):
+                raise UsageError(f"Repeat: expected the number of a time in the token, found {time!r}")
+            if time < 0 or (self.times is not None and time >= self.times):
+                raise IndexError(f"{self!r}: there is no time {time}")
+        return read_grouped(parts, lambda time, inner: self.source.read_many(inner, self._child_epoch(when, time)))
+
+    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
+        when, (times, places) = self._when(epoch), self._locate(positions)
+        pairs = list(zip(times, places, strict=True))
+        found = read_grouped(
+            pairs, lambda time, inner: self.source.tokens(np.array(inner, np.int64), self._child_epoch(when, time))
+        )
+        return list(zip(times, found, strict=True))
+
+    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
+        when, (times, places) = self._when(epoch), self._locate(positions)
+        pairs = list(zip(times, places, strict=True))
+        return read_grouped(
+            pairs, lambda time, inner: self.source.read_at(np.array(inner, np.int64), self._child_epoch(when, time))
+        )
+
+    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
+        when, pairs = self._when(epoch), zip(*self._locate(positions), strict=True)
+        return in_runs(pairs, lambda time, places: self.source.pairs_at(places, self._child_epoch(when, time)))
+
+    def parameters(self) -> dict[str, Any]:
+        return {"times": self.times}
+
+    def _locate(self, positions: Positions) -> tuple[list[int], list[int]]:
+        places = self.source.positions
+        if places is None or self.times is None:
+            raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
+        times, inner = np.divmod(positions, max(1, places))
+        return times.tolist(), inner.tolist()
+
+    def _child_epoch(self, epoch: int, time: int) -> int:
+        return epoch * (self.times or 1) + time
 
 
 class GlobalShuffle(OrderedNode):
@@ -214,6 +439,16 @@ class GlobalShuffle(OrderedNode):
 
     def parameters(self) -> dict[str, Any]:
         return {"seed": self.seed}
+
+
+def _count(node: IteratorNode) -> int:
+    """Return the number of places of a node, or of its items if it has no places; 0 if neither number exists."""
+    if node.positions is not None:
+        return node.positions
+    try:
+        return len(node)  # type: ignore[arg-type]
+    except TypeError:
+        return 0
 
 
 def child_at(sources: Sequence[IteratorNode], number: Any, owner: str) -> IteratorNode:

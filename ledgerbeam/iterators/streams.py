@@ -1,7 +1,5 @@
 """Leaves that stream JSONL and tar without an index, plain or compressed. They cannot rebuild items from tokens."""
 
-# ruff: noqa: ARG002, D102 - what overrides a method of IteratorNode is described there
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,1 +1,0 @@
-"""Iterators that read indexed data."""

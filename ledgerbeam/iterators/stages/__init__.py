@@ -1,1 +1,0 @@
-"""Iterators over iterators: shuffle, mix, group, transform."""
