@@ -23,12 +23,7 @@ _FEW = 16
 
 
 class PermutedRange(ABC):
-    """The numbers of `range(size)` in another order.
-
-    Attributes:
-        size: Number of numbers.
-        seed: The seed of the order.
-    """
+    """The numbers of `range(size)` in another order."""
 
     __slots__ = ("seed", "size")
 

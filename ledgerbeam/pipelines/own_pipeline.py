@@ -39,10 +39,8 @@ from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.outputs.owner import has_kept_nothing
 from ledgerbeam.pipelines.runners.run import RunOptions
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
-from ledgerbeam.transforms.chain.match import MatchSources
-from ledgerbeam.transforms.chain.pipeline_parts import chain_alone, rest_alone
-from ledgerbeam.transforms.chain.plan import PlanTasks
-from ledgerbeam.transforms.chain.shape import FoundChain, find_chain
+from ledgerbeam.transforms.chain.plan import MatchSources, PlanTasks
+from ledgerbeam.transforms.chain.shape import FoundChain, chain_alone, find_chain, rest_alone
 from ledgerbeam.transforms.exchange.gather import Gather, GroupRecords
 from ledgerbeam.transforms.exchange.scatter import Scatter
 from ledgerbeam.transforms.mapping.function import MapRecords

@@ -32,7 +32,7 @@ from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners import run
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.waves import WaveEnd
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.base import LedgerHandle
 from tests.fault.runs.runner import dofns, drive
 
 LARGE, SMALL = 5, 90

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.columns.encode import joined_chunks, record_batch, unified
+from ledgerbeam.io.columns.encode import joined_chunks, unified
 from ledgerbeam.io.columns.infer import infer_schema, plain_value
 from ledgerbeam.io.columns.leaves import ABSENT, ARROW_ERRORS, NONE, MisfitError, TypedColumn, describe, leaf_column
 from ledgerbeam.io.columns.values import has_exact_keys, is_json, null_is_absent, record_is_value
@@ -114,10 +114,6 @@ class TableMaker:
             self._arrays([plain_value(record)])
         except MisfitError as error:
             raise RecordError(f"{error}; {REMEDY}") from None
-
-    def encoded(self, record: Any) -> bytes:
-        """Return the columns of a record as bytes, to compare it with others; it must fit."""
-        return bytes(record_batch(self.table([record]), 0, 1).serialize())
 
     def _arrays(self, rows: Sequence[Any]) -> list[pa.Array | pa.ChunkedArray]:
         return self._row.arrays(rows) if self._row is not None else [self._value.array(rows)]

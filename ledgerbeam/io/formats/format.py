@@ -286,9 +286,6 @@ class TableMaking(Protocol):
     def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Return tables of this schema as one table."""
 
-    def encoded(self, record: Any) -> bytes:
-        """Return the columns of a record as bytes for comparisons. The record must fit the schema."""
-
 
 @runtime_checkable
 class ColumnFormat(Format, Protocol):

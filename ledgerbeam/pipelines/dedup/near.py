@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.forest import PAIRS_BYTES
-from ledgerbeam.io.exchange.partition import NO_MERGES, Partition
+from ledgerbeam.io.exchange.slices import NO_MERGES, Partition
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Job, Source, Task, merged_statistics
 from ledgerbeam.ledger.model.faults import fault_point
@@ -33,10 +33,10 @@ from ledgerbeam.pipelines.exchange.jobs import RUNS_FOLDER, BucketsJob, BucketsO
 from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
 from ledgerbeam.sources.listed import ChosenSources, FileLists, ListBuckets, WithEarlierFiles, bucket_of
-from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.sources.listing import SourceListing
 
 if TYPE_CHECKING:
-    from ledgerbeam.sources.recorded import RecordedListing
+    from ledgerbeam.sources.listing import RecordedListing
     from ledgerbeam.transforms.dedup.duplicates import TreeReader
 
 
@@ -157,7 +157,7 @@ class ClusterJob(_NearDecideJob):
         return member_trees if self.in_rounds else joined_trees
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.near import FindClusters  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import FindClusters  # noqa: PLC0415 - brings Beam
 
         return FindClusters(self.is_last, self.trees())
 
@@ -169,7 +169,7 @@ class CandidatesJob(ClusterJob):
     command = "candidates"
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.near import FindCandidates  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import FindCandidates  # noqa: PLC0415 - brings Beam
 
         return FindCandidates(self.trees())
 
@@ -282,7 +282,7 @@ class TextsJob(ListedJob, RunsJob):
         return CollectGrams(self.key.keys(self.files.base), self.near.minhash(), score)
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.dedup.near import HashEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - brings Beam
 
         if self.partition is None:
             raise AssertionError("the partition is decided when the job is opened")
@@ -320,7 +320,7 @@ class VerifyJob(_NearDecideJob):
         return self.near.verified()
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.near import FindClusters  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import FindClusters  # noqa: PLC0415 - brings Beam
         from ledgerbeam.transforms.dedup.verify import VerifiedTrees  # noqa: PLC0415
 
         if self.near.verify is None:

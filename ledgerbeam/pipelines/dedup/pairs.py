@@ -105,13 +105,13 @@ class SignJob(ScatterJob):
         return {**super().shaping(), **self.near.parameters(self.key)}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.near import SignRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import SignRecords  # noqa: PLC0415 - brings Beam
 
         score = None if self.prefer is None else self.prefer.keys(self.files.base)
         return SignRecords(self.key.keys(self.files.base), self.near.minhash(), score)
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.dedup.near import HashEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - brings Beam
 
         return HashEncoder(self._partition.cuts_of(1), self._partition.block_bytes)
 
@@ -186,7 +186,7 @@ class PairsJob(GatherJob, RunsJob):
         return found[0].partition if found else super().decided_partition(say)
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.near import PairRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import PairRecords  # noqa: PLC0415 - brings Beam
 
         return PairRecords(self._among_earlier)
 
@@ -280,7 +280,7 @@ class _StarJob(GatherJob, RunsJob):
         return self.shaping()
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.dedup.near import HashEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - brings Beam
 
         if self.partition is None:
             raise AssertionError("the partition is that of the signatures")

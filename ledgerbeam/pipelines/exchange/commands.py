@@ -26,7 +26,7 @@ from ledgerbeam.user_code.loading import Reference
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ledgerbeam.transforms.exchange.split import SplitRecords
+    from ledgerbeam.transforms.exchange.keys import SplitRecords
 
 
 class _KeepJob(GatherJob):
@@ -238,7 +238,7 @@ class SplitJob(ShardJob):
         return self.key.doubts(self.files.names, store)
 
     def work(self) -> SplitRecords:
-        from ledgerbeam.transforms.exchange.split import SplitRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.keys import SplitRecords  # noqa: PLC0415 - brings Beam
 
         return SplitRecords(self.key.keys(self.files.base), self.parts, conversion_of(self.to), self.output_format)
 

@@ -214,12 +214,12 @@ class MergeJob(BucketsJob):
         return {MERGE: self.ordinal}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.exchange.merge import MergeRuns  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.gather import MergeRuns  # noqa: PLC0415 - brings Beam
 
         return MergeRuns(self.cut, self.ordinal)
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.exchange.merge import MergedEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.gather import MergedEncoder  # noqa: PLC0415 - brings Beam
 
         return MergedEncoder()
 

@@ -37,16 +37,15 @@ from ledgerbeam.ledger.worker.reports import end_work, report_error
 from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.ledger.worker.task_board import BoardPlace
-from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners import worker_relay
 from ledgerbeam.pipelines.runners.board import BoardSchedule
 from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
 from ledgerbeam.pipelines.runners.job_files import STARTED, load_committed, load_sources, touch
 from ledgerbeam.pipelines.runners.profiles import begin_profile
-from ledgerbeam.transforms.chain.base import ChainValues, give_values
-from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 from ledgerbeam.user_code.modules import recorded_modules
+from ledgerbeam.user_code.objects import close_objects
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 

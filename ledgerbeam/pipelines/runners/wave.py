@@ -55,6 +55,7 @@ def main(argv: Sequence[str]) -> Never:
         fork_to(lambda: _ahead(asked, listener), "ledgerbeam-idxs")
     with beam_parts(cast(BeamParts, parts)):  # after logging is set up, because the import of Beam logs
         import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415
+        from ledgerbeam.transforms.chain import commit, plan, process, read, write  # noqa: F401, PLC0415
     for scheme in schemes:
         import_client(scheme)
     _Waves(listener).serve(lifeline=0)

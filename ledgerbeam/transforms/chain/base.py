@@ -22,23 +22,21 @@ from apache_beam.typehints import typehints
 
 from ledgerbeam._base.disk import read_size
 from ledgerbeam.errors import LedgerbeamError, UsageError
-from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import FailedTask, LedgerStore, NoneTask, Source, Task
-from ledgerbeam.ledger.lmdb.publishing import publishing
+from ledgerbeam.ledger.lmdb.data_file import publishing
 from ledgerbeam.ledger.opening import open_mirror, open_sink, open_store
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.exit_callbacks import end_work
-from ledgerbeam.ledger.worker.index_marks import wait_for_index
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.reports import report_error, report_set_ups
+from ledgerbeam.ledger.worker.reports import end_work, report_error, report_set_ups
+from ledgerbeam.ledger.worker.run_folders import TaskBudget, wait_for_index
 from ledgerbeam.ledger.worker.stopwatch import report_times
-from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.sources import FileSources, Sources
-from ledgerbeam.user_code.instances import close_objects
+from ledgerbeam.user_code.objects import close_objects
 
 Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
 """A function that packs listed files, in order, into composite sources. Picklable."""
@@ -55,28 +53,19 @@ _stores_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class LedgerHandle:
-    """Access to the ledger of a job from a worker. Cheap to pickle; the ledger is opened on first use.
+    """Access to the ledger of a job from a worker. Cheap to pickle; the ledger is opened on first use."""
 
-    Attributes:
-        url: URL of the ledger.
-        job: Fingerprint that the ledger must have at each commit. None does not check.
-        flush_interval: Maximum time that a completion waits for its commit, in seconds.
-        flush_entries: Maximum number of completions in one commit.
-        run_dir: Folder of the local run. Workers write marks of running tasks and their last error there. None if the
-            runner watches its workers itself.
-        storage_options: Passed to fsspec unchanged.
-        run: ID of the run, from `begin_run` of a remote ledger. Empty for the newest run, which costs one request per
-            commit.
-        modules: Hashes of the modules of user code at the start of the job, by module name.
-    """
-
-    url: str
-    job: str | None = None
-    flush_interval: float = 1.0
-    flush_entries: int = MAX_ENTRIES
+    url: str  # URL of the ledger
+    job: str | None = None  # fingerprint that the ledger must have at each commit. None does not check
+    flush_interval: float = 1.0  # maximum time that a completion waits for its commit, in seconds
+    flush_entries: int = MAX_ENTRIES  # maximum number of completions in one commit
+    # Folder of the local run. Workers write marks of running tasks and their last error there. None if the runner
+    # watches its workers itself.
     run_dir: str | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict)  # passed to fsspec unchanged
+    # ID of the run, from `begin_run` of a remote ledger. Empty for the newest run, which costs one request per commit.
     run: str = ""
+    # Hashes of the modules of user code at the start of the job, by module name
     modules: Mapping[str, str] = field(default_factory=dict)
 
     def store(self) -> LedgerStore:
@@ -205,40 +194,26 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class ChainValues:
-    """Values that a pipeline gives to the transforms of its chain.
+    """Values that a pipeline gives to the transforms of its chain."""
 
-    Attributes:
-        ledger: Access to the ledger from workers. None records nothing.
-        listing: The listing of the sources.
-        packer: Packs listed files into sources. None makes each file a source.
-        open_sources: Returns the open sources if the launcher has listed them already. Picklable.
-        sources: Opens sources.
-        base: Folder URL ending with ``/`` that output names are relative to. None for whole paths.
-        storage_options: Passed to fsspec unchanged.
-        schedule: The schedule of a runner that hands out tasks by itself; None for other runners.
-        budget: Maximum number of tasks to do. None for all.
-        most_rejected: Maximum number of records that the tasks of one worker may reject, for runners whose launcher
-            does not read the ledger meanwhile. More end the worker with a `RejectLimitError` after they are recorded.
-            None for any number.
-        in_blocks: Whether the next transform takes records as `sources.RecordBlocks` instead of lists.
-        has_downstream: Whether the pipeline has transforms after `CommitTasks`.
-        committed: Returns the committed tasks if the chain has run already. Picklable.
-        partition: Division of the key range into the buckets of run files. None if none are written.
-    """
-
-    ledger: LedgerHandle | None = None
-    listing: Listing | None = None
-    packer: Packer | None = None
+    ledger: LedgerHandle | None = None  # access to the ledger from workers. None records nothing
+    listing: Listing | None = None  # the listing of the sources
+    packer: Packer | None = None  # packs listed files into sources. None makes each file a source
+    # Returns the open sources if the launcher has listed them already. Picklable.
     open_sources: Callable[[], Iterable[PendingSource]] | None = None
     sources: Sources = field(default_factory=FileSources)
-    base: str | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
-    schedule: Schedule | None = None
-    budget: TaskBudget | None = None
+    base: str | None = None  # folder URL ending with ``/`` that output names are relative to. None for whole paths
+    storage_options: Mapping[str, Any] = field(default_factory=dict)  # passed to fsspec unchanged
+    schedule: Schedule | None = None  # the schedule of a runner that hands out tasks by itself; None for other runners
+    budget: TaskBudget | None = None  # maximum number of tasks to do. None for all
+    # Maximum number of records that the tasks of one worker may reject, for runners whose launcher does not read the
+    # ledger meanwhile. More end the worker with a `RejectLimitError` after they are recorded. None for any number.
     most_rejected: int | None = None
-    in_blocks: bool = False
-    has_downstream: bool = False
+    in_blocks: bool = False  # whether the next transform takes records as `sources.RecordBlocks` instead of lists
+    has_downstream: bool = False  # whether the pipeline has transforms after `CommitTasks`
+    # Returns the committed tasks if the chain has run already. Picklable.
     committed: Callable[[], Iterable[Any]] | None = None
+    # Division of the key range into the buckets of run files. None if none are written.
     partition: Partition | None = None
 
     def require_ledger(self) -> LedgerHandle:
@@ -280,14 +255,11 @@ class ChainDoFn(beam.DoFn):
 
     Args:
         transform: The transform.
-
-    Attributes:
-        values: Values of the pipeline. None before `give_values`.
     """
 
     def __init__(self, transform: ChainTransform) -> None:
         self.transform = transform
-        self.values: ChainValues | None = None
+        self.values: ChainValues | None = None  # values of the pipeline. None before `give_values`
         self._work: beam.DoFn | None = None
 
     def work(self) -> beam.DoFn:

@@ -22,13 +22,12 @@ from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic, read_shares
-from ledgerbeam.ledger.statistics import joined_statistics
+from ledgerbeam.ledger.summaries import joined_statistics
 from ledgerbeam.ledger.worker.stopwatch import timed
-from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues, LedgerHandle, fatal_errors
-from ledgerbeam.user_code.errors import describe_error, failed_by, is_interrupt
-from ledgerbeam.user_code.guards import running_user_code
-from ledgerbeam.user_code.instances import take_set_ups
+from ledgerbeam.user_code.guards import describe_error, failed_by, is_interrupt, running_user_code
+from ledgerbeam.user_code.objects import take_set_ups
 
 TaskResult = Task | NoneTask | FailedTask
 

@@ -19,12 +19,11 @@ from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources import Sources, StreamReader
-from ledgerbeam.sources.blocks import RecordBlocks
-from ledgerbeam.sources.forms import OnError
+from ledgerbeam.sources.forms import OnError, RecordBlocks
 from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
 from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues, LedgerHandle
 from ledgerbeam.transforms.chain.schedule import StreamedTasks, this_overlap
-from ledgerbeam.user_code.errors import failed_by, message_of
+from ledgerbeam.user_code.guards import failed_by, message_of
 
 
 def _read_fetched(fetched: Future[Any] | None, read: Callable[[], Any]) -> Any:

@@ -30,17 +30,11 @@ turns of the interpreter. With Python's default of 5 ms, an upload of 20 MB woul
 
 @dataclass(frozen=True)
 class StreamedTasks:
-    """The remaining tasks of one source, which a single pass over the source reads in order.
+    """The remaining tasks of one source, which a single pass over the source reads in order."""
 
-    Attributes:
-        tasks: The tasks, in order.
-        spans: The span to read for each task.
-        format: The format that decodes the spans.
-    """
-
-    tasks: tuple[Task, ...]
-    spans: tuple[StreamSpan, ...]
-    format: OffsetFormat
+    tasks: tuple[Task, ...]  # in order
+    spans: tuple[StreamSpan, ...]  # one for each task
+    format: OffsetFormat  # the format that decodes the spans
 
 
 Planned: TypeAlias = Task | NoneTask | FailedTask | StreamedTasks  # an element of the plan of a source
@@ -68,16 +62,11 @@ class _Pass(beam.DoFn):
 
 
 class Overlap:
-    """Knowledge of the next element, shared by the transforms of a worker.
-
-    Attributes:
-        follows: Whether another element is certain to follow the current one.
-        held: Number of tasks that are held back until another element comes.
-    """
+    """Knowledge of the next element, shared by the transforms of a worker."""
 
     def __init__(self) -> None:
-        self.follows = False
-        self.held = 0
+        self.follows = False  # whether another element is certain to follow the current one
+        self.held = 0  # number of tasks that are held back until another element comes
         self._following: Task | None = None
         self._ahead: tuple[bytes, Future[Any]] | None = None
         self._threads = ThreadsBeside(1, "ledgerbeam-fetch", "read")

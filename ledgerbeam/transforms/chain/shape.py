@@ -57,27 +57,17 @@ Proto = beam_runner_api_pb2.Pipeline
 
 @dataclass(frozen=True)
 class FoundChain:
-    """The chain of a pipeline.
-
-    Attributes:
-        match: The first transform of the chain.
-        plan: The transform that divides sources into tasks.
-        write: The transform that publishes.
-        steps: Labels of the user's transforms between reading and writing, in order.
-        functions: The user's functions between reading and writing (functions of `beam.Map` with arguments as
-            `functools.partial`), the encoder of shards if it is an object, and the user's classes derived from the
-            transforms of the chain.
-        labels: Labels of the primitive transforms of the chain, in order.
-        has_downstream: Whether the pipeline has transforms after the chain.
-    """
+    """The chain of a pipeline."""
 
     match: MatchSources
-    plan: PlanTasks
-    write: WriteTasks
-    steps: tuple[str, ...]
+    plan: PlanTasks  # the transform that divides sources into tasks
+    write: WriteTasks  # the transform that publishes
+    steps: tuple[str, ...]  # labels of the user's transforms between reading and writing, in order
+    # The user's functions between reading and writing (functions of `beam.Map` with arguments as `functools.partial`),
+    # the encoder of shards if it is an object, and the user's classes derived from the transforms of the chain
     functions: tuple[Any, ...]
-    labels: tuple[str, ...]
-    has_downstream: bool
+    labels: tuple[str, ...]  # labels of the primitive transforms of the chain, in order
+    has_downstream: bool  # whether the pipeline has transforms after the chain
 
 
 def find_chain(pipeline: beam.Pipeline) -> FoundChain:

@@ -26,15 +26,15 @@ from ledgerbeam.io.storage.publish import publish_all
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
-from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain.route_folders import RouteFolders
 from ledgerbeam.transforms.chain.schedule import ThreadsBeside, this_overlap
 from ledgerbeam.transforms.mapping.outcomes import TaskResults, encode_rejects
-from ledgerbeam.user_code.errors import describe_error, failed_by, message_of
+from ledgerbeam.user_code.guards import describe_error, failed_by, message_of
 
 BEHIND_GROUPS = 4
 """Number of groups of tasks that are published concurrently. A store answers many requests in the time of one, and a
@@ -171,23 +171,14 @@ class TaskEncoder(ShardEncoder, Protocol):
 
 @dataclass(frozen=True)
 class _ToPublish:
-    """An encoded task before its outputs are published.
+    """An encoded task before its outputs are published."""
 
-    Attributes:
-        task: The task, without its records.
-        files: Name, route and content of each output, in order of publication.
-        records: Number of records to write.
-        rejected: Number of rejected records.
-        counts: Counts of kept, dropped and rejected records.
-        statistics: Statistics that the function observed, by name.
-    """
-
-    task: Task
-    files: tuple[tuple[str, str, ShardFile], ...]
+    task: Task  # the task, without its records
+    files: tuple[tuple[str, str, ShardFile], ...]  # Name, route and content of each output, in order of publication
     records: int
     rejected: int
-    counts: RecordCounts | None = None
-    statistics: Mapping[str, Statistic] = field(default_factory=dict)
+    counts: RecordCounts | None = None  # counts of kept, dropped and rejected records
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)  # statistics that the function observed, by name
 
     @property
     def size(self) -> int:
@@ -196,19 +187,13 @@ class _ToPublish:
 
 
 class _Publishing:
-    """A group of tasks whose outputs are published together.
+    """A group of tasks whose outputs are published together."""
 
-    Attributes:
-        tasks: The tasks, in order of publication.
-        size: Size of their outputs, in bytes.
-        published: The written tasks. Set when publishing starts.
-    """
-
-    published: Future[list[WrittenTask | FailedTask]]
+    published: Future[list[WrittenTask | FailedTask]]  # the written tasks. Set when publishing starts
 
     def __init__(self) -> None:
-        self.tasks: list[_ToPublish] = []
-        self.size = 0
+        self.tasks: list[_ToPublish] = []  # in order of publication
+        self.size = 0  # size of their outputs, in bytes
         self._files = 0
         self._since = 0.0
 

@@ -23,24 +23,22 @@ from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError, SourceError, StorageError
 from ledgerbeam.io import Format, ShardFile
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Nodes, file_nodes, join_forests, span
-from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes
-from ledgerbeam.io.exchange.payloads import payload_of
-from ledgerbeam.io.exchange.run_file import SUFFIX
+from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, Pieces, encode_hashes
+from ledgerbeam.io.exchange.run_file import SUFFIX, payload_of
 from ledgerbeam.io.exchange.slices import EARLIER
-from ledgerbeam.io.exchange.stars import Pieces
 from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.buckets import GatheredRecords
+from ledgerbeam.sources.forms import FILE_SHIFT, PlacedPart, PlacedRecords
 from ledgerbeam.sources.listed import RemainingRecords, file_key
-from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
 from ledgerbeam.transforms.dedup.minhash import MinHash, finished
 from ledgerbeam.transforms.exchange.gather import lines_of
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunFileEncoder, ScatteredRecords, moved
 from ledgerbeam.transforms.mapping.function import ConvertRecords
 from ledgerbeam.transforms.mapping.outcomes import TaskResults
-from ledgerbeam.user_code.errors import failed_by, message_of
+from ledgerbeam.user_code.guards import failed_by, message_of
 
 # Names of statistics of the deciding stages.
 GROUP_SIZE, BY_SOURCE = "records of a duplicated key", "duplicates by source"
@@ -55,13 +53,9 @@ DUPLICATE = "duplicate"  # drop reason of a record whose key another kept record
 
 @dataclass(frozen=True)
 class FindDuplicates:
-    """A function of one task, for `ProcessTask`, that finds duplicates: all records of a key but the best or first.
+    """A function of one task, for `ProcessTask`, that finds duplicates: all records of a key but the best or first."""
 
-    Attributes:
-        as_rows: Whether to write them as rows of JSON. Otherwise they are written as a run file, by source file.
-    """
-
-    as_rows: bool
+    as_rows: bool  # whether to write them as rows of JSON. Otherwise they are written as a run file, by source file
 
     takes_blocks: ClassVar[bool] = True
 
@@ -105,15 +99,10 @@ def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class KeepRemaining:
-    """A function of one task, for `ProcessTask`, that writes its remaining records.
+    """A function of one task, for `ProcessTask`, that writes its remaining records."""
 
-    Attributes:
-        conversion: Name of the conversion to the format, see `io.conversion`.
-        output_format: Format of the outputs, or its name.
-    """
-
-    conversion: str
-    output_format: str | Format
+    conversion: str  # name of the conversion to the format, see `io.conversion`
+    output_format: str | Format  # format of the outputs, or its name
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with the remaining records, and the counts."""
@@ -140,17 +129,11 @@ class KeepRemaining:
 
 @dataclass(frozen=True)
 class HashedRecords(Sequence[int]):
-    """Records for a run file whose keys are hashes.
+    """Records for a run file whose keys are hashes."""
 
-    Attributes:
-        hashes: One hash per record, or a row of hashes per record.
-        numbers: Number of each record, ascending.
-        payloads: Payload of each record; None for no payloads.
-    """
-
-    hashes: Hashes
-    numbers: NDArray[np.uint64]
-    payloads: Sequence[bytes] | None = None
+    hashes: Hashes  # one hash per record, or a row of hashes per record
+    numbers: NDArray[np.uint64]  # number of each record, ascending
+    payloads: Sequence[bytes] | None = None  # payload of each record; None for no payloads
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -171,16 +154,11 @@ class HashEncoder(RunFileEncoder):
 
 @dataclass(frozen=True)
 class TextRecords:
-    """Base of functions of one task that read the texts of records.
+    """Base of functions of one task that read the texts of records."""
 
-    Attributes:
-        text: Finds the text of a record. A record without a text, or without words, is left out.
-        minhash: Signs texts.
-        score: Makes the score of a record. The best of near duplicates stays; None keeps the first.
-    """
-
-    text: RecordKeys
+    text: RecordKeys  # finds the text of a record. A record without a text, or without words, is left out
     minhash: MinHash
+    # Makes the score of a record. The best of near duplicates stays; None keeps the first.
     score: RecordKeys | None = None
 
     def set_up(self) -> None:
@@ -267,12 +245,9 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class PairRecords:
-    """A function of one task, for `ProcessTask`, that connects records that share a hash, as a forest.
+    """A function of one task, for `ProcessTask`, that connects records that share a hash, as a forest."""
 
-    Attributes:
-        among_earlier: Whether to connect records of earlier jobs with each other. Those jobs have compared them.
-    """
-
+    # Whether to connect records of earlier jobs with each other. Those jobs have compared them.
     among_earlier: bool = False
 
     takes_blocks: ClassVar[bool] = True
@@ -344,19 +319,13 @@ def _url(name: bytes) -> str:
 
 @dataclass(frozen=True)
 class Trees:
-    """Connected records of a task.
+    """Connected records of a task."""
 
-    Attributes:
-        forest: The records.
-        own: Mask of the records of this task. The other records may be kept in their place.
-        sizes: Number of records of each tree, at the position of its first record if that is of this task; otherwise 0.
-        are_cut: Mask of the records of trees that continue in other tasks.
-    """
-
-    forest: Forest
-    own: NDArray[np.bool_]
+    forest: Forest  # the records
+    own: NDArray[np.bool_]  # mask of the records of this task. The other records may be kept in their place
+    # Number of records of each tree, at the position of its first record if that is of this task; otherwise 0
     sizes: NDArray[np.int64]
-    are_cut: NDArray[np.bool_]
+    are_cut: NDArray[np.bool_]  # mask of the records of trees that continue in other tasks
 
     @classmethod
     def whole(cls, forest: Forest) -> Trees:
@@ -405,14 +374,9 @@ class DecideTrees(ABC):
 
 @dataclass(frozen=True)
 class FindClusters(DecideTrees):
-    """Find the records to remove: all but one of each tree.
+    """Find the records to remove: all but one of each tree."""
 
-    Attributes:
-        as_rows: Whether to write them as rows of JSON. Otherwise they are written as a run file, by source file.
-        trees: Finds the trees.
-    """
-
-    as_rows: bool
+    as_rows: bool  # whether to write them as rows of JSON. Otherwise they are written as a run file, by source file
     trees: TreeReader = joined_trees
 
     def found(self, trees: Trees) -> Any:
@@ -429,9 +393,6 @@ class FindCandidates(DecideTrees):
     """Find the records to compare: in each tree, all records with each other.
 
     Trees with records of earlier jobs only are skipped, because they cannot change the result.
-
-    Attributes:
-        trees: Finds the trees.
     """
 
     trees: TreeReader = joined_trees

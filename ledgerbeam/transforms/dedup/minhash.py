@@ -66,17 +66,11 @@ SPACELESS = (
 
 @dataclass(frozen=True)
 class MinHash:
-    """Parameters of signatures. Picklable.
+    """Parameters of signatures. Picklable."""
 
-    Attributes:
-        bands: Number of bands of a text. Two texts are near if they share a band.
-        rows: Number of hashes of a band.
-        ngram: Number of words of an n-gram.
-    """
-
-    bands: int
-    rows: int
-    ngram: int
+    bands: int  # number of bands of a text. Two texts are near if they share a band
+    rows: int  # number of hashes of a band
+    ngram: int  # number of words of an n-gram
 
     def sign(self, texts: Sequence[str]) -> Bands:
         """Return the bands of texts."""
@@ -148,29 +142,18 @@ class MinHash:
 
 
 class Bands(NamedTuple):
-    """The bands of texts.
+    """The bands of texts."""
 
-    Attributes:
-        places: Positions of the texts that have bands, ascending.
-        hashes: Hashes of the bands, one row for each of these texts.
-    """
-
-    places: NDArray[np.int64]
-    hashes: Hashes
+    places: NDArray[np.int64]  # positions of the texts that have bands, ascending
+    hashes: Hashes  # hashes of the bands, one row for each of these texts
 
 
 class Grams(NamedTuple):
-    """The n-grams of texts.
+    """The n-grams of texts."""
 
-    Attributes:
-        places: Positions of the texts that have n-grams, ascending.
-        hashes: 64-bit hashes of the n-grams, text after text.
-        sizes: Number of n-grams of each of these texts.
-    """
-
-    places: NDArray[np.int64]
-    hashes: NDArray[np.uint64]
-    sizes: NDArray[np.int64]
+    places: NDArray[np.int64]  # positions of the texts that have n-grams, ascending
+    hashes: NDArray[np.uint64]  # 64-bit hashes of the n-grams, text after text
+    sizes: NDArray[np.int64]  # number of n-grams of each of these texts
 
     def sets(self) -> list[NDArray[np.uint64]]:
         """Return the set of n-grams of each of these texts, ascending."""

@@ -24,12 +24,22 @@ from numpy.typing import NDArray
 from ledgerbeam import stats
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.exchange.forest import Forest, Nodes, file_nodes, join_forests, span
-from ledgerbeam.io.exchange.hash_run import HASH_BYTES, LEADING, Hashes, HashRows
-from ledgerbeam.io.exchange.stars import CHANGES, Edges, Pieces, large_star, ranked, small_star
+from ledgerbeam.io.exchange.hash_run import (
+    CHANGES,
+    HASH_BYTES,
+    LEADING,
+    Edges,
+    Hashes,
+    HashRows,
+    Pieces,
+    large_star,
+    ranked,
+    small_star,
+)
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.dedup.duplicates import HashedRecords, Trees, node_hashes
-from ledgerbeam.user_code.errors import failed_by, message_of
+from ledgerbeam.user_code.guards import failed_by, message_of
 
 _MEMBER = Struct("<QII")
 """Header of a member: number of the record in its file, number of records of the tree that it represents, and size of
@@ -177,19 +187,12 @@ def member_trees(gathered: GatheredRecords) -> Trees | None:
 
 @dataclass(frozen=True)
 class _ClusterMembers:
-    """Members of clusters, as columns.
+    """Members of clusters, as columns."""
 
-    Attributes:
-        names: Name of the file of each record.
-        numbers: Number of each record in its file.
-        scores: Score of each record.
-        sizes: Number of records of the tree that each record represents.
-    """
-
-    names: list[bytes]
-    numbers: Nodes
+    names: list[bytes]  # name of the file of each record
+    numbers: Nodes  # number of each record in its file
     scores: list[bytes]
-    sizes: NDArray[np.int64]
+    sizes: NDArray[np.int64]  # number of records of the tree that each record represents
 
     def forest(self, groups: NDArray[np.int64]) -> tuple[Forest, NDArray[np.int64]]:
         """Return the forest of the records, and the position of each record in it.

@@ -70,17 +70,11 @@ class CollectGrams(TextRecords):
 
 @dataclass(frozen=True)
 class VerifiedTrees:
-    """Find near duplicates: candidates that share a band and have enough n-grams in common.
-
-    Attributes:
-        minhash: Signs texts.
-        share: Minimum Jaccard similarity of the n-grams of two near texts, from 0 to 1.
-        with_scores: Whether records have scores.
-    """
+    """Find near duplicates: candidates that share a band and have enough n-grams in common."""
 
     minhash: MinHash
-    share: float
-    with_scores: bool
+    share: float  # minimum Jaccard similarity of the n-grams of two near texts, from 0 to 1
+    with_scores: bool  # whether records have scores
 
     def __call__(self, gathered: GatheredRecords) -> Trees | None:
         """Return the connected candidates.
@@ -105,17 +99,11 @@ class VerifiedTrees:
 
 @dataclass
 class _Sets:
-    """Candidates of whole clusters that are compared together.
+    """Candidates of whole clusters that are compared together."""
 
-    Attributes:
-        sets: Number of each different set of n-grams.
-        sets_of: Number of the set of each candidate.
-        size: Approximate memory, in bytes.
-    """
-
-    sets: dict[bytes, int] = field(default_factory=dict)
-    sets_of: list[int] = field(default_factory=list)
-    size: int = 0
+    sets: dict[bytes, int] = field(default_factory=dict)  # number of each different set of n-grams
+    sets_of: list[int] = field(default_factory=list)  # number of the set of each candidate
+    size: int = 0  # approximate memory, in bytes
     _runs: list[int] = field(default_factory=list)
     _numbers: list[int] = field(default_factory=list)
     _scores: list[bytes] = field(default_factory=list)
@@ -192,27 +180,16 @@ class _Component:
 
 
 class _Rare(NamedTuple):
-    """The rarest n-grams of each set. Near sets have at least one of them in common.
+    """The rarest n-grams of each set. Near sets have at least one of them in common."""
 
-    Attributes:
-        grams: The n-grams of all sets, set after set.
-        bounds: Start and end of each set in `grams`.
-        posted: The same n-grams, ascending.
-        owners: The set of each n-gram in `posted`.
-    """
-
-    grams: NDArray[np.int64]
-    bounds: NDArray[np.int64]
-    posted: NDArray[np.int64]
-    owners: NDArray[np.int64]
+    grams: NDArray[np.int64]  # the n-grams of all sets, set after set
+    bounds: NDArray[np.int64]  # start and end of each set in `grams`
+    posted: NDArray[np.int64]  # the same n-grams, ascending
+    owners: NDArray[np.int64]  # the set of each n-gram in `posted`
 
 
 class _Comparison:
-    """Comparison of sets, one with many at a time.
-
-    Attributes:
-        labels: Label of each set. Connected sets have equal labels.
-    """
+    """Comparison of sets, one with many at a time."""
 
     def __init__(self, sets: Sequence[bytes], minhash: MinHash, share: float) -> None:
         grams = np.frombuffer(b"".join(sets), _GRAM).astype(np.uint64, copy=False)
@@ -223,7 +200,7 @@ class _Comparison:
         known, self._ids = np.unique(grams, return_inverse=True)
         self._held = np.zeros(len(known), np.bool_)
         self._trees: dict[int, list[int]] = {}
-        self.labels = np.arange(len(sets))
+        self.labels = np.arange(len(sets))  # label of each set. Connected sets have equal labels
 
     def run(self) -> None:
         """Connect near sets."""

@@ -13,15 +13,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ledgerbeam import stats
 from ledgerbeam._base.redaction import printable, refuse_secrets
 from ledgerbeam.errors import FunctionError, RunFileError, SourceError, StorageError, UnsupportedShapeError
 from ledgerbeam.io import Format, ShardFile
 from ledgerbeam.io.conversion import VERSION, conversion_of
 from ledgerbeam.io.exchange.order import By
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.payloads import is_json_text, record_of
-from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_sorted, task_mark
+from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_sorted, is_json_text, record_of, task_mark
+from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.lines.json_lines import JsonLines
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
@@ -30,15 +28,13 @@ from ledgerbeam.results import Drop
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.chain.plan import MatchSources
 from ledgerbeam.transforms.exchange.keys import RecordKeys
-from ledgerbeam.transforms.mapping.function import ConvertRecords
-from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Outcome, Recomputed
+from ledgerbeam.transforms.mapping.function import ConvertRecords, UserFunction
+from ledgerbeam.transforms.mapping.outcomes import Outcome
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
-from ledgerbeam.user_code.errors import describe_error, failed_by, message_of
 from ledgerbeam.user_code.functions import made_of, reference_of
-from ledgerbeam.user_code.guards import children, end_child
-from ledgerbeam.user_code.instances import ReadyObject, UserObject
+from ledgerbeam.user_code.guards import children, describe_error, end_child, failed_by, message_of
 from ledgerbeam.user_code.loading import Reference
-from ledgerbeam.user_code.objects import OF_A_GROUP
+from ledgerbeam.user_code.objects import OF_A_GROUP, ReadyObject, UserObject
 
 _AT_ONCE = 1024  # number of lines that are joined at once
 
@@ -116,7 +112,7 @@ class KeepRecords:
         return self.output_format if isinstance(self.output_format, str) else self.output_format.name
 
 
-class GroupRecords:
+class GroupRecords(UserFunction):
     """A function of one task, for `ProcessTask`, that calls a user's function with each key and its records.
 
     Records are streamed: the records of a key need not fit into memory, and the function need not take them all.
@@ -128,8 +124,6 @@ class GroupRecords:
         by: The key of `Scatter`.
     """
 
-    takes_blocks = True
-
     def __init__(
         self, reference: Reference | Callable[..., Any], output_format: str | Format, *, by: By | RecordKeys
     ) -> None:
@@ -139,7 +133,6 @@ class GroupRecords:
         self._object = UserObject(self.reference, given=OF_A_GROUP)
         self._keys = by if isinstance(by, RecordKeys) else RecordKeys.of_user(by, "hash")
         self._rules = partial(MappingRules, str(self.reference), output=output_format)
-        self._ready: ReadyObject | None = None
 
     def __repr__(self) -> str:
         return f"GroupRecords({str(self.reference)!r}, {self.output_format!r})"
@@ -152,20 +145,6 @@ class GroupRecords:
         """
         return {"function": str(self.reference), **made_of(self.reference)}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ready": None}
-
-    def set_up(self) -> ReadyObject:
-        """Import the functions, once in each process.
-
-        Raises:
-            FunctionError: A function cannot be imported.
-        """
-        if self._ready is None:
-            self._keys.set_up()
-            self._ready = self._object.ready()
-        return self._ready
-
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with the results of its groups.
 
@@ -176,7 +155,7 @@ class GroupRecords:
         ready = self.set_up()
         with ready.in_turn:
             try:
-                mapping = self._mapping(ready, task)
+                mapping = self._mapping_again(ready, task)
                 mapping.run()
                 return as_bucket(mapping.results({}), task)
             except TaskFailedError as failed:
@@ -191,31 +170,21 @@ class GroupRecords:
         """Return the function."""
         return self
 
-    def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
-        """Call the function with the groups of a finished task again; see `Recomputable`."""
-        ready = self.set_up()
-        with ready.in_turn, stats.discarded():
-            try:
-                return self._mapping(ready, task).recomputed(is_late)
-            except TaskFailedError as failed:
-                raise NotRecomputedError(failed.task.error) from failed
+    def _load(self) -> ReadyObject:
+        self._keys.set_up()
+        return self._object.ready()
 
-    def _mapping(self, ready: ReadyObject, task: Task) -> _GroupMapping:
+    def _mapping_again(self, ready: ReadyObject, task: Task) -> _GroupMapping:
         rules = self._rules(call=ready.call, nan="refuse", rejects=False, invariant=True, placed=True)
         return _GroupMapping(rules, as_part(task), self._keys)
 
 
 @dataclass(frozen=True)
 class MergeRuns:
-    """A function of one task, for `ProcessTask`, that merges its records into one run file.
+    """A function of one task, for `ProcessTask`, that merges its records into one run file."""
 
-    Attributes:
-        partition: Division of the key range into buckets.
-        ordinal: Number of the merge, from 1.
-    """
-
-    partition: Partition
-    ordinal: int
+    partition: Partition  # division of the key range into buckets
+    ordinal: int  # number of the merge, from 1
 
     takes_blocks: ClassVar[bool] = True
 
@@ -244,14 +213,9 @@ class MergeRuns:
 
 @dataclass(frozen=True)
 class MergedRecords(Sequence[bytes]):
-    """Merged records, already encoded as a run file.
+    """Merged records, already encoded as a run file."""
 
-    Attributes:
-        data: Bytes of the run file.
-        records: Number of records.
-    """
-
-    data: bytes
+    data: bytes  # bytes of the run file
     records: int
 
     def __len__(self) -> int:
@@ -360,7 +324,7 @@ class _GroupMapping(TaskMapping):
                 self._set_first(record_of(groups[position][0]))
                 outcome = self._outcome(call(self._key, map(record_of, groups[position])), None, position)
             except BaseException as error:  # noqa: BLE001 - every error is attributed to its group
-                outcome = self._as_reject(error, position)
+                outcome = Outcome(self._reject_of(error, position))
             self._keys_seen[position] = self._key
             yield position, outcome
 

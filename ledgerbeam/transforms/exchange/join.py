@@ -11,7 +11,7 @@ from ledgerbeam._base.disk import size_text
 from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError, StorageError
 from ledgerbeam.io import Format, Sample
 from ledgerbeam.io.exchange.order import Joining
-from ledgerbeam.io.exchange.payloads import is_json_text, record_of
+from ledgerbeam.io.exchange.run_file import is_json_text, record_of
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.lines.json_lines import JsonLinesBuilder
 from ledgerbeam.io.tar.sample import member_bytes
@@ -21,7 +21,7 @@ from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.exchange.gather import as_bucket, as_part
 from ledgerbeam.transforms.mapping.function import ConvertRecords
 from ledgerbeam.transforms.mapping.outcomes import TaskResults
-from ledgerbeam.user_code.errors import failed_by, message_of
+from ledgerbeam.user_code.guards import failed_by, message_of
 
 MATCHED, UNMATCHED = "matched", "unmatched"  # drop reasons of records of the left side
 MOST_HELD = 256 * 2**20  # maximum size in bytes of the right records of one key, which are held in memory
@@ -33,17 +33,12 @@ MOST_MADE = 2**30  # maximum size in bytes of the joined records of a part, whic
 
 @dataclass(frozen=True)
 class RightFields:
-    """Rules that add the fields of a right record to a left record.
+    """Rules that add the fields of a right record to a left record."""
 
-    Attributes:
-        left_out: Fields of the right side that are not added: the key.
-        suffix: Suffix for the right field of a name that both sides have. None raises an error for such a field.
-        under: Name of one field for the whole right record; None adds its fields.
-    """
-
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # fields of the right side that are not added: the key
+    # Suffix for the right field of a name that both sides have. None raises an error for such a field.
     suffix: str | None = None
-    under: str | None = None
+    under: str | None = None  # name of one field for the whole right record; None adds its fields
 
     def join(self, left: Any, right: Any) -> Any:
         """Return the joined record of two records.
@@ -116,19 +111,12 @@ def _kind(value: Any) -> str:
 
 @dataclass(frozen=True)
 class JoinRecords:
-    """A function of one task, for `ProcessTask`, that joins the records of both sides.
-
-    Attributes:
-        how: Kind of the join.
-        fields: Rules that add the fields of a right record.
-        conversion: Name of the conversion to the format, see `io.conversion`.
-        output_format: Format of the outputs, or its name.
-    """
+    """A function of one task, for `ProcessTask`, that joins the records of both sides."""
 
     how: Joining
-    fields: RightFields
-    conversion: str
-    output_format: str | Format
+    fields: RightFields  # rules that add the fields of a right record
+    conversion: str  # name of the conversion to the format, see `io.conversion`
+    output_format: str | Format  # format of the outputs, or its name
 
     takes_blocks: ClassVar[bool] = True
 

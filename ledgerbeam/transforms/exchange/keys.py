@@ -23,12 +23,12 @@ from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import KEY, Sample
 from ledgerbeam.results import Route
-from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
+from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.mapping.function import MapRecords
-from ledgerbeam.user_code.errors import describe_error, is_interrupt
 from ledgerbeam.user_code.functions import reference_of
-from ledgerbeam.user_code.instances import ReadyObject, UserObject
+from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference
+from ledgerbeam.user_code.objects import ReadyObject, UserObject
 
 WITHOUT_KEY = "records without a key"  # name of the statistic that counts records whose key is null
 HASH_BYTES = 8  # size of the hash before a key, which decides the bucket
@@ -38,23 +38,15 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class RecordKeys:
-    """Maker of the keys of records. Picklable.
+    """Maker of the keys of records. Picklable."""
 
-    Attributes:
-        scheme: The order of the records.
-        fields: Names of the key fields, ``a.b`` for a nested field. A missing field is null.
-        function: ``module:function`` or the function itself: takes a record and returns the key. Instead of fields.
-        order: Order of the keys.
-        seed: Seed of a shuffle.
-        base: Prefix of the URLs of files that a shuffle ignores; None for no prefix.
-    """
-
-    scheme: Scheme
-    fields: tuple[str, ...] = ()
+    scheme: Scheme  # the order of the records
+    fields: tuple[str, ...] = ()  # names of the key fields, ``a.b`` for a nested field. A missing field is null
+    # ``module:function`` or the function itself: takes a record and returns the key. Instead of fields.
     function: Reference | None = None
-    order: KeyOrder = field(default_factory=KeyOrder)
-    seed: int = 0
-    base: str | None = None
+    order: KeyOrder = field(default_factory=KeyOrder)  # order of the keys
+    seed: int = 0  # seed of a shuffle
+    base: str | None = None  # prefix of the URLs of files that a shuffle ignores; None for no prefix
 
     @classmethod
     def of_user(cls, by: By, scheme: Scheme, order: KeyOrder | None = None) -> Self:

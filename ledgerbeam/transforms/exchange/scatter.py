@@ -23,34 +23,27 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import ShardEncoder, ShardFile
 from ledgerbeam.io.exchange.order import By, KeyOrder, Nulls, Scheme
-from ledgerbeam.io.exchange.partition import MOST_BUCKETS, Partition
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, NO_TASK, SUFFIX, Cuts, encode_run, task_mark
+from ledgerbeam.io.exchange.slices import MOST_BUCKETS, Partition
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.sources.blocks import listed
+from ledgerbeam.sources.forms import PlacedPart, PlacedRecords, listed
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.chain.base import ChainValues, size_of
 from ledgerbeam.transforms.chain.process import ProcessTask
 from ledgerbeam.transforms.chain.write import WriteTasks
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.transforms.mapping.outcomes import TaskResults
-from ledgerbeam.user_code.errors import failed_by, message_of
+from ledgerbeam.user_code.guards import failed_by, message_of
 
 
 @dataclass(frozen=True)
 class ScatteredRecords(Sequence[bytes]):
-    """The records of a task for a run file.
+    """The records of a task for a run file."""
 
-    Attributes:
-        keys: Key of each record.
-        numbers: Number of each record in its source, ascending.
-        payloads: Bytes of each record.
-    """
-
-    keys: list[bytes]
-    numbers: NDArray[np.uint64]
-    payloads: Sequence[bytes]
+    keys: list[bytes]  # key of each record
+    numbers: NDArray[np.uint64]  # number of each record in its source, ascending
+    payloads: Sequence[bytes]  # bytes of each record
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -61,16 +54,11 @@ class ScatteredRecords(Sequence[bytes]):
 
 @dataclass(frozen=True)
 class ScatterRecords:
-    """A function of one task, for `ProcessTask`, that computes the key of each record.
-
-    Attributes:
-        keys: Makes the keys.
-        with_records: Whether to write the records. Otherwise only keys, positions and scores are written.
-        score: Makes the score of a record, for runs without records. The lowest bytes come first within a key.
-    """
+    """A function of one task, for `ProcessTask`, that computes the key of each record."""
 
     keys: RecordKeys
-    with_records: bool = True
+    with_records: bool = True  # whether to write the records. Otherwise only keys, positions and scores are written
+    # Makes the score of a record, for runs without records. The lowest bytes come first within a key.
     score: RecordKeys | None = None
 
     def set_up(self) -> None:
@@ -118,17 +106,11 @@ def moved(task: Task, records: Sequence[Any], keyless: int) -> Task | NoneTask:
 
 @dataclass(frozen=True)
 class RunFileEncoder:
-    """Base of encoders that write the records of a task as a run file. A `TaskEncoder`.
+    """Base of encoders that write the records of a task as a run file. A `TaskEncoder`."""
 
-    Attributes:
-        cuts: Boundaries of the buckets.
-        block_bytes: Uncompressed size of a block.
-        mark: Mark of the task that writes the file.
-    """
-
-    cuts: Cuts
-    block_bytes: int = BLOCK_BYTES
-    mark: bytes = NO_TASK
+    cuts: Cuts  # boundaries of the buckets
+    block_bytes: int = BLOCK_BYTES  # uncompressed size of a block
+    mark: bytes = NO_TASK  # mark of the task that writes the file
 
     def of_task(self, task: Task) -> Self:
         """Return an encoder that writes the mark of a task into the run file."""
@@ -147,11 +129,7 @@ class RunEncoder(RunFileEncoder):
 
 @dataclass(frozen=True)
 class ScatterResults:
-    """A function of one task, for `ProcessTask`, that computes the keys of results of earlier functions.
-
-    Attributes:
-        scatter: Computes the keys.
-    """
+    """A function of one task, for `ProcessTask`, that computes the keys of results of earlier functions."""
 
     scatter: ScatterRecords
 

@@ -4,52 +4,42 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.io.columns.chunks import fits_one_batch, record_batch
-from ledgerbeam.io.columns.frames import as_array, as_table
+from ledgerbeam.io.columns.encode import as_array, as_table, fits_one_batch, record_batch
 from ledgerbeam.io.columns.partial import PartialTable
-from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.accounts import NOTHING
 from ledgerbeam.results import Drop, Reject, Route, Rows
 from ledgerbeam.stats import MOST_NAMES
-from ledgerbeam.transforms.mapping.batches import BatchFailedError, BatchMapping
+from ledgerbeam.transforms.mapping.batches import BatchMapping, batch_failures, halves
 from ledgerbeam.transforms.mapping.outcomes import (
     CategoryError,
-    Outcome,
     Recomputed,
     require_category,
     require_reason,
     route_name,
 )
-from ledgerbeam.transforms.mapping.task_mapping import MappingRules
-from ledgerbeam.user_code.errors import describe_error, is_interrupt, message_of
-
-if TYPE_CHECKING:
-    pass
+from ledgerbeam.user_code.guards import describe_error, message_of
 
 
 class ArrowMapping(BatchMapping):
     """The mapping of one task in record batches. The arguments are those of `BatchMapping`."""
 
-    def __init__(
-        self,
-        rules: MappingRules,
-        task: Task,
-        size: int,
-        cut_up: Collection[int],
-        observed: Callable[[], Collection[str]],
-    ) -> None:
-        super().__init__(rules, task, size, cut_up, observed)
-        self._partial = task.records if isinstance(task.records, PartialTable) else None
-        self._table: pa.Table = task.records if self._partial is None else self._partial.table
+    @cached_property
+    def _partial(self) -> PartialTable | None:
+        return self._task.records if isinstance(self._task.records, PartialTable) else None
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        return self._task.records if self._partial is None else self._partial.table
 
     def _windows(self) -> Iterator[range]:
         records = len(self._table) if self._partial is None else len(self._partial)
@@ -64,9 +54,8 @@ class ArrowMapping(BatchMapping):
         if len(positions) == 1 or fits_one_batch(self._table, first, end):
             yield positions
             return
-        middle = len(positions) // 2
-        yield from self._fitting(positions[:middle])
-        yield from self._fitting(positions[middle:])
+        for half in halves(positions):
+            yield from self._fitting(half)
 
     def _broken(self, positions: range) -> dict[int, str]:
         if self._partial is None:
@@ -80,18 +69,8 @@ class ArrowMapping(BatchMapping):
         return record_batch(self._table, positions[0], positions[0] + len(positions))
 
     def _understood(self, results: Any, positions: Sequence[int]) -> RowsOutcome:
-        try:
+        with batch_failures(FunctionError):
             return rows_outcome(results, len(positions), self._name)
-        except FunctionError:
-            raise
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            raise BatchFailedError(error) from error
-
-    def _compared(self, results: RowsOutcome, records: Any, positions: Sequence[int]) -> RowsOutcome:
-        del records, positions
-        return results
 
     def recomputed(self, is_late: Callable[[], bool]) -> Recomputed:
         """Map the rows from the last batch to the first; see `TaskMapping.recomputed`."""
@@ -104,11 +83,11 @@ class ArrowMapping(BatchMapping):
                 break
         origins: dict[str, list[int]] = {}
         for _, parts in reversed(backwards):
-            for positions, meant in parts:
-                if isinstance(meant, Outcome):  # the object raised for this row
+            for positions, results in parts:
+                if isinstance(results, Reject):  # the object raised for this row
                     continue
-                self._take_batch(meant, positions)
-                for route, table in meant.kept.items():
+                self._take_batch(results, positions)
+                for route, table in results.kept.items():
                     has_all = table.num_rows == len(positions)
                     made_of = positions if has_all else [positions[0]] * table.num_rows
                     origins.setdefault(route, []).extend(made_of)
@@ -116,16 +95,13 @@ class ArrowMapping(BatchMapping):
 
     def _take_batch(self, results: RowsOutcome, positions: Sequence[int]) -> None:
         try:
-            held = [(self._route(route), table) for route, table in results.kept.items()]
-            written = [(collector, collector.hold(table)) for collector, table in held]
-            for reason, rows in results.dropped.items():
-                self._tally.drop(reason, rows)
+            with batch_failures(CategoryError):
+                held = [(self._route(route), table) for route, table in results.kept.items()]
+                written = [(collector, collector.hold(table)) for collector, table in held]
+                for reason, rows in results.dropped.items():
+                    self._tally.drop(reason, rows)
         except CategoryError as mistake:
             raise self._batch_failed(mistake, positions, f"{self._name}: {message_of(mistake)}") from mistake
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            raise BatchFailedError(error) from error
         for collector, table in written:
             collector.take(table)
         for row, end in results.rejected:
@@ -142,18 +118,12 @@ _NO_NAME = -1
 
 @dataclass
 class RowsOutcome:
-    """The outcome of a batch.
+    """The outcome of a batch."""
 
-    Attributes:
-        rows: Number of rows of the batch.
-        kept: Rows to write, by route. No table is empty.
-        dropped: Number of dropped rows by reason.
-        rejected: Position in the batch and reason of each rejected row, ascending.
-    """
-
-    rows: int
-    kept: dict[str, pa.Table] = field(default_factory=dict)
-    dropped: Counter[str] = field(default_factory=Counter)
+    rows: int  # number of rows of the batch
+    kept: dict[str, pa.Table] = field(default_factory=dict)  # rows to write, by route. No table is empty
+    dropped: Counter[str] = field(default_factory=Counter)  # number of dropped rows by reason
+    # Position in the batch and reason of each rejected row, ascending
     rejected: list[tuple[int, Reject]] = field(default_factory=list)
 
 
@@ -274,17 +244,11 @@ def _origins(of: Any, returned: int, rows: int, function: str) -> NDArray[np.int
 
 
 class _Labels(NamedTuple):
-    """Names by position.
+    """Names by position."""
 
-    Attributes:
-        codes: Number of the name of each position, or -1.
-        names: The names.
-        texts: Explanations of each position, by the number of the name.
-    """
-
-    codes: NDArray[np.int64]
+    codes: NDArray[np.int64]  # number of the name of each position, or -1
     names: Sequence[str]
-    texts: Mapping[int, pa.Array]
+    texts: Mapping[int, pa.Array]  # explanations of each position, by the number of the name
 
     def text(self, position: int) -> str:
         """Return the explanation of a position that has a name."""

@@ -44,23 +44,14 @@ _NEIGHBOURS = 64  # number of following results that are searched for a result w
 
 @dataclass(frozen=True)
 class AuditedWork:
-    """The parts of a job that its audit needs. Picklable.
+    """The parts of a job that its audit needs. Picklable."""
 
-    Attributes:
-        function: Computes the results of a task.
-        encoder: Encodes the results as the files of a shard.
-        sources: Opens the sources.
-        limits: The size of a task.
-        output: URL of the folder of the outputs.
-        storage_options: Passed to fsspec unchanged.
-    """
-
-    function: Recomputable
-    encoder: ShardEncoder
+    function: Recomputable  # computes the results of a task
+    encoder: ShardEncoder  # encodes the results as the files of a shard
     sources: Sources
-    limits: TaskLimits
-    output: str
-    storage_options: Options
+    limits: TaskLimits  # the size of a task
+    output: str  # URL of the folder of the outputs
+    storage_options: Options  # passed to fsspec unchanged
 
 
 def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
@@ -179,15 +170,10 @@ def _ending(name: str, endings: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class _Record:
-    """A record of a file of a shard. Two records are equal if their bytes are equal.
+    """A record of a file of a shard. Two records are equal if their bytes are equal."""
 
-    Attributes:
-        data: Bytes of the record, or the JSON of a row of columns.
-        text: Returns the value of the record for a message.
-    """
-
-    data: bytes
-    text: Callable[[], str] = field(compare=False)
+    data: bytes  # bytes of the record, or the JSON of a row of columns
+    text: Callable[[], str] = field(compare=False)  # returns the value of the record for a message
 
 
 def _records(url: str, work: AuditedWork) -> list[_Record]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
@@ -25,9 +26,7 @@ from ledgerbeam.user_code.guards import children, describe_error, end_child, fai
 
 
 class BatchMapping(TaskMapping):
-    """The mapping of one task in batches, each a call of the user's object.
-
-    Derived classes define batches and results: lists of records, or rows of a table.
+    """The mapping of one task in batches, each a call of the user's object. Results are lists, or rows of a table.
 
     Args:
         rules: Rules of the job.
@@ -59,32 +58,24 @@ class BatchMapping(TaskMapping):
         """Return the records at some positions, as the object takes them."""
 
     @abstractmethod
-    def _understood(self, results: Any, positions: Sequence[int]) -> Any:
-        """Return what the object returned for a batch, if it is of the right form.
-
-        Raises:
-            FunctionError: It is not.
-            BatchFailedError: It cannot be read.
-        """
+    def _broken(self, positions: range) -> dict[int, str]:
+        """Return the errors of records that cannot be decoded, by position."""
 
     @abstractmethod
-    def _compared(self, results: Any, records: Any, positions: Sequence[int]) -> Any:
-        """Return what understood results mean: what would be written, and what becomes of the other records."""
+    def _understood(self, results: Any, positions: Sequence[int]) -> Any:
+        """Return the results of a batch if they have the right form.
+
+        Raises:
+            FunctionError: They do not.
+            BatchFailedError: They cannot be read.
+        """
 
     @abstractmethod
     def _take_batch(self, results: Any, positions: Sequence[int]) -> None:
-        """Take understood results.
-
-        Raises:
-            BatchFailedError: Nothing of them was taken, since of a record that is not known.
-        """
+        """Take understood results. After a BatchFailedError none is taken, because of an unknown record."""
 
     def run(self) -> None:
-        """Map one batch after the other.
-
-        Raises:
-            BatchAgainError: The task is to begin anew.
-        """
+        """Map one batch after the other. Raises BatchAgainError if the task must start again."""
         for window in self._windows():
             start, self._read = window.start, window.stop
             positions = self._readable(window)
@@ -104,23 +95,17 @@ class BatchMapping(TaskMapping):
             self._blame(NotDecodedError(error), position)
         return [position for position in positions if position not in broken] if broken else positions
 
-    @abstractmethod
-    def _broken(self, positions: range) -> dict[int, str]:
-        """Return the errors of records that cannot be decoded, by position."""
-
     def _batch(self, positions: Sequence[int]) -> None:
         """Map one batch."""
-        results = self._called(self._batch_of(positions), positions)
+        results = self._called(positions)
         with timed("encode"):
             self._take_batch(results, positions)
 
-    def _called(self, batch: Any, positions: Sequence[int]) -> Any:
+    def _called(self, positions: Sequence[int]) -> Any:
+        batch = self._batch_of(positions)
         try:
-            results = self._rules.call(batch)
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            raise BatchFailedError(error) from error
+            with batch_failures():
+                results = self._rules.call(batch)
         finally:
             if children:
                 end_child()
@@ -144,25 +129,22 @@ class BatchMapping(TaskMapping):
             stop = start
 
     def _again(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], Any]]:
-        """Yield the outcomes of records, in parts. Records that raise are found by bisection, as in the first run.
+        """Yield the understood results of records, in parts; a `Reject` for a record that raises.
 
-        Raises:
-            TaskFailedError: The object raised, and the task fails.
+        Such records are found by bisection, as in the first run. Raises TaskFailedError if the task fails.
         """
-        batch = self._batch_of(positions)
         try:
-            yield positions, self._compared(self._called(batch, positions), batch, positions)
+            yield positions, self._called(positions)
         except BatchFailedError as failed:
             error = failed.error
             if len(positions) == 1:
-                yield positions, self._as_reject(error, positions[0])
+                yield positions, self._reject_of(error, positions[0])
             elif not (self._rules.rejects and self._rules.invariant):
                 message = f"{self._name} raised {describe_error(error)} when it was called again"
                 raise self._batch_failed(error, positions, message) from error
             else:
-                middle = len(positions) // 2
-                yield from self._again(positions[:middle])
-                yield from self._again(positions[middle:])
+                for half in halves(positions):
+                    yield from self._again(half)
 
     def _after_failure(self, failed: BatchFailedError, positions: Sequence[int], start: int) -> None:
         """Handle a failed batch: map its halves to find the records that cause the error."""
@@ -176,8 +158,7 @@ class BatchMapping(TaskMapping):
             return
         if self._observed():  # statistics of the failed call would count twice
             raise BatchAgainError(start)
-        middle = len(positions) // 2
-        for half in (positions[:middle], positions[middle:]):
+        for half in halves(positions):
             try:
                 self._batch(half)
             except BatchFailedError as again:
@@ -234,21 +215,18 @@ class ListMapping(BatchMapping):
             readable = [position for position in window if position not in broken]
             if self._rules.invariant:
                 readable.reverse()
-            for positions, meant in self._again(readable) if readable else ():
-                outcomes.update(zip(positions, [meant] if isinstance(meant, Outcome) else meant, strict=True))
+            for positions, results in self._again(readable) if readable else ():
+                if isinstance(results, Reject):
+                    outcomes[positions[0]] = Outcome(results)
+                else:
+                    outcomes.update(zip(positions, map(self._meant, results, positions), strict=True))
             yield from sorted(outcomes.items(), reverse=True)
 
-    def _compared(self, results: Sequence[Any], records: Any, positions: Sequence[int]) -> list[Outcome]:
-        return [
-            self._meant(result, record, position)
-            for result, record, position in zip(results, records, positions, strict=True)
-        ]
-
-    def _meant(self, result: Any, record: Any, position: int) -> Outcome:
+    def _meant(self, result: Any, position: int) -> Outcome:
         try:
-            return self._outcome(result, record, position)
+            return self._outcome(result, self._window[position], position)
         except BaseException as error:  # noqa: BLE001 - every error is attributed to its record
-            return self._as_reject(error, position)
+            return Outcome(self._reject_of(error, position))
 
     def _take_batch(self, results: Sequence[Any], positions: Sequence[int]) -> None:
         add, plain, window, first = self._tally.routes[""].add, self._plain, self._window, self._first
@@ -263,24 +241,35 @@ class ListMapping(BatchMapping):
 
 
 class BatchAgainError(Exception):
-    """A batch raised after it observed statistics. Its task starts again, with this batch split into records.
-
-    Attributes:
-        start: Position of the first record of the batch.
-    """
+    """A batch raised after it observed statistics. Its task starts again, with this batch split into records."""
 
     def __init__(self, start: int) -> None:
         super().__init__(start)
-        self.start = start
+        self.start = start  # position of the first record of the batch
 
 
 class BatchFailedError(Exception):
-    """A batch failed: the object raised, or a result cannot be written.
-
-    Attributes:
-        error: The error.
-    """
+    """A batch failed: the object raised, or a result cannot be written."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
         self.error = error
+
+
+@contextmanager
+def batch_failures(*passed: type[BaseException]) -> Iterator[None]:
+    """Turn errors of the body into BatchFailedError, except interrupts and errors to be passed on."""
+    try:
+        yield
+    except passed:
+        raise
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise BatchFailedError(error) from error
+
+
+def halves(positions: Sequence[int]) -> tuple[Any, Any]:
+    """Return the halves of positions; a range for a range."""
+    middle = len(positions) // 2
+    return positions[:middle], positions[middle:]

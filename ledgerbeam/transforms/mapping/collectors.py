@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import FunctionError, RecordError
-from ledgerbeam.io import Format, Sample, ShardFile
+from ledgerbeam.io import Format, Sample
 from ledgerbeam.io.formats.format import TableMaking, is_columnar
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.json_values import NanRule
@@ -24,22 +25,22 @@ CONVERTED = ("shar", "megatron")  # formats that only conversions write. A conve
 ROWS_AT_ONCE = 1024  # number of results that are converted to columns together
 
 
-class Collector(Protocol):
+class Collector(ABC):
     """A collector of the results of one dataset. The function may change or reuse a result after it was added."""
 
     def add(self, value: Any) -> None:
         """Add the only result of a record."""
+        self.take(self.hold(value))
 
+    @abstractmethod
     def hold(self, value: Any) -> Any:
-        """Return a result in a form for `take`. Two are equal if their written bytes are equal.
+        """Return a result in a form for `take`. Raises RecordError if the format cannot store it."""
 
-        Raises:
-            RecordError: The format cannot store the result.
-        """
-
+    @abstractmethod
     def take(self, held: Any) -> None:
         """Add an output of `hold`."""
 
+    @abstractmethod
     def finish(self) -> Any:
         """Return the added results as the records of a task."""
 
@@ -71,7 +72,11 @@ def collector(output: str | Format, nan: NanRule, route: str = "", *, one_by_one
             maker = kind.written(route)
         except RecordError as error:
             return _Refused(str(error))
-        return _CopiedValues() if maker is None else _Columns(maker, placed=placed)
+        if maker is not None:
+            return _Columns(maker, placed=placed)
+        from ledgerbeam.io.columns.tables import copied  # noqa: PLC0415 - only jobs of columns import pyarrow
+
+        return _Values(copied)  # each dataset gets a schema of its own
     return _Copies(kind, one_by_one=one_by_one)
 
 
@@ -86,7 +91,7 @@ def table_collector(output: str | Format, nan: NanRule, route: str = "") -> Coll
         return _Refused(str(error))
 
 
-class _Lines(JsonLinesBuilder):
+class _Lines(JsonLinesBuilder, Collector):
     """Encodes each result at once."""
 
     def hold(self, value: Any) -> tuple[bytes, int]:
@@ -109,7 +114,7 @@ class _CheckedLines(_Lines):
         self.append(*self.hold(value))
 
 
-class _TableLines(JsonLinesBuilder):
+class _TableLines(JsonLinesBuilder, Collector):
     """Encodes the rows of tables at once."""
 
     def hold(self, value: pa.Table) -> list[tuple[bytes, int]]:
@@ -122,19 +127,12 @@ class _TableLines(JsonLinesBuilder):
             self.append(line, nulled)
 
 
-class _TableParts:
-    """Casts tables to the schema. Without a schema, the frame of one batch may have narrower types than another.
-
-    Args:
-        maker: Casts tables. None without a schema.
-    """
+class _TableParts(Collector):
+    """Casts tables to the schema. Without a schema, the frame of one batch may have narrower types than another."""
 
     def __init__(self, maker: TableMaking | None) -> None:
         self._maker = maker
         self._tables: list[pa.Table] = []
-
-    def add(self, value: pa.Table) -> None:
-        self.take(self.hold(value))
 
     def hold(self, value: pa.Table) -> pa.Table:
         return value if self._maker is None else self._maker.table(value)
@@ -155,25 +153,22 @@ class _TableParts:
             ) from error
 
 
-class _Samples:
+class _Samples(Collector):
     """Encodes each sample at once. `finish` raises for samples that a tar archive cannot store or readers misread."""
 
     def __init__(self) -> None:
         self._builder = TarBuilder()
         self._error: RecordError | None = None
 
-    def add(self, value: Sample) -> None:
+    def hold(self, value: Sample) -> Sample:
+        return value
+
+    def take(self, held: Sample) -> None:
         try:
             if self._error is None:
-                self._builder.add(value)
+                self._builder.add(held)
         except RecordError as error:
             self._error = error
-
-    def hold(self, value: Sample) -> _SampleAsWritten:
-        return _SampleAsWritten(value)
-
-    def take(self, held: _SampleAsWritten) -> None:
-        self.add(held.sample)
 
     def finish(self) -> TarSamples:
         if self._error is not None:
@@ -181,32 +176,15 @@ class _Samples:
         return self._builder.finish()
 
 
-class _SampleAsWritten:
-    """A sample that is compared by key and members, in order."""
+class _Values(Collector):
+    """Keeps results, or copies of them."""
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, sample: Sample) -> None:
-        self.sample = sample
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SampleAsWritten) and self._parts() == other._parts()
-
-    def _parts(self) -> tuple[str, list[tuple[str, bytes]]]:
-        return self.sample.key, list(self.sample.items())
-
-
-class _Values:
-    """Keeps results of conversions without a copy, because a conversion makes a new value for each record."""
-
-    def __init__(self) -> None:
+    def __init__(self, copied: Callable[[Any], Any] = lambda value: value) -> None:
+        self._copied = copied
         self._values: list[Any] = []
 
-    def add(self, value: Any) -> None:
-        self._values.append(value)
-
     def hold(self, value: Any) -> Any:
-        return value
+        return self._copied(value)
 
     def take(self, held: Any) -> None:
         self._values.append(held)
@@ -215,31 +193,28 @@ class _Values:
         return self._values
 
 
-class _CopiedValues(_Values):
-    """Keeps copies of results, for datasets that each get a schema of their own."""
+class _Copies(_Values):
+    """Keeps copies of results, which the format encodes later."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._copied = _copier()
-
-    def add(self, value: Any) -> None:
-        super().add(self._copied(value))
+    def __init__(self, kind: Format, *, one_by_one: bool) -> None:
+        super().__init__(copy.deepcopy)
+        self._format = kind
+        self._one_by_one = one_by_one
 
     def hold(self, value: Any) -> Any:
-        return self._copied(value)
+        copied = super().hold(value)
+        if self._one_by_one:
+            self._format.encode([copied])
+        return copied
 
 
-class _Refused:
+class _Refused(Collector):
     """Raises for each result of a route without a schema."""
 
     def __init__(self, error: str) -> None:
         self._error = error
 
-    def add(self, value: Any) -> None:
-        self.hold(value)
-
-    def hold(self, value: Any) -> Any:
-        del value
+    def hold(self, value: Any) -> Any:  # noqa: ARG002 - no value has the right form
         raise RecordError(self._error)
 
     def take(self, held: Any) -> None:
@@ -249,7 +224,7 @@ class _Refused:
         return []
 
 
-class _Columns:
+class _Columns(Collector):
     """Converts copies of results to columns in blocks: garbage collection of a whole task of copies would be slow."""
 
     def __init__(self, maker: TableMaking, *, placed: bool) -> None:
@@ -261,18 +236,17 @@ class _Columns:
         self._error: RecordError | None = None
 
     def add(self, value: Any) -> None:
-        row = self._copied(value)
-        if self._placed:
-            self._maker.require(row)
-        self._append(row)
+        self.take(self.hold(value) if self._placed else self._copied(value))
 
-    def hold(self, value: Any) -> _RowAsWritten:
+    def hold(self, value: Any) -> Any:
         row = self._copied(value)
         self._maker.require(row)
-        return _RowAsWritten(self._maker, row)
+        return row
 
-    def take(self, held: _RowAsWritten) -> None:
-        self._append(held.row)
+    def take(self, held: Any) -> None:
+        self._rows.append(held)
+        if len(self._rows) == ROWS_AT_ONCE:
+            self._make()
 
     def finish(self) -> pa.Table:
         self._make()
@@ -281,11 +255,6 @@ class _Columns:
             raise kind(f"result {self._error}") from self._error
         return self._maker.joined(self._tables)
 
-    def _append(self, row: Any) -> None:
-        self._rows.append(row)
-        if len(self._rows) == ROWS_AT_ONCE:
-            self._make()
-
     def _make(self) -> None:
         rows, self._rows = self._rows, []
         try:
@@ -293,71 +262,6 @@ class _Columns:
                 self._tables.append(self._maker.table(rows, first=len(self._tables) * ROWS_AT_ONCE))
         except RecordError as error:
             self._error = error
-
-
-class _RowAsWritten:
-    """A result that is compared by its columns, where NaN equals NaN."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, maker: TableMaking, row: Any) -> None:
-        self._maker = maker
-        self.row = row
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _RowAsWritten) and self._written() == other._written()
-
-    def _written(self) -> bytes:
-        return self._maker.encoded(self.row)
-
-
-def _copier() -> Callable[[Any], Any]:
-    from ledgerbeam.io.columns.tables import copied  # noqa: PLC0415 - only jobs of columns import pyarrow
-
-    return copied
-
-
-class _Copies:
-    """Keeps copies of results, which the format encodes later."""
-
-    def __init__(self, kind: Format, *, one_by_one: bool) -> None:
-        self._format = kind
-        self._one_by_one = one_by_one
-        self._values: list[Any] = []
-
-    def add(self, value: Any) -> None:
-        self.take(self.hold(value))
-
-    def hold(self, value: Any) -> _AsWritten:
-        copied = copy.deepcopy(value)
-        if self._one_by_one:
-            self._format.encode([copied])
-        return _AsWritten(self._format, copied)
-
-    def take(self, held: _AsWritten) -> None:
-        self._values.append(held.value)
-
-    def finish(self) -> list[Any]:
-        return self._values
-
-
-class _AsWritten:
-    """A result that is compared by its encoded bytes, because `==` of an object can mean anything."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, kind: Format, value: Any) -> None:
-        self._format = kind
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _AsWritten) and self._encoded() == other._encoded()
-
-    def _encoded(self) -> list[ShardFile] | None:
-        try:
-            return self._format.encode([self.value])
-        except Exception:  # noqa: BLE001 - `WriteTasks` reports what cannot be encoded
-            return None
 
 
 def as_samples(results: list[Any], record: Any, task: Task, position: int) -> list[Sample]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -23,9 +24,8 @@ from ledgerbeam.transforms.mapping.collectors import UnplacedError
 from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Recomputed
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
 from ledgerbeam.user_code.functions import code_identity, made_of, reference_of
-from ledgerbeam.user_code.instances import ReadyObject, UserObject
 from ledgerbeam.user_code.loading import Reference
-from ledgerbeam.user_code.objects import check_object, depends_on_batches
+from ledgerbeam.user_code.objects import ReadyObject, UserObject, check_object, depends_on_batches
 
 RESTARTS = 3
 """Number of times that a task with statistics starts again because a batch raises. After that, all its batches have one
@@ -81,7 +81,44 @@ class FilterRecords:
         return _replaced(task, [record for record in task.records if self.predicate(record)])
 
 
-class MapRecords:
+class UserFunction(ABC):
+    """Base of functions of one task that call a user's object, made once in each process."""
+
+    takes_blocks = True
+
+    _ready: ReadyObject | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_ready": None}
+
+    def set_up(self) -> ReadyObject:
+        """Import the object, or make the instance of the class, once in each process.
+
+        Raises:
+            FunctionError: The object cannot be imported or made.
+            LedgerbeamError: See `UserObject.ready`.
+        """
+        if self._ready is None:
+            self._ready = self._load()
+        return self._ready
+
+    def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
+        """Map the records of a finished task again; see `Recomputable`."""
+        ready = self.set_up()
+        with ready.in_turn, stats.discarded():
+            try:
+                return self._mapping_again(ready, task).recomputed(is_late)
+            except TaskFailedError as failed:
+                raise NotRecomputedError(failed.task.error) from failed
+
+    @abstractmethod
+    def _load(self) -> ReadyObject: ...
+
+    @abstractmethod
+    def _mapping_again(self, ready: ReadyObject, task: Task) -> TaskMapping: ...
+
+
+class MapRecords(UserFunction):
     """A function of one task, for `ProcessTask`, that calls a user's object with the records.
 
     The object takes a record or a list of records. A record of JSONL is the decoded value, a record of tar a mapping
@@ -134,15 +171,9 @@ class MapRecords:
         self.on_error: OnError = on_error
         self._object = UserObject(self.reference, values or {}, watched or {})
         self._format = output_format
-        self._ready: ReadyObject | None = None
-
-    takes_blocks = True
 
     def __repr__(self) -> str:
         return f"MapRecords({str(self.reference)!r}, {self.output_format!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ready": None}
 
     def identity(self) -> dict[str, Json]:
         """Return everything that affects the results: the object, the modules of its code, and its arguments.
@@ -168,17 +199,6 @@ class MapRecords:
         given._object = replace(self._object, storage_options=options)  # noqa: SLF001 - a copy of this object
         return given
 
-    def set_up(self) -> ReadyObject:
-        """Import the object, or make the instance of the class, once in each process.
-
-        Raises:
-            FunctionError: The object cannot be imported or made.
-            LedgerbeamError: See `UserObject.ready`.
-        """
-        if self._ready is None:
-            self._ready = self._load()
-        return self._ready
-
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Map the records of `task`. The first call runs `set_up`, with its errors."""
         ready = self.set_up()
@@ -199,15 +219,6 @@ class MapRecords:
         """Whether the function takes `Unreadable` in the place of records that cannot be decoded."""
         return self.on_error == "reject"
 
-    def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
-        """Map the records of a finished task again; see `Recomputable`."""
-        ready = self.set_up()
-        with ready.in_turn, stats.discarded():
-            try:
-                return self._mapping(self._rules(ready), task, (), lambda: ()).recomputed(is_late)
-            except TaskFailedError as failed:
-                raise NotRecomputedError(failed.task.error) from failed
-
     def _load(self) -> ReadyObject:
         return self._object.ready()
 
@@ -221,6 +232,9 @@ class MapRecords:
             not ready.depends_on_batches,
             self.form == "arrow",
         )
+
+    def _mapping_again(self, ready: ReadyObject, task: Task) -> TaskMapping:
+        return self._mapping(self._rules(ready), task, (), lambda: ())
 
     def _mapped(self, task: Task, rules: MappingRules) -> Task | NoneTask:
         cut_up: Collection[int] = ()

@@ -25,7 +25,7 @@ from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.values import text
 from ledgerbeam.results import Drop, Reject, Route
-from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from ledgerbeam.transforms.mapping.collectors import Collector
 from ledgerbeam.user_code.loading import Reference
@@ -38,29 +38,19 @@ REJECTS_ENDING = ".jsonl"  # suffix of a file of rejects, for any output format
 
 
 class Outcome(NamedTuple):
-    """The outcome of one record. Two outcomes are equal if their written bytes would be equal.
+    """The outcome of one record."""
 
-    Attributes:
-        end: `Drop` or `Reject`; None for a kept record.
-        held: Pairs of route and result, each result in the form that the collector of the route holds.
-    """
-
-    end: Drop | Reject | None
-    held: tuple[tuple[str, Any], ...] = ()
+    end: Drop | Reject | None  # None for a kept record
+    held: tuple[tuple[str, Any], ...] = ()  # pairs of route and result, as the collector of the route holds it
 
 
 class Tally:
-    """The outcomes of the records of one task so far.
-
-    Attributes:
-        dropped: Number of dropped records by reason.
-        rejected: Number of rejected records by reason.
-        routes: Collector of the results of each route. The collector of the empty route always exists.
-    """
+    """The outcomes of the records of one task so far."""
 
     def __init__(self, main: Collector) -> None:
-        self.dropped: dict[str, int] = {}
-        self.rejected: dict[str, int] = {}
+        self.dropped: dict[str, int] = {}  # number of dropped records by reason
+        self.rejected: dict[str, int] = {}  # number of rejected records by reason
+        # Collector of the results of each route. The collector of the empty route always exists.
         self.routes: dict[str, Collector] = {"": main}
 
     def drop(self, reason: str, records: int = 1) -> None:
@@ -80,58 +70,34 @@ class Tally:
 
 @dataclass(frozen=True)
 class TaskResults:
-    """The results of `MapRecords` for a task.
+    """The results of `MapRecords` for a task."""
 
-    Attributes:
-        datasets: Records to write, by route, in the form that the encoder of the job takes. Records without a route
-            have the empty name.
-        counts: Counts of kept, dropped and rejected records.
-        rejects: Rejected records, in order.
-        statistics: Statistics that the function observed, by name.
-    """
-
-    datasets: Mapping[str, Any]
+    datasets: Mapping[str, Any]  # records to write in the form that the encoder takes, by route; empty for no route
     counts: RecordCounts
-    rejects: Sequence[RejectedRecord] = ()
-    statistics: Mapping[str, Statistic] = field(default_factory=dict)
+    rejects: Sequence[RejectedRecord] = ()  # in order
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)  # by name
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedRecord:
-    """A rejected record with its position and bytes: one row of a file of rejects.
+    """A rejected record with its position and bytes: one row of a file of rejects."""
 
-    Attributes:
-        source: URL of the source. For a pack, the URL of the member.
-        record: Number of the record in the source, from 0.
-        start: Offset of its first byte in the source, or in the decompressed data of a compressed source.
-        stop: Offset after its last byte.
-        raw: Bytes of the record in the source.
-        rejection: The reason.
-    """
-
-    source: str
-    record: int
-    start: int
-    stop: int
-    raw: bytes
+    source: str  # URL of the source. For a pack, the URL of the member
+    record: int  # number of the record in the source, from 0
+    start: int  # offset of its first byte in the source, or in the decompressed data of a compressed source
+    stop: int  # offset after its last byte
+    raw: bytes  # bytes of the record in the source
     rejection: Rejection
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The reason why a record of a task is rejected.
+    """The reason why a record of a task is rejected."""
 
-    Attributes:
-        position: Position in the records of the task, from 0.
-        reason: Category.
-        error: Description of the problem, shortened and without secrets.
-        at: ``package/file.py:line`` of the code that raised, the same on every host; empty without an exception.
-    """
-
-    position: int
+    position: int  # position in the records of the task, from 0
     reason: str
-    error: str = ""
-    at: str = ""
+    error: str = ""  # description of the problem, shortened and without secrets
+    at: str = ""  # ``package/file.py:line`` of the code that raised, the same on every host; empty without an exception
 
 
 class Recomputable(Protocol):
@@ -171,21 +137,13 @@ class Recomputable(Protocol):
 
 @dataclass(frozen=True)
 class Recomputed:
-    """The results of the last records of a task.
+    """The results of the last records of a task."""
 
-    Attributes:
-        first: Position of the first recomputed record in the task; 0 if all records were recomputed.
-        records: Number of records of the task.
-        datasets: Results by route, in the order of the records and in the form that the encoder of the job takes.
-        origins: For each route, the positions of the records of its results, ascending.
-        place: Returns the name of the record at a position, for messages.
-    """
-
-    first: int
-    records: int
-    datasets: Mapping[str, Any]
-    origins: Mapping[str, Sequence[int]]
-    place: Callable[[int], str]
+    first: int  # position of the first recomputed record in the task; 0 if all records were recomputed
+    records: int  # number of records of the task
+    datasets: Mapping[str, Any]  # results by route, in the order of the records, in the form that the encoder takes
+    origins: Mapping[str, Sequence[int]]  # for each route, the positions of the records of its results, ascending
+    place: Callable[[int], str]  # returns the name of the record at a position, for messages
 
 
 class NotRecomputedError(Exception):

@@ -15,7 +15,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import NOTHING, Statistic
 from ledgerbeam.ledger.worker.stopwatch import SharedTime, timed
 from ledgerbeam.results import Drop, Reject
-from ledgerbeam.sources.blocks import RecordBlocks, blocks_of
+from ledgerbeam.sources.forms import RecordBlocks, blocks_of
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.mapping.collectors import Collector, UnplacedError, as_samples, collector, table_collector
 from ledgerbeam.transforms.mapping.outcomes import (
@@ -32,8 +32,16 @@ from ledgerbeam.transforms.mapping.outcomes import (
     routed,
     source_record,
 )
-from ledgerbeam.user_code.errors import describe_error, error_name, failed_by, is_interrupt, message_of, raised_at
-from ledgerbeam.user_code.guards import children, end_child
+from ledgerbeam.user_code.guards import (
+    children,
+    describe_error,
+    end_child,
+    error_name,
+    failed_by,
+    is_interrupt,
+    message_of,
+    raised_at,
+)
 
 NOT_DECODED = "not decoded"  # reject reason of a record whose bytes do not fit its format
 MEASURED_RECORDS = 32  # number of records of a task for which the time of the function is measured
@@ -41,26 +49,16 @@ MEASURED_RECORDS = 32  # number of records of a task for which the time of the f
 
 @dataclass(frozen=True)
 class MappingRules:
-    """Rules by which the tasks of a process are mapped.
+    """Rules by which the tasks of a process are mapped."""
 
-    Attributes:
-        name: Name of the user's object, for messages.
-        call: The user's object.
-        output: Format of the outputs, or its name.
-        nan: Treatment of NaN and infinities in JSONL.
-        rejects: Whether an invalid record is rejected. Otherwise its task fails.
-        invariant: Whether the outcome of a record is independent of the other records of its batch.
-        tables: Whether results are tables (Arrow batches).
-        placed: Whether each result is checked at once, even if the format encodes all results of a task together.
-    """
-
-    name: str
-    call: Callable[[Any], Any]
-    output: str | Format
-    nan: NanRule
-    rejects: bool
-    invariant: bool
-    tables: bool = False
+    name: str  # name of the user's object, for messages
+    call: Callable[[Any], Any]  # the user's object
+    output: str | Format  # format of the outputs, or its name
+    nan: NanRule  # treatment of NaN and infinities in JSONL
+    rejects: bool  # whether an invalid record is rejected. Otherwise its task fails
+    invariant: bool  # whether the outcome of a record is independent of the other records of its batch
+    tables: bool = False  # whether results are tables (Arrow batches)
+    # Whether each result is checked at once, even if the format encodes all results of a task together
     placed: bool = False
 
     @property
@@ -88,12 +86,7 @@ class NotDecodedError(Exception):
 
 
 class TaskMapping:
-    """The mapping of one task.
-
-    Args:
-        rules: Rules of the job.
-        task: The task with its records.
-    """
+    """The mapping of one task."""
 
     def __init__(self, rules: MappingRules, task: Task) -> None:
         self._rules = rules
@@ -138,11 +131,7 @@ class TaskMapping:
                 self._blame(error, position)
 
     def _blocks(self) -> Iterator[Sequence[Any]]:
-        """Yield the records of the task.
-
-        Raises:
-            TaskFailedError: The records cannot be read.
-        """
+        """Yield the records of the task. Raises TaskFailedError if they cannot be read."""
         blocks = iter(blocks_of(self._task.records))
         while True:
             try:
@@ -179,14 +168,7 @@ class TaskMapping:
         return task.replace(records=TaskResults(datasets, counts, rejects, statistics))
 
     def recomputed(self, is_late: Callable[[], bool]) -> Recomputed:
-        """Map the records from the last to the first.
-
-        Args:
-            is_late: Called after each record. True ends the mapping.
-
-        Raises:
-            TaskFailedError: A record cannot be mapped.
-        """
+        """Map the records from the last to the first, until `is_late` returns True. It is called after each record."""
         backwards: list[tuple[int, Outcome]] = []
         for position, outcome in self._backwards():
             backwards.append((position, outcome))
@@ -211,34 +193,19 @@ class TaskMapping:
     def _backwards(self) -> Iterator[tuple[int, Outcome]]:
         """Yield the position and the outcome of each record, from the last to the first."""
         records = list(chain.from_iterable(self._blocks()))
+        call = _of_decoded(self._rules.call)
         for position in range(len(records) - 1, -1, -1):
             record = records[position]
             if children:
                 end_child()
             try:
-                if type(record) is Unreadable:
-                    outcome = Outcome(Reject(NOT_DECODED))
-                else:
-                    outcome = self._outcome(self._rules.call(record), record, position)
+                outcome = self._outcome(call(record), record, position)
             except BaseException as error:  # noqa: BLE001 - every error is attributed to its record
-                outcome = self._as_reject(error, position)
+                outcome = Outcome(self._reject_of(error, position))
             yield position, outcome
 
-    def _as_reject(self, error: BaseException, position: int) -> Outcome:
-        """Return the outcome of a record for which the object raised. Raises TaskFailedError if the task fails."""
-        if is_interrupt(error) or type(error) is TaskFailedError:
-            raise error
-        if not self._rules.rejects or type(error) is CategoryError:
-            raise TaskFailedError(self._failed(error, position)) from error
-        return Outcome(Reject(error_name(error)))
-
     def _outcome(self, result: Any, record: Any, position: int) -> Outcome:
-        """Return the outcome that a result stands for.
-
-        Raises:
-            FunctionError: The result is invalid.
-            RecordError: The format cannot store the result.
-        """
+        """Return the outcome that a result stands for. Raises FunctionError or RecordError for an invalid result."""
         if result is None:
             return Outcome(Drop(NOTHING))
         kind = type(result)
@@ -284,23 +251,19 @@ class TaskMapping:
             raise TaskFailedError(FailedTask(self._task, end.reason, f"{place}: {said}"))
         self._put_aside(position, end.reason, end.error)
 
-    def _blame(self, error: BaseException, position: int) -> None:
-        """Attribute an error to its record: reject the record, or fail the task.
-
-        Raises:
-            TaskFailedError: The task fails.
-        """
+    def _reject_of(self, error: BaseException, position: int) -> Reject:
+        """Return the rejection of a record for an error. Raises TaskFailedError if the task fails."""
         if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` could run the user's code
             raise error
-        kind = type(error)
-        if not self._rules.rejects or kind is CategoryError:
+        if not self._rules.rejects or type(error) is CategoryError:
             raise TaskFailedError(self._failed(error, position)) from error
-        if kind is NotDecodedError:
-            self._put_aside(position, NOT_DECODED, message_of(error))
-        elif kind in (FunctionError, RecordError):
-            self._put_aside(position, error_name(error), message_of(error))
-        else:
-            self._put_aside(position, error_name(error), message_of(error), raised_at(error))
+        return Reject(NOT_DECODED if type(error) is NotDecodedError else error_name(error), message_of(error))
+
+    def _blame(self, error: BaseException, position: int) -> None:
+        """Reject the record of an error, or raise TaskFailedError if the task fails."""
+        end = self._reject_of(error, position)
+        is_ours = type(error) in (NotDecodedError, FunctionError, RecordError)
+        self._put_aside(position, end.reason, end.error, "" if is_ours else raised_at(error))
 
     def _put_aside(self, position: int, reason: str, error: str, at: str = "") -> None:
         try:

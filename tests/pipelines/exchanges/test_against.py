@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerbeam.transforms.dedup import near
+from ledgerbeam.transforms.dedup import duplicates
+from ledgerbeam.transforms.dedup.duplicates import SignRecords
 from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from tests.conftest import S3Server
@@ -48,7 +49,7 @@ def test_what_is_near_an_earlier_one_goes(
     first: list[Any], second: list[Any], prefer: bool, part_bytes: int, pack_bytes: int | None
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(near, "_ROWS", 3)
+        patch.setattr(duplicates, "_ROWS", 3)
         # The names of the later ones come first, and theirs would stay if they were no later ones.
         old, new = (
             by_file(Path(folder) / name, {f"f{n}": rows for n, rows in enumerate(some)})

@@ -26,7 +26,7 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.worker.task_board import BoardPlace, Instructions, task_board
 from ledgerbeam.pipelines.runners.board import Ticket, _Draw, _Post
 from ledgerbeam.sources import FileSources
-from ledgerbeam.sources.blocks import listed
+from ledgerbeam.sources.forms import listed
 from ledgerbeam.transforms.chain.base import LedgerHandle
 from ledgerbeam.transforms.chain.process import _Process
 from ledgerbeam.transforms.chain.read import _Read

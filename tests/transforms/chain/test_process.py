@@ -26,7 +26,7 @@ from ledgerbeam.ledger.worker.reports import reported_set_ups
 from ledgerbeam.transforms import MapRecords, ProcessBatch, ProcessTask
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 from ledgerbeam.transforms.chain.process import _Batch, _Process, check_result
-from ledgerbeam.user_code.instances import close_objects, take_set_ups
+from ledgerbeam.user_code.objects import close_objects, take_set_ups
 from tests.cases import each
 from tests.transforms.metrics import reported
 

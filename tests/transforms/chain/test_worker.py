@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from ledgerbeam.errors import FunctionError, JobMismatchError, LedgerNotFoundError, StorageError, UsageError
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
-from ledgerbeam.ledger.model.runs import SetUps
+from ledgerbeam.ledger.model.rows import SetUps
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.reports import reported_set_ups
@@ -26,8 +26,8 @@ from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.transforms import CommitTasks
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 from ledgerbeam.transforms.chain.commit import _Commit
-from ledgerbeam.user_code.instances import UserObject
 from ledgerbeam.user_code.modules import modules_of
+from ledgerbeam.user_code.objects import UserObject
 from tests.ledger.builders import leaf_of
 
 JOBS = Job("map", {"to": "a"}), Job("map", {"to": "b"})

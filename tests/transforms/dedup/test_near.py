@@ -11,8 +11,8 @@ from ledgerbeam.errors import FunctionError
 from ledgerbeam.io.lines.json_lines import HeldLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
 from ledgerbeam.sources.listed import ChosenRecords
-from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.dedup import duplicates as near
 from ledgerbeam.transforms.dedup.duplicates import SignRecords
 from ledgerbeam.transforms.dedup.minhash import MinHash

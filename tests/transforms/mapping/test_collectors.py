@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -78,41 +77,6 @@ def test_a_result_may_be_changed_once_it_is_given(kind: str) -> None:
         record["n"] = 7.0
         taking.take(held)
     assert plain(adding.finish()) == plain(taking.finish()) == records
-
-
-@each("kind", KINDS)
-def test_results_are_equal_if_they_are_written_alike(kind: str) -> None:
-    output, (one, other, *_) = KINDS[kind]
-    keeping = made(output)
-    assert keeping.hold(one) == keeping.hold(copy.deepcopy(one))
-    assert keeping.hold(one) != keeping.hold(other)
-    assert keeping.hold(one) != object()
-
-
-def test_samples_are_written_alike_if_key_members_and_their_order_are_the_same() -> None:
-    keeping = made("tar")
-    held = keeping.hold(Sample("k", {"a": b"1", "b": b"2"}))
-    assert held == keeping.hold(Sample("k", {"a": b"1", "b": b"2"}))
-    for key, members in (
-        ("other", {"a": b"1", "b": b"2"}),
-        ("k", {"b": b"2", "a": b"1"}),
-        ("k", {"a": b"1", "b": b"3"}),
-        ("k", {"a": b"1"}),
-    ):
-        assert held != keeping.hold(Sample(key, members))
-
-
-def test_what_is_no_number_is_the_same_in_columns() -> None:
-    keeping = made(COLUMNS)
-    assert keeping.hold({"n": math.nan}) == keeping.hold({"n": math.nan})
-    assert keeping.hold({"n": math.nan}) != keeping.hold({"n": None})
-
-
-def test_results_that_an_own_format_cannot_write_are_equal_to_each_other_alone() -> None:
-    """They are found when the shard is written."""
-    keeping = made(Own())
-    assert keeping.hold({"n": 10}) == keeping.hold({"n": 11})
-    assert keeping.hold({"n": 10}) != keeping.hold({"n": 1})
 
 
 def test_what_is_not_one_line_is_refused_at_once_or_at_the_end() -> None:
@@ -213,7 +177,6 @@ def test_rows_of_tables_become_lines(output: Any) -> None:
         for row in table.to_pylist():
             adding.add(row)
     assert plain(taking.finish()) == plain(adding.finish()) == [{"n": 1}, {"n": 2}, {"n": 3.0}, {"n": None}]
-    assert taking.hold(numbers(1, 2)) == taking.hold(numbers(1, 2)) != taking.hold(numbers(1, 3))
 
 
 def test_tables_are_of_the_schema_or_of_the_widest_of_their_types() -> None:

@@ -19,9 +19,9 @@ from ledgerbeam.io.listing.nested_folders import note_nested
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.places import open_local_store
+from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.sources import FileSources, TaskLimits
-from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.transforms.chain.base import LedgerHandle
 from ledgerbeam.transforms.chain.commit import _Commit, _leaf
 from ledgerbeam.transforms.chain.read import _Read
