@@ -17,55 +17,38 @@ from __future__ import annotations
 
 import importlib
 
-from ledgerbeam._base.extensions import __version__ as __version__
+from ledgerbeam._base.extensions import __version__
 
 TYPE_CHECKING = False  # as type checkers expect; `typing` could be a file in the working folder, see __main__
 
 if TYPE_CHECKING:
-    from ledgerbeam import stats as stats
-    from ledgerbeam.errors import FunctionError as FunctionError
-    from ledgerbeam.errors import LedgerbeamError as LedgerbeamError
-    from ledgerbeam.errors import LedgerError as LedgerError
-    from ledgerbeam.errors import RecordError as RecordError
-    from ledgerbeam.errors import SourceError as SourceError
-    from ledgerbeam.errors import StorageError as StorageError
-    from ledgerbeam.errors import TasksFailedError as TasksFailedError
-    from ledgerbeam.errors import UsageError as UsageError
-    from ledgerbeam.io.any_source import RecordStream as RecordStream
-    from ledgerbeam.io.any_source import index_source as index_source
+    from ledgerbeam import stats
+    from ledgerbeam.errors import (
+        FunctionError,
+        LedgerbeamError,
+        LedgerError,
+        RecordError,
+        SourceError,
+        StorageError,
+        TasksFailedError,
+        UsageError,
+    )
+    from ledgerbeam.io.any_source import RecordStream, index_source
     from ledgerbeam.io.any_source import open_any as open  # noqa: A004 - `ledgerbeam.open`, as of gzip
-    from ledgerbeam.pipelines.calls.convert import convert as convert
-    from ledgerbeam.pipelines.calls.convert import materialize as materialize
-    from ledgerbeam.pipelines.calls.dedup import dedup as dedup
-    from ledgerbeam.pipelines.calls.exchanges import group as group
-    from ledgerbeam.pipelines.calls.exchanges import join as join
-    from ledgerbeam.pipelines.calls.exchanges import repartition as repartition
-    from ledgerbeam.pipelines.calls.exchanges import shuffle as shuffle
-    from ledgerbeam.pipelines.calls.exchanges import sort as sort
-    from ledgerbeam.pipelines.calls.exchanges import split as split
-    from ledgerbeam.pipelines.calls.index import index as index
-    from ledgerbeam.pipelines.calls.index import verify as verify
+    from ledgerbeam.pipelines.calls.convert import convert, materialize
+    from ledgerbeam.pipelines.calls.dedup import dedup
+    from ledgerbeam.pipelines.calls.exchanges import group, join, repartition, shuffle, sort, split
+    from ledgerbeam.pipelines.calls.index import index, verify
     from ledgerbeam.pipelines.calls.map import map as map  # noqa: A004 - as the command is called
-    from ledgerbeam.pipelines.calls.megatron import merge as merge
-    from ledgerbeam.pipelines.calls.megatron import tokenize as tokenize
-    from ledgerbeam.pipelines.calls.publish import publish as publish
-    from ledgerbeam.pipelines.calls.result import JobInterrupt as JobInterrupt
-    from ledgerbeam.pipelines.calls.result import Result as Result
-    from ledgerbeam.pipelines.flows.flow import Flow as Flow
-    from ledgerbeam.pipelines.flows.flow import plan_flow as plan_flow
-    from ledgerbeam.pipelines.flows.flow import run_flow as run_flow
-    from ledgerbeam.pipelines.flows.plan import FlowPlan as FlowPlan
-    from ledgerbeam.pipelines.flows.run import FlowRun as FlowRun
-    from ledgerbeam.pipelines.own_pipeline import LedgerRunner as LedgerRunner
-    from ledgerbeam.pipelines.own_pipeline import Pipeline as Pipeline
-    from ledgerbeam.pipelines.own_pipeline import PipelineRun as PipelineRun
-    from ledgerbeam.pipelines.own_pipeline import run as run
-    from ledgerbeam.pipelines.report.ledger import Ledger as Ledger
-    from ledgerbeam.pipelines.report.ledger import open_ledger as open_ledger
-    from ledgerbeam.results import Drop as Drop
-    from ledgerbeam.results import Reject as Reject
-    from ledgerbeam.results import Route as Route
-    from ledgerbeam.results import Rows as Rows
+    from ledgerbeam.pipelines.calls.megatron import merge, tokenize
+    from ledgerbeam.pipelines.calls.publish import publish
+    from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
+    from ledgerbeam.pipelines.flows.flow import Flow, plan_flow, run_flow
+    from ledgerbeam.pipelines.flows.plan import FlowPlan
+    from ledgerbeam.pipelines.flows.run import FlowRun
+    from ledgerbeam.pipelines.own_pipeline import LedgerRunner, Pipeline, PipelineRun, run
+    from ledgerbeam.pipelines.report.ledger import Ledger, open_ledger
+    from ledgerbeam.results import Drop, Reject, Route, Rows
 
 __all__ = [
     "Drop",

@@ -11,34 +11,29 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.any_source import build_index as build_index
-    from ledgerbeam.io.columns.format import ArrowFormat as ArrowFormat
-    from ledgerbeam.io.columns.format import ParquetFormat as ParquetFormat
-    from ledgerbeam.io.columns.parquet_reader import ParquetReader as ParquetReader
-    from ledgerbeam.io.formats.base import IndexedFormat as IndexedFormat
-    from ledgerbeam.io.formats.base import LineFormat as LineFormat
-    from ledgerbeam.io.formats.base import RecordFormat as RecordFormat
-    from ledgerbeam.io.formats.compressed import SeekableZstd as SeekableZstd
-    from ledgerbeam.io.formats.format import ColumnFormat as ColumnFormat
-    from ledgerbeam.io.formats.format import ColumnReader as ColumnReader
-    from ledgerbeam.io.formats.format import Format as Format
-    from ledgerbeam.io.formats.format import OffsetFormat as OffsetFormat
-    from ledgerbeam.io.formats.format import Reader as Reader
-    from ledgerbeam.io.formats.format import ShardEncoder as ShardEncoder
-    from ledgerbeam.io.formats.format import ShardFile as ShardFile
-    from ledgerbeam.io.formats.registry import open_source as open_source
-    from ledgerbeam.io.formats.registry import recognize as recognize
-    from ledgerbeam.io.formats.registry import register as register
-    from ledgerbeam.io.index.file import write_index as write_index
-    from ledgerbeam.io.lines.formats import JsonlFormat as JsonlFormat
-    from ledgerbeam.io.lines.formats import TextFormat as TextFormat
-    from ledgerbeam.io.lines.jsonl_reader import JsonlReader as JsonlReader
-    from ledgerbeam.io.lines.jsonl_reader import encode_jsonl as encode_jsonl
-    from ledgerbeam.io.storage.client import Options as Options
-    from ledgerbeam.io.storage.publish import publish_bytes as publish_bytes
-    from ledgerbeam.io.tar.format import TarFormat as TarFormat
-    from ledgerbeam.io.tar.reader import TarReader as TarReader
-    from ledgerbeam.io.tar.sample import Sample as Sample
+    from ledgerbeam.io.any_source import build_index
+    from ledgerbeam.io.columns.format import ArrowFormat, ParquetFormat
+    from ledgerbeam.io.columns.parquet_reader import ParquetReader
+    from ledgerbeam.io.formats.base import IndexedFormat, LineFormat, RecordFormat
+    from ledgerbeam.io.formats.compressed import SeekableZstd
+    from ledgerbeam.io.formats.format import (
+        ColumnFormat,
+        ColumnReader,
+        Format,
+        OffsetFormat,
+        Reader,
+        ShardEncoder,
+        ShardFile,
+    )
+    from ledgerbeam.io.formats.registry import open_source, recognize, register
+    from ledgerbeam.io.index.file import write_index
+    from ledgerbeam.io.lines.formats import JsonlFormat, TextFormat
+    from ledgerbeam.io.lines.jsonl_reader import JsonlReader, encode_jsonl
+    from ledgerbeam.io.storage.client import Options
+    from ledgerbeam.io.storage.publish import publish_bytes
+    from ledgerbeam.io.tar.format import TarFormat
+    from ledgerbeam.io.tar.reader import TarReader
+    from ledgerbeam.io.tar.sample import Sample
 
 __all__ = [
     "ArrowFormat",

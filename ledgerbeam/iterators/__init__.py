@@ -12,42 +12,30 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.iterators.batches import Batches as Batches
-    from ledgerbeam.iterators.batches import Buckets as Buckets
-    from ledgerbeam.iterators.chain import Chain as Chain
-    from ledgerbeam.iterators.chain import GlobalShuffle as GlobalShuffle
-    from ledgerbeam.iterators.chain import Repeat as Repeat
-    from ledgerbeam.iterators.indexed import IndexedManifest as IndexedManifest
-    from ledgerbeam.iterators.indexed import IndexedParquet as IndexedParquet
-    from ledgerbeam.iterators.indexed import IndexedTar as IndexedTar
-    from ledgerbeam.iterators.indexed import PackedManifest as PackedManifest
-    from ledgerbeam.iterators.indexed import Records as Records
-    from ledgerbeam.iterators.mix import Mix as Mix
-    from ledgerbeam.iterators.mix import Mux as Mux
-    from ledgerbeam.iterators.node import IteratorNode as IteratorNode
-    from ledgerbeam.iterators.node import State as State
-    from ledgerbeam.iterators.node import Transform as Transform
-    from ledgerbeam.iterators.node import resolve_iterator_source as resolve_iterator_source
-    from ledgerbeam.iterators.node import supports_graph_restore as supports_graph_restore
-    from ledgerbeam.iterators.ordered import OrderedNode as OrderedNode
-    from ledgerbeam.iterators.ordered import merge_states as merge_states
-    from ledgerbeam.iterators.permutation import BlockPermutation as BlockPermutation
-    from ledgerbeam.iterators.permutation import Permutation as Permutation
-    from ledgerbeam.iterators.shar import IndexedShar as IndexedShar
-    from ledgerbeam.iterators.shar import Shar as Shar
-    from ledgerbeam.iterators.shuffle import Shuffle as Shuffle
-    from ledgerbeam.iterators.streams import Jsonl as Jsonl
-    from ledgerbeam.iterators.streams import Manifest as Manifest
-    from ledgerbeam.iterators.streams import Tar as Tar
-    from ledgerbeam.iterators.tokens import Token as Token
-    from ledgerbeam.iterators.tokens import attach_graph_origin as attach_graph_origin
-    from ledgerbeam.iterators.tokens import get_graph_origin as get_graph_origin
-    from ledgerbeam.iterators.tokens import maybe_attach_graph_origin as maybe_attach_graph_origin
-    from ledgerbeam.iterators.tokens import normalize_graph_token as normalize_graph_token
-    from ledgerbeam.iterators.transforms import Filter as Filter
-    from ledgerbeam.iterators.transforms import Flatten as Flatten
-    from ledgerbeam.iterators.transforms import Map as Map
-    from ledgerbeam.iterators.transforms import Slice as Slice
+    from ledgerbeam.iterators.batches import Batches, Buckets
+    from ledgerbeam.iterators.chain import Chain, GlobalShuffle, Repeat
+    from ledgerbeam.iterators.indexed import IndexedManifest, IndexedParquet, IndexedTar, PackedManifest, Records
+    from ledgerbeam.iterators.mix import Mix, Mux
+    from ledgerbeam.iterators.node import (
+        IteratorNode,
+        State,
+        Transform,
+        resolve_iterator_source,
+        supports_graph_restore,
+    )
+    from ledgerbeam.iterators.ordered import OrderedNode, merge_states
+    from ledgerbeam.iterators.permutation import BlockPermutation, Permutation
+    from ledgerbeam.iterators.shar import IndexedShar, Shar
+    from ledgerbeam.iterators.shuffle import Shuffle
+    from ledgerbeam.iterators.streams import Jsonl, Manifest, Tar
+    from ledgerbeam.iterators.tokens import (
+        Token,
+        attach_graph_origin,
+        get_graph_origin,
+        maybe_attach_graph_origin,
+        normalize_graph_token,
+    )
+    from ledgerbeam.iterators.transforms import Filter, Flatten, Map, Slice
 
 __all__ = [
     "Batches",

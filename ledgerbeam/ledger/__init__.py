@@ -11,28 +11,22 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.ledger.model.accounts import RecordCounts as RecordCounts
-    from ledgerbeam.ledger.model.accounts import Statistic as Statistic
-    from ledgerbeam.ledger.model.counting import entries as entries
-    from ledgerbeam.ledger.model.counting import fold as fold
-    from ledgerbeam.ledger.model.identity import ROOT as ROOT
-    from ledgerbeam.ledger.model.job import Job as Job
-    from ledgerbeam.ledger.model.job import OnJobChange as OnJobChange
-    from ledgerbeam.ledger.model.rows import Output as Output
-    from ledgerbeam.ledger.model.rows import Totals as Totals
-    from ledgerbeam.ledger.model.store import LedgerStore as LedgerStore
-    from ledgerbeam.ledger.model.task import FailedTask as FailedTask
-    from ledgerbeam.ledger.model.task import NoneTask as NoneTask
-    from ledgerbeam.ledger.model.task import Source as Source
-    from ledgerbeam.ledger.model.task import Task as Task
-    from ledgerbeam.ledger.remote.compaction import Compaction as Compaction
-    from ledgerbeam.ledger.remote.compaction import compact as compact
-    from ledgerbeam.ledger.remote.segment import Objects as Objects
-    from ledgerbeam.ledger.summaries import DatasetManifest as DatasetManifest
-    from ledgerbeam.ledger.summaries import MergedStatistic as MergedStatistic
-    from ledgerbeam.ledger.summaries import OutputShard as OutputShard
-    from ledgerbeam.ledger.summaries import dataset_manifest as dataset_manifest
-    from ledgerbeam.ledger.summaries import merged_statistics as merged_statistics
+    from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
+    from ledgerbeam.ledger.model.counting import entries, fold
+    from ledgerbeam.ledger.model.identity import ROOT
+    from ledgerbeam.ledger.model.job import Job, OnJobChange
+    from ledgerbeam.ledger.model.rows import Output, Totals
+    from ledgerbeam.ledger.model.store import LedgerStore
+    from ledgerbeam.ledger.model.task import FailedTask, NoneTask, Source, Task
+    from ledgerbeam.ledger.remote.compaction import Compaction, compact
+    from ledgerbeam.ledger.remote.segment import Objects
+    from ledgerbeam.ledger.summaries import (
+        DatasetManifest,
+        MergedStatistic,
+        OutputShard,
+        dataset_manifest,
+        merged_statistics,
+    )
 
 __all__ = [
     "ROOT",

@@ -7,23 +7,20 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.index.reader import RawRecord as RawRecord
-    from ledgerbeam.sources.files import ColumnFile as ColumnFile
-    from ledgerbeam.sources.files import CompressedFile as CompressedFile
-    from ledgerbeam.sources.files import FileSources as FileSources
-    from ledgerbeam.sources.files import IndexedFile as IndexedFile
-    from ledgerbeam.sources.files import PackedFiles as PackedFiles
-    from ledgerbeam.sources.forms import RecordForm as RecordForm
-    from ledgerbeam.sources.kind import Cut as Cut
-    from ledgerbeam.sources.kind import Opened as Opened
-    from ledgerbeam.sources.kind import SourceKind as SourceKind
-    from ledgerbeam.sources.kind import Sources as Sources
-    from ledgerbeam.sources.kind import StreamCut as StreamCut
-    from ledgerbeam.sources.kind import StreamReader as StreamReader
-    from ledgerbeam.sources.kind import TaskLimits as TaskLimits
-    from ledgerbeam.sources.kind import Unreadable as Unreadable
-    from ledgerbeam.sources.shar import SharShard as SharShard
-    from ledgerbeam.sources.shar import SharSources as SharSources
+    from ledgerbeam.io.index.reader import RawRecord
+    from ledgerbeam.sources.files import ColumnFile, CompressedFile, FileSources, IndexedFile, PackedFiles
+    from ledgerbeam.sources.forms import RecordForm
+    from ledgerbeam.sources.kind import (
+        Cut,
+        Opened,
+        SourceKind,
+        Sources,
+        StreamCut,
+        StreamReader,
+        TaskLimits,
+        Unreadable,
+    )
+    from ledgerbeam.sources.shar import SharShard, SharSources
 
 __all__ = [
     "ColumnFile",

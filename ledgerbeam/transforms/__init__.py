@@ -18,26 +18,16 @@ from ledgerbeam._base.lazy import lazy_names
 from ledgerbeam._base.process import import_beam
 
 if TYPE_CHECKING:
-    from ledgerbeam.transforms.chain.commit import CommitTasks as CommitTasks
-    from ledgerbeam.transforms.chain.commit import CommittedTask as CommittedTask
-    from ledgerbeam.transforms.chain.index import BuildIndexes as BuildIndexes
-    from ledgerbeam.transforms.chain.index import PlanIndexes as PlanIndexes
-    from ledgerbeam.transforms.chain.plan import MatchSources as MatchSources
-    from ledgerbeam.transforms.chain.plan import PlanTasks as PlanTasks
-    from ledgerbeam.transforms.chain.plan import SkipCompleted as SkipCompleted
-    from ledgerbeam.transforms.chain.process import ProcessBatch as ProcessBatch
-    from ledgerbeam.transforms.chain.process import ProcessTask as ProcessTask
-    from ledgerbeam.transforms.chain.read import ReadTasks as ReadTasks
-    from ledgerbeam.transforms.chain.write import WriteTasks as WriteTasks
-    from ledgerbeam.transforms.chain.write import WrittenTask as WrittenTask
-    from ledgerbeam.transforms.exchange.gather import Gather as Gather
-    from ledgerbeam.transforms.exchange.gather import GroupRecords as GroupRecords
-    from ledgerbeam.transforms.exchange.gather import KeepRecords as KeepRecords
-    from ledgerbeam.transforms.exchange.scatter import Scatter as Scatter
-    from ledgerbeam.transforms.mapping.function import EachRecord as EachRecord
-    from ledgerbeam.transforms.mapping.function import FilterRecords as FilterRecords
-    from ledgerbeam.transforms.mapping.function import MapRecords as MapRecords
-    from ledgerbeam.transforms.mapping.tokenize import TokenizeRecords as TokenizeRecords
+    from ledgerbeam.transforms.chain.commit import CommitTasks, CommittedTask
+    from ledgerbeam.transforms.chain.index import BuildIndexes, PlanIndexes
+    from ledgerbeam.transforms.chain.plan import MatchSources, PlanTasks, SkipCompleted
+    from ledgerbeam.transforms.chain.process import ProcessBatch, ProcessTask
+    from ledgerbeam.transforms.chain.read import ReadTasks
+    from ledgerbeam.transforms.chain.write import WriteTasks, WrittenTask
+    from ledgerbeam.transforms.exchange.gather import Gather, GroupRecords, KeepRecords
+    from ledgerbeam.transforms.exchange.scatter import Scatter
+    from ledgerbeam.transforms.mapping.function import EachRecord, FilterRecords, MapRecords
+    from ledgerbeam.transforms.mapping.tokenize import TokenizeRecords
 
 __all__ = [
     "BuildIndexes",

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.idxpack.reader import IndexPack as IndexPack
-    from ledgerbeam.io.idxpack.reader import collection_key as collection_key
-    from ledgerbeam.io.idxpack.writer import PackArray as PackArray
-    from ledgerbeam.io.idxpack.writer import PackSources as PackSources
-    from ledgerbeam.io.idxpack.writer import write_index_pack as write_index_pack
+    from ledgerbeam.io.idxpack.reader import IndexPack, collection_key
+    from ledgerbeam.io.idxpack.writer import PackArray, PackSources, write_index_pack
 
 __all__ = ["IndexPack", "PackArray", "PackSources", "collection_key", "write_index_pack"]
 

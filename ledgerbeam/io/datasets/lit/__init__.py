@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.datasets.lit.codecs import CODECS as CODECS
-    from ledgerbeam.io.datasets.lit.codecs import Codec as Codec
-    from ledgerbeam.io.datasets.lit.codecs import decode_rle as decode_rle
-    from ledgerbeam.io.datasets.lit.codecs import register_codec as register_codec
-    from ledgerbeam.io.datasets.lit.dataset import LitDataset as LitDataset
-    from ledgerbeam.io.datasets.lit.index import LitConfig as LitConfig
-    from ledgerbeam.io.datasets.lit.index import read_config as read_config
-    from ledgerbeam.io.datasets.lit.index import write_lit_index as write_lit_index
-    from ledgerbeam.io.datasets.lit.index import write_lit_metadata as write_lit_metadata
-    from ledgerbeam.io.datasets.lit.writer import LitWriter as LitWriter
+    from ledgerbeam.io.datasets.lit.codecs import CODECS, Codec, decode_rle, register_codec
+    from ledgerbeam.io.datasets.lit.dataset import LitDataset
+    from ledgerbeam.io.datasets.lit.index import LitConfig, read_config, write_lit_index, write_lit_metadata
+    from ledgerbeam.io.datasets.lit.writer import LitWriter
 
 __all__ = [
     "CODECS",

@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.datasets.megatron.format import Document as Document
-    from ledgerbeam.io.datasets.megatron.format import MegatronDocuments as MegatronDocuments
-    from ledgerbeam.io.datasets.megatron.format import MegatronFormat as MegatronFormat
-    from ledgerbeam.io.datasets.megatron.format import encode_documents as encode_documents
-    from ledgerbeam.io.datasets.megatron.layout import Layout as Layout
-    from ledgerbeam.io.datasets.megatron.layout import optimal_dtype as optimal_dtype
-    from ledgerbeam.io.datasets.megatron.reader import MegatronReader as MegatronReader
-    from ledgerbeam.io.datasets.megatron.writer import MegatronBuilder as MegatronBuilder
-    from ledgerbeam.io.datasets.megatron.writer import encode_part as encode_part
-    from ledgerbeam.io.datasets.megatron.writer import merge_megatron as merge_megatron
-    from ledgerbeam.io.datasets.megatron.writer import write_megatron as write_megatron
+    from ledgerbeam.io.datasets.megatron.format import Document, MegatronDocuments, MegatronFormat, encode_documents
+    from ledgerbeam.io.datasets.megatron.layout import Layout, optimal_dtype
+    from ledgerbeam.io.datasets.megatron.reader import MegatronReader
+    from ledgerbeam.io.datasets.megatron.writer import MegatronBuilder, encode_part, merge_megatron, write_megatron
 
 __all__ = [
     "Document",

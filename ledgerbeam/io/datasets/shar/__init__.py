@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.datasets.shar.format import SharFormat as SharFormat
-    from ledgerbeam.io.datasets.shar.payloads import Frames as Frames
-    from ledgerbeam.io.datasets.shar.reader import SharReader as SharReader
-    from ledgerbeam.io.datasets.shar.writer import SharWriter as SharWriter
+    from ledgerbeam.io.datasets.shar.format import SharFormat
+    from ledgerbeam.io.datasets.shar.payloads import Frames
+    from ledgerbeam.io.datasets.shar.reader import SharReader
+    from ledgerbeam.io.datasets.shar.writer import SharWriter
 
 __all__ = ["Frames", "SharFormat", "SharReader", "SharWriter"]
 

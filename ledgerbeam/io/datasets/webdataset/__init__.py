@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.datasets.webdataset.dali import DaliReader as DaliReader
-    from ledgerbeam.io.datasets.webdataset.dali import write_dali_index as write_dali_index
-    from ledgerbeam.io.datasets.webdataset.energon import EnergonDataset as EnergonDataset
-    from ledgerbeam.io.datasets.webdataset.energon import read_energon as read_energon
-    from ledgerbeam.io.datasets.webdataset.energon import write_energon as write_energon
-    from ledgerbeam.io.datasets.webdataset.reader import ShardReader as ShardReader
-    from ledgerbeam.io.datasets.webdataset.reader import WidsIndex as WidsIndex
-    from ledgerbeam.io.datasets.webdataset.reader import WidsShard as WidsShard
-    from ledgerbeam.io.datasets.webdataset.reader import open_energon as open_energon
-    from ledgerbeam.io.datasets.webdataset.reader import open_shards as open_shards
-    from ledgerbeam.io.datasets.webdataset.reader import open_wids as open_wids
-    from ledgerbeam.io.datasets.webdataset.reader import read_wids_index as read_wids_index
-    from ledgerbeam.io.datasets.webdataset.reader import write_wids_index as write_wids_index
-    from ledgerbeam.io.datasets.webdataset.writer import Shard as Shard
-    from ledgerbeam.io.datasets.webdataset.writer import ShardLike as ShardLike
-    from ledgerbeam.io.datasets.webdataset.writer import ShardWriter as ShardWriter
+    from ledgerbeam.io.datasets.webdataset.dali import DaliReader, write_dali_index
+    from ledgerbeam.io.datasets.webdataset.energon import EnergonDataset, read_energon, write_energon
+    from ledgerbeam.io.datasets.webdataset.reader import (
+        ShardReader,
+        WidsIndex,
+        WidsShard,
+        open_energon,
+        open_shards,
+        open_wids,
+        read_wids_index,
+        write_wids_index,
+    )
+    from ledgerbeam.io.datasets.webdataset.writer import Shard, ShardLike, ShardWriter
 
 __all__ = [
     "DaliReader",
