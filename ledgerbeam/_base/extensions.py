@@ -96,9 +96,6 @@ def install_command(extra: str) -> str:
     """Return the command that installs an extra for the running version.
 
     A package index may not have this version. So the command names the checkout or the URL that it was installed from.
-
-    Args:
-        extra: Name of the extra, such as ``torch``.
     """
     checkout = os.path.dirname(_PACKAGE)
     origin = _origin()

@@ -67,10 +67,6 @@ def relative_name(path: str, room: int, *, below: str, mark: bool = False) -> st
 def beside(url: str, ending: str) -> str:
     """Return the URL of a file in the same folder with an ending added to the name, such as `x.jsonl.idx`.
 
-    Args:
-        url: A canonical URL.
-        ending: For example `.idx`.
-
     Returns:
         `url` with the ending. If that name is not valid, the last part is cut. If the key of an object would be too
         long or has parts `..`, the name is in the same bucket, not in the same folder.

@@ -139,10 +139,6 @@ def _hide_places(text: str) -> str:
 def refuse_secrets(url: str, what: str = "a URL") -> str:
     """Check that a URL has no credentials, since it is recorded and printed, and return it.
 
-    Args:
-        url: A URL, or a local path, which may have any name.
-        what: Kind of the URL, for the message.
-
     Raises:
         UsageError: The URL has a password or a signature. The message does not show it.
     """

@@ -57,11 +57,6 @@ class RecordStream:
         url: The canonical URL of the source.
         why: The reason for a stream.
         read: Yields the records.
-
-    Attributes:
-        url: The canonical URL of the source.
-        why: The reason for a stream.
-        is_indexed: False.
     """
 
     is_indexed: Literal[False] = False
@@ -283,11 +278,7 @@ def seek_points_of(
     """Find the seek points of an indexed source, which must be published before its index.
 
     Args:
-        url: The source.
-        index: URL of its index.
         offsets: The result of `build_index`.
-        options: Storage options.
-        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
         URL and content of the seek points of a gzip file; None for any other file.

@@ -90,10 +90,6 @@ holds_null: Callable[[bytes], bool] = _holds_null if native.compiled is None els
 def exact(line: bytes, value: Any) -> Any:
     """Return the value of JSON text with exact integers.
 
-    Args:
-        line: The text, which orjson has decoded.
-        value: The value that orjson returned.
-
     Raises:
         orjson.JSONDecodeError: Integers beyond 64 bits are nested too deeply.
     """
@@ -150,7 +146,6 @@ def dumps(value: Any, option: int = 0, default: Callable[[Any], Any] | None = js
 
     Args:
         value: A value that orjson can encode. Integers may also exceed 64 bits, up to the range of floats.
-        option: Option of orjson.
         default: Returns the JSON form of a value of another type; None refuses other types.
 
     Raises:

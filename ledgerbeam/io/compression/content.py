@@ -31,11 +31,8 @@ def open_content(
     """Open a source for reading by position; if its name says that it is compressed, by its decompressed bytes.
 
     Args:
-        url: The source.
         index: URL of its index; the seek points of a gzip file are beside it.
-        options: Storage options of both.
         size: Stored size of the source, if the caller has it.
-        listed: The listed properties of the source; see `RangeReader`.
     """
     compression = split_compression(url).compression
     if compression is not None and compression.seekable:
@@ -67,11 +64,7 @@ class ContentReader(RangeReader):
     threads and used after a fork. The table of the seek points is loaded once, by the first read.
 
     Args:
-        url: The file.
-        index: URL of its index.
-        options: Storage options.
         stored: Size of the file in bytes, if the caller has it.
-        listed: The listed properties of the file; see `RangeReader`.
     """
 
     __slots__ = ("_bounds", "_index", "_is_gzip", "_kept", "_points", "_source", "_table")

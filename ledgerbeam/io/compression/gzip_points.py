@@ -182,10 +182,6 @@ _EMPTY_OF_91_BITS = _from_bits(
 def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
     """Read the seek points of a gzip file without their windows: two requests, 25 bytes of memory for each point.
 
-    Args:
-        points: Reader of their file.
-        source: Reader of the gzip file.
-
     Raises:
         IndexNotFoundError: There is no such file.
         IndexMismatchError: It is damaged, or belongs to another gzip file.
@@ -249,11 +245,8 @@ def gzip_points(
     """Find the seek points of a gzip file by decompressing all of it.
 
     Args:
-        url: The file, which is complete.
-        options: Storage options.
         size: Least number of decompressed bytes, as far as it is known; see `gzip_spacing`.
         spacing: Least number of decompressed bytes between two points; more than 32768.
-        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
         The content of the file of seek points.
@@ -304,8 +297,6 @@ def points_bytes(size: int, total: int, places: NDArray[np.uint64], starts: NDAr
     """Return the content of a file of seek points at the beginnings of members, which need no windows.
 
     Args:
-        size: Size of the gzip file.
-        total: Its decompressed size.
         places: Offset of the data of each member in the file.
         starts: Offset of each member in the decompressed bytes.
     """
@@ -315,12 +306,7 @@ def points_bytes(size: int, total: int, places: NDArray[np.uint64], starts: NDAr
 
 
 def gzip_spacing(size: int, spacing: int = SPACING) -> int:
-    """Return the distance of seek points; it grows with the source, so that their windows take at most 64 MiB.
-
-    Args:
-        size: Decompressed size of the source in bytes.
-        spacing: Least distance in bytes.
-    """
+    """Return the distance of seek points; it grows with the source, so that their windows take at most 64 MiB."""
     return min(max(spacing, size // _MOST_WINDOWS), _MOST_SPACING)
 
 
@@ -381,10 +367,7 @@ def member_points(
     """Find the members of a gzip file by decompressing it; give up after the first few if they are long.
 
     Args:
-        url: The file, which is complete.
-        options: Storage options.
         size: Least number of decompressed bytes, as far as it is known.
-        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
         The content of the file of seek points; None if the members have more than 1 MiB on average.
@@ -460,13 +443,7 @@ class _Members:
 
 
 def _header_length(data: bytes, url: str, at: int) -> int:
-    """Return the length of the header of a gzip member.
-
-    Args:
-        data: Bytes of the file from the beginning of the member on.
-        url: The file, for messages.
-        at: Offset of the member, for messages.
-    """
+    """Return the length of the header of a gzip member."""
     flags = data[3] if len(data) > 10 and data.startswith(_MAGIC) else -1
     end = 10
     if flags >= 0 and flags & _EXTRA:

@@ -39,7 +39,6 @@ class Compression:
     """A compression format.
 
     Attributes:
-        name: Its name in messages.
         command: The program that decompresses a file.
         seekable: Whether files can be read by position, with seek points or a seek table.
     """
@@ -62,12 +61,7 @@ _BY_SUFFIX = {
 
 
 class PlainName(NamedTuple):
-    """A name in two parts.
-
-    Attributes:
-        url: The name of the decompressed file.
-        compression: The compression; None if the file is not compressed.
-    """
+    """A name in two parts: the name of the decompressed file, and the compression; None for a plain file."""
 
     url: str
     compression: Compression | None
@@ -99,11 +93,7 @@ _PIECE = 1024  # for Zstandard: a block has at least 4 bytes and expands to at m
 
 
 class Frame:
-    """One frame of a format whose decompressor can limit its output.
-
-    Args:
-        make: Creates its decompressor.
-    """
+    """One frame of a format whose decompressor can limit its output."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._decompressor = make()
@@ -188,7 +178,6 @@ def whole_zstd_frame(data: bytes, size: int) -> bytes | None:
     """Decompress one Zstandard frame at once; return None if it is damaged or not one whole frame of that size.
 
     Args:
-        data: The frame.
         size: Its decompressed size in bytes, which is allocated at once.
     """
     decompressor = _zstd_decompressor()
@@ -231,8 +220,6 @@ def decompressed(url: str, options: Options | None = None, listed: FileInfo | No
 
     Args:
         url: The source; its name shows the compression. The output of a pipe is not decompressed.
-        options: Storage options.
-        listed: The listed properties of the source; see `RangeReader`.
 
     Yields:
         Its bytes, in blocks; for a remote source a few requests are made in advance.
@@ -257,14 +244,7 @@ def decompressed_pieces(
     """Decompress consecutive pieces of a source.
 
     Args:
-        pieces: The compressed bytes.
-        name: The name of the compression.
-        url: The source, for messages.
         frame: The first frame, if the pieces begin inside it.
-        at: Offset of the pieces in the file, for messages.
-
-    Yields:
-        The decompressed bytes, in blocks.
 
     Raises:
         SourceError: As in `decompressed`.
@@ -310,16 +290,7 @@ def _wrong(what: str, taken: int, made: int, why: object) -> str:
 
 
 class Stream:
-    """Reads ranges of a decompressed source in increasing order; only the last block is kept.
-
-    Args:
-        url: The source.
-        options: Storage options.
-        listed: The listed properties of the source; see `RangeReader`.
-
-    Attributes:
-        url: The source.
-    """
+    """Reads ranges of a decompressed source in increasing order; only the last block is kept."""
 
     def __init__(self, url: str, options: Options | None = None, listed: FileInfo | None = None) -> None:
         self.url = url
@@ -406,23 +377,14 @@ _BYTES = 1 << 18  # bytes at the start of a source that are measured
 
 
 class Expansion:
-    """The ratio between decompressed and compressed bytes, for each compression that occurs.
-
-    Args:
-        options: Storage options of the sources.
-    """
+    """The ratio between decompressed and compressed bytes, for each compression that occurs."""
 
     def __init__(self, options: Options | None) -> None:
         self._options = options
         self._found: dict[str, list[float]] = {}
 
     def held_bytes(self, url: str, size: int) -> int:
-        """Estimate the decompressed size of a source; it is `size` if the source is not compressed.
-
-        Args:
-            url: The source.
-            size: Its size in bytes, as it is stored.
-        """
+        """Estimate the decompressed size of a source; it is `size` if the source is not compressed."""
         compression = split_compression(url).compression
         if compression is None or not size:
             return size

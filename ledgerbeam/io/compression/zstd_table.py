@@ -38,11 +38,6 @@ class SeekTable(Protocol):
     def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
         """Decompress a segment, in blocks; the result may extend beyond the segment.
 
-        Args:
-            number: The segment.
-            pieces: The bytes of its range in the file.
-            url: The file, for messages.
-
         Raises:
             SourceError: The data is cut off or damaged.
         """
@@ -52,7 +47,6 @@ class ZstdTable:
     """The frames of a file in the Zstandard seekable format. A segment is a frame.
 
     Args:
-        starts: As in `SeekTable`.
         places: Offset of each frame in the file, and the end of the last.
     """
 

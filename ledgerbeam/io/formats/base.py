@@ -179,10 +179,7 @@ class RecordFormat(IndexedFormat, ABC):
         """Decode consecutive records.
 
         Args:
-            data: Some bytes of the source.
             bounds: Start of each record in the bytes, and end of the last one.
-            url: The source, for messages.
-            record: Number of the first record.
             start: Offset of `data` in the source.
 
         Raises:
@@ -349,10 +346,6 @@ def record_ends(
     """Find the ends of the records of a source, block by block.
 
     Args:
-        find_ends: As in `RecordFormat`.
-        blocks: The whole source.
-        url: The source, for messages.
-        ends_with_source: As in `RecordFormat`.
         most: Greatest size of a record of a compressed source, in bytes; None if it is not compressed.
 
     Yields:
@@ -437,10 +430,6 @@ def _ends_before_damage(find_ends: FindEnds, data: bytes) -> list[int]:
 
     When `find_ends` raises, the ends that it had found in the last block are lost. So it runs again over prefixes of
     the bytes, up to the longest one for which it does not raise.
-
-    Args:
-        find_ends: As in `RecordFormat`; it raises ValueError for the whole of the bytes.
-        data: The bytes, from the start of a record.
     """
     found: list[int] = []
     start, good, bad = 0, 0, len(data)
@@ -458,14 +447,7 @@ def _ends_before_damage(find_ends: FindEnds, data: bytes) -> list[int]:
 
 
 def require_size(offsets: Offsets, url: str, record: int, most: int) -> None:
-    """Raise RecordError if a record of a compressed source has more bytes than `most`.
-
-    Args:
-        offsets: Start of each record, and end of the last one.
-        url: The source.
-        record: Number of the first record.
-        most: Greatest size of a record, in bytes.
-    """
+    """Raise RecordError if a record of a compressed source has more bytes than `most`."""
     lengths = np.diff(offsets)
     if len(lengths) and int(lengths.max()) > most:
         at = int(lengths.argmax())

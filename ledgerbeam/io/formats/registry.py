@@ -62,13 +62,7 @@ _loading: dict[str, Format] | None = None
 
 @dataclass(frozen=True, slots=True)
 class FileType:
-    """Format and compression of a source, according to its name.
-
-    Attributes:
-        url: The source.
-        format: Its format.
-        compression: Its compression; None if it is not compressed.
-    """
+    """Format and compression of a source, according to its name."""
 
     url: str
     format: Format
@@ -214,12 +208,6 @@ def require_formats(
 ) -> None:
     """Check that sources can be read. Each ending of names is checked once.
 
-    Args:
-        urls: The sources.
-        configured: As in `recognize`.
-        columns: The chosen columns.
-        by_position: Whether the sources must be readable by position.
-
     Raises:
         NotIndexableError: A source is compressed and cannot be read, or is a pipe.
         UsageError: A name has no suffix of a known format, or columns are chosen for a format without columns.
@@ -233,11 +221,7 @@ def require_formats(
 
 
 def require_no_columns(url: str, columns: Collection[str]) -> None:
-    """Check that no columns are chosen for a source without columns.
-
-    Raises:
-        UsageError: Columns are chosen.
-    """
+    """Raise UsageError if columns are chosen for a source without columns."""
     if columns:
         raise UsageError(
             f"{url}: --columns {','.join(columns)} is for files of columns, such as Parquet; leave it out, or the file"
@@ -335,11 +319,7 @@ def register(kind: Format) -> None:
 
 
 def require_unused(kind: Format) -> None:
-    """Check that a format can be registered: its name and its suffixes are unused.
-
-    Raises:
-        UsageError: Another format has its name or one of its suffixes.
-    """
+    """Raise UsageError if another format has the name or one of the suffixes of a format."""
     _add(dict(formats()), kind, _origin(kind))
 
 

@@ -50,10 +50,7 @@ def scan_stream(
     """Read a compressed source once and find its records. Memory: a block, and the result.
 
     Args:
-        url: The source.
-        options: Storage options.
         kind: Its format. Default: by its name.
-        listed: The listed properties of the source; see `RangeReader`.
 
     Raises:
         ChangedSourceError: The source changed since it was listed.
@@ -81,10 +78,7 @@ class SpanReader:
     data, no span can.
 
     Args:
-        url: The source.
-        options: Storage options.
         kind: The format that `scan_stream` returned. Default: by the name.
-        listed: The listed properties of the source; see `RangeReader`.
     """
 
     def __init__(
@@ -150,9 +144,6 @@ def stream_each(url: str, options: Options | None, kind: OffsetFormat, listed: F
 
     Args:
         url: The source, compressed or not; or a pipe, whose command runs twice.
-        options: Storage options.
-        kind: Its format.
-        listed: The listed properties of the source; see `RangeReader`.
 
     Raises:
         ChangedSourceError: The source changed since it was listed.
@@ -171,11 +162,6 @@ def stream_each(url: str, options: Options | None, kind: OffsetFormat, listed: F
 
 def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> list[Any]:
     """Decode a whole source in memory, compressed or not.
-
-    Args:
-        data: The content as it is stored.
-        url: The source; its name shows format and compression.
-        configured: As in `recognize`.
 
     Raises:
         RecordError: A record cannot be decoded; also ArchiveError.
@@ -294,14 +280,7 @@ class HeldBlock:
 
 @dataclass(frozen=True)
 class LineBlocks:
-    """Consecutive whole records of a format with `ends_at_newlines`.
-
-    Attributes:
-        format: The format.
-        data: The bytes of the records.
-        url: The source, for messages.
-        span: Their span in the source. Default: all records.
-    """
+    """Consecutive whole records of a format with `ends_at_newlines`: all of a source, or those of a span."""
 
     format: OffsetFormat
     data: bytes

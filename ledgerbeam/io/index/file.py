@@ -106,11 +106,7 @@ class IndexFile:
         return _restore, (self.url, self.options, self.source, self._reader.listed)
 
     def as_listed(self, listed: FileInfo) -> IndexFile:
-        """Return the index bound to its listed version. Only indexes that are a part of their source are listed.
-
-        Args:
-            listed: The listed properties of the index. Reads of any other version fail.
-        """
+        """Return the index bound to its listed version. Only indexes that are a part of their source are listed."""
         found = IndexFile(self.url, self.options, source=self.source)
         found._reader = RangeReader(self.url, self.options, listed=listed)
         return found
@@ -160,10 +156,6 @@ class IndexFile:
     def slice(self, start: int, stop: int) -> Offsets:
         """Read the offsets of the records `[start, stop)` and the end of the last: one ranged read.
 
-        Args:
-            start: First record, `0 <= start`.
-            stop: End of the records, exclusive, `start <= stop <= N`.
-
         Returns:
             Shape `(stop - start + 1,)`, u64, read-only.
 
@@ -183,9 +175,6 @@ class IndexFile:
 
     def ranges(self, records: NDArray[np.int64]) -> tuple[Offsets, Offsets, Offsets]:
         """Read the offsets of some records, without the rest of the index; close ones share a request.
-
-        Args:
-            records: Their numbers, `0 <= record < N`, in any order.
 
         Returns:
             Offsets of the previous records (0 for record 0), offsets and ends of the records, shape `(n,)` each, u64.
@@ -277,11 +266,6 @@ class RecordLayout:
     def check_offsets(self, offsets: Offsets, index: IndexFile, *, first_record: int = 0) -> None:
         """Check that offsets increase: O(N).
 
-        Args:
-            offsets: All of an index or a slice of it, shape `(n + 1,)`.
-            index: Their index, for the message.
-            first_record: The number of the first record in `offsets`, for the message.
-
         Raises:
             IndexMismatchError: An offset is not larger than the previous one, or is beyond the size of any file.
         """
@@ -302,11 +286,6 @@ class RecordLayout:
 def is_outdated(index: IndexFile, offsets: Offsets, source: FileInfo) -> bool:
     """Return whether a valid index is older than its source, so that it fits an earlier content.
 
-    Args:
-        index: The index.
-        offsets: All of its offsets.
-        source: Properties of the source.
-
     Raises:
         IndexNotFoundError: The index does not exist.
     """
@@ -322,13 +301,6 @@ def check_index(
 
     Without `deep`, size, first offset, sentinel and age are checked, with two requests and the requests of the layout.
     With `deep`, all offsets are read and checked too.
-
-    Args:
-        index: The index.
-        source: Properties of the source.
-        layout: Layout of its format.
-        deep: Whether to check all offsets: O(N).
-        content: Reader of the source, if there is one already.
 
     Raises:
         IndexNotFoundError: There is no index, or no seek points of a gzip file.
@@ -402,10 +374,6 @@ class IndexLocation:
         """Publish an index or seek points, and replace an earlier version. A new object takes one request.
 
         Args:
-            url: URL of the file, from `url_for`.
-            data: Its content.
-            options: Storage options.
-            not_before_ns: As in `publish_bytes`.
             force: Whether to replace a file of any kind.
 
         Raises:

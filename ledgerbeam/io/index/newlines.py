@@ -42,11 +42,7 @@ def count_lines(data: bytes) -> int:
 
 
 class _Scanner:
-    """The buffers of one thread, which are reused.
-
-    Args:
-        size: Greatest number of bytes in one scan.
-    """
+    """The buffers of one thread, which are reused."""
 
     def __init__(self, size: int = _BLOCK) -> None:
         self._buffer = memoryview(bytearray(size))
@@ -104,8 +100,6 @@ def scan_newlines(
     """Return the offsets after the newlines in a range of bytes.
 
     Args:
-        source: A reader or a URL.
-        start: First byte.
         stop: End of the range, exclusive; at most the size of the source.
         threads: Number of threads that scan a local file. For a remote one a few requests are always in flight.
 
@@ -168,10 +162,6 @@ def assemble_jsonl_index(parts: Iterable[Offsets], size: int) -> Offsets:
 
     Args:
         parts: The results of `scan_newlines` for ranges that together cover the source, in order.
-        size: Size of the source in bytes.
-
-    Returns:
-        `N + 1` offsets: 0, the start of every further line, and `size`.
     """
     offsets = _Collector()
     offsets.add(np.zeros(1, np.uint64))  # parts may be a generator, so that each part is freed after it is copied
@@ -196,14 +186,7 @@ def build_jsonl_index(
     `[0]`. The content is not parsed. Equal to the result of `lhotse.indexing.create_jsonl_index` (2.0.0a7).
 
     Args:
-        url: The source.
-        options: Storage options.
-        threads: Number of threads that scan a local file.
-        listed: The listed properties of the source; see `RangeReader`.
         name: Name of the format to check the first bytes against; see `require_kind`. Default: no check.
-
-    Returns:
-        `N + 1` offsets, u64.
 
     Raises:
         SourceNotFoundError: The source does not exist.

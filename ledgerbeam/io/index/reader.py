@@ -45,10 +45,8 @@ def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> li
     """Return consecutive records in memory as `RawRecord`.
 
     Args:
-        url: The source.
         data: Their bytes, from the start of the first one on.
         bounds: Offset of each in the source, and the end of the last one.
-        record: Number of the first one.
     """
     first = bounds[0]
     return [
@@ -59,12 +57,6 @@ def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> li
 
 def number_of(index: int, count: int, url: str, kind: str = "record") -> int:
     """Return the number of a record, counted from the start.
-
-    Args:
-        index: Number of the record; a negative one counts from the end.
-        count: Number of records.
-        url: The source, for messages.
-        kind: Word for a record, for messages.
 
     Raises:
         IndexError: The record does not exist.
@@ -95,11 +87,6 @@ def numbers_of(
 
 def require_span(start: int, stop: int, url: str) -> None:
     """Check that `[start, stop)` can be a span of records.
-
-    Args:
-        start: First record.
-        stop: End of the span, exclusive.
-        url: The source, for the message.
 
     Raises:
         UsageError: `0 <= start <= stop` does not hold.
@@ -149,9 +136,6 @@ class NumberedRecords(ABC, Generic[_T]):
     def read_many(self, indices: Sequence[int]) -> list[_T]:
         """Read records by number.
 
-        Args:
-            indices: Their numbers, in any order; negative ones count from the end.
-
         Returns:
             The records in the requested order; neighbours in a remote file share a request.
 
@@ -162,10 +146,6 @@ class NumberedRecords(ABC, Generic[_T]):
 
     def read_span(self, start: int, stop: int) -> list[_T]:
         """Read the records `[start, stop)`.
-
-        Args:
-            start: First record, `0 <= start`.
-            stop: End of the span, exclusive, `start <= stop <= len(self)`.
 
         Raises:
             IndexMismatchError: There are fewer records.

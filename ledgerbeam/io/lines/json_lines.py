@@ -29,7 +29,6 @@ class JsonLines(Sequence[Any]):
     """The values of a JSONL file in memory. Each value is decoded at its access.
 
     Attributes:
-        data: The file.
         offsets: Offset of each line, and the end of the last one: `N + 1`, u64.
         nulled: Number of NaN and infinities, which JSON does not have, that were written as null.
     """
@@ -67,11 +66,7 @@ class JsonLines(Sequence[Any]):
 
 
 class JsonLinesBuilder:
-    """Encodes values as lines of JSON, with keys in the order of the mapping. An added value may be changed later.
-
-    Args:
-        nan: Rule for NaN and infinities.
-    """
+    """Encodes values as lines of JSON, with keys in the order of the mapping. An added value may be changed later."""
 
     def __init__(self, nan: NanRule = "refuse") -> None:
         self._nan: NanRule = nan

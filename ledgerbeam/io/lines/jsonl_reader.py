@@ -32,12 +32,6 @@ _NEWLINE = b"\n"
 def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
     """Decode one line.
 
-    Args:
-        line: Its bytes, with or without the newline.
-        url: The source, for messages.
-        record: Number of the line in the source, from 0.
-        start: Offset of the line in the source, in bytes.
-
     Raises:
         RecordError: The line is blank, not UTF-8 or not JSON; the message has record, byte range and a preview.
     """
@@ -63,10 +57,6 @@ def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide:
     """Decode consecutive lines without their newlines, and leave out blank ones.
 
     Args:
-        lines: The lines.
-        url: The source, for messages.
-        record: Number of the first line in the source.
-        start: Offset of the first line in the source.
         wide: Whether there may be integers beyond 64 bits: the result of `holds_wide` for all lines.
 
     Raises:
@@ -85,14 +75,7 @@ def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide:
 
 
 def raw_lines(lines: list[bytes], url: str, record: int, start: int) -> list[RawRecord]:
-    """Return consecutive lines with their positions, without their newlines and without blank lines.
-
-    Args:
-        lines: The lines, without their newlines.
-        url: The source.
-        record: Number of the first line in the source.
-        start: Offset of the first line in the source.
-    """
+    """Return consecutive lines without their newlines as records with their positions, without blank lines."""
     found = []
     for number, line in enumerate(lines, record):
         stop = start + len(line)
@@ -103,14 +86,7 @@ def raw_lines(lines: list[bytes], url: str, record: int, start: int) -> list[Raw
 
 
 def split_jsonl(data: bytes, url: str) -> list[Any]:
-    """Decode a whole file in memory.
-
-    Args:
-        data: The content.
-        url: The source, for messages.
-
-    Returns:
-        The values in order, without blank lines.
+    """Decode a whole file in memory, without blank lines.
 
     Raises:
         RecordError: A line cannot be decoded; see `decode_line`.
@@ -120,14 +96,6 @@ def split_jsonl(data: bytes, url: str) -> list[Any]:
 
 def stream_records(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[Any]:
     """Read a JSONL source from start to end, plain or compressed.
-
-    Args:
-        url: The source.
-        options: Storage options.
-        listed: The listed properties of the source; see `RangeReader`.
-
-    Yields:
-        The decoded records, without blank lines.
 
     Raises:
         ChangedSourceError: The source differs from its listed properties.

@@ -56,11 +56,7 @@ def tables_of(schema: str) -> JsonTables:
 
 
 class JsonTables:
-    """Makes tables of JSON lines. A key that a line lacks is null.
-
-    Args:
-        schema: Schema of the tables.
-    """
+    """Makes tables of JSON lines. A key that a line lacks is null."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema

@@ -23,9 +23,7 @@ class OwnFiles:
     """The places that a job writes to.
 
     Attributes:
-        output: Canonical URL of its output folder; None if it has none.
         form: Regular expression for the endings of the names of its outputs.
-        ledger: Canonical URL of the folder of its ledger; None if it is unknown.
     """
 
     output: str | None = None
@@ -40,7 +38,6 @@ class Sieve:
     output folder, only files with the form of the job's outputs are left out.
 
     Args:
-        own: The places that the job writes to.
         patterns: The patterns of the listing; empty for a list of names.
 
     Raises:
@@ -105,11 +102,7 @@ def named_below(folder: str, patterns: Sequence[str]) -> Callable[[str], bool]:
     Only patterns whose fixed part is the folder, or inside it, count.
 
     Args:
-        folder: A local folder or URL.
         patterns: Patterns, braces allowed. Plain names match nothing.
-
-    Returns:
-        A function of a path relative to the folder.
     """
     found: list[tuple[str, re.Pattern[str]]] = []
     for pattern in (parse(plain) for text in patterns for plain in expand_braces(text)):
@@ -179,10 +172,6 @@ class LeftOut:
 
 class NameSieve:
     """Removes files that a wildcard matches but whose names do not belong to sources.
-
-    Args:
-        require: Checks the name of a source.
-        left_out: Counts the removed names.
 
     Attributes:
         reason: The error for the first removed name; None if no name was removed.

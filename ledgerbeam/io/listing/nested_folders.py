@@ -31,12 +31,7 @@ _PAGE = 10_000
 
 
 class FilePage(NamedTuple):
-    """Files below a folder, as two columns of equal length.
-
-    Attributes:
-        names: Paths relative to the folder.
-        sizes: Sizes in bytes.
-    """
+    """Files below a folder, as two columns of equal length: paths relative to the folder, and sizes in bytes."""
 
     names: list[str]
     sizes: list[int]
@@ -50,8 +45,6 @@ def list_files(
     Links to folders are not followed. A file that is removed during the listing may be listed or not.
 
     Args:
-        folder: A local path or a URL.
-        options: Storage options.
         beginning: Prefix of the names; on an object store other names may be skipped.
         recursive: Whether to include subfolders; local subfolders are always included.
 
@@ -96,7 +89,6 @@ def sizes_of(folder: str, names: list[str]) -> list[int]:
     """Return the sizes of local files: one system call for each.
 
     Args:
-        folder: A local folder.
         names: Paths relative to it, or absolute ones.
 
     Returns:
@@ -149,9 +141,7 @@ def note_nested(output: str, ledger: str, options: Options | None = None) -> lis
     """Write the notes for an output folder that a ledger has claimed, in the folders around it and in itself.
 
     Args:
-        output: Canonical URL of the folder.
         ledger: ID of the ledger. Folders that it has marked itself need no note.
-        options: Storage options.
 
     Returns:
         The enclosing folders with other owners, the nearest first.
@@ -179,14 +169,7 @@ def note_nested(output: str, ledger: str, options: Options | None = None) -> lis
 
 
 def nested_owners(output: str, options: Options | None = None) -> dict[str, str]:
-    """Return the folders below an output folder that have other owners.
-
-    Args:
-        output: Canonical URL of the output folder.
-        options: Storage options.
-
-    Returns:
-        The mark of the owner, by the relative path of the folder.
+    """Return the mark of the owner of each folder below an output folder that has another owner, by relative path.
 
     Raises:
         StorageError: The notes cannot be read.
@@ -205,10 +188,6 @@ def is_note(name: str) -> bool:
 
 def marked_below(folder: str, options: Options | None = None) -> set[str]:
     """Return the relative paths of the folders with marks below a folder, from a listing of all its files.
-
-    Args:
-        folder: A local folder or URL.
-        options: Storage options.
 
     Raises:
         StorageError: The folder cannot be listed.

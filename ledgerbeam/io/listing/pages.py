@@ -47,13 +47,7 @@ _DEEPEST = 64  # a server may generate folders without end
 
 @dataclass(slots=True)
 class Page:
-    """Some sources, as three columns of equal length.
-
-    Attributes:
-        urls: Canonical URLs.
-        sizes: Sizes in bytes.
-        versions: As in `FileInfo.version`.
-    """
+    """Some sources, as three columns of equal length: canonical URLs, sizes in bytes, and versions as in `FileInfo`."""
 
     urls: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -95,8 +89,6 @@ def list_pages(
 
     Args:
         patterns: Paths or URLs with braces and wildcards (`ledgerbeam.io.listing.patterns`), in any mix.
-        options: Storage options of the remote ones.
-        page_size: Sources in each page but the last.
         keep: Returns the sources to keep from a page of matches of a pattern; may return an empty page.
 
     Yields:
@@ -353,7 +345,6 @@ def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page
 
     Args:
         blocks: Lists of paths or URLs without wildcards, such as `read_source_list` yields.
-        options: Storage options of the remote ones.
         page_size: Sources in each page but the last, independent of the length of the blocks.
 
     Yields:
@@ -378,10 +369,6 @@ def read_source_list(url: str, options: Options | None = None) -> Iterator[list[
 
     Args:
         url: The list, local or remote. It is read in blocks, never whole.
-        options: Storage options, if it is remote.
-
-    Yields:
-        The names of each block, in order.
 
     Raises:
         SourceNotFoundError: The list does not exist; also UsageError and StorageError as in `stat`.
@@ -409,7 +396,6 @@ def list_web(pattern: Pattern, options: Options | None) -> Iterator[list[str]]:
     Args:
         pattern: A pattern with wildcards. It is compared with the unescaped name, and if it contains `%` also with the
             escaped one.
-        options: Storage options.
 
     Raises:
         StorageError: A page cannot be read, or the folders are too deep.

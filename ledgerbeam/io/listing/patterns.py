@@ -213,11 +213,7 @@ def alternatives(pattern: str) -> list[Pattern]:
 
 
 def files_of(folder: str) -> Pattern:
-    """Return the pattern of the files of one folder, whose name is taken as it is.
-
-    Args:
-        folder: A path or URL.
-    """
+    """Return the pattern of the files of one folder, whose name is taken as it is."""
     base = canonical_url(folder)
     return Pattern(f"{base.rstrip('/')}/*", base, (_part("*"),))
 
@@ -386,14 +382,7 @@ def with_skipped(parts: Sequence[Part], states: frozenset[int]) -> frozenset[int
 
 
 def below(parts: Sequence[Part], states: frozenset[int], name: str, *, linked: bool = False) -> frozenset[int]:
-    """Return the states of a subfolder; empty if nothing in it can match.
-
-    Args:
-        parts: The levels of the pattern.
-        states: The states of its parent folder.
-        name: Its name.
-        linked: Whether it is a symbolic link.
-    """
+    """Return the states of a subfolder; empty if nothing in it can match."""
     reached = set()
     for level in states:
         if parts[level].any_depth:

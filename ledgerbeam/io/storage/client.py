@@ -60,10 +60,6 @@ def filesystem(url: str, options: Options | None = None) -> Any:
     fsspec itself keeps one instance for each thread, with separate connections. Sharing one across threads is safe
     because all its calls run on fsspec's event loop.
 
-    Args:
-        url: Any URL of the file system.
-        options: Storage options, passed untouched.
-
     Raises:
         UsageError: The scheme is unknown, or the package of its client is not installed.
     """
@@ -110,11 +106,7 @@ def _client(scheme: str) -> Any:
 
 
 def import_client(scheme: str) -> None:
-    """Import the client of a store before processes are forked. No instance is created.
-
-    Args:
-        scheme: The canonical scheme of its URLs. A client that starts threads at import is not imported.
-    """
+    """Import the client of a store before processes are forked, unless it starts threads. No instance is created."""
     if store_named(scheme).imports_quietly:
         with contextlib.suppress(ImportError):  # reported when the store is used
             _client(scheme)
@@ -127,14 +119,7 @@ def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwa
     jittered pauses or after the time that the server names. Every other error is final at once.
 
     Args:
-        url: URL of the object, for the message.
         doing: A verb for the message: `read`, `write`, `list`.
-        function: The call.
-        *args: Its positional arguments.
-        **kwargs: Its keyword arguments.
-
-    Returns:
-        The result of the call.
 
     Raises:
         StorageError: The call failed; the cause is kept. See `storage_error` for its subclasses.
@@ -198,12 +183,7 @@ _IN_URLS = re.compile(r"[\t\r\n?#]")  # characters that have a special meaning i
 
 
 def with_literal_keys(client: Any, api: str | None) -> Any:
-    """Return a class of file systems with literal keys; the same class if it has them already.
-
-    Args:
-        client: Class of s3fs, adlfs or another package.
-        api: The API of its store.
-    """
+    """Return a class of file systems with literal keys; the same class if it has them already."""
     if api not in _VERSIONS:
         return client
     mark = _VERSIONS[api]
@@ -228,11 +208,7 @@ def with_literal_keys(client: Any, api: str | None) -> Any:
 
 
 def sending_at_once(client: Any) -> Any:
-    """Return a class of file systems that sends bodies of less than `ASKED_FOR` bytes to S3 without asking first.
-
-    Args:
-        client: Class of s3fs.
-    """
+    """Return a class of file systems that sends bodies of less than `ASKED_FOR` bytes to S3 without asking first."""
 
     class AtOnce(client):
         async def set_session(self, *args: Any, **kwargs: Any) -> Any:
@@ -253,11 +229,7 @@ def _ask_for_large_only(params: dict[str, Any], **_: Any) -> None:
 
 
 def creating_in_turn(client: Any) -> Any:
-    """Return a class of file systems in which one thread at a time writes a whole object.
-
-    Args:
-        client: Class of fsspec for files in the memory of this process.
-    """
+    """Return a class of file systems in which one thread at a time writes a whole object."""
 
     class InTurn(client):
         def pipe_file(self, *args: Any, **kwargs: Any) -> Any:

@@ -36,8 +36,6 @@ def concatenated(sources: Sequence[FileInfo], target: str, options: Options | No
     Args:
         sources: The sources. An object must still have its listed version, a local file its listed size; use a
             `SourceWatch` to detect other writes to it.
-        target: URL of the result.
-        options: Storage options of all URLs.
 
     Raises:
         ChangedSourceError: A source changed since it was listed.
@@ -104,13 +102,7 @@ _NO_MATCH = 412  # HTTP status of a condition that does not hold
 
 
 class Piece(NamedTuple):
-    """A range of a source.
-
-    Attributes:
-        source: Position of the source in the list.
-        start: First byte.
-        stop: End, exclusive.
-    """
+    """A range `[start, stop)` of a source, with the position of the source in the list."""
 
     source: int
     start: int
@@ -127,7 +119,6 @@ def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_
     """Plan the parts of the joined sources.
 
     Args:
-        sizes: Sizes of the sources in bytes.
         least: Least size of every part but the last.
         most: Largest size of a copied part; at least twice `least`.
 
@@ -158,14 +149,9 @@ def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_
 
 @contextlib.contextmanager
 def copied(sources: Sequence[FileInfo], target: str, options: Options | None = None) -> Iterator[None]:
-    """Join objects inside the store; the target appears when the body ends, and never if it raises.
+    """Join objects for which `can_copy` is true inside the store. The target appears when the body ends without error.
 
     Sources, or ends of sources, that are too small for a part pass through memory (5 MiB at a time up to 45 GB in all).
-
-    Args:
-        sources: Sources for which `can_copy` is true.
-        target: Where the result goes.
-        options: Storage options of all of them.
 
     Raises:
         ChangedSourceError: A source changed since it was listed.

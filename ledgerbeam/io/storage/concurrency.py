@@ -21,9 +21,6 @@ def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int, w
     calls that have not started.
 
     Args:
-        function: Called with one item; runs in a thread.
-        items: The items, read lazily.
-        threads: Number of concurrent calls, at least 1.
         waiting: Number of further results that may wait for a slow first one.
 
     Raises:
@@ -43,18 +40,7 @@ def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int, w
 
 
 def ask_each(ask: Callable[[str], _T], urls: Sequence[str]) -> list[_T]:
-    """Call a function for each URL: for local ones in turn, else up to `CONCURRENCY` calls at once.
-
-    Args:
-        ask: Makes one system call or one request.
-        urls: Canonical URLs.
-
-    Returns:
-        The results, in the order of `urls`.
-
-    Raises:
-        Exception: An exception of `ask`.
-    """
+    """Call a function for each URL, in order: for local ones in turn, else up to `CONCURRENCY` calls at once."""
     if len(urls) < 2 or all(map(is_local, urls)):
         return [ask(url) for url in urls]
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:

@@ -72,7 +72,6 @@ def require_kind(head: bytes, url: str, name: str) -> None:
 
     Args:
         head: The first `HEAD` bytes, decompressed, or all bytes.
-        url: The file, for messages.
         name: Name of the format. Formats other than JSONL, text, tar and WARC are not checked.
 
     Raises:
@@ -141,10 +140,6 @@ def require_lines(head: bytes, url: str) -> None:
 
     In JSON lines, an array of objects is one record. In a `.json` file that is one JSON value, it is a list of records.
 
-    Args:
-        head: The first bytes of the file.
-        url: The file, for messages.
-
     Raises:
         SourceError: The line is an array of objects.
     """
@@ -163,11 +158,6 @@ def require_head(url: str, options: Options | None, listed: FileInfo | None, nam
 
 def require_compressed(head: bytes, url: str, name: str) -> None:
     """Check that content has the compression that the name of its file shows.
-
-    Args:
-        head: The first bytes of the file.
-        url: The file, for messages.
-        name: Name of the compression.
 
     Raises:
         SourceError: The content is of another kind, or empty.
@@ -190,11 +180,6 @@ def require_compressed(head: bytes, url: str, name: str) -> None:
 
 def require_columns(head: bytes, url: str, magic: bytes) -> None:
     """Check that a file without the end of a file of columns has its start: it is truncated, not of another kind.
-
-    Args:
-        head: The first bytes of the file.
-        url: The file, for messages.
-        magic: The first bytes of the format.
 
     Raises:
         SourceError: The content is of another kind.

@@ -54,12 +54,9 @@ def fetch_many(
     some of the requests succeed.
 
     Args:
-        store: The fsspec file system of all objects.
-        urls: URLs of the objects.
         starts: First byte of each range; None for the whole object.
         stops: End of each range, exclusive; None for the whole object.
         listed: The listed properties of each object; only bytes of that version are returned.
-        **kwargs: Arguments for `cat_ranges` of the store.
 
     Raises:
         ChangedSourceError: An object changed since it was listed; also StorageError.
@@ -133,8 +130,6 @@ def cat_listed(
     """Read ranges of objects, or whole objects, concurrently: one request each.
 
     Args:
-        store: Their fsspec file system.
-        urls: Canonical URLs.
         starts: First byte of each range; None for the whole object.
         stops: End of each range, exclusive; None for the whole object.
         versions: The version of each, as in `FileInfo.version`; for a web server, None stands for any version.
@@ -306,14 +301,8 @@ def read_from_beginning(
     After a broken connection the file is requested again.
 
     Args:
-        url: Canonical URL.
-        options: Storage options.
         bounds: First byte, and end, exclusive.
-        size: Bytes of a block; the last one may have fewer.
         listed: The listed properties of the file; None for any version.
-
-    Yields:
-        The bytes, in blocks.
 
     Raises:
         ChangedSourceError: The file changed since it was listed, or while it was read; also StorageError.
@@ -352,12 +341,6 @@ def read_from_beginning(
 
 async def read_web(store: Any, url: str, start: int | None, stop: int | None) -> tuple[str, bytes]:
     """Read a range of a file of a web server or the whole file: one request.
-
-    Args:
-        store: Its fsspec file system.
-        url: Canonical URL.
-        start: First byte; None for the whole file.
-        stop: End, exclusive; None for the whole file.
 
     Returns:
         The version of the file, and the bytes.

@@ -35,15 +35,7 @@ def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None
 def read_many_files(
     urls: Iterable[str], options: Options | None = None, listed: Sequence[FileInfo] | None = None
 ) -> list[bytes]:
-    """Read whole small sources, remote ones up to `CONCURRENCY` at a time.
-
-    Args:
-        urls: Local paths, or URLs of one store. All contents are kept in memory.
-        options: Storage options.
-        listed: The listed properties of each; only that version is read.
-
-    Returns:
-        The contents, in the order of `urls`.
+    """Read whole small sources of one store in the order of `urls`, remote ones up to `CONCURRENCY` at a time.
 
     Raises:
         ChangedSourceError: One of them changed since it was listed.
@@ -93,12 +85,7 @@ def delete(url: str, options: Options | None = None) -> None:
 
 
 def first_link(root: str, folder: str) -> str | None:
-    """Return the first link on the path from a folder to a subfolder; None if no part is a link.
-
-    Args:
-        root: Canonical path of a local folder; it may be a link itself.
-        folder: A folder below `root`, or `root` itself.
-    """
+    """Return the first link on the path from a folder to a subfolder; None if no part is a link."""
     path = root.rstrip("/")
     for part in filter(None, folder[len(path) :].split("/")):
         path = f"{path}/{part}"
@@ -109,10 +96,6 @@ def first_link(root: str, folder: str) -> str | None:
 
 def refuse_links(root: str, folders: Iterable[str]) -> None:
     """Check that no part of the paths from a folder to its subfolders is a link. Object stores have no links.
-
-    Args:
-        root: Canonical URL of a folder.
-        folders: Canonical URLs of folders below it, or of the folder itself.
 
     Raises:
         UsageError: A part is a link.
@@ -127,7 +110,6 @@ def refuse_folder_links(root: str, *, owned_by: str) -> None:
     """Check that no folder below a folder is a link, at any depth. Subfolders with other owners are skipped.
 
     Args:
-        root: A folder or URL, which need not exist.
         owned_by: Name of the subfolder that marks an owned folder.
 
     Raises:
@@ -176,9 +158,6 @@ def refuse_foreign(
 
     Args:
         files: Test for the content of each file, by its URL.
-        options: Storage options.
-        kind: Kind of the files, for the message.
-        remedy: Alternative to moving the foreign file away, for the message.
 
     Returns:
         The URLs of the files that exist.

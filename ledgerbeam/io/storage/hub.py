@@ -88,14 +88,6 @@ class HubFileSystem(HfFileSystem):
     def read_version(self, path: str, start: int | None, end: int | None) -> tuple[str, bytes]:
         """Read a range or the whole file.
 
-        Args:
-            path: Path of a file.
-            start: First byte; None for the whole file.
-            end: End, exclusive; None for the whole file.
-
-        Returns:
-            The version of the file, and the bytes.
-
         Raises:
             StorageError: The response names no version or is not the range; also the errors of the client.
         """

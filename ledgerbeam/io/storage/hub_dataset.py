@@ -36,7 +36,6 @@ class HubFile:
     """A file of a commit.
 
     Attributes:
-        size: Bytes.
         version: Hash of its content: SHA-256 in large file storage, else the Git hash of the blob.
     """
 
@@ -50,8 +49,6 @@ class Upload:
 
     Attributes:
         sha256: SHA-256 of the uploaded content; None if the content is part of the commit itself.
-        size: Bytes.
-        operation: The operation for the commit.
     """
 
     sha256: str | None
@@ -157,12 +154,6 @@ class HubDataset:
 
     def commit(self, uploads: Sequence[Upload], removed: Sequence[str], parent: str, message: str) -> str | None:
         """Create one commit.
-
-        Args:
-            uploads: Files that the commit adds or replaces.
-            removed: Names of the files that it removes.
-            parent: Hash of its parent commit.
-            message: Title of the commit.
 
         Returns:
             The hash of the commit; None if the parent already has a child commit. The child may be this commit, if its

@@ -32,10 +32,6 @@ _NO_MARKUP = re.compile("[\0-\x1f\x7f-\x9f\ufffe\uffff]")  # characters that XML
 class ObjectFolder:
     """A folder of whole objects below one URL. Picklable, thread-safe and fork-safe.
 
-    Args:
-        url: A folder on an object store, or a local one.
-        options: Storage options.
-
     Raises:
         UsageError: fsspec knows no store for the URL.
     """
@@ -288,12 +284,6 @@ def s3_pages(
     url: str, prefix: str, options: Options | None = None, *, recursive: bool = True
 ) -> Iterator[list[dict[str, Any]]]:
     """List the objects of a bucket as S3 describes them, one request for each page.
-
-    Args:
-        url: A folder of the bucket, for its name and for messages.
-        prefix: Prefix of the keys.
-        options: Storage options.
-        recursive: Whether to include objects in subfolders.
 
     Raises:
         SourceNotFoundError: There is no such bucket; also StorageError.

@@ -122,8 +122,6 @@ def publish_all(
     which takes half the time of separate syncs.
 
     Args:
-        outputs: URL and content of each.
-        options: Storage options.
         below: Canonical URL of a folder that contains all outputs. No folder below it may be a link. None for no check.
 
     Raises:
@@ -173,9 +171,6 @@ def _named(url: str) -> str:
 
 def require_atomic(url: str) -> None:
     """Check that a store publishes in one step.
-
-    Args:
-        url: Canonical URL of an output.
 
     Raises:
         UsageError: The store cannot publish in one step.
@@ -268,12 +263,7 @@ def _sync_threads() -> ThreadPoolExecutor:
 
 
 class _LocalOutput:
-    """A file under its temporary name, locked while it is written.
-
-    Args:
-        path: Its final path.
-        not_before_ns: Its earliest modification time, in nanoseconds since 1970.
-    """
+    """A file under its temporary name, locked while it is written."""
 
     def __init__(self, path: str, not_before_ns: int = 0) -> None:
         self.path = path
@@ -317,12 +307,7 @@ def _require_plain(path: str) -> None:
 
 
 class _Raw(io.FileIO):
-    """The unbuffered file of an output. It translates only the errors of writes to this file.
-
-    Args:
-        path: Final path of the output.
-        descriptor: Descriptor of the file, closed with it.
-    """
+    """The unbuffered file of an output. It translates only the errors of writes to this file."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         super().__init__(descriptor, "wb")
@@ -334,11 +319,7 @@ class _Raw(io.FileIO):
 
 
 class _Spool(tempfile.SpooledTemporaryFile[bytes]):
-    """A remote output before its upload: in memory, or in a file without a name if it is large.
-
-    Args:
-        url: The output.
-    """
+    """A remote output before its upload: in memory, or in a file without a name if it is large."""
 
     def __init__(self, url: str) -> None:
         super().__init__(_ONE_PUT)
@@ -431,9 +412,6 @@ def remove_stale_temporaries(root: str) -> list[str]:
         root: A local folder, walked without following links; folders that cannot be read are skipped. A remote root has
             no temporary files, and a missing one is empty.
 
-    Returns:
-        The paths that were removed, sorted.
-
     Raises:
         StorageError: A stale file cannot be removed.
     """
@@ -446,12 +424,6 @@ def remove_stale_temporaries(root: str) -> list[str]:
 
 def remove_stale_temporaries_of(url: str) -> list[str]:
     """Remove the temporary files that killed writers of one output left beside it.
-
-    Args:
-        url: The output. A remote one has no temporary files.
-
-    Returns:
-        The paths that were removed, sorted.
 
     Raises:
         StorageError: A stale file cannot be removed.

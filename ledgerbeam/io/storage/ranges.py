@@ -162,12 +162,8 @@ class RangeReader:
 
         Args:
             starts: First byte of each range; a list or an integer array, in any order, overlaps are allowed.
-            stops: End of each range, exclusive.
             gap: Ranges at most this many bytes apart are merged. Default: 64 KiB remote, 4 KiB local.
             max_request: Largest size of a merged request in bytes; a longer range is its own request.
-
-        Returns:
-            The bytes of each range, in the requested order.
 
         Raises:
             ChangedSourceError: The source ends before one of the ranges.
@@ -183,11 +179,7 @@ class RangeReader:
         gap: int | None = None,
         max_request: int = _MAX_REQUEST,
     ) -> Iterator[bytes]:
-        """Read many ranges as `read_many` does; local ones lazily.
-
-        Yields:
-            The bytes of each range, in the requested order.
-        """
+        """Read many ranges as `read_many` does; local ones lazily."""
         bounds = np.array([starts, stops], np.int64)
         wrong = np.flatnonzero((bounds[0] < 0) | (bounds[1] < bounds[0]))
         if len(wrong):
@@ -201,10 +193,7 @@ class RangeReader:
         """Read the bytes `[start, stop)` in order, in blocks.
 
         Args:
-            size: Bytes of a block; the last one may have fewer.
             ahead: Number of blocks that threads read in advance.
-            start: First byte.
-            stop: End, exclusive. Default: the end of the source.
 
         Raises:
             ChangedSourceError: As in `read`; also its other errors.
@@ -251,10 +240,6 @@ class RangeReader:
         self, starts: NDArray[np.uint64], stops: NDArray[np.uint64]
     ) -> Iterator[tuple[list[bytes], bool]]:
         """Read lines of a local source, each with the newline before it, some at a time.
-
-        Args:
-            starts: First byte of each line.
-            stops: End of each line, exclusive.
 
         Yields:
             Lists of lines, in the requested order, and whether there may be integers beyond 64 bits in them. It ends,

@@ -213,8 +213,6 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     """Translate an error of a client or of the operating system.
 
     Args:
-        error: Exception of the operating system or of the client library.
-        url: URL of the object.
         doing: A verb: `read`, `write`, `list`.
 
     Returns:
@@ -322,11 +320,7 @@ def require_range(url: str, wanted: str | None, status: int, headers: Mapping[st
     """Check that a response has the requested range.
 
     Args:
-        url: The file, for the message.
         wanted: The `Range` of the request; None if it was for the whole file.
-        status: HTTP status of the response.
-        headers: Headers of the response.
-        remedy: Remedy for the message.
 
     Raises:
         StorageError: The response has another range.

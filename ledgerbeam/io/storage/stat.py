@@ -63,13 +63,6 @@ class FileInfo:
 def stat(url: str, options: Options | None = None) -> FileInfo:
     """Return the properties of a source: one system call or one request.
 
-    Args:
-        url: A local path or a URL.
-        options: Storage options.
-
-    Returns:
-        Its canonical URL, size, version and time of modification.
-
     Raises:
         SourceNotFoundError: The file or object does not exist.
         UsageError: The name is a folder, a pipe or a device, or fsspec has no store for it.
@@ -94,13 +87,6 @@ def stat_object(url: str, options: Options | None = None) -> FileInfo:
 
     On S3, `stat` makes a second request for a missing object, since the name may be that of a folder.
 
-    Args:
-        url: A local path or a URL.
-        options: Storage options.
-
-    Returns:
-        As `stat` does.
-
     Raises:
         SourceNotFoundError: There is no such file or object; also UsageError and StorageError as in `stat`.
     """
@@ -114,10 +100,7 @@ def stat_object(url: str, options: Options | None = None) -> FileInfo:
 
 
 def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileInfo]:
-    """Return the properties of many sources; up to `CONCURRENCY` concurrent requests.
-
-    Returns:
-        One `FileInfo` for each URL, in the order of `urls`.
+    """Return the properties of many sources, in the order of `urls`; up to `CONCURRENCY` concurrent requests.
 
     Raises:
         SourceNotFoundError: One of them does not exist; also UsageError and StorageError as in `stat`.
@@ -142,10 +125,6 @@ def _stat_hub(urls: Sequence[str], options: Options | None) -> list[FileInfo]:
 def require_regular(found: os.stat_result, url: str) -> None:
     """Check that a path is a regular file: a pipe has no byte offsets, and opening one may block forever.
 
-    Args:
-        found: The result of `os.stat`.
-        url: The path, for the message.
-
     Raises:
         UsageError: It is a folder, a pipe, a socket or a device.
     """
@@ -157,12 +136,7 @@ def require_regular(found: os.stat_result, url: str) -> None:
 
 
 def changed_error(listed: FileInfo, found: str) -> ChangedSourceError:
-    """Return the error for a source that changed since it was listed.
-
-    Args:
-        listed: The listed properties of the source.
-        found: The properties now, for the message.
-    """
+    """Return the error for a source that changed since it was listed."""
     return ChangedSourceError(
         f"{listed.url}: changed since it was listed: expected {listed.size} bytes of version {listed.version}, found "
         f"{found}; run the job again, or open the source again, to list it again"
@@ -170,14 +144,7 @@ def changed_error(listed: FileInfo, found: str) -> ChangedSourceError:
 
 
 def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo:
-    """Check that a source did not change since it was listed: one system call or one request.
-
-    Args:
-        listed: The listed properties of the source.
-        options: Storage options.
-
-    Returns:
-        Its properties now, with the modification time.
+    """Return the properties of a source now, after a check that it did not change since it was listed: one request.
 
     Raises:
         ChangedSourceError: It changed, was deleted, or is no longer a file; also StorageError.
@@ -192,11 +159,7 @@ def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo
 
 
 class FolderGivenError(UsageError):
-    """A folder was given in place of a file.
-
-    Attributes:
-        folder: Canonical URL of the folder.
-    """
+    """A folder was given in place of a file."""
 
     folder: str = ""
 
@@ -210,10 +173,6 @@ def folder_error(url: str) -> FolderGivenError:
 
 def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
     """Convert an fsspec `info` mapping.
-
-    Args:
-        url: The canonical URL of the object.
-        info: The entry of `info`, `ls` or `find` for it.
 
     Raises:
         UsageError: The object is a folder.
@@ -269,11 +228,7 @@ def open_descriptor(path: str, listed: FileInfo | None = None) -> int:
     """Open a local file for reading, without blocking.
 
     Args:
-        path: Its canonical URL.
         listed: Its listed properties, to be checked on the open file.
-
-    Returns:
-        A descriptor.
 
     Raises:
         OSError: It cannot be opened; also ValueError, if no file can have this name.
@@ -297,13 +252,6 @@ def open_descriptor(path: str, listed: FileInfo | None = None) -> int:
 @contextlib.contextmanager
 def open_local(path: str, listed: FileInfo | None = None) -> Iterator[int]:
     """Open a local file for reading.
-
-    Args:
-        path: Its canonical URL.
-        listed: As in `open_descriptor`.
-
-    Yields:
-        A descriptor, closed after the body.
 
     Raises:
         SourceNotFoundError: There is no such file.

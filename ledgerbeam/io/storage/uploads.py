@@ -41,9 +41,6 @@ def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, e
     """Upload a file; the whole blob appears with the last request. Up to four blocks of 16 MiB are in memory.
 
     Args:
-        url: URL of the blob.
-        file: Read from its beginning.
-        options: Storage options.
         exclusive: Whether to fail if a blob has that name already.
 
     Raises:
@@ -93,11 +90,6 @@ async def _upload_blob(store: Any, url: str, file: BinaryIO, exclusive: bool) ->
 
 def upload_bytes(url: str, data: bytes, options: Options | None = None) -> None:
     """Upload an object with one request up to 96 MiB, else as a multipart upload. It appears with the last request.
-
-    Args:
-        url: URL of the object.
-        data: Its content.
-        options: Storage options.
 
     Raises:
         StorageError: The bucket does not exist, or the store refused.
@@ -155,9 +147,6 @@ class UploadBody:
     """Bytes in memory with the methods of a file that botocore needs.
 
     It is not a class of `io`, because aiobotocore wraps those in streams.
-
-    Args:
-        data: The bytes.
     """
 
     def __init__(self, data: memoryview) -> None:

@@ -84,9 +84,6 @@ _UNUSUAL = re.compile(r"//|/\.|/\Z")  # parts that show that an absolute path ma
 def split_scheme(url: str) -> tuple[str, str]:
     """Split a URL into its canonical scheme and the rest.
 
-    Args:
-        url: A local path, a `file://` URL or any `scheme://...` URL.
-
     Returns:
         `("file", path)` for local names, with the path as given, else `(scheme, rest)` where `rest` follows `://`.
 
@@ -148,20 +145,12 @@ def canonical_url(url: str) -> str:
 
 
 def is_local(url: str) -> bool:
-    """Return whether a URL names a file of this machine.
-
-    Raises:
-        UsageError: The name is empty, a `pipe:` command or a chained URL.
-    """
+    """Return whether a URL names a file of this machine."""
     return split_scheme(url)[0] == "file"
 
 
 def store_of(url: str) -> Store:
-    """Return the capabilities of the store of a URL.
-
-    Raises:
-        UsageError: The name is empty, a `pipe:` command or a chained URL.
-    """
+    """Return the capabilities of the store of a URL."""
     return store_named(split_scheme(url)[0])
 
 
