@@ -240,11 +240,7 @@ def index_source(
 
 
 def build_index(
-    url: str,
-    options: Options | None = None,
-    *,
-    configured: Iterable[Format] = (),
-    listed: FileInfo | None = None,
+    url: str, options: Options | None = None, *, configured: Iterable[Format] = (), listed: FileInfo | None = None
 ) -> Offsets:
     """Find the offsets of all records of a source; for a compressed source, in the decompressed bytes.
 

@@ -65,11 +65,7 @@ def to_row(record: Any) -> list[Any]:
     return [{KEY: record.key, **{name: text_or_bytes(name, data) for name, data in record.items()}}]
 
 
-_CONVERSIONS: dict[str, Callable[[Any], list[Any]]] = {
-    "json": to_json,
-    "row": to_row,
-    "sample": to_sample,
-}
+_CONVERSIONS: dict[str, Callable[[Any], list[Any]]] = {"json": to_json, "row": to_row, "sample": to_sample}
 
 
 def find_conversion(name: str) -> Callable[[Any], list[Any]]:

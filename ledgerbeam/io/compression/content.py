@@ -22,11 +22,7 @@ _KEPT = 8 * 1024 * 1024
 
 
 def open_content(
-    url: str,
-    index: str,
-    options: Options | None = None,
-    size: int | None = None,
-    listed: FileInfo | None = None,
+    url: str, index: str, options: Options | None = None, size: int | None = None, listed: FileInfo | None = None
 ) -> RangeReader:
     """Open a source for reading by position; if its name says that it is compressed, by its decompressed bytes.
 

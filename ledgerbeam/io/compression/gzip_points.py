@@ -235,12 +235,7 @@ def points_mismatch(points: RangeReader, source: RangeReader, what: str) -> Inde
 
 
 def gzip_points(
-    url: str,
-    options: Options | None = None,
-    *,
-    size: int = 0,
-    spacing: int = SPACING,
-    listed: FileInfo | None = None,
+    url: str, options: Options | None = None, *, size: int = 0, spacing: int = SPACING, listed: FileInfo | None = None
 ) -> bytes:
     """Find the seek points of a gzip file by decompressing all of it.
 

@@ -200,11 +200,7 @@ def recognize_indexable(url: str) -> FileType:
 
 
 def require_formats(
-    urls: Iterable[str],
-    configured: Iterable[Format] = (),
-    columns: Collection[str] = (),
-    *,
-    by_position: bool = False,
+    urls: Iterable[str], configured: Iterable[Format] = (), columns: Collection[str] = (), *, by_position: bool = False
 ) -> None:
     """Check that sources can be read. Each ending of names is checked once.
 

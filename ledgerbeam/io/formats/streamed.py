@@ -42,10 +42,7 @@ _NEWLINE = b"\n"
 
 
 def scan_stream(
-    url: str,
-    options: Options | None = None,
-    kind: OffsetFormat | None = None,
-    listed: FileInfo | None = None,
+    url: str, options: Options | None = None, kind: OffsetFormat | None = None, listed: FileInfo | None = None
 ) -> StreamedRecords:
     """Read a compressed source once and find its records. Memory: a block, and the result.
 

@@ -90,13 +90,7 @@ class _Collector:
         return self._array
 
 
-def scan_newlines(
-    source: RangeReader | str,
-    start: int,
-    stop: int,
-    *,
-    threads: int = 1,
-) -> Offsets:
+def scan_newlines(source: RangeReader | str, start: int, stop: int, *, threads: int = 1) -> Offsets:
     """Return the offsets after the newlines in a range of bytes.
 
     Args:
@@ -173,12 +167,7 @@ def assemble_jsonl_index(parts: Iterable[Offsets], size: int) -> Offsets:
 
 
 def build_jsonl_index(
-    url: str,
-    options: Options | None = None,
-    *,
-    threads: int = 1,
-    listed: FileInfo | None = None,
-    name: str = "",
+    url: str, options: Options | None = None, *, threads: int = 1, listed: FileInfo | None = None, name: str = ""
 ) -> Offsets:
     """Return the offsets of the lines of a JSONL source.
 

@@ -148,11 +148,7 @@ class Looks(Protocol):
 
 
 def refuse_foreign(
-    files: Mapping[str, Looks],
-    options: Options | None,
-    *,
-    kind: str,
-    remedy: str = "or give another name",
+    files: Mapping[str, Looks], options: Options | None, *, kind: str, remedy: str = "or give another name"
 ) -> list[str]:
     """Check that the files at some URLs do not exist, or are earlier files of the same kind, which may be replaced.
 

@@ -151,12 +151,7 @@ class RangeReader:
         return self._pread(start, stop) if self._local else self._fetch([start], [stop])[0]
 
     def read_many(
-        self,
-        starts: Positions,
-        stops: Positions,
-        *,
-        gap: int | None = None,
-        max_request: int = _MAX_REQUEST,
+        self, starts: Positions, stops: Positions, *, gap: int | None = None, max_request: int = _MAX_REQUEST
     ) -> list[bytes]:
         """Read many ranges; ranges that are close together share a request (in a local source only consecutive ones).
 
@@ -172,12 +167,7 @@ class RangeReader:
         return list(self.iterate_many(starts, stops, gap=gap, max_request=max_request))
 
     def iterate_many(
-        self,
-        starts: Positions,
-        stops: Positions,
-        *,
-        gap: int | None = None,
-        max_request: int = _MAX_REQUEST,
+        self, starts: Positions, stops: Positions, *, gap: int | None = None, max_request: int = _MAX_REQUEST
     ) -> Iterator[bytes]:
         """Read many ranges as `read_many` does; local ones lazily."""
         bounds = np.array([starts, stops], np.int64)
