@@ -58,11 +58,7 @@ def extension_names(group: str) -> list[str]:
 
 
 def load_extension(group: str, name: str) -> Any:
-    """Import the object of a name. A built-in name takes precedence over an entry point.
-
-    Raises:
-        LookupError: The group has no such name.
-    """
+    """Import the object of a name, or raise LookupError. A built-in name takes precedence over an entry point."""
     reference = BUILT_IN.get(group, {}).get(name)
     if reference is not None:
         return load_reference(reference)

@@ -84,11 +84,7 @@ def beside(url: str, ending: str) -> str:
 
 
 def check_root(url: str) -> str:
-    """Check the URL of a folder for derived names, and return it.
-
-    Raises:
-        UsageError: The URL of an object store has a part `..`, which stores refuse or take literally.
-    """
+    """Return the URL of a folder. UsageError if it has a part `..`, which stores refuse or take literally."""
     if not url.startswith("/") and ".." in url.split("/"):
         raise UsageError(f"{url}: expected a folder without parts '..'; resolve them in the URL")
     return url
@@ -120,11 +116,7 @@ def check_route(name: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """Check the name of an output before it is recorded, and return it.
-
-    Raises:
-        ValueError: It is empty, has a zero byte, or has a part `..`, which could leave the output folder.
-    """
+    """Return the name of an output. ValueError if it is empty, has a zero byte, or could leave its folder (`..`)."""
     if not name or "\0" in name or ".." in name.split("/"):
         shown = repr(name) if len(name) <= 80 else f"{name[:77]!r}..."
         raise ValueError(f"expected the name of an output, without parts '..' and zero bytes, found {shown}")

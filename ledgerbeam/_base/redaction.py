@@ -137,11 +137,7 @@ def _hide_places(text: str) -> str:
 
 
 def refuse_secrets(url: str, what: str = "a URL") -> str:
-    """Check that a URL has no credentials, since it is recorded and printed, and return it.
-
-    Raises:
-        UsageError: The URL has a password or a signature. The message does not show it.
-    """
+    """Return a URL; UsageError, which does not show it, if it has credentials, since URLs are recorded and printed."""
     if "://" in url and not url.startswith("/") and _hide_places(url) != url:
         raise UsageError(
             f"{without_secrets(url)}: expected {what} without credentials, since it is recorded and printed; {REMEDY}, "

@@ -79,11 +79,7 @@ class RecordStream:
         return self._read()
 
     def __getitem__(self, item: Any) -> Any:
-        """Refuse to read a record by number.
-
-        Raises:
-            IndexNotFoundError: Always.
-        """
+        """Raise IndexNotFoundError: a stream has no records by number."""
         raise IndexNotFoundError(
             f"{self.url}: record {item!r} cannot be read by number, since it is open as a stream: {self.why}; make "
             "its index with ledgerbeam.index_source, then open it again"
@@ -245,10 +241,7 @@ def build_index(
     """Find the offsets of all records of a source; for a compressed source, in the decompressed bytes.
 
     Args:
-        url: The source.
-        options: Storage options.
         configured: As in `recognize`.
-        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
         `N + 1` offsets, u64, the last a sentinel.
@@ -271,16 +264,9 @@ def build_index(
 def seek_points_of(
     url: str, index: str, offsets: Offsets, options: Options | None = None, listed: FileInfo | None = None
 ) -> tuple[str, bytes] | None:
-    """Find the seek points of an indexed source, which must be published before its index.
+    """Return URL and content of the seek points of a gzip file with these offsets; None for any other file.
 
-    Args:
-        offsets: The result of `build_index`.
-
-    Returns:
-        URL and content of the seek points of a gzip file; None for any other file.
-
-    Raises:
-        UsageError: The package that finds them in long members is not installed; also the errors of `gzip_points`.
+    They must be published before the index. `UsageError`: the package that finds them in long members is not installed.
     """
     compression = split_compression(url).compression
     if compression is None or compression.name != "gzip":

@@ -27,11 +27,7 @@ VERSION = 1
 
 
 def to_json(record: Any) -> list[Any]:
-    """Return a record as a JSON value.
-
-    Raises:
-        RecordError: A sample has a member called ``__key__``, or one whose name is not UTF-8.
-    """
+    """Return a record as a JSON value. RecordError if a member is called ``__key__``, or its name is not UTF-8."""
     return [json_value(record)]
 
 

@@ -88,11 +88,7 @@ holds_null: Callable[[bytes], bool] = _holds_null if native.compiled is None els
 
 
 def exact(line: bytes, value: Any) -> Any:
-    """Return the value of JSON text with exact integers.
-
-    Raises:
-        orjson.JSONDecodeError: Integers beyond 64 bits are nested too deeply.
-    """
+    """Return the exact value of JSON text that orjson has decoded. JSONDecodeError if it is nested too deeply."""
     if not holds_wide(line):
         return value
     try:
@@ -102,20 +98,12 @@ def exact(line: bytes, value: Any) -> Any:
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
-    """Decode JSON text.
-
-    Raises:
-        orjson.JSONDecodeError: The text is not JSON; a ValueError.
-    """
+    """Decode JSON text. orjson.JSONDecodeError, a ValueError, if it is not JSON."""
     return exact(bytes(data), orjson.loads(data))
 
 
 def json_form(value: Any) -> Any:
-    """Return the JSON form of a value of a type that JSON lacks; the `default` of orjson.
-
-    Raises:
-        TypeError: The type has no JSON form.
-    """
+    """Return the JSON form of a type that JSON lacks, the `default` of orjson; TypeError for a type without one."""
     if isinstance(value, bytes | bytearray | memoryview):
         return {BASE64: base64.b64encode(value).decode()}
     if isinstance(value, Decimal):
@@ -144,10 +132,6 @@ def period_text(nanoseconds: int) -> str:
 def dumps(value: Any, option: int = 0, default: Callable[[Any], Any] | None = json_form) -> bytes:
     """Encode a value of plain data.
 
-    Args:
-        value: A value that orjson can encode. Integers may also exceed 64 bits, up to the range of floats.
-        default: Returns the JSON form of a value of another type; None refuses other types.
-
     Raises:
         RecordError: The value has NaN or an infinity. The message names the place.
         orjson.JSONEncodeError: The value has another part without a JSON form; a TypeError.
@@ -162,11 +146,7 @@ def dumps(value: Any, option: int = 0, default: Callable[[Any], Any] | None = js
 
 
 def dumps_wide(value: Any, option: int, error: TypeError, default: Callable[[Any], Any] | None = json_form) -> bytes:
-    """Encode a value that orjson refused.
-
-    Raises:
-        TypeError: The reason was not integers beyond 64 bits.
-    """
+    """Encode a value that orjson refused; its TypeError again if the reason was not integers beyond 64 bits."""
     try:
         replaced = _with_wide(value)
         if replaced is not value:
@@ -183,10 +163,7 @@ def dumps_wide(value: Any, option: int, error: TypeError, default: Callable[[Any
 
 
 def require_finite(value: Any, rule: NanRule = "refuse") -> int:
-    """Find NaN and infinities in a value that orjson has encoded.
-
-    Returns:
-        Their number.
+    """Return the number of NaN and infinities in a value that orjson has encoded.
 
     Raises:
         RecordError: The value has one, and the rule is `refuse`. The message names the place.

@@ -30,32 +30,20 @@ class Compiled(Protocol):
     def scan_file_headers(self, descriptor: int, position: int, peek: int, headers: _Bytes, sizes: _Numbers, /) -> int:
         """Read tar headers of a file from `position` on, each payload's size leading to the next.
 
-        Args:
-            descriptor: The open file.
-            position: Where the first header is.
-            peek: Bytes of each read, 512 to 4096: more than 512 may hold the next header too.
-            headers: Filled with 512 bytes for each header.
-            sizes: Filled with the size of each payload. The shorter of the two arrays limits the number of headers.
-
-        Returns:
-            The number of plain headers with a correct checksum. If it is less than the limit, the next header is not
-            plain, is damaged, or cannot be read.
+        Each read has `peek` bytes, 512 to 4096: more than 512 may hold the next header too. `headers` is filled with
+        512 bytes for each header, `sizes` with the size of each payload; the shorter one limits their number. Return
+        the number of plain headers with a correct checksum. If it is less than the limit, the next one is not plain, is
+        damaged, or cannot be read.
         """
 
     def scan_bytes_headers(self, data: bytes, offset: int, headers: _Bytes, sizes: _Numbers, /) -> int:
         """Do the same for bytes in memory, from an offset, up to the last complete header."""
 
     def group_names(self, names: list[str], regular: NDArray[np.bool_], starts: NDArray[np.int64], /) -> int | None:
-        """Find where samples begin, as `grouping.group_key` does.
+        """Find where samples begin, as `grouping.group_key` does; `regular` is true for members that are files.
 
-        Args:
-            names: The names of the members of an archive.
-            regular: Which of them are files.
-            starts: Filled with the number of each sample's first member; as long as `names`.
-
-        Returns:
-            The number of samples; None if a name is hidden, starts with `__`, is not UTF-8 or occurs twice, or if a
-            sample is large.
+        `starts`, as long as `names`, is filled with the number of each sample's first member. Return the number of
+        samples; None if a name is hidden, starts with `__`, is not UTF-8 or occurs twice, or if a sample is large.
         """
 
     def read_samples(
@@ -64,7 +52,6 @@ class Compiled(Protocol):
         """Read samples of a tar archive, each checked to be one whole sample of its key.
 
         Args:
-            descriptor: The open file.
             bounds: For each sample the first byte of the previous sample, its own first byte, and its end, where the
                 next header is.
             most: Reading ends when the samples have this many bytes.
@@ -80,44 +67,26 @@ class Compiled(Protocol):
     def find_newlines(
         self, descriptor: int, start: int, stop: int, scratch: memoryview, ends: _Numbers, /
     ) -> tuple[int, int]:
-        """Find the newlines of a file in `[start, stop)`.
+        """Find the newlines of a file in `[start, stop)`, read in blocks to `scratch`.
 
-        Args:
-            descriptor: The open file.
-            start: First byte.
-            stop: End, exclusive.
-            scratch: Where blocks are read to.
-            ends: Filled with the offset just after each newline.
-
-        Returns:
-            The number of newlines, and the end of the searched part. It is less than `stop` if `ends` is full, the file
-            ends, or it cannot be read.
+        `ends` is filled with the offset just after each newline. Return their number, and the end of the searched part.
+        It is less than `stop` if `ends` is full, the file ends, or it cannot be read.
         """
 
     def read_lines(
         self, descriptor: int, starts: _Numbers, stops: _Numbers, first: int, most: int, /
     ) -> tuple[list[bytes], bool]:
-        """Read the lines `[start, stop)` of a file, each with the newline before it, if it is not the first.
+        """Read the lines `[start, stop)` from number `first` on, each with the newline before it if there is one.
 
-        Args:
-            descriptor: The open file.
-            starts: First byte of each.
-            stops: End of each.
-            first: Number of the first line to read.
-            most: Reading ends when the lines have this many bytes.
-
-        Returns:
-            The lines, perhaps fewer than requested or none. They end before a line that does not follow a newline, or
-            whose only newline is not its last byte. They also end before a line of more than 8 MiB, since damaged
-            offsets can have any value.
+        Reading ends when the lines have `most` bytes. It also ends before a line that does not follow a newline, or
+        whose only newline is not its last byte, and before a line of more than 8 MiB, since damaged offsets can have
+        any value.
         """
 
     def stat_files(self, folder: str, names: list[str], /) -> tuple[list[int], list[str]]:
-        """Describe files of a folder.
+        """Return sizes in bytes of files, and modification times in nanoseconds as decimal text.
 
-        Returns:
-            Sizes in bytes, and modification times in nanoseconds as decimal text. They end before a name that is not a
-            file or cannot be described, so there may be fewer than requested.
+        They end before a name that is not a file or cannot be described, so there may be fewer than requested.
         """
 
     def holds_wide(self, data: bytes, /) -> bool:
@@ -129,11 +98,7 @@ class Compiled(Protocol):
     def say_before_end(self, words: bytes, /) -> None:
         """Set a message for SIGABRT, SIGBUS and SIGSEGV: the process writes it to standard error and exits with 1.
 
-        Args:
-            words: The message, of which at most 4,096 bytes are written. It replaces an earlier message.
-
-        Raises:
-            OSError: The system does not allow it.
+        At most 4,096 bytes are written. It replaces an earlier message. `OSError`: the system does not allow it.
         """
 
 
@@ -166,7 +131,6 @@ def set_crash_message(path: str, remedy: str) -> None:
 
     Args:
         path: The folder of LMDB's files.
-        remedy: Remedy for damaged files.
     """
     if _is_enabled and compiled is not None:
         compiled.say_before_end(

@@ -39,11 +39,7 @@ class Merging(Protocol):
     """The merged sketches of tasks."""
 
     def take(self, data: bytes) -> None:
-        """Add a sketch.
-
-        Raises:
-            ValueError: The bytes are not a sketch of this kind.
-        """
+        """Add a sketch. ValueError if the bytes are not a sketch of this kind."""
 
     def data(self) -> bytes:
         """Return the bytes of the merged sketch."""
@@ -62,11 +58,7 @@ def begin(kind: str) -> Any:
 
 
 def merging(kind: str) -> Merging:
-    """Return an object that merges sketches of a kind.
-
-    Raises:
-        ValueError: The kind does not exist.
-    """
+    """Return an object that merges sketches of a kind; ValueError for an unknown kind."""
     if kind not in _CLASSES:
         raise ValueError(f"expected one of {', '.join(KINDS)}, found {shown(kind)}")
     module, _, merged = _CLASSES[kind]
@@ -74,11 +66,7 @@ def merging(kind: str) -> Merging:
 
 
 def combined(kind: str, datas: Iterable[bytes]) -> bytes:
-    """Merge the sketches that several steps of a task have filled.
-
-    Raises:
-        ValueError: The bytes are not sketches of this kind.
-    """
+    """Merge the sketches that several steps of a task have filled. ValueError if they are not sketches of this kind."""
     merged = merging(kind)
     for data in datas:
         merged.take(data)
@@ -124,11 +112,7 @@ class Counted:
 
 
 def packed(data: bytes) -> bytes:
-    """Return bytes after their version byte, compressed if that is shorter.
-
-    Raises:
-        ValueError: There are more than `MOST_BYTES`.
-    """
+    """Return a version byte and the bytes, compressed if that is shorter. ValueError if they exceed `MOST_BYTES`."""
     if len(data) > MOST_BYTES:
         raise ValueError(f"expected a sketch of at most {MOST_BYTES} bytes, found {len(data)}")
     zipped = zlib.compress(data, 6) if len(data) > 64 else data
@@ -136,11 +120,7 @@ def packed(data: bytes) -> bytes:
 
 
 def unpacked(data: bytes) -> bytes:
-    """Return the bytes that `packed` received.
-
-    Raises:
-        ValueError: `packed` cannot have returned these bytes.
-    """
+    """Return the bytes that `packed` received. ValueError if it cannot have returned these bytes."""
     if len(data) > MOST_BYTES + 1:
         raise ValueError(f"expected a sketch of at most {MOST_BYTES} bytes, found {len(data)}")
     if data[:1] == _PLAIN:

@@ -94,11 +94,7 @@ class MergedObserved:
             self._thinned += each / 2
 
     def data(self) -> bytes:
-        """Return the bytes of the merged sketch.
-
-        Raises:
-            ValueError: They are too large for the sketch of a task.
-        """
+        """Return the bytes of the merged sketch. ValueError if they are too large for the sketch of a task."""
         self._gather()
         return _observed_bytes(self._facts, self._values, self._weights.astype(np.uint64))
 

@@ -26,9 +26,7 @@ def open_content(
 ) -> RangeReader:
     """Open a source for reading by position; if its name says that it is compressed, by its decompressed bytes.
 
-    Args:
-        index: URL of its index; the seek points of a gzip file are beside it.
-        size: Stored size of the source, if the caller has it.
+    The seek points of a gzip file are beside its index. `size` is the stored size, if the caller has it.
     """
     compression = split_compression(url).compression
     if compression is not None and compression.seekable:
@@ -58,9 +56,6 @@ class ContentReader(RangeReader):
     A range is decompressed from the seek point before it, in an object with one request. The last 8 MiB of decompressed
     segments are kept, so that neighbouring reads are cheap. Like every `RangeReader` it may be pickled, shared by
     threads and used after a fork. The table of the seek points is loaded once, by the first read.
-
-    Args:
-        stored: Size of the file in bytes, if the caller has it.
     """
 
     __slots__ = ("_bounds", "_index", "_is_gzip", "_kept", "_points", "_source", "_table")
@@ -103,11 +98,7 @@ class ContentReader(RangeReader):
         return int(self._loaded().starts[-1])
 
     def check(self, source: FileInfo) -> None:
-        """Check that the seek points are not older than the file.
-
-        Raises:
-            IndexMismatchError: They are; also the errors of `size`.
-        """
+        """Raise IndexMismatchError if the seek points are older than the file; also the errors of `size`."""
         self._loaded()
         if self._is_gzip:
             points = stat(self._points.url, self.options)

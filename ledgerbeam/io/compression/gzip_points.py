@@ -57,12 +57,10 @@ class GzipTable:
     """The seek points of a gzip file. A segment is the data between two of them.
 
     Args:
-        points: Reader of their file.
         starts: As in `SeekTable`.
         places: Offset of each segment in the gzip file, and the end of the last.
         bits: For each segment the number of bits of the byte before its offset that belong to it.
         windows: Offset of the window of each segment in the file of points; -1 for none.
-        window: Size of a window in bytes.
     """
 
     def __init__(
@@ -243,14 +241,8 @@ def gzip_points(
         size: Least number of decompressed bytes, as far as it is known; see `gzip_spacing`.
         spacing: Least number of decompressed bytes between two points; more than 32768.
 
-    Returns:
-        The content of the file of seek points.
-
     Raises:
-        SourceError: The file is damaged.
         ChangedSourceError: It has less than `size` bytes, or changed since it was listed.
-        SourceNotFoundError: There is no such source; also StorageError.
-        UsageError: The package `indexed_gzip` is not installed.
     """
     try:
         library: Any = importlib.import_module("indexed_gzip")
@@ -291,9 +283,7 @@ def cut_while_indexed(url: str, size: int, total: int) -> ChangedSourceError:
 def points_bytes(size: int, total: int, places: NDArray[np.uint64], starts: NDArray[np.uint64]) -> bytes:
     """Return the content of a file of seek points at the beginnings of members, which need no windows.
 
-    Args:
-        places: Offset of the data of each member in the file.
-        starts: Offset of each member in the decompressed bytes.
+    `places` are the offsets of their data in the file, `starts` those of the members in the decompressed bytes.
     """
     points = np.zeros(len(places), _POINT)
     points["place"], points["start"] = places, starts
@@ -361,14 +351,10 @@ def member_points(
 ) -> bytes | None:
     """Find the members of a gzip file by decompressing it; give up after the first few if they are long.
 
-    Args:
-        size: Least number of decompressed bytes, as far as it is known.
-
     Returns:
         The content of the file of seek points; None if the members have more than 1 MiB on average.
 
     Raises:
-        SourceError: The file is damaged.
         ChangedSourceError: It has less than `size` bytes, or changed since it was listed; also StorageError.
     """
     places: list[int] = []

@@ -36,12 +36,7 @@ from ledgerbeam.io.storage.stat import FileInfo
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """A compression format.
-
-    Attributes:
-        command: The program that decompresses a file.
-        seekable: Whether files can be read by position, with seek points or a seek table.
-    """
+    """A compression: its name in messages, its command to decompress, and whether files can be read by position."""
 
     name: str
     command: str
@@ -175,11 +170,7 @@ def _zstd_decompressor() -> Any:
 
 
 def whole_zstd_frame(data: bytes, size: int) -> bytes | None:
-    """Decompress one Zstandard frame at once; return None if it is damaged or not one whole frame of that size.
-
-    Args:
-        size: Its decompressed size in bytes, which is allocated at once.
-    """
+    """Decompress one Zstandard frame at once; return None unless it is one whole frame of exactly `size` bytes."""
     decompressor = _zstd_decompressor()
     try:
         if _decompressors.size_in(data) != size:  # else the size in the frame would be allocated
@@ -241,10 +232,7 @@ def decompressed(url: str, options: Options | None = None, listed: FileInfo | No
 def decompressed_pieces(
     pieces: Iterator[bytes], name: str, url: str, *, frame: Frame | None = None, at: int = 0
 ) -> Iterator[bytes]:
-    """Decompress consecutive pieces of a source.
-
-    Args:
-        frame: The first frame, if the pieces begin inside it.
+    """Decompress consecutive pieces of a source. `frame` is the first frame, if the pieces begin inside it.
 
     Raises:
         SourceError: As in `decompressed`.
@@ -310,7 +298,6 @@ class Stream:
 
         Raises:
             ArchiveError: `start` is before the kept bytes.
-            SourceError: As in `decompressed`.
         """
         if start < self._base:
             raise ArchiveError(f"{self.url}: byte {start} of a stream is no longer held; the first is {self._base}")

@@ -36,11 +36,7 @@ class SeekTable(Protocol):
         """Return the byte range of a segment in the file; it follows the range of the previous segment."""
 
     def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
-        """Decompress a segment, in blocks; the result may extend beyond the segment.
-
-        Raises:
-            SourceError: The data is cut off or damaged.
-        """
+        """Decompress a segment, in blocks; the result may extend beyond it. SourceError if the bytes are damaged."""
 
 
 class ZstdTable:
@@ -109,11 +105,7 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
 
 
 def zstd_table_bytes(sizes: Sequence[tuple[int, int]]) -> bytes:
-    """Return the seek table of a file, without checksums, since the frames have their own.
-
-    Args:
-        sizes: Compressed and decompressed size of each frame; less than 4 GiB.
-    """
+    """Return the seek table of frames with these compressed and decompressed sizes. The frames have the checksums."""
     table = np.array(sizes, "<u4").tobytes()
     footer = len(sizes).to_bytes(4, "little") + b"\0" + _MAGIC_FOOTER.to_bytes(4, "little")
     length = len(table) + len(footer)

@@ -176,11 +176,7 @@ class RecordFormat(IndexedFormat, ABC):
         return [*found, len(data)] if found[-1] < len(data) and self.ends_with_source else found
 
     def decode_all(self, data: bytes, bounds: Sequence[int], url: str, record: int, start: int) -> list[Any]:
-        """Decode consecutive records.
-
-        Args:
-            bounds: Start of each record in the bytes, and end of the last one.
-            start: Offset of `data` in the source.
+        """Decode consecutive records: `bounds` of `data`, which starts at byte `start` of the source.
 
         Raises:
             RecordError: A record cannot be decoded. The message has its number and its byte range.
@@ -269,11 +265,7 @@ class _RecordReader(IndexedRecords[Any]):
         return raw_records(self.url, data[bounds[0] - base :], bounds, start)
 
     def read_data(self, start: int, stop: int) -> tuple[StreamSpan, bytes]:
-        """Return the checked bytes of the records `[start, stop)`, and their span.
-
-        Raises:
-            IndexMismatchError: The records of the source have other boundaries than in the index.
-        """
+        """Return span and bytes of the records `[start, stop)`. IndexMismatchError if they have other boundaries."""
         if start == stop:
             return StreamSpan(start, 0, 0, 0), b""
         before, bounds = self._span_bounds(start, stop)
@@ -345,12 +337,6 @@ def record_ends(
 ) -> Iterator[Offsets]:
     """Find the ends of the records of a source, block by block.
 
-    Args:
-        most: Greatest size of a record of a compressed source, in bytes; None if it is not compressed.
-
-    Yields:
-        The ends, in order. Before an error, the ends of all records before the damaged one.
-
     Raises:
         ArchiveError: The source is cut off in a record.
         RecordError: A record has more bytes than `most`, or the bytes cannot be records.
@@ -379,13 +365,7 @@ def record_ends(
 
 
 class _Progress:
-    """Number and position of the current record, and the bytes from its start on.
-
-    Attributes:
-        records: Number of ends found.
-        last: The last end.
-        size: Number of bytes read.
-    """
+    """Number and position of the current record, and the bytes from its start on."""
 
     def __init__(self, blocks: Iterable[bytes], url: str, most: int | None) -> None:
         self.records = self.last = self.size = 0

@@ -125,11 +125,7 @@ def check_frames(level: int, frame: int) -> None:
 
 
 def parse_level(text: str) -> int:
-    """Parse `zstd` or `zstd:LEVEL` and return the level.
-
-    Raises:
-        UsageError: It is neither.
-    """
+    """Return the level of `zstd` or `zstd:LEVEL`; UsageError for any other text."""
     name, colon, level = text.partition(":")
     if name != "zstd" or (colon and not level.isdecimal()):
         raise UsageError(f"expected the compression zstd or zstd:LEVEL, found {text!r}")

@@ -68,13 +68,7 @@ class Reader(Protocol):
 
 
 class RowGroup(NamedTuple):
-    """A group of consecutive rows in a file.
-
-    Attributes:
-        rows: Number of rows.
-        size: Bytes of the chosen columns in the file.
-        plain_size: Their decoded bytes according to the file; 0 if unknown.
-    """
+    """Consecutive rows: bytes of the chosen columns in the file, and decoded bytes, 0 if the file has no number."""
 
     rows: int
     size: int
@@ -143,14 +137,7 @@ class ShardEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamSpan:
-    """Consecutive records of a source.
-
-    Attributes:
-        record: Number of the first record.
-        records: Number of records.
-        start: Their first byte in the decompressed bytes.
-        stop: Their end, exclusive.
-    """
+    """Consecutive records of a source: the first one, their number, and `[start, stop)` in the decompressed bytes."""
 
     record: int
     records: int
@@ -272,16 +259,7 @@ class TableMaking(Protocol):
         """Raise RecordError unless a record fits the schema."""
 
     def table(self, records: Any, *, url: str = "", first: int = 0) -> pa.Table:
-        """Return records as a table.
-
-        Args:
-            records: The records, or columns.
-            url: Their source, for messages.
-            first: Number of the first record in the source.
-
-        Raises:
-            RecordError: A record does not fit. The message names the record and the field.
-        """
+        """Return records, or columns, as a table. RecordError, which has the number, if a record does not fit."""
 
     def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Return tables of this schema as one table."""
@@ -343,9 +321,6 @@ class StreamAdvisor(Protocol):
         """Return a warning with the way to let several workers read a compressed file; None without advice.
 
         Args:
-            compression: Name of the compression.
-            listed: The listed properties of the file.
-            options: Storage options.
             first: Decompressed bytes of the first record.
 
         Raises:
@@ -380,7 +355,6 @@ class HeldGroups:
     pickled cache is empty.
 
     Args:
-        most_bytes: Greatest size of the cache in bytes.
         least: Number of most recently used row groups that are kept at any size. With 0, only the last one is kept,
             and a row group that is too large for the cache is read in parts.
     """

@@ -69,11 +69,7 @@ class FileType:
     compression: Compression | None = None
 
     def columns(self) -> ColumnFormat | None:
-        """Return the format of a source of columns; None for a format of offsets.
-
-        Raises:
-            NotIndexableError: It is a file of columns that is compressed as a whole.
-        """
+        """Return the format of a file of columns; None for one of offsets. NotIndexableError if it is compressed."""
         if not is_columnar(self.format):
             return None
         if self.compression is not None:
@@ -81,43 +77,27 @@ class FileType:
         return self.format
 
     def plain(self) -> OffsetFormat:
-        """Return the format of an uncompressed source that is read by offsets.
-
-        Raises:
-            NotIndexableError: It is compressed, or a file of columns.
-        """
+        """Return the format of an uncompressed source that is read by offsets; else NotIndexableError."""
         if self.compression is not None:
             raise self._not_indexable()
         return self.by_offsets()
 
     def by_position(self) -> OffsetFormat:
-        """Return the format of a source that can be read by offsets: not compressed, or in gzip or Zstandard.
-
-        Raises:
-            NotIndexableError: It has another compression, or is a file of columns.
-        """
+        """Return the format of a source with offsets, plain or in a seekable compression; else NotIndexableError."""
         kind = self.by_offsets()
         if self.compression is not None and not (self.compression.seekable and kind.is_streamable):
             raise self._not_indexable()
         return kind
 
     def in_one_pass(self) -> OffsetFormat:
-        """Return the format of a source that can be read in one pass, compressed or not.
-
-        Raises:
-            NotIndexableError: Its format is not streamable.
-        """
+        """Return the format of a source that can be read in one pass, compressed or not; else NotIndexableError."""
         kind = self.by_offsets()
         if not kind.is_streamable:
             raise NotIndexableError(f"{self.url}: {kind.name} is not read compressed; decompress it")
         return kind
 
     def readable(self) -> Format:
-        """Return the format of a source that can be read, by position or in one pass.
-
-        Raises:
-            NotIndexableError: It is compressed, and the format is not streamable.
-        """
+        """Return the format of a source that can be read by position or in one pass; else NotIndexableError."""
         if self.compression is not None and not self._is_streamable:
             raise self._not_indexable()
         return self.format
@@ -127,11 +107,7 @@ class FileType:
         return not is_columnar(self.format) and self.by_offsets().is_streamable
 
     def by_offsets(self) -> OffsetFormat:
-        """Return the format of a source that is not a file of columns, compressed or not.
-
-        Raises:
-            NotIndexableError: It is a file of columns.
-        """
+        """Return the format of a source with offsets, compressed or not; NotIndexableError for a file of columns."""
         if is_columnar(self.format):
             if self.compression is not None:
                 raise self._not_indexable()
@@ -188,12 +164,7 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
 
 
 def recognize_indexable(url: str) -> FileType:
-    """Find the format and the compression of a source with an index of offsets, compressed or not.
-
-    Raises:
-        NotIndexableError: It is a file of columns, whose footer is its index, or a pipe.
-        UsageError: The name has no suffix of a known format.
-    """
+    """Recognize a source with offsets, compressed or not. NotIndexableError for a file of columns or a pipe."""
     found = recognize(url)
     found.by_offsets()
     return found
@@ -202,10 +173,10 @@ def recognize_indexable(url: str) -> FileType:
 def require_formats(
     urls: Iterable[str], configured: Iterable[Format] = (), columns: Collection[str] = (), *, by_position: bool = False
 ) -> None:
-    """Check that sources can be read. Each ending of names is checked once.
+    """Check that sources can be read, with a choice of columns. Each ending of names is checked once.
 
     Raises:
-        NotIndexableError: A source is compressed and cannot be read, or is a pipe.
+        NotIndexableError: A source is compressed and cannot be read (by position, if that is required), or is a pipe.
         UsageError: A name has no suffix of a known format, or columns are chosen for a format without columns.
     """
     by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # cheap for millions of sources
@@ -285,11 +256,7 @@ def formats() -> Mapping[str, Format]:
 
 
 def format_named(name: str) -> Format:
-    """Return the format with a name.
-
-    Raises:
-        UsageError: No format has the name.
-    """
+    """Return the format with a name; UsageError if there is none."""
     if name in _BUILT_IN:
         return _built_in(_BUILT_IN[name])
     known = formats()

@@ -46,9 +46,6 @@ def scan_stream(
 ) -> StreamedRecords:
     """Read a compressed source once and find its records. Memory: a block, and the result.
 
-    Args:
-        kind: Its format. Default: by its name.
-
     Raises:
         ChangedSourceError: The source changed since it was listed.
         SourceError: The data is truncated or damaged, or of another kind than its name shows.
@@ -73,9 +70,6 @@ class SpanReader:
 
     A context manager. After a span that cannot be decoded, the next span can be read. After damage of the compressed
     data, no span can.
-
-    Args:
-        kind: The format that `scan_stream` returned. Default: by the name.
     """
 
     def __init__(
@@ -100,9 +94,6 @@ class SpanReader:
     def read(self, span: StreamSpan) -> list[Any]:
         """Read a span at or after the end of the previous one.
 
-        Returns:
-            The records, without blank lines.
-
         Raises:
             ArchiveError: The source changed since it was scanned; also the errors of `scan_stream`.
             RecordError: A record cannot be decoded. Its byte range is in the decompressed data.
@@ -110,19 +101,11 @@ class SpanReader:
         return self._format.split(self.read_data(span), self.url, span)
 
     def read_raw(self, span: StreamSpan) -> list[RawRecord]:
-        """Read the raw bytes of the records of a span: the last span again, or a span after it.
-
-        Raises:
-            ArchiveError: As `read`; also the errors of `scan_stream`.
-        """
+        """Read the raw bytes of the records of a span: the last span, or a later one. Errors are those of `read`."""
         return self._format.split_raw(self.read_data(span), self.url, span)
 
     def read_data(self, span: StreamSpan) -> bytes:
-        """Return the bytes of a span. The last span is kept, since a stream cannot seek back.
-
-        Raises:
-            ArchiveError: As `read`; also the errors of `scan_stream`.
-        """
+        """Return the bytes of a span. The last one is kept: a stream cannot seek back. Errors are those of `read`."""
         if self._held is not None and self._held[0] == span:
             return self._held[1]
         self._held = None
@@ -137,10 +120,9 @@ class SpanReader:
 
 
 def stream_each(url: str, options: Options | None, kind: OffsetFormat, listed: FileInfo | None = None) -> Iterator[Any]:
-    """Yield the records of a source in order. It is read twice: to find the records, and to decode them.
+    """Yield the records of a source, compressed or not, in order.
 
-    Args:
-        url: The source, compressed or not; or a pipe, whose command runs twice.
+    It is read twice: to find the records, and to decode them. So the command of a pipe runs twice.
 
     Raises:
         ChangedSourceError: The source changed since it was listed.
@@ -174,10 +156,7 @@ def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> li
 
 
 def split_source_raw(data: bytes, url: str, configured: Iterable[Format] = ()) -> list[RawRecord]:
-    """Return the raw bytes of the records of a whole source in memory.
-
-    Args and errors are those of `split_source`.
-    """
+    """Return the raw bytes of the records of a whole source in memory; errors are those of `split_source`."""
     kind, data = decompressed_source(data, url, configured)
     if is_columnar(kind):
         reader = kind.open_bytes(data, url)
@@ -197,11 +176,7 @@ def decode_each(kind: OffsetFormat, records: Iterable[RawRecord]) -> list[Any]:
 
 
 def decode_raw(kind: OffsetFormat, raw: RawRecord) -> Any:
-    """Decode a single record.
-
-    Raises:
-        RecordError: It cannot be decoded.
-    """
+    """Decode a single record, or raise RecordError."""
     (record,) = kind.split(raw.data, raw.url, StreamSpan(raw.record, 1, raw.start, raw.stop))
     return record
 
@@ -209,10 +184,7 @@ def decode_raw(kind: OffsetFormat, raw: RawRecord) -> Any:
 def decompressed_source(
     data: bytes, url: str, configured: Iterable[Format]
 ) -> tuple[OffsetFormat | ColumnFormat, bytes]:
-    """Return the format of a whole source in memory, and its decompressed content.
-
-    Args and errors are those of `split_source`.
-    """
+    """Return format and decompressed content of a whole source in memory; errors are those of `split_source`."""
     found = recognize(url, configured)
     if found.columns() is None and found.compression is not None:
         plain = bytearray()

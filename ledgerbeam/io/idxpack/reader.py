@@ -150,11 +150,7 @@ class IndexPack:
         return [np.frombuffer(data, ITEM) for data in found]
 
     def verify(self) -> None:
-        """Compare the checksum of every segment's offsets: reads the whole pack.
-
-        Raises:
-            IndexMismatchError: One differs.
-        """
+        """Compare the checksums of all offsets, which reads the whole pack. IndexMismatchError if one differs."""
         for number, segment in enumerate(self._segments):
             start = int(segment["payload"])
             if zlib.crc32(self._reader.read(start, start + int(segment["payload_size"]))) != segment["crc"]:

@@ -92,11 +92,7 @@ class _Segment:
 
 
 def layout_hash(collections: Sequence[Collection]) -> bytes:
-    """Compute the hash of a layout for the header of a pack: over keys and sources, not over their content.
-
-    Returns:
-        32 bytes, SHA-256.
-    """
+    """Return the SHA-256 of a layout for the header of a pack: over keys and sources, not over their content."""
     digest = hashlib.sha256()
     for collection in collections:
         digest.update(collection_key(collection.role, collection.kind, collection.source_spec))

@@ -113,11 +113,7 @@ class IndexFile:
 
     @property
     def info(self) -> FileInfo:
-        """Properties of the index, from one request.
-
-        Raises:
-            IndexNotFoundError: The file does not exist.
-        """
+        """Properties of the index, from one request; IndexNotFoundError if there is none."""
         if self._info is None:
             try:
                 self._info = stat_object(self.url, self.options)
@@ -141,10 +137,7 @@ class IndexFile:
         return size // _ENTRY - 1
 
     def load(self) -> Offsets:
-        """Read all offsets: 8 bytes of memory for each record. Their order is not checked; see `RecordLayout`.
-
-        Returns:
-            Shape `(N + 1,)`, u64, read-only.
+        """Read all offsets, 8 bytes each, as a read-only u64 array of `N + 1`. `RecordLayout` checks their order.
 
         Raises:
             IndexNotFoundError: There is no such file; also IndexMismatchError as in `count`.
@@ -154,10 +147,7 @@ class IndexFile:
         return offsets
 
     def slice(self, start: int, stop: int) -> Offsets:
-        """Read the offsets of the records `[start, stop)` and the end of the last: one ranged read.
-
-        Returns:
-            Shape `(stop - start + 1,)`, u64, read-only.
+        """Read the offsets of the records `[start, stop)` and the end of the last, u64: one ranged read.
 
         Raises:
             IndexNotFoundError: There is no such file.
@@ -178,9 +168,6 @@ class IndexFile:
 
         Returns:
             Offsets of the previous records (0 for record 0), offsets and ends of the records, shape `(n,)` each, u64.
-
-        Raises:
-            IndexNotFoundError: There is no such file; also the errors of `RangeReader.read_many`.
         """
         try:
             found = self._reader.read_many(np.maximum(records - 1, 0) * _ENTRY, (records + 2) * _ENTRY)
@@ -264,11 +251,7 @@ class RecordLayout:
             )
 
     def check_offsets(self, offsets: Offsets, index: IndexFile, *, first_record: int = 0) -> None:
-        """Check that offsets increase: O(N).
-
-        Raises:
-            IndexMismatchError: An offset is not larger than the previous one, or is beyond the size of any file.
-        """
+        """Raise IndexMismatchError unless offsets increase: O(N). The first one belongs to `first_record`."""
         wrong = np.flatnonzero(offsets[1:] <= offsets[:-1])
         if len(wrong):
             at = int(wrong[0])
@@ -284,11 +267,7 @@ class RecordLayout:
 
 
 def is_outdated(index: IndexFile, offsets: Offsets, source: FileInfo) -> bool:
-    """Return whether a valid index is older than its source, so that it fits an earlier content.
-
-    Raises:
-        IndexNotFoundError: The index does not exist.
-    """
+    """Return whether a valid index with these offsets is older than its source, so that it fits an earlier content."""
     if not is_older(index.info, source):
         return False
     return int(offsets[0]) < max(1, source.size) and bool(np.all(offsets[1:] > offsets[:-1]))
@@ -373,13 +352,9 @@ class IndexLocation:
     ) -> None:
         """Publish an index or seek points, and replace an earlier version. A new object takes one request.
 
-        Args:
-            force: Whether to replace a file of any kind.
-
         Raises:
-            DiskFullError: No space is left; nothing was published.
-            StorageError: No permission, or the store refused.
-            UsageError: The store cannot publish it, or a file of another kind has the name.
+            StorageError: No permission, or the store refused; also DiskFullError.
+            UsageError: The store cannot publish it, or a file of another kind has the name and `force` is false.
         """
         url = canonical_url(url)
         try:

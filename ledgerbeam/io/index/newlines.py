@@ -93,17 +93,9 @@ class _Collector:
 def scan_newlines(source: RangeReader | str, start: int, stop: int, *, threads: int = 1) -> Offsets:
     """Return the offsets after the newlines in a range of bytes.
 
-    Args:
-        stop: End of the range, exclusive; at most the size of the source.
-        threads: Number of threads that scan a local file. For a remote one a few requests are always in flight.
-
     Returns:
         The offset after each newline in `[start, stop)`, in bytes from the beginning of the source; increasing, u64.
         Memory: 8 bytes for each, and blocks of a fixed size.
-
-    Raises:
-        ChangedSourceError: The source ends before `stop`.
-        StorageError: It cannot be read.
     """
     reader = source if isinstance(source, RangeReader) else RangeReader(source)
     found = _Collector()
@@ -152,11 +144,7 @@ def _scan_local(reader: RangeReader, path: str, start: int, stop: int, threads: 
 
 
 def assemble_jsonl_index(parts: Iterable[Offsets], size: int) -> Offsets:
-    """Join the scans of consecutive ranges into an index.
-
-    Args:
-        parts: The results of `scan_newlines` for ranges that together cover the source, in order.
-    """
+    """Join the scans of consecutive ranges that cover a source of `size` bytes into an index."""
     offsets = _Collector()
     offsets.add(np.zeros(1, np.uint64))  # parts may be a generator, so that each part is freed after it is copied
     for part in parts:
@@ -178,9 +166,7 @@ def build_jsonl_index(
         name: Name of the format to check the first bytes against; see `require_kind`. Default: no check.
 
     Raises:
-        SourceNotFoundError: The source does not exist.
         ChangedSourceError: It was truncated meanwhile, or changed since it was listed.
-        StorageError: It cannot be read.
         SourceError: Its content is of another kind.
     """
     with RangeReader(url, options, listed=listed) as reader:

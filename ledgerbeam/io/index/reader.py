@@ -42,12 +42,7 @@ class RawRecord(NamedTuple):
 
 
 def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> list[RawRecord]:
-    """Return consecutive records in memory as `RawRecord`.
-
-    Args:
-        data: Their bytes, from the start of the first one on.
-        bounds: Offset of each in the source, and the end of the last one.
-    """
+    """Return consecutive records in memory: `bounds` are their offsets in the source, `data` starts at the first."""
     first = bounds[0]
     return [
         RawRecord(url, number, start, stop, data[start - first : stop - first])
@@ -56,11 +51,7 @@ def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> li
 
 
 def number_of(index: int, count: int, url: str, kind: str = "record") -> int:
-    """Return the number of a record, counted from the start.
-
-    Raises:
-        IndexError: The record does not exist.
-    """
+    """Return the number of a record, counted from the start; IndexError if it does not exist."""
     number = operator.index(index)
     if not -count <= number < count:
         raise IndexError(f"{url}: there is no {kind} {index}; it has {count}")
@@ -86,11 +77,7 @@ def numbers_of(
 
 
 def require_span(start: int, stop: int, url: str) -> None:
-    """Check that `[start, stop)` can be a span of records.
-
-    Raises:
-        UsageError: `0 <= start <= stop` does not hold.
-    """
+    """Raise UsageError unless `0 <= start <= stop`."""
     if not 0 <= start <= stop:
         raise UsageError(f"{url}: [{start}, {stop}) is not a span of records; expected 0 <= start <= stop")
 
@@ -134,10 +121,7 @@ class NumberedRecords(ABC, Generic[_T]):
             yield from self._read(list(range(start, min(start + self._together, len(self)))))
 
     def read_many(self, indices: Sequence[int]) -> list[_T]:
-        """Read records by number.
-
-        Returns:
-            The records in the requested order; neighbours in a remote file share a request.
+        """Read records by number in the requested order, negative ones from the end; neighbours share a request.
 
         Raises:
             IndexError: A number out of range; also the errors of reading one record.
@@ -145,12 +129,7 @@ class NumberedRecords(ABC, Generic[_T]):
         return self._read([self._number(index) for index in indices])
 
     def read_span(self, start: int, stop: int) -> list[_T]:
-        """Read the records `[start, stop)`.
-
-        Raises:
-            IndexMismatchError: There are fewer records.
-            UsageError: `0 <= start <= stop` does not hold.
-        """
+        """Read the records `[start, stop)`; IndexMismatchError if there are fewer."""
         require_span(start, stop, self.url)
         if stop > len(self):
             raise IndexMismatchError(f"{self.url}: expected at least {stop} records, found {len(self)}")

@@ -77,11 +77,7 @@ class JsonLinesBuilder:
         self._note = self._lengths.append
 
     def add(self, value: Any) -> None:
-        """Encode a value of any type that orjson encodes, or an integer beyond 64 bits.
-
-        Raises:
-            RecordError: JSON cannot hold the value; the message has its position and type. Nothing is added.
-        """
+        """Add a value. RecordError, with its position and type, if JSON cannot hold it; then nothing is added."""
         try:
             line = orjson.dumps(value, json_form, orjson.OPT_APPEND_NEWLINE)
         except orjson.JSONEncodeError as error:
@@ -91,11 +87,7 @@ class JsonLinesBuilder:
         self._note(self._write(line))
 
     def encode(self, value: Any) -> tuple[bytes, int]:
-        """Return the line of a value, and the number of its numbers that are written as null; `append` adds it.
-
-        Raises:
-            RecordError: JSON cannot hold the value.
-        """
+        """Return the line of a value, for `append`, and the number of its nulled numbers. RecordError as for `add`."""
         try:
             line = orjson.dumps(value, json_form, orjson.OPT_APPEND_NEWLINE)
         except orjson.JSONEncodeError as error:
@@ -108,11 +100,7 @@ class JsonLinesBuilder:
         self._note(self._write(line))
 
     def finish(self) -> JsonLines:
-        """Return the added values.
-
-        Raises:
-            RecordError: A value has a line break in its JSON.
-        """
+        """Return the added values. RecordError if one has a line break in its JSON."""
         data = self._data.getvalue()
         offsets = np.zeros(len(self._lengths) + 1, np.uint64)
         np.cumsum(np.frombuffer(self._lengths, np.uint64), out=offsets[1:])
@@ -143,13 +131,7 @@ class JsonLinesBuilder:
 
 
 class HeldLines(Sequence[bytes]):
-    """Some lines of bytes in memory, without their newlines. Picklable.
-
-    Args:
-        data: The bytes.
-        starts: Offset of each line; less than the size of the bytes.
-        stops: End of each line.
-    """
+    """Some lines of bytes in memory, without their newlines. Picklable."""
 
     def __init__(self, data: bytes, starts: NDArray[np.integer[Any]], stops: NDArray[np.integer[Any]]) -> None:
         self.data = data

@@ -30,7 +30,7 @@ _NEWLINE = b"\n"
 
 
 def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
-    """Decode one line.
+    """Decode one line, with or without its newline; `start` is its offset.
 
     Raises:
         RecordError: The line is blank, not UTF-8 or not JSON; the message has record, byte range and a preview.
@@ -54,13 +54,9 @@ def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
 
 
 def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide: bool) -> list[Any]:
-    """Decode consecutive lines without their newlines, and leave out blank ones.
+    """Decode consecutive lines without their newlines, and leave out blank ones; the errors are those of `decode_line`.
 
-    Args:
-        wide: Whether there may be integers beyond 64 bits: the result of `holds_wide` for all lines.
-
-    Raises:
-        RecordError: A line cannot be decoded; see `decode_line`.
+    `wide`: whether there may be integers beyond 64 bits, the result of `holds_wide` for all lines.
     """
     try:
         return _decode_all(lines, wide=wide)
@@ -86,11 +82,7 @@ def raw_lines(lines: list[bytes], url: str, record: int, start: int) -> list[Raw
 
 
 def split_jsonl(data: bytes, url: str) -> list[Any]:
-    """Decode a whole file in memory, without blank lines.
-
-    Raises:
-        RecordError: A line cannot be decoded; see `decode_line`.
-    """
+    """Decode a whole file in memory, without blank lines; the errors are those of `decode_line`."""
     return decode_lines(data.split(_NEWLINE), url, 0, 0, wide=holds_wide(data))
 
 
@@ -98,11 +90,8 @@ def stream_records(url: str, options: Options | None = None, listed: FileInfo | 
     """Read a JSONL source from start to end, plain or compressed.
 
     Raises:
-        ChangedSourceError: The source differs from its listed properties.
         RecordError: A line cannot be decoded; its byte range refers to the decompressed text.
         SourceError: The compressed data is damaged or cut off.
-        SourceNotFoundError: The source does not exist; also StorageError.
-        UsageError: The compression needs a package that is not installed.
     """
     url = url if is_pipe(url) else canonical_url(url)
     record = start = 0

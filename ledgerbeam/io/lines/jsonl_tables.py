@@ -38,11 +38,7 @@ _REMEDY = "give a --batch-schema that holds it, set such records aside with --on
 
 
 def schema_of_lines(records: Sequence[Any]) -> str:
-    """Return the schema of records of JSON lines as JSON, for `JsonlFormat`.
-
-    Raises:
-        RecordError: There are no records, or some are not objects.
-    """
+    """Return the schema of records as JSON. RecordError if there are no records, or some are not objects."""
     schema = infer_schema(records, exact=False)
     if record_is_value(schema):
         raise RecordError("expected lines that are objects with keys, found other values; leave --as arrow out")
@@ -67,11 +63,7 @@ class JsonTables:
             self._parsed = pa.schema([pa.field(name, kind) for name, kind in zip(schema.names, kinds, strict=True)])
 
     def table(self, data: bytes) -> pa.Table:
-        """Return lines as a table, without blank ones.
-
-        Raises:
-            RecordError: A line is not JSON, or does not fit the schema; `one` raises an error with details.
-        """
+        """Return lines as a table, without blank ones. RecordError, without details, if one does not fit the schema."""
         parts = [self._part(piece) for piece in _pieces(data)]
         return pa.concat_tables(parts) if parts else self._none()
 
@@ -104,11 +96,7 @@ class JsonTables:
         )
 
     def one(self, raw: RawRecord) -> pa.Table:
-        """Return one line as a table.
-
-        Raises:
-            RecordError: The line is not JSON, or does not fit the schema; the message has its position.
-        """
+        """Return one line as a table. RecordError, with its position, if it is not JSON or does not fit the schema."""
         record = decode_line(raw.data, raw.url, raw.record, raw.start)
         try:
             return self._maker.table([record])

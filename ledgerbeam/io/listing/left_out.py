@@ -20,7 +20,7 @@ MARKS_FOLDER = "_ledgerbeam"
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """The places that a job writes to.
+    """The places that a job writes to: canonical URLs of its output folder and its ledger.
 
     Attributes:
         form: Regular expression for the endings of the names of its outputs.
@@ -36,9 +36,6 @@ class Sieve:
 
     An output folder below the fixed folder of a pattern is left out completely. If the sources are in or below the
     output folder, only files with the form of the job's outputs are left out.
-
-    Args:
-        patterns: The patterns of the listing; empty for a list of names.
 
     Raises:
         UsageError: A pattern without wildcards names a file that the job writes.
@@ -63,11 +60,7 @@ class Sieve:
         self.refuse([pattern for pattern in patterns if _is_plain(pattern)])
 
     def refuse(self, urls: Sequence[str]) -> None:
-        """Check that no name belongs to a file that the job writes.
-
-        Raises:
-            UsageError: The job writes one of the files.
-        """
+        """Raise UsageError if the job writes a file of one of these names."""
         if not self._named:
             return
         for url in urls:
@@ -97,12 +90,9 @@ class Sieve:
 
 
 def named_below(folder: str, patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that tests whether a pattern matches a name below a folder.
+    """Return a test whether one of some patterns matches a path relative to a folder.
 
-    Only patterns whose fixed part is the folder, or inside it, count.
-
-    Args:
-        patterns: Patterns, braces allowed. Plain names match nothing.
+    Only patterns whose fixed part is the folder, or inside it, count. Plain names match nothing.
     """
     found: list[tuple[str, re.Pattern[str]]] = []
     for pattern in (parse(plain) for text in patterns for plain in expand_braces(text)):
@@ -152,7 +142,6 @@ class LeftOut:
     """Counts the files that a listing has left out so far.
 
     Attributes:
-        own: Number of files that the job writes itself.
         passed_over: Number of files that a wildcard matches but whose names do not belong to sources.
         example: One of these names.
     """

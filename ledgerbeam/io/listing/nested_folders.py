@@ -47,9 +47,6 @@ def list_files(
     Args:
         beginning: Prefix of the names; on an object store other names may be skipped.
         recursive: Whether to include subfolders; local subfolders are always included.
-
-    Raises:
-        StorageError: A folder or bucket cannot be listed.
     """
     url = canonical_url(folder).rstrip("/") or "/"
     if is_local(url):
@@ -86,17 +83,7 @@ def _described(folder: str, below: str, names: list[str]) -> FilePage:
 
 
 def sizes_of(folder: str, names: list[str]) -> list[int]:
-    """Return the sizes of local files: one system call for each.
-
-    Args:
-        names: Paths relative to it, or absolute ones.
-
-    Returns:
-        The size of each in bytes, -1 if there is no file.
-
-    Raises:
-        StorageError: The properties of a file cannot be read.
-    """
+    """Return the sizes of local files in bytes, -1 if there is no file. Names may also be absolute paths."""
     found = native.compiled.stat_files(folder, names)[0] if native.compiled is not None else []
     return found + [_size(os.path.join(folder, name)) for name in names[len(found) :]]
 
@@ -140,14 +127,7 @@ _MARK, _NOTE = ".json", ".nested"
 def note_nested(output: str, ledger: str, options: Options | None = None) -> list[str]:
     """Write the notes for an output folder that a ledger has claimed, in the folders around it and in itself.
 
-    Args:
-        ledger: ID of the ledger. Folders that it has marked itself need no note.
-
-    Returns:
-        The enclosing folders with other owners, the nearest first.
-
-    Raises:
-        StorageError: The folder cannot be listed, or a note cannot be written.
+    Return the enclosing folders with other owners, the nearest first. Folders of the same ledger need no note.
     """
 
     def is_of_another(folder: str) -> bool:
@@ -169,11 +149,7 @@ def note_nested(output: str, ledger: str, options: Options | None = None) -> lis
 
 
 def nested_owners(output: str, options: Options | None = None) -> dict[str, str]:
-    """Return the mark of the owner of each folder below an output folder that has another owner, by relative path.
-
-    Raises:
-        StorageError: The notes cannot be read.
-    """
+    """Return the mark of the owner of each folder below an output folder that has another owner, by relative path."""
     folder = ObjectFolder(output, options)
     notes = [*filter(is_note, folder.names(MARKS_FOLDER))]
     paths = [os.fsdecode(path) for path in folder.read(notes) if path is not None]
@@ -187,11 +163,7 @@ def is_note(name: str) -> bool:
 
 
 def marked_below(folder: str, options: Options | None = None) -> set[str]:
-    """Return the relative paths of the folders with marks below a folder, from a listing of all its files.
-
-    Raises:
-        StorageError: The folder cannot be listed.
-    """
+    """Return the relative paths of the folders with marks below a folder, from a listing of all its files."""
     names = (name for page in list_files(folder, options) for name in page.names)
     return {name.rpartition(f"/{MARKS_FOLDER}/")[0] for name in names} - {""}
 

@@ -109,12 +109,7 @@ def list_pages(
 
 
 def list_folder(folder: str, options: Options | None = None, page_size: int = 10_000) -> Iterator[Page]:
-    """List the files of one folder, whose name is taken literally; see `list_pages`.
-
-    Raises:
-        SourceNotFoundError: The folder has no files.
-        StorageError: The folder cannot be listed.
-    """
+    """List the files of one folder, whose name is taken literally. SourceNotFoundError if it has no files."""
     yield from _repage(_chunks([files_of(folder)], options, page_size, lambda page, _: page), page_size)
 
 
@@ -343,17 +338,12 @@ def _find(store: Any, pattern: Pattern) -> dict[str, Mapping[str, Any]]:
 def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page_size: int = 10_000) -> Iterator[Page]:
     """Describe sources that are named one by one; remote ones with concurrent requests.
 
-    Args:
-        blocks: Lists of paths or URLs without wildcards, such as `read_source_list` yields.
-        page_size: Sources in each page but the last, independent of the length of the blocks.
-
     Yields:
         Pages in the order of the names. A name given twice is listed twice.
 
     Raises:
         SourceNotFoundError: One of them does not exist.
         UsageError: One of them is a folder.
-        StorageError: No permission, or the store did not respond.
     """
     names = itertools.chain.from_iterable(blocks)
     while batch := list(itertools.islice(names, page_size)):
@@ -393,12 +383,8 @@ def _names(block: bytes) -> list[str]:
 def list_web(pattern: Pattern, options: Options | None) -> Iterator[list[str]]:
     """List the files of a web server that a pattern matches, sorted by name in each folder.
 
-    Args:
-        pattern: A pattern with wildcards. It is compared with the unescaped name, and if it contains `%` also with the
-            escaped one.
-
-    Raises:
-        StorageError: A page cannot be read, or the folders are too deep.
+    The pattern is compared with the unescaped name, and if it contains `%` also with the escaped one. `StorageError`:
+    the folders are too deep.
     """
     waiting = [(f"{pattern.base}/", START)]
     last = len(pattern.parts) - 1

@@ -31,13 +31,7 @@ Select = Callable[[list[str]], list[str]]  # returns the matching names of one f
 
 @dataclass(frozen=True)
 class Part:
-    """One level of a pattern.
-
-    Attributes:
-        text: The text between two slashes.
-        any_depth: Whether it is `**`.
-        select: Returns the matching names of a folder.
-    """
+    """One level of a pattern, between two slashes; `any_depth` stands for `**`."""
 
     text: str
     any_depth: bool
@@ -81,7 +75,6 @@ def canonical_pattern(pattern: str, folder: str | None = None) -> str:
     """Return a pattern, or a plain name, that no longer depends on a folder.
 
     Args:
-        pattern: A path or URL.
         folder: Path or URL of the folder that relative paths start from; None for the working folder.
 
     Raises:
@@ -185,7 +178,6 @@ def parse(pattern: str, *, plain_if_file: bool = True) -> Pattern:
     """Parse a pattern without braces.
 
     Args:
-        pattern: A path or URL; relative paths are below the working folder.
         plain_if_file: Whether wildcards are literal if a local file of exactly this name exists.
 
     Raises:
@@ -219,11 +211,7 @@ def files_of(folder: str) -> Pattern:
 
 
 def files_of_folders(pattern: str) -> str:
-    """Return the pattern of the files of the folders that a pattern names.
-
-    Raises:
-        UsageError: One folder has exactly this name, so other folders may be meant, or this one.
-    """
+    """Return the pattern of the files in matching folders. UsageError if the pattern is also the name of one folder."""
     text = canonical_pattern(pattern).rstrip("/")
     if is_local(text) and may_vary(text) and os.path.lexists(text):
         raise UsageError(

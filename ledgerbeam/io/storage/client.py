@@ -59,9 +59,6 @@ def filesystem(url: str, options: Options | None = None) -> Any:
 
     fsspec itself keeps one instance for each thread, with separate connections. Sharing one across threads is safe
     because all its calls run on fsspec's event loop.
-
-    Raises:
-        UsageError: The scheme is unknown, or the package of its client is not installed.
     """
     import fsspec.utils  # noqa: PLC0415 - a job on local files needs neither this nor tenacity
 
@@ -117,9 +114,6 @@ def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwa
 
     Time-outs, broken connections and 5xx responses are retried, up to `ATTEMPTS` attempts in all, after exponential,
     jittered pauses or after the time that the server names. Every other error is final at once.
-
-    Args:
-        doing: A verb for the message: `read`, `write`, `list`.
 
     Raises:
         StorageError: The call failed; the cause is kept. See `storage_error` for its subclasses.

@@ -152,10 +152,6 @@ def copied(sources: Sequence[FileInfo], target: str, options: Options | None = N
     """Join objects for which `can_copy` is true inside the store. The target appears when the body ends without error.
 
     Sources, or ends of sources, that are too small for a part pass through memory (5 MiB at a time up to 45 GB in all).
-
-    Raises:
-        ChangedSourceError: A source changed since it was listed.
-        SourceNotFoundError: There is no such source; also StorageError.
     """
     store = filesystem(target, options)
     bucket, key, _ = store.split_path(target)

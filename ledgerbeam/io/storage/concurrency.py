@@ -15,16 +15,10 @@ _R = TypeVar("_R")
 
 
 def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int, waiting: int = 0) -> Iterator[_R]:
-    """Apply a function to items in threads and yield the results in the order of the items.
+    """Apply a function to items in threads and yield the results, or its exceptions, in the order of the items.
 
-    At most `threads + waiting + 1` results exist at a time, so memory is bounded. Closing the iterator cancels the
-    calls that have not started.
-
-    Args:
-        waiting: Number of further results that may wait for a slow first one.
-
-    Raises:
-        Exception: The exception of `function` for an item, when its result is due.
+    Items are read lazily. At most `threads + waiting + 1` results exist at a time; `waiting` of them may wait for a
+    slow first one. Closing the iterator cancels the calls that have not started.
     """
     pool = ThreadPoolExecutor(threads, "ledgerbeam-ahead")
     running: deque[Future[_R]] = deque()

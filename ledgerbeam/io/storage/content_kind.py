@@ -50,11 +50,7 @@ _ONE_LINE_EACH = "write one value in each line, for example with `jq -c '.[]' FI
 
 
 def kind_of(head: bytes) -> tuple[str, str] | None:
-    """Return the kind of content with these first bytes, and the suffix of its names; empty if it is not read.
-
-    Returns:
-        None for text and for unknown content.
-    """
+    """Return the kind of content and the suffix of its names, empty if it is not read; None for text."""
     for magic, kind, suffix in _MAGICS:
         if head.startswith(magic):
             return kind, suffix
@@ -68,14 +64,11 @@ def kind_of(head: bytes) -> tuple[str, str] | None:
 
 
 def require_kind(head: bytes, url: str, name: str) -> None:
-    """Check that content can have the format that the name of its file shows.
+    """Raise SourceError if content is of another kind than the format that the name of its file shows.
 
     Args:
         head: The first `HEAD` bytes, decompressed, or all bytes.
         name: Name of the format. Formats other than JSONL, text, tar and WARC are not checked.
-
-    Raises:
-        SourceError: The content is of another kind.
     """
     expected = _NAMES.get(name)
     if expected is None or (name == "text" and _is_text(head)):
@@ -136,12 +129,9 @@ def line_fault(line: bytes) -> str | None:
 
 
 def require_lines(head: bytes, url: str) -> None:
-    """Check that the only line of a file `x.json` is a record, not an array of records.
+    """Raise SourceError if the only line of a file `x.json` is an array of records, not a record.
 
     In JSON lines, an array of objects is one record. In a `.json` file that is one JSON value, it is a list of records.
-
-    Raises:
-        SourceError: The line is an array of objects.
     """
     if _ONE_ARRAY.match(head) and _JSON_NAME.search(url.rpartition("/")[2]):
         raise SourceError(
@@ -157,11 +147,7 @@ def require_head(url: str, options: Options | None, listed: FileInfo | None, nam
 
 
 def require_compressed(head: bytes, url: str, name: str) -> None:
-    """Check that content has the compression that the name of its file shows.
-
-    Raises:
-        SourceError: The content is of another kind, or empty.
-    """
+    """Raise SourceError if content is empty, or has another compression than the name of its file shows."""
     if not head:
         raise SourceError(f"{url}: expected {name} data, as its name says, found an empty file; write it again")
     kind, suffix = kind_of(head) or ("", "")
@@ -179,11 +165,7 @@ def require_compressed(head: bytes, url: str, name: str) -> None:
 
 
 def require_columns(head: bytes, url: str, magic: bytes) -> None:
-    """Check that a file without the end of a file of columns has its start: it is truncated, not of another kind.
-
-    Raises:
-        SourceError: The content is of another kind.
-    """
+    """Raise SourceError if a file without the end of a file of columns is of another kind, not truncated."""
     kind, suffix = kind_of(head) or ("", "")
     if head and not kind and not head.startswith(magic) and b"\0" not in head:
         page = _json_fault(head)

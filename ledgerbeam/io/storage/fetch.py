@@ -54,8 +54,6 @@ def fetch_many(
     some of the requests succeed.
 
     Args:
-        starts: First byte of each range; None for the whole object.
-        stops: End of each range, exclusive; None for the whole object.
         listed: The listed properties of each object; only bytes of that version are returned.
 
     Raises:
@@ -130,8 +128,6 @@ def cat_listed(
     """Read ranges of objects, or whole objects, concurrently: one request each.
 
     Args:
-        starts: First byte of each range; None for the whole object.
-        stops: End of each range, exclusive; None for the whole object.
         versions: The version of each, as in `FileInfo.version`; for a web server, None stands for any version.
 
     Returns:
@@ -267,11 +263,7 @@ _CONDITIONAL: dict[str, _Read] = {  # by `Store.api`
 
 
 def takes_ranges(url: str, options: Options | None = None) -> bool:
-    """Return whether a file can be read by position. Only web servers may not support it; they get one request.
-
-    Raises:
-        StorageError: The server did not respond, or refused.
-    """
+    """Return whether a file can be read by position. Only web servers may not support it; they get one request."""
     if store_of(url).api != "http":
         return True
     from fsspec import asyn  # noqa: PLC0415 - a job on local files does not need it
@@ -299,10 +291,6 @@ def read_from_beginning(
     """Read a part of a file of a web server without ranges, in one response. The bytes before the part are discarded.
 
     After a broken connection the file is requested again.
-
-    Args:
-        bounds: First byte, and end, exclusive.
-        listed: The listed properties of the file; None for any version.
 
     Raises:
         ChangedSourceError: The file changed since it was listed, or while it was read; also StorageError.
@@ -342,12 +330,8 @@ def read_from_beginning(
 async def read_web(store: Any, url: str, start: int | None, stop: int | None) -> tuple[str, bytes]:
     """Read a range of a file of a web server or the whole file: one request.
 
-    Returns:
-        The version of the file, and the bytes.
-
     Raises:
         NotIndexableError: The server supports no ranges, and the range does not begin at the first byte.
-        StorageError: The response is another range, or names no version; also the errors of the client.
     """
     wanted = byte_range(start, stop)
     answer = await _request(store, url, wanted)

@@ -63,11 +63,7 @@ def _read_local(url: str, listed: FileInfo | None) -> bytes:
 
 
 def delete(url: str, options: Options | None = None) -> None:
-    """Delete a file or an object; one that does not exist is ignored.
-
-    Raises:
-        StorageError: No permission, or the store did not respond.
-    """
+    """Delete a file or an object; one that does not exist is ignored."""
     url = canonical_url(url)
     try:
         if is_local(url):
@@ -95,11 +91,7 @@ def first_link(root: str, folder: str) -> str | None:
 
 
 def refuse_links(root: str, folders: Iterable[str]) -> None:
-    """Check that no part of the paths from a folder to its subfolders is a link. Object stores have no links.
-
-    Raises:
-        UsageError: A part is a link.
-    """
+    """Raise UsageError if a part of the path from a folder to a subfolder is a link. Object stores have no links."""
     if is_local(root):
         for folder in folders:
             if (link := first_link(root, folder)) is not None:
@@ -107,13 +99,9 @@ def refuse_links(root: str, folders: Iterable[str]) -> None:
 
 
 def refuse_folder_links(root: str, *, owned_by: str) -> None:
-    """Check that no folder below a folder is a link, at any depth. Subfolders with other owners are skipped.
+    """Raise UsageError if a folder below a folder is a link, at any depth.
 
-    Args:
-        owned_by: Name of the subfolder that marks an owned folder.
-
-    Raises:
-        UsageError: A folder is a link.
+    Subfolders with other owners, marked by a subfolder of the name `owned_by`, are skipped.
     """
     if is_local(root):
         link = next(_folder_links(canonical_url(root), owned_by), None)
@@ -151,12 +139,6 @@ def refuse_foreign(
     files: Mapping[str, Looks], options: Options | None, *, kind: str, remedy: str = "or give another name"
 ) -> list[str]:
     """Check that the files at some URLs do not exist, or are earlier files of the same kind, which may be replaced.
-
-    Args:
-        files: Test for the content of each file, by its URL.
-
-    Returns:
-        The URLs of the files that exist.
 
     Raises:
         UsageError: A file of another kind exists; also StorageError.

@@ -34,14 +34,7 @@ class HubFileSystem(HfFileSystem):
         return found
 
     def describe(self, paths: Sequence[str]) -> list[dict[str, Any] | None]:
-        """Describe files and folders: one request for each repository.
-
-        Args:
-            paths: Paths of files, at most 500 for each repository.
-
-        Returns:
-            What `info` returns for each, None for one that does not exist.
-        """
+        """Return what `info` returns for each of at most 500 paths of a repository, None if there is no such file."""
         places = [parse_hf_uri(self.unstrip_protocol(path)) for path in paths]
         found: dict[tuple[str, str, str | None, str], dict[str, Any]] = {}
         for kind, name, revision in dict.fromkeys((place.type, place.id, place.revision) for place in places):
@@ -86,11 +79,7 @@ class HubFileSystem(HfFileSystem):
             return list(pool.map(read, paths, starts, ends))
 
     def read_version(self, path: str, start: int | None, end: int | None) -> tuple[str, bytes]:
-        """Read a range or the whole file.
-
-        Raises:
-            StorageError: The response names no version or is not the range; also the errors of the client.
-        """
+        """Read a range or the whole file; return the version that the response names, and the bytes."""
         where = parse_hf_uri(self.unstrip_protocol(path))
         wanted = byte_range(start, end)
         # The client's own headers for the credentials of these options.

@@ -33,11 +33,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a commit.
-
-    Attributes:
-        version: Hash of its content: SHA-256 in large file storage, else the Git hash of the blob.
-    """
+    """A file of a commit: its size, and the SHA-256 of its content, or the Git hash without large file storage."""
 
     size: int
     version: str
@@ -84,11 +80,7 @@ class HubDataset:
         return f"{self.folder}/{name}" if self.folder else name
 
     def head(self) -> str:
-        """Return the hash of the last commit.
-
-        Raises:
-            SourceNotFoundError: There is no such dataset or branch, or it is private; also StorageError.
-        """
+        """Return the hash of the last commit."""
         try:
             info = call(self.url, "read", self._api.repo_info, self._name, repo_type="dataset", revision=self._branch)
         except SourceNotFoundError as error:
@@ -137,8 +129,7 @@ class HubDataset:
     def send(self, files: Mapping[str, str | bytes]) -> dict[str, Upload]:
         """Upload the contents of files, unless the Hub has them; small ones are sent with the commit.
 
-        Args:
-            files: By name in the folder: the path of a local file, which must exist until the commit, or bytes.
+        A file is bytes, or the path of a local file that must exist until the commit, by its name in the folder.
         """
         operations = {name: CommitOperationAdd(self._path(name), content) for name, content in files.items()}
         additions = list(operations.values())

@@ -30,11 +30,7 @@ _NO_MARKUP = re.compile("[\0-\x1f\x7f-\x9f\ufffe\uffff]")  # characters that XML
 
 
 class ObjectFolder:
-    """A folder of whole objects below one URL. Picklable, thread-safe and fork-safe.
-
-    Raises:
-        UsageError: fsspec knows no store for the URL.
-    """
+    """A folder of whole objects below one URL. Picklable, thread-safe and fork-safe."""
 
     def __init__(self, url: str, options: Options | None = None) -> None:
         canonical = canonical_url(url)
@@ -61,11 +57,7 @@ class ObjectFolder:
         return filesystem(self._url, self._options)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of all objects below a folder, relative to the root, sorted.
-
-        Raises:
-            StorageError: The store cannot be listed.
-        """
+        """Return the names of all objects below a folder, relative to the root, sorted."""
         root = f"{self._url}/{folder}".rstrip("/")
         if self._local:
             return sorted(self._walk(root or "/"))
@@ -98,11 +90,7 @@ class ObjectFolder:
         return []
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
-        """Return whole objects in the order of `names`, None for those that do not exist.
-
-        Raises:
-            StorageError: An object that exists cannot be read.
-        """
+        """Return whole objects in the order of `names`, None for those that do not exist."""
         if self._local:
             return [self._read_local(f"{self._url}/{name}") for name in names]
         found: list[bytes | None] = []
@@ -129,39 +117,22 @@ class ObjectFolder:
             return [data for url in urls for data in self._fetch([url])]
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create an object, whole and durable when this returns.
+        """Create an object, whole and durable when this returns; return False if it exists already with other content.
 
         If the store cannot create exclusively (see `exclusive`), a concurrent creator may replace it unnoticed.
-
-        Returns:
-            False if the object exists already with other content.
-
-        Raises:
-            DiskFullError: There is no space.
-            StorageError: The store refused.
         """
         return self.create_new(name, data) or self.read([name]) == [data]
 
     def create_new(self, name: str, data: bytes) -> bool:
-        """Create an object unless it exists already, with any content.
+        """Create an object unless it exists already, with any content; return whether it was created.
 
-        Returns:
-            Whether it was created. False also if it was created and the response of the store was lost.
-
-        Raises:
-            DiskFullError: There is no space.
-            StorageError: The store refused.
+        False also if it was created and the response of the store was lost.
         """
         url = f"{self._url}/{name}"
         return self._link(url, data) if self._local else call(url, "write", self._put, url, data)
 
     def replace(self, name: str, data: bytes) -> None:
-        """Create or replace an object atomically. On a local disk it may be lost in a power failure.
-
-        Raises:
-            DiskFullError: There is no space.
-            StorageError: The store refused.
-        """
+        """Create or replace an object atomically. On a local disk it may be lost in a power failure."""
         url = f"{self._url}/{name}"
         if self._local:
             self._rename(url, data)
@@ -230,11 +201,7 @@ class ObjectFolder:
         return created
 
     def exists(self, name: str) -> bool:
-        """Return whether an object exists: one request for one byte, which bypasses the caches of the client.
-
-        Raises:
-            StorageError: The store did not answer.
-        """
+        """Return whether an object exists: one request for one byte, which bypasses the caches of the client."""
         url = f"{self._url}/{name}"
         if self._local:
             return os.path.exists(url)
@@ -245,11 +212,7 @@ class ObjectFolder:
         return True
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects durably; those that do not exist are ignored.
-
-        Raises:
-            StorageError: The store refused.
-        """
+        """Delete objects durably; those that do not exist are ignored."""
         urls = [f"{self._url}/{name}" for name in names]
         if not self._local:
             self._delete_remote(urls)
@@ -283,11 +246,7 @@ def _raise_unless_gone(error: OSError) -> None:
 def s3_pages(
     url: str, prefix: str, options: Options | None = None, *, recursive: bool = True
 ) -> Iterator[list[dict[str, Any]]]:
-    """List the objects of a bucket as S3 describes them, one request for each page.
-
-    Raises:
-        SourceNotFoundError: There is no such bucket; also StorageError.
-    """
+    """List objects as S3 describes them, one request for each page. SourceNotFoundError if there is no bucket."""
     store = filesystem(url, options)
     bucket = split_scheme(url)[1].partition("/")[0]
     request = {"Bucket": bucket, "Prefix": prefix, **({} if recursive else {"Delimiter": "/"})}
@@ -314,9 +273,6 @@ def _delete_keys(store: Any, urls: Sequence[str]) -> None:
     """Delete objects of an S3 bucket with one request. Keys are literal, also with ``*``, ``?`` or ``[``.
 
     `rm` of s3fs interprets names as patterns, and ignores the objects that the store refused to delete.
-
-    Raises:
-        OSError: An object was not deleted.
     """
     names = [split_scheme(url)[1].partition("/") for url in urls]
     chosen = {"Objects": [{"Key": key} for _, _, key in names], "Quiet": True}

@@ -143,9 +143,6 @@ def publishing_together() -> Iterator[None]:
     """Publish the local outputs of `publish_bytes` in this thread when the body ends, as `publish_all` does.
 
     Objects appear at once. If the body raises, no local output appears. The body cannot read its own outputs.
-
-    Raises:
-        DiskFullError: No space is left; also the other errors of `publish_all`.
     """
     held = _held.outputs = list[tuple[str, bytes, int]]()
     try:
@@ -156,11 +153,7 @@ def publishing_together() -> Iterator[None]:
 
 
 def _named(url: str) -> str:
-    """Return the canonical URL of an output.
-
-    Raises:
-        UsageError: It names a folder, or a store that cannot publish atomically.
-    """
+    """Return the canonical URL of an output; UsageError for a folder, or a store that cannot publish atomically."""
     if url.endswith("/"):
         raise UsageError(f"{url}: expected the name of a file, found a folder; add a name for the output")
     url = canonical_url(url)
@@ -170,11 +163,7 @@ def _named(url: str) -> str:
 
 
 def require_atomic(url: str) -> None:
-    """Check that a store publishes in one step.
-
-    Raises:
-        UsageError: The store cannot publish in one step.
-    """
+    """Raise UsageError if the store of an output cannot publish in one step."""
     if store_of(url).api == "hub":
         raise UsageError(
             f"{url}: every file written to the Hub would be a commit; write to a local path or an object store, then "
@@ -404,16 +393,10 @@ def _still_names(path: str, descriptor: int) -> bool:
 
 
 def remove_stale_temporaries(root: str) -> list[str]:
-    """Remove the temporary files that killed writers left below a folder.
+    """Remove the temporary files that killed writers left below a folder; return their paths, sorted.
 
-    The files of live writers stay: each process of this machine holds a lock on its file.
-
-    Args:
-        root: A local folder, walked without following links; folders that cannot be read are skipped. A remote root has
-            no temporary files, and a missing one is empty.
-
-    Raises:
-        StorageError: A stale file cannot be removed.
+    The files of live writers stay: each process of this machine holds a lock on its file. Links are not followed, and
+    folders that cannot be read are skipped. A remote root has no temporary files, and a missing one is empty.
     """
     if not is_local(root):
         return []
@@ -423,11 +406,7 @@ def remove_stale_temporaries(root: str) -> list[str]:
 
 
 def remove_stale_temporaries_of(url: str) -> list[str]:
-    """Remove the temporary files that killed writers of one output left beside it.
-
-    Raises:
-        StorageError: A stale file cannot be removed.
-    """
+    """Remove the temporary files that killed writers of one output left beside it; return their paths, sorted."""
     if not is_local(url):
         return []
     folder, output = os.path.split(canonical_url(url))

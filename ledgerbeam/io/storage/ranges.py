@@ -78,11 +78,7 @@ class RangeReader:
 
     @property
     def size(self) -> int:
-        """Length in bytes: as given, else from one request.
-
-        Raises:
-            SourceNotFoundError: There is no such source; also StorageError as in `stat`.
-        """
+        """Length in bytes: as given, else from one request as in `stat`."""
         if self._size is None:
             self._size = stat(self.url, self.options).size
         return self._size
@@ -129,11 +125,7 @@ class RangeReader:
         return self._read(start, stop)
 
     def read_near(self, start: int, stop: int) -> bytes:
-        """Read the bytes `[start, stop)`, fewer if the source ends before: one request when it is remote.
-
-        Raises:
-            ChangedSourceError: The source changed since it was listed; also the other errors of `read`.
-        """
+        """Read the bytes `[start, stop)`, fewer if the source ends before: one request when it is remote."""
         if not 0 <= start <= stop:
             raise self._meaningless(start, stop)
         if self._size is not None:
@@ -180,14 +172,7 @@ class RangeReader:
         return iter(self._fetch_merged(firsts, lasts, _REMOTE_GAP if gap is None else gap, max_request))
 
     def blocks(self, size: int, ahead: int = 0, *, start: int = 0, stop: int | None = None) -> Generator[bytes]:
-        """Read the bytes `[start, stop)` in order, in blocks.
-
-        Args:
-            ahead: Number of blocks that threads read in advance.
-
-        Raises:
-            ChangedSourceError: As in `read`; also its other errors.
-        """
+        """Read the bytes `[start, stop)` in order, in blocks of `size` bytes, of which threads read some `ahead`."""
         end = self.size if stop is None else stop
 
         def read(first: int) -> bytes:

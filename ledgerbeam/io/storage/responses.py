@@ -212,9 +212,6 @@ def is_full(error: BaseException) -> bool:
 def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     """Translate an error of a client or of the operating system.
 
-    Args:
-        doing: A verb: `read`, `write`, `list`.
-
     Returns:
         `SourceNotFoundError` if the object does not exist, `DiskFullError` if there is no space, else `StorageError`.
         The message has a remedy if there is one.
@@ -317,14 +314,7 @@ def byte_range(start: int | None, stop: int | None) -> str | None:
 
 
 def require_range(url: str, wanted: str | None, status: int, headers: Mapping[str, str], remedy: str) -> None:
-    """Check that a response has the requested range.
-
-    Args:
-        wanted: The `Range` of the request; None if it was for the whole file.
-
-    Raises:
-        StorageError: The response has another range.
-    """
+    """Raise StorageError if a response has another range than `wanted`; None for the whole file."""
     if wanted and not (status == _PARTIAL and _is_range(wanted, headers.get("Content-Range", ""))):
         raise StorageError(no_ranges_message(url, wanted, status, remedy))
 

@@ -100,11 +100,7 @@ def stat_object(url: str, options: Options | None = None) -> FileInfo:
 
 
 def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileInfo]:
-    """Return the properties of many sources, in the order of `urls`; up to `CONCURRENCY` concurrent requests.
-
-    Raises:
-        SourceNotFoundError: One of them does not exist; also UsageError and StorageError as in `stat`.
-    """
+    """Return the properties of many sources as `stat` does, in order, with up to `CONCURRENCY` requests at once."""
     if len(urls) > 1 and all(store_of(url).api == "hub" for url in urls):
         runs = [urls[start : start + _DESCRIBED_AT_ONCE] for start in range(0, len(urls), _DESCRIBED_AT_ONCE)]
         with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
@@ -123,11 +119,7 @@ def _stat_hub(urls: Sequence[str], options: Options | None) -> list[FileInfo]:
 
 
 def require_regular(found: os.stat_result, url: str) -> None:
-    """Check that a path is a regular file: a pipe has no byte offsets, and opening one may block forever.
-
-    Raises:
-        UsageError: It is a folder, a pipe, a socket or a device.
-    """
+    """Raise UsageError unless a path is a regular file: a pipe has no byte offsets, and opening it may block."""
     if stat_modes.S_ISDIR(found.st_mode):
         raise folder_error(url)
     if not stat_modes.S_ISREG(found.st_mode):
@@ -144,11 +136,7 @@ def changed_error(listed: FileInfo, found: str) -> ChangedSourceError:
 
 
 def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo:
-    """Return the properties of a source now, after a check that it did not change since it was listed: one request.
-
-    Raises:
-        ChangedSourceError: It changed, was deleted, or is no longer a file; also StorageError.
-    """
+    """Return the properties of a source now. ChangedSourceError if it is gone, or changed since it was listed."""
     try:
         found = stat(listed.url, options)
     except (SourceNotFoundError, UsageError) as error:
@@ -227,9 +215,6 @@ def _nanoseconds(moment: object) -> int:
 def open_descriptor(path: str, listed: FileInfo | None = None) -> int:
     """Open a local file for reading, without blocking.
 
-    Args:
-        listed: Its listed properties, to be checked on the open file.
-
     Raises:
         OSError: It cannot be opened; also ValueError, if no file can have this name.
         ChangedSourceError: It changed since it was listed.
@@ -298,11 +283,7 @@ class SourceWatch:
         self.marks: Marks = self._look()
 
     def check(self) -> None:
-        """Check the sources again.
-
-        Raises:
-            ChangedSourceError: A source changed since it was listed, or since the first check.
-        """
+        """Raise ChangedSourceError if a source changed since it was listed, or since the first check."""
         marks = self._look()
         for source, before, now in zip(self._listed, self.marks, marks, strict=True):
             if before != now:

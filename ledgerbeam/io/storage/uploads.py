@@ -40,12 +40,7 @@ _EXISTS = frozenset({409, 412})  # HTTP status when the blob must be new and is 
 def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, exclusive: bool = False) -> None:
     """Upload a file; the whole blob appears with the last request. Up to four blocks of 16 MiB are in memory.
 
-    Args:
-        exclusive: Whether to fail if a blob has that name already.
-
-    Raises:
-        FileExistsError: A blob has that name, and `exclusive` is true.
-        StorageError: The container does not exist, or the store refused.
+    `FileExistsError`: a blob has that name, and `exclusive` is true.
     """
     store = filesystem(url, options)
 
@@ -89,11 +84,7 @@ async def _upload_blob(store: Any, url: str, file: BinaryIO, exclusive: bool) ->
 
 
 def upload_bytes(url: str, data: bytes, options: Options | None = None) -> None:
-    """Upload an object with one request up to 96 MiB, else as a multipart upload. It appears with the last request.
-
-    Raises:
-        StorageError: The bucket does not exist, or the store refused.
-    """
+    """Upload an object with one request up to 96 MiB, else as a multipart upload. It appears with the last request."""
     store = filesystem(url, options)
     call(url, "write", lambda: asyn.sync(store.loop, _upload_object, store, url, memoryview(data)))
     store.invalidate_cache(url)
