@@ -62,8 +62,7 @@ _RUN = CallSpec(
     is_job=False,
 )
 
-_SAID = ("output", "to", "functions", "scatter", "partition")
-"""Parameters of a job that follow from its pipeline."""
+_SAID = ("output", "to", "functions", "scatter", "partition")  # parameters of a job that follow from its pipeline
 
 
 class LedgerOptions(PipelineOptions):
@@ -188,10 +187,7 @@ def _result(pipeline: beam.Pipeline, options: PipelineOptions, given: Mapping[st
         **run_values_of(values),
     )
     how = RunOptions(
-        ledger=values.ledger,
-        on_job_change=values.on_job_change,
-        existing=values.existing,
-        options=_words(options),
+        ledger=values.ledger, on_job_change=values.on_job_change, existing=values.existing, options=_words(options)
     )
     result = PreparedCall(job.resolve_ledger(how.ledger), how).result(console)
     if isinstance(match, Gather) and result.complete and not match.keep_runs:

@@ -27,8 +27,7 @@ from ledgerbeam.pipelines.calls.values import (
     paths,
 )
 
-REQUIRED = inspect.Parameter.empty
-"""The default of an option that must be given."""
+REQUIRED = inspect.Parameter.empty  # the default of an option that must be given
 
 UNCHECKED = ("progress", "options")
 """Options whose types are checked where they are used: the console, and the options of Beam."""
@@ -44,8 +43,7 @@ _PARSERS: Mapping[str | None, Callable[[Any], Any]] = {
 """Functions that read values, by the name of the value in the help of a command."""
 
 _REQUIRED: Any = Required
-_WIDTH = 100
-"""Characters of a line in the reference of a call."""
+_WIDTH = 100  # characters of a line in the reference of a call
 
 _JOB = """The same call again does only what is left. The command line with the same values runs the same job."""
 
@@ -293,8 +291,7 @@ def _entry(text: str) -> str:
     return textwrap.fill(text.rstrip(), _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
 
 
-_SECRET = ("storage_options",)
-"""Options whose values are never shown."""
+_SECRET = ("storage_options",)  # options whose values are never shown
 
 
 def words_of(hint: Any) -> tuple[Any, ...]:

@@ -57,8 +57,7 @@ class MaterializeOptions(
 
     epochs: Annotated[int, Option(WORK, "number of passes, each in its own order", "N", default=1)]
     task_records: Annotated[
-        int | None,
-        Option(WORK, "places of a task, the most items of a shard", "N", unset="derived from `task_bytes`"),
+        int | None, Option(WORK, "places of a task, the most items of a shard", "N", unset="derived from `task_bytes`")
     ]
 
 
@@ -68,11 +67,7 @@ _CONVERSION_CHANGES: Mapping[str, Mapping[str, Any]] = {
 }
 
 CONVERT = CallSpec(
-    "convert",
-    "write every record in another format",
-    ConvertOptions,
-    (PATTERNS,),
-    changes=_CONVERSION_CHANGES,
+    "convert", "write every record in another format", ConvertOptions, (PATTERNS,), changes=_CONVERSION_CHANGES
 )
 MATERIALIZE = CallSpec(
     "materialize",

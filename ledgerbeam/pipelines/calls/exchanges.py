@@ -137,11 +137,7 @@ SORT = CallSpec(
     raises=(FUNCTION_ERROR,),
 )
 SHUFFLE = CallSpec(
-    "shuffle",
-    "write all records in an order that a seed decides",
-    ShuffleOptions,
-    (PATTERNS,),
-    changes=_CHANGES,
+    "shuffle", "write all records in an order that a seed decides", ShuffleOptions, (PATTERNS,), changes=_CHANGES
 )
 REPARTITION = CallSpec(
     "repartition",

@@ -29,8 +29,7 @@ from ledgerbeam.pipelines.calls.values import path, paths, texts
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
 
-TOKENS = "texts and tokens"
-"""Heading in the help of the command."""
+TOKENS = "texts and tokens"  # heading in the help of the command
 
 
 class TokenizeOptions(
@@ -84,13 +83,10 @@ TOKENIZE = CallSpec(
     (PATTERNS,),
     changes={
         "output": {"text": "prefix of the dataset's two files", "metavar": "PREFIX"},
-        "dtype": {
-            "text": "dtype of the tokens",
-            "unset": "uint16 for a vocabulary below 65,500, else int32",
-        },
+        "dtype": {"text": "dtype of the tokens", "unset": "uint16 for a vocabulary below 65,500, else int32"},
         "on_error": {
             "text": "treatment of a record that cannot be decoded or tokenized, or has no text: `fail` its task, or "
-            "`reject` the record into PREFIX.parts/_rejects, up to a number of records or a share such as 0.1%",
+            "`reject` the record into PREFIX.parts/_rejects, up to a number of records or a share such as 0.1%"
         },
         "audit": {"group": TOKENS},
     },

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
 from ledgerbeam.io.exchange.order import By
 from ledgerbeam.pipelines.calls.call_spec import Argument, Option
-from ledgerbeam.pipelines.calls.values import (
-    MAPPED,
-    OutputFormats,
-    named_sources,
-    parse_reason,
-    path,
-    paths,
-)
+from ledgerbeam.pipelines.calls.values import MAPPED, OutputFormats, named_sources, parse_reason, path, paths
 
 if TYPE_CHECKING:  # help does without it
     from ledgerbeam.pipelines.console.run_console import RunConsole
@@ -28,8 +21,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 SOURCES, OUTPUT, KEYS, FUNCTION = "sources", "output", "keys", "function"
 REJECTS, WORK, LEDGER, CONSOLE = "rejected records", "tasks and workers", "ledger and restart", "console"
 STEPS = "steps"
-PYTHON = ""
-"""Group of the options that the command line does not have."""
+PYTHON = ""  # group of the options that the command line does not have
 
 
 class ConsoleOptions(TypedDict, total=False):
@@ -46,8 +38,7 @@ class StoreOptions(TypedDict, total=False):
     """Options of calls that open stores."""
 
     storage_options: Annotated[
-        Mapping[str, Any] | str | None,
-        Option(SOURCES, "options for fsspec, passed on unchanged", "JSON"),
+        Mapping[str, Any] | str | None, Option(SOURCES, "options for fsspec, passed on unchanged", "JSON")
     ]
 
 
@@ -55,8 +46,7 @@ class ListOptions(TypedDict, total=False):
     """Options of calls whose sources may be in a list."""
 
     sources_from: Annotated[
-        Place | None,
-        Option(SOURCES, "file with one source URL a line, in place of `patterns`", "FILE"),
+        Place | None, Option(SOURCES, "file with one source URL a line, in place of `patterns`", "FILE")
     ]
 
 
@@ -77,8 +67,7 @@ class IndexOptions(TypedDict, total=False):
     """Options of calls that read or write indexes."""
 
     index_root: Annotated[
-        Place | None,
-        Option(SOURCES, "mirrored tree that holds the indexes", "URL", unset="beside the sources"),
+        Place | None, Option(SOURCES, "mirrored tree that holds the indexes", "URL", unset="beside the sources")
     ]
     index_rule: Annotated[
         Literal["scheme", "lhotse"],
@@ -108,10 +97,7 @@ class ReadOptions(ColumnOptions, total=False):
     no_index: Annotated[
         bool, Option(SOURCES, "refuse sources without an index instead of indexing them", default=False)
     ]
-    pack: Annotated[
-        Size | None,
-        Option(OUTPUT, "pack small sources into output shards of about this size", "BYTES"),
-    ]
+    pack: Annotated[Size | None, Option(OUTPUT, "pack small sources into output shards of about this size", "BYTES")]
 
 
 class BaseOptions(TypedDict, total=False):
@@ -148,8 +134,7 @@ class ShardOptions(FolderOptions, total=False):
 
     to: Required[
         Annotated[
-            str,
-            Option(OUTPUT, "format, indexed in the same pass: {choices}", "FORMAT", choices=OutputFormats(MAPPED)),
+            str, Option(OUTPUT, "format, indexed in the same pass: {choices}", "FORMAT", choices=OutputFormats(MAPPED))
         ]
     ]
     schema: Annotated[
@@ -163,13 +148,9 @@ class ShardOptions(FolderOptions, total=False):
         ),
     ]
     row_group_bytes: Annotated[
-        Size | None,
-        Option(OUTPUT, "for Parquet and Arrow: size of a row group in memory", "BYTES", unset="128M"),
+        Size | None, Option(OUTPUT, "for Parquet and Arrow: size of a row group in memory", "BYTES", unset="128M")
     ]
-    page_bytes: Annotated[
-        Size | None,
-        Option(OUTPUT, "for Parquet: size of a page in memory", "BYTES", unset="1M"),
-    ]
+    page_bytes: Annotated[Size | None, Option(OUTPUT, "for Parquet: size of a page in memory", "BYTES", unset="1M")]
     compress: Annotated[
         str | None,
         Option(
@@ -225,13 +206,9 @@ class JobOptions(TypedDict, total=False):
     """Options of all jobs."""
 
     task_bytes: Annotated[
-        Size,
-        Option(WORK, "size of a task, the unit of restart inside a source", "BYTES", default="16M"),
+        Size, Option(WORK, "size of a task, the unit of restart inside a source", "BYTES", default="16M")
     ]
-    workers: Annotated[
-        int | None,
-        Option(WORK, "local worker processes", "N", unset="all cores"),
-    ]
+    workers: Annotated[int | None, Option(WORK, "local worker processes", "N", unset="all cores")]
     dry_run: Annotated[
         bool,
         Option(
@@ -389,8 +366,7 @@ class BucketOptions(StageOptions, total=False):
     """Options of exchanges that move records."""
 
     shard_bytes: Annotated[
-        Size,
-        Option(OUTPUT, "approximate size of a shard before compression", "BYTES", default="64M"),
+        Size, Option(OUTPUT, "approximate size of a shard before compression", "BYTES", default="64M")
     ]
     bucket_bytes: Annotated[
         Size | None,
@@ -416,8 +392,7 @@ class FlowOptions(TypedDict, total=False):
     """Options of a run of a flow."""
 
     workers: Annotated[
-        int | None,
-        Option(STEPS, "local worker processes", "N", unset="as the step says, else all cores"),
+        int | None, Option(STEPS, "local worker processes", "N", unset="as the step says, else all cores")
     ]
     on_job_change: Annotated[
         OnJobChange,

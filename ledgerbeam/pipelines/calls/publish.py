@@ -47,10 +47,7 @@ class PublishOptions(StoreOptions, ConsoleOptions, total=False):
             unset="the main dataset",
         ),
     ]
-    output: Annotated[
-        Place | None,
-        Option(OUTPUT, "URL of the file for idxpack or shar; prefix for megatron", "URL"),
-    ]
+    output: Annotated[Place | None, Option(OUTPUT, "URL of the file for idxpack or shar; prefix for megatron", "URL")]
     name: Annotated[str | None, Option(OUTPUT, "name of the dataset", "NAME", unset="last part of the job's output")]
     part: Annotated[
         Mapping[str, str] | Sequence[str],

@@ -146,8 +146,7 @@ class JobInterrupt(KeyboardInterrupt):
         self.result = Result("", complete=False, interrupted=True) if result is None else result
 
 
-MOST_SHOWN = 500
-"""Maximum number of characters of a value."""
+MOST_SHOWN = 500  # maximum number of characters of a value
 
 
 def html_table(caption: str, rows: Iterable[tuple[str, str | None]]) -> str:

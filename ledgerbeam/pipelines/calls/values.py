@@ -18,17 +18,13 @@ from ledgerbeam.sources.listing import RecordedOutputs
 TARS_WITH_METADATA = ("webdataset", "energon", "lit")
 """Formats that are tars with metadata beside them: words of ``--to``, and of ``publish --as``."""
 
-FORMATS_GROUP = "ledgerbeam.formats"
-"""Value of `io.formats.registry.GROUP`, whose import takes too long for help."""
+FORMATS_GROUP = "ledgerbeam.formats"  # value of `io.formats.registry.GROUP`, whose import takes too long for help
 
-MAPPED = ("jsonl", "tar", "parquet", "arrow", "text")
-"""Formats that results of functions are written in."""
+MAPPED = ("jsonl", "tar", "parquet", "arrow", "text")  # formats that results of functions are written in
 
-CONVERTED = (*MAPPED, "shar", "megatron")
-"""Formats that any records are written in."""
+CONVERTED = (*MAPPED, "shar", "megatron")  # formats that any records are written in
 
-MOST_PARTS = 10_000
-"""Parts of `split`, each with a folder and open shards."""
+MOST_PARTS = 10_000  # parts of `split`, each with a folder and open shards
 
 _T = TypeVar("_T")
 

@@ -14,8 +14,7 @@ from ledgerbeam.pipelines.calls.options import CONSOLE, PYTHON, SOURCES
 Group = argparse._ArgumentGroup | argparse.ArgumentParser  # noqa: SLF001 - the type of a group has no public name
 
 _QUOTED = re.compile(r"`([^`]+)`")
-_SOURCES = ("patterns", "left", "right")
-"""Positional arguments that help shows among the options of sources."""
+_SOURCES = ("patterns", "left", "right")  # positional arguments that help shows among the options of sources
 
 
 class Command(NamedTuple):
@@ -71,12 +70,7 @@ def add_json(parser: Group, text: str = "print one JSON object") -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, options: type) -> None:
-    """Add the options of a command that has no call, with their defaults.
-
-    Args:
-        parser: Parser of the command.
-        options: `TypedDict` of options.
-    """
+    """Add the options of a `TypedDict` to a command that has no call, with their defaults."""
     rows = rows_of(options)
     for name, row in rows.items():
         _add_option(parser, name, row, _Words(rows), default=row.read(name, row.option.default))

@@ -35,11 +35,6 @@ class _CommandLine(Reporter):
 def run_call(name: str, args: argparse.Namespace, beam_args: Sequence[str]) -> int:
     """Run the call of a command, and print its result.
 
-    Args:
-        name: Name of the call.
-        args: Arguments of the command.
-        beam_args: Beam options of the user.
-
     Returns:
         0, also of a dry run; 3 if tasks failed or outputs are out of date; 130 if the run was interrupted; 1 if
         ``verify`` finds an index that does not match its source.
@@ -100,12 +95,7 @@ def exit_status(result: Result) -> int:
 
 
 def summary_lines(result: Result, words: Sequence[str]) -> Iterator[str]:
-    """Yield the result lines of a run.
-
-    Args:
-        result: Result of the run.
-        words: Command line of the run.
-    """
+    """Yield the result lines of a run; `words` are its command line."""
     if result.summary["submitted"]:
         yield f"submitted to the service: {result.command} -> {result.output or 'indexes'}"
     else:
@@ -152,21 +142,18 @@ def _finished(result: Result) -> str:
     )
 
 
-def verify_lines(result: Result) -> Iterator[str]:
-    """Yield the line about checked indexes."""
+def _verify_lines(result: Result) -> Iterator[str]:
     checked, problems = count(result.sources, "source"), count(len(result.failures), "problem")
     yield f"{checked}, {count(result.records.read, 'record')}, {problems}"
 
 
-def merge_lines(result: Result) -> Iterator[str]:
-    """Yield the line about a dataset that was merged."""
+def _merge_lines(result: Result) -> Iterator[str]:
     facts = result.summary
     held = f"{count(facts['documents'], 'document')}, {count(facts['sequences'], 'sequence')}, {facts['dtype']}"
     yield f"{count(facts['merged'], 'dataset')} merged -> {facts['output']}: {held}"
 
 
-def publish_lines(result: Result) -> Iterator[str]:
-    """Yield the lines about a dataset that was published or sent."""
+def _publish_lines(result: Result) -> Iterator[str]:
     facts = result.summary
     if "format" in facts:
         shards, records = count(facts["shards"], "shard"), count(facts["records"], "record")
@@ -188,11 +175,7 @@ def _sent_lines(sent: Mapping[str, Any]) -> Iterator[str]:
 
 
 def dry_run_lines(preview: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a preview.
-
-    Args:
-        preview: The preview as a JSON object.
-    """
+    """Yield the lines of a preview, which is a JSON object."""
     for line in _preview_lines(preview):
         yield printable(without_secrets(line))
 
@@ -236,11 +219,7 @@ def _examples(number: int, examples: list[str]) -> str:
 
 
 def sample_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a sample.
-
-    Args:
-        summary: Summary of the `Result`.
-    """
+    """Yield the lines of the summary of a sample."""
     runs = summary["sample"]
     for run in runs:
         yield from (printable(without_secrets(line)) for line in _sample_lines(run))
@@ -274,8 +253,8 @@ def _cut(value: Any) -> str:
 
 
 _LINES: dict[str, Callable[[Result], Iterator[str]]] = {
-    "merge": merge_lines,
-    "publish": publish_lines,
-    "verify": verify_lines,
+    "merge": _merge_lines,
+    "publish": _publish_lines,
+    "verify": _verify_lines,
 }
 """Functions that yield the result lines of calls without a job."""

@@ -47,13 +47,10 @@ codecs.register_error(_AS_THEY_ARE, _print_surrogates)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command, and return the exit status.
 
     Args:
-        argv: Arguments without the program's name; None for the arguments of the process. Beam options follow ``--``.
-
-    Returns:
-        The exit status.
+        argv: Arguments without the program's name; None for the arguments of the process.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
@@ -125,11 +122,7 @@ def run() -> None:
 
 
 def _run_interruptibly() -> int:
-    """Run the command of the process. KeyboardInterrupt may interrupt it, also while it reports the outcome.
-
-    Returns:
-        The exit status.
-    """
+    """Run the command of the process. KeyboardInterrupt may interrupt it, also while it reports the outcome."""
     try:
         try:
             raise_when_interrupted()
@@ -161,10 +154,7 @@ def _fail(message: str, status: int, debug: bool) -> int:
     if debug:
         print(without_secrets(traceback.format_exc()), end="", file=sys.stderr)
     message = without_secrets(message)
-    print(
-        f"ledgerbeam: error: {message}" if status != INTERRUPTED else f"ledgerbeam: {message}",
-        file=sys.stderr,
-    )
+    print(f"ledgerbeam: error: {message}" if status != INTERRUPTED else f"ledgerbeam: {message}", file=sys.stderr)
     return status
 
 

@@ -30,7 +30,6 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(args: argparse.Namespace, _: list[str]) -> int:
-    """Plan a flow. Returns 0."""
     from ledgerbeam.pipelines.console.reporter import print_json
     from ledgerbeam.pipelines.flows.flow import plan_flow
 
@@ -48,9 +47,6 @@ def _run(args: argparse.Namespace, beam_args: list[str]) -> int:
     Returns:
         0; 3 if some tasks failed or a step is incomplete; 130 if the run was interrupted; otherwise the status of the
         first error.
-
-    Raises:
-        LedgerbeamError: A step is invalid. No step was started.
     """
     from ledgerbeam.pipelines.calls.result import Result
     from ledgerbeam.pipelines.cli.call import INTERRUPTED, NOT_ALL, exit_status, summary_lines
@@ -103,7 +99,6 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(args: argparse.Namespace, _: list[str]) -> int:
-    """Print facts about the source, or the given records, one per line. Returns 0."""
     from ledgerbeam.io.index.file import IndexLocation
     from ledgerbeam.io.storage.urls import canonical_url
     from ledgerbeam.pipelines.report.sources import Shown, print_facts_of, print_records
@@ -128,11 +123,6 @@ def _add_schema(parser: argparse.ArgumentParser) -> None:
 
 
 def _schema(args: argparse.Namespace, _: list[str]) -> int:
-    """Print the schema as JSON. Returns 0.
-
-    Raises:
-        UsageError: The job of the ledger writes no column files, or the file has no schema.
-    """
     from ledgerbeam._base.redaction import printable
     from ledgerbeam.io.storage.urls import canonical_url, is_local
     from ledgerbeam.ledger.opening import open_store

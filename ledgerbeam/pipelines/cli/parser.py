@@ -24,14 +24,7 @@ from ledgerbeam.pipelines.cli.arguments import (
 )
 
 _GROUPS = {
-    "jobs (run again, they do only the missing tasks)": (
-        "index",
-        "map",
-        "convert",
-        "tokenize",
-        "materialize",
-        "split",
-    ),
+    "jobs (run again, they do only the missing tasks)": ("index", "map", "convert", "tokenize", "materialize", "split"),
     "exchanges (jobs of several stages; each stage restarts)": (
         "sort",
         "shuffle",
@@ -48,17 +41,16 @@ _GROUPS = {
     "shells": ("completion",),
 }
 
-_FULL_NAMES = {"verify": "index verify"}
-"""Names of two words that help shows for commands."""
+_FULL_NAMES = {"verify": "index verify"}  # names of two words that help shows for commands
 
 _TWO_WORDS = {("index", "verify"): "verify"}
 """Commands by their two words. The second word is not read as a source, because its name has no format."""
 
 SHELLS = ("bash", "zsh", "tcsh")
 
+# Metavars of values that a shell completes with names of files, or of folders.
 _FILES = frozenset({"FILE", "PATTERN", "PREFIX", "SOURCE"})
 _FOLDERS = frozenset({"LEDGER", "URL"})
-"""Metavars of values that a shell completes with names of files, or of folders."""
 
 _WIDTH = 54
 _INDENT = 2
@@ -106,16 +98,10 @@ def build_parser(only: str | None = None, *, brief: bool = False) -> argparse.Ar
 
 
 def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Parse a command line.
-
-    Args:
-        arguments: Without the program's name.
+    """Parse a command line without the program's name.
 
     Returns:
         The parsed arguments, and the words after ``--``: Beam options, or a command.
-
-    Raises:
-        UsageError: The command line is invalid.
     """
     behind: list[str] = []
     if "--" in arguments:

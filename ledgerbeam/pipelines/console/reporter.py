@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
 
 
-LINE_SECONDS = 10.0
-"""Seconds between two progress lines without a terminal."""
+LINE_SECONDS = 10.0  # seconds between two progress lines without a terminal
 
 
 def plain_console(**options: Any) -> Console:
@@ -115,9 +114,6 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 @contextmanager
 def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
     """Show a count of unknown total on standard error.
-
-    Args:
-        noun: Name of the counted things, in the singular.
 
     Yields:
         A function to call with the number of things done since the last call, and their bytes.

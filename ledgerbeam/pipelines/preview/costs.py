@@ -17,12 +17,8 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-START_SECONDS = 8.0
-SOURCE_SECONDS = 0.0021
-MEMBER_SECONDS = 0.0002
-TASK_SECONDS = 0.0031
-BYTE_SECONDS = 32e-9
-"""Seconds of a worker: at the start, and per source, small source in a pack, task and byte."""
+# Seconds of a worker: at the start, and per source, small source in a pack, task and byte.
+START_SECONDS, SOURCE_SECONDS, MEMBER_SECONDS, TASK_SECONDS, BYTE_SECONDS = 8.0, 0.0021, 0.0002, 0.0031, 32e-9
 
 LEDGER_START, LEDGER_SOURCE, LEDGER_MEMBER, LEDGER_TASK = 200_000, 500, 200, 600
 """Disk bytes of a ledger: at the start, and per source, small source in a pack, and task."""
@@ -31,22 +27,19 @@ SOURCE_REQUESTS, READ_REQUESTS, WRITE_REQUESTS, LEDGER_REQUESTS = 6, 2, 2, 0.1
 """Requests to find a source and make its index; then of a task: to read, to write, and to record it in a ledger on an
 object store."""
 
-TASK_OUTPUTS = 2
-"""Number of files of a task: a shard and its index."""
+TASK_OUTPUTS = 2  # number of files of a task: a shard and its index
 
 WORKER_MEMORY, TASK_MEMORY = 171_000_000, 9.8
 """Bytes of memory of a worker: at the start, and per byte of its task."""
 
-OTHER_TASKS = (4, 16)
-"""Factors of the larger task sizes whose costs are shown as alternatives."""
+OTHER_TASKS = (4, 16)  # factors of the larger task sizes whose costs are shown as alternatives
 
 OTHER_HOSTS = (4, 16)
 
 MOST_SOURCES = 100_000
 """Maximum number of sources whose sizes are read to estimate the remaining work; reading more takes too long."""
 
-SMALL_SOURCE = 1 << 20
-"""Mean size of sources in bytes below which packing is suggested."""
+SMALL_SOURCE = 1 << 20  # mean size of sources in bytes below which packing is suggested
 
 
 @dataclass(frozen=True)
@@ -307,15 +300,10 @@ class CostTally:
 
 
 def cost_of_rest(store: LedgerStore, states: Mapping[str, int]) -> Cost | None:
-    """Return the estimated cost of the remaining work of a ledger's job.
+    """Return the estimated cost of the remaining work of a ledger's job, from its number of sources by state.
 
-    Args:
-        store: The ledger.
-        states: Number of sources by state, from `LedgerStore.status`.
-
-    Returns:
-        The cost. None if all work is done, before the first run, if tasks have no size in bytes, or for more than
-        `MOST_SOURCES` sources.
+    None if all work is done, before the first run, if tasks have no size in bytes, or for more than `MOST_SOURCES`
+    sources.
     """
     if not states["open"] + states["failed"] or sum(states.values()) > MOST_SOURCES:
         return None

@@ -23,8 +23,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec, Stage
 from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.preview.costs import Cost, CostShape, CostTally, pace_of
 
-WORK = ("new", "changed", "failed", "open")
-"""States of sources that have work left."""
+WORK = ("new", "changed", "failed", "open")  # states of sources that have work left
 
 EXAMPLES = 5
 

@@ -40,11 +40,9 @@ from ledgerbeam.user_code.guards import no_exit
 MOST_WHOLE = 64 * 2**20
 """Maximum bytes of a source that is read as a whole, if its format cannot separate records without an index."""
 
-GROUP_RECORDS = 32
-"""Approximate number of records read from a row group before another row group is read."""
+GROUP_RECORDS = 32  # approximate number of records read from a row group before another row group is read
 
-LEAST_GROUPS = 4
-"""Number of row groups that a small sample is taken from."""
+LEAST_GROUPS = 4  # number of row groups that a small sample is taken from
 
 
 class SampledJob(Protocol):
@@ -112,10 +110,6 @@ class SampleRun:
 def sample_places(sizes: Iterable[int], number: int) -> Iterator[tuple[int, list[float]]]:
     """Choose places evenly over the bytes of all sources. The choice is deterministic.
 
-    Args:
-        sizes: Sizes of the sources, in order.
-        number: Number of places.
-
     Yields:
         The position of a source, and its places as shares of the source from 0 to 1, ascending.
     """
@@ -138,9 +132,9 @@ def sampled_records(
     Args:
         job: The job.
         pages: Listing of the sources.
-        number: Number of records. Fewer are read if the sources have fewer, or if places are in the same record.
-        sources: Maximum number of sources. Records are read from each of them, also from small ones. None takes records
-            evenly from all bytes.
+        number: Most records. Fewer are read if places are in the same record.
+        sources: Most sources. Records are read from each of them, also from small ones. None takes records evenly from
+            all bytes.
         most_bytes: Approximate maximum of the total bytes. At least one record is read from each source.
     """
     rows = list(chain.from_iterable(zip(page.urls, page.sizes, page.versions, strict=True) for page in pages))
@@ -253,11 +247,7 @@ def _one_by_one(read: Callable[[int, int], Any], source: Source, numbers: list[i
 def _from_beginning(files: FileSources, source: Source, number: int, room: int | None) -> Iterator[Sampled]:
     """Read the first records of a source without an index, in memory, and no more bytes than they need.
 
-    Args:
-        files: The sources.
-        source: The source to read.
-        number: Maximum number of records.
-        room: Maximum bytes of the records. The first record may be larger.
+    The records have at most `room` bytes, but for the first.
     """
     kind = files.type_of(source.url).format
     options = files.storage_options
@@ -314,9 +304,6 @@ def try_function(
         records: The sample.
         on_set_up: Called before the first record with the seconds of importing or building the function.
         read_back: Whether the results are read back from the written format. Otherwise they are as returned.
-
-    Raises:
-        LedgerbeamError: The function cannot be imported or built.
     """
     work = job.trial_work()
     started = time.perf_counter()

@@ -81,14 +81,7 @@ class SampleCall:
     number: int
 
     def result(self, console: RunConsole) -> Result:
-        """Call the function with records from all over the sources, and return the results.
-
-        Args:
-            console: Takes lines about files that are no sources.
-
-        Raises:
-            LedgerbeamError: The sources cannot be listed, or the function cannot be imported or built.
-        """
+        """Call the function with records from all over the sources, and return the results."""
         started = time.perf_counter()
         runs: list[SampleRun] = []
         statistics: Mapping[str, Statistic] = {}

@@ -13,8 +13,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import PARTS
 from ledgerbeam.pipelines.console.run_progress import count, duration
 
-MAIN_ROUTE = "(no route)"
-"""Label of the route without a name."""
+MAIN_ROUTE = "(no route)"  # label of the route without a name
 
 SHOWN_NAMES = 10
 
@@ -73,8 +72,7 @@ def _listed(part: Mapping[str, int]) -> str:
     return ", ".join(f"{printable(name)} {number:,}" for name, number in _most_first(part))
 
 
-SHOWN_VALUES = 10
-"""Maximum number of most frequent values that are shown."""
+SHOWN_VALUES = 10  # maximum number of most frequent values that are shown
 
 
 class StatisticRow(NamedTuple):

@@ -16,7 +16,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, FailureRow, HistoryRow, SourceRow
 from ledgerbeam.pipelines.console.reporter import counting
 from ledgerbeam.pipelines.report.accounts import StatisticRow, statistic_rows
-from ledgerbeam.pipelines.report.failures import grouped_failures
+from ledgerbeam.pipelines.report.ledger import grouped_failures
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, Work
 from ledgerbeam.pipelines.report.state import (
     JobProgress,
@@ -148,12 +148,7 @@ class OpenTasks:
             self.in_failed += max(expected - row.totals.tasks, 1)
 
     def without(self, failed: int, *, has_ended: bool = False) -> int:
-        """Return the number of open tasks that have not failed.
-
-        Args:
-            failed: Number of failed tasks.
-            has_ended: Whether the last run reached its end. If so, all open tasks of sources with failures have failed.
-        """
+        """Return the number of open tasks that have not failed. After a run that ended, only failed tasks are open."""
         return self.open + (0 if has_ended else max(self.in_failed - failed, 0))
 
 

@@ -21,8 +21,7 @@ from ledgerbeam.ledger.worker.sharing import read_claims
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work
 from ledgerbeam.pipelines.report.state import RECENT_SECONDS, rates_of, recent_since
 
-SHOWN_SPANS = 20
-"""Maximum number of spans in progress that are listed for a run."""
+SHOWN_SPANS = 20  # maximum number of spans in progress that are listed for a run
 
 
 @dataclass(frozen=True)
@@ -129,12 +128,7 @@ class Sightings:
         seen.done = [row for row in seen.done if row[0] >= now - RECENT_SECONDS] + [(now, done)]
 
     def silent(self, run: str, recorded: float) -> float:
-        """Return the seconds since the last progress of a run.
-
-        Args:
-            run: ID of the run.
-            recorded: Seconds since the last record of the run by its own clock, which may be wrong.
-        """
+        """Return the seconds since the last progress of a run. `recorded` is by its own clock, which may be wrong."""
         seen = self._seen[run]
         watched = self._clock() - seen.since
         return watched if seen.is_news else max(watched, recorded)
@@ -165,9 +159,6 @@ def hosts_of(
         runs: The result of `shown_runs`.
         sightings: Earlier observations.
         claims: Claims of launchers; None reads them.
-
-    Raises:
-        StorageError: The store does not answer.
     """
     sightings = Sightings() if sightings is None else sightings
     said = {found.run: found for found in (read_claims(store) if claims is None else claims)}

@@ -25,8 +25,7 @@ from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED
 
-WAIT_SECONDS = 5.0
-"""Maximum time that a finished run waits until its events are sent, in seconds."""
+WAIT_SECONDS = 5.0  # maximum time that a finished run waits until its events are sent, in seconds
 
 _PRODUCER = f"https://github.com/ledgerbeam/ledgerbeam/tree/v{__version__}"
 _FILE = "openlineage.yml"
@@ -50,12 +49,7 @@ def is_configured() -> bool:
 
 
 def run_id_of(ledger_id: str, run: str) -> str:
-    """Return the UUID of a run. It depends on the arguments only.
-
-    Args:
-        ledger_id: See `LedgerStore.ledger_id`.
-        run: ID of the run; empty for the parent of all runs of the ledger.
-    """
+    """Return the UUID of a run of a ledger, or of the parent of all its runs if `run` is empty."""
     return str(uuid.uuid5(uuid.UUID(hex=ledger_id), run or "ledger"))
 
 
@@ -67,12 +61,7 @@ class Dataset(NamedTuple):
 
 
 def dataset(url: str, options: Options | None = None) -> Dataset:
-    """Return the dataset at a URL or below it.
-
-    Args:
-        url: Canonical local path or URL.
-        options: Storage options. For Azure they contain the account.
-    """
+    """Return the dataset at a canonical URL or below it. The options of Azure contain the account."""
     shown = without_secrets(url)
     if is_local(shown):
         return Dataset("file", shown.removeprefix("file://").rstrip("/") or "/")
@@ -175,21 +164,9 @@ class RunLineage:
         self._sender = sender
 
     def tell(
-        self,
-        kind: str,
-        *,
-        done: Totals | None = None,
-        routes: Sequence[str] = (),
-        error: str | None = None,
+        self, kind: str, *, done: Totals | None = None, routes: Sequence[str] = (), error: str | None = None
     ) -> None:
-        """Send an event.
-
-        Args:
-            kind: Type of the event.
-            done: Totals recorded by the run.
-            routes: Names of all datasets but the main one.
-            error: Error message of a failed run.
-        """
+        """Send an event of a kind, with the totals of the run and the names of all datasets but the main one."""
         from openlineage.client.event_v2 import Job, Run, RunEvent, RunState  # noqa: PLC0415 - an extra
         from openlineage.client.facet_v2 import job_type_job  # noqa: PLC0415
 
@@ -304,12 +281,7 @@ def run_lineage(
 ) -> Iterator[RunEnd]:
     """Send OpenLineage events at the start of a run and at the end of the body, if OpenLineage is configured.
 
-    Args:
-        spec: The job.
-        store: The ledger of the job.
-        run: ID of the run.
-        runner: Name of the runner.
-        warn: Called with a warning if events cannot be sent.
+    `warn` is called with a warning if events cannot be sent.
     """
     end = RunEnd()
     told = _begun(_Subject(spec, store.ledger_id(), store.url, run, runner), warn) if is_configured() else None

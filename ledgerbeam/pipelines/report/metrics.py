@@ -32,21 +32,15 @@ class Metric(NamedTuple):
     value: float
 
 
-MOST_HOSTS = 100
-"""Maximum number of hosts with their own metrics: active hosts first, then hosts with the most tasks."""
+MOST_HOSTS = 100  # maximum number of hosts with their own metrics: active hosts first, then hosts with the most tasks
 
-OTHERS = "others"
-"""Host label of the sum over all further hosts."""
+OTHERS = "others"  # host label of the sum over all further hosts
 
 
 def job_metrics(state: LedgerState, hosts: Sequence[Host] = ()) -> list[Metric]:
     """Return the metrics of a job, grouped by name.
 
     Unknown values have no metric: rates while no run is active, and the time left before it can be estimated.
-
-    Args:
-        state: State of the job.
-        hosts: Hosts and their runs.
     """
     return [*_counts(state), *_records(state), *_course(state), *_hosts(hosts)]
 
@@ -108,15 +102,7 @@ def _hosts(hosts: Sequence[Host]) -> Iterator[Metric]:
 
 
 def exposition(metrics: Sequence[Metric], labels: dict[str, str]) -> str:
-    """Return metrics in the text format of Prometheus.
-
-    Args:
-        metrics: The metrics, grouped by name.
-        labels: Labels added to all metrics.
-
-    Raises:
-        UsageError: The Prometheus client library is not installed.
-    """
+    """Return metrics, grouped by name, in the text format of Prometheus; `labels` are added to all of them."""
     try:
         from prometheus_client import CollectorRegistry, Gauge, generate_latest  # noqa: PLC0415 - an extra
     except ImportError as error:

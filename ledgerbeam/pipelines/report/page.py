@@ -32,12 +32,10 @@ from ledgerbeam.pipelines.report.plots import (
 )
 from ledgerbeam.pipelines.report.state import LedgerState
 
-LONGEST_TEXT = 400
-"""Maximum number of characters of a name or an error message; longer text is cut in the middle."""
+LONGEST_TEXT = 400  # maximum number of characters of a name or an error message; longer text is cut in the middle
 
 Cells = Sequence[Sequence[str]]
-Heads = Sequence[tuple[str, str]]
-"""Column heads of a table, each with the CSS class of the column."""
+Heads = Sequence[tuple[str, str]]  # column heads of a table, each with the CSS class of the column
 
 
 class PlotSection(NamedTuple):

@@ -59,12 +59,9 @@ class Plot(NamedTuple):
 
 
 def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> Plot:
-    """Draw the tasks recorded so far over time.
+    """Draw the tasks recorded so far over time, with a mark at each start of a run.
 
-    Args:
-        steps: Course of the job.
-        runs: Start times of runs, in seconds since 1970 UTC; each is marked.
-        label: The content of the plot in words, for readers who cannot see it.
+    `label` has the content of the plot in words, for readers who cannot see it.
     """
     first, end = steps[0].begin, steps[-1].end
     axis = _time_axis(first, end)
@@ -109,13 +106,7 @@ def throughput_plot(steps: Sequence[Step], step_seconds: int, label: str) -> Plo
 
 
 def hosts_plot(bands: Sequence[HostBand], steps: Sequence[Step], label: str) -> Plot:
-    """Draw a band for each host over time: darker for more tasks per second, with a line for each run.
-
-    Args:
-        bands: Course of the job on each host.
-        steps: Course of the job.
-        label: The content of the plot in words, for readers who cannot see it.
-    """
+    """Draw a band for each host over time: darker for more tasks per second, with a line for each run."""
     axis = _time_axis(steps[0].begin, steps[-1].end)
     y = {
         "field": "host",

@@ -25,8 +25,7 @@ DONE: Final = "done"
 TASKS_FAILED: Final = "tasks failed"
 """Outcomes of a run that reached its end. The second means that the ledger contains failures."""
 
-UNSEEN: Final = "running, or killed"
-"""State of a run that has not ended and cannot be observed from here."""
+UNSEEN: Final = "running, or killed"  # state of a run that has not ended and cannot be observed from here
 
 RunState = Literal["done", "tasks failed", "interrupted", "failed", "running", "killed", "running, or killed"]
 
@@ -109,15 +108,9 @@ def run_elsewhere(last: Mapping[str, Any], store: LedgerStore) -> str | None:
 
 
 def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str]) -> RunState:
-    """Return the outcome of a run, or whether it is still running.
+    """Return the outcome of a run, ``running`` or ``killed``; `UNSEEN` if it has not ended and cannot be observed.
 
-    Args:
-        run: The run.
-        store: The ledger of the run.
-        living: IDs of the runs whose launchers are observed to be alive.
-
-    Returns:
-        The outcome, ``running`` or ``killed``; `UNSEEN` if the run has not ended and cannot be observed.
+    `living` are the IDs of the runs whose launchers are observed to be alive.
     """
     if run["outcome"] is not None:
         state: RunState = run["outcome"]
@@ -128,13 +121,9 @@ def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str
 
 
 def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Mapping[str | None, HistoryRow]) -> list[Work | None]:
-    """Return the recorded work of each run; None if it is not known.
+    """Return the recorded work of each run, in order; None if it is not known.
 
     Older versions recorded work without a run. The work of runs that started in that time is not known.
-
-    Args:
-        runs: All runs of a ledger, in order.
-        recorded: The result of `LedgerStore.recorded`.
     """
     unknown = recorded[None].time + HISTORY_SECONDS if None in recorded else -1
     return [
@@ -146,15 +135,9 @@ def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Mapping[str | None,
 def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> str | None:
     """Return the shell command that processes the sources with a failure of this reason again.
 
-    Args:
-        run: A run of the job, normally the last.
-        ledger: URL of the ledger. The command names it even if the run used the default, because the default depends
-            on the working folder.
-        reason: As in `FailureRow.reason`.
-
-    Returns:
-        The run's command line with ``--only-failed``, for the run's working folder. The command line of a Python
-        program is unchanged; it processes all failures again. None if the run did not record its command.
+    It is the run's command line with ``--only-failed``, for the run's working folder. It names the ledger even if the
+    run used the default, which depends on the working folder. The command line of a Python program is unchanged; it
+    processes all failures again. None if the run did not record its command.
     """
     info = {} if run is None else run["info"]
     command = info.get("command")

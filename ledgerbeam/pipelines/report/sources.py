@@ -47,13 +47,7 @@ class Shown:
 
     @contextmanager
     def opened(self) -> Iterator[tuple[Reader, dict[str, Any]]]:
-        """Open the source; yield its reader and its facts.
-
-        Raises:
-            IndexNotFoundError: The source has no index.
-            IndexMismatchError: The index does not match the source.
-            SourceError: The format cannot read the source.
-        """
+        """Open the source; yield its reader and its facts."""
         source = stat(self.url, self.options)
         found = recognize(source.url, [TarFormat(self.group)])
         columns = found.columns()
@@ -72,12 +66,7 @@ class Shown:
 
 
 def print_facts_of(shown: Shown, *, as_json: bool) -> None:
-    """Print format, size and number of records of a source, with the URL of its index or its columns.
-
-    Args:
-        shown: The source.
-        as_json: Whether to print one JSON object.
-    """
+    """Print format, size and number of records of a source, with the URL of its index or its columns."""
     with shown.opened() as (_, facts):
         if as_json:
             print_json(facts)
@@ -90,12 +79,7 @@ def print_facts_of(shown: Shown, *, as_json: bool) -> None:
 
 
 def print_records(shown: Shown, numbers: Sequence[int], *, as_json: bool) -> None:
-    """Print records of a source, one per line.
-
-    Args:
-        shown: The source.
-        numbers: Numbers of the records. Negative numbers count from the end.
-        as_json: Whether to print one JSON object.
+    """Print records of a source, one per line, or one JSON object. Negative numbers count from the end.
 
     Raises:
         RecordError: A number is out of range.
@@ -160,11 +144,7 @@ class IndexCheck:
     columns: tuple[str, ...] = ()
 
     def run(self, pages: Iterator[Page]) -> Iterator[tuple[str, int | str]]:
-        """Check the sources of a listing.
-
-        Yields:
-            The URL of each source with its number of records, or with the problem if the check fails.
-        """
+        """Yield the URL of each source of a listing with its number of records, or with the problem of the check."""
         sources = (url for page in pages for url in page.urls)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             while chunk := list(islice(sources, PAGE_SOURCES)):
@@ -179,11 +159,7 @@ class IndexCheck:
     def check(self, url: str) -> int:
         """Check one source's index and return its number of records.
 
-        Raises:
-            IndexNotFoundError: The source has no index.
-            IndexMismatchError: The index does not match the source. A deep check also compares its offsets with a
-                fresh scan.
-            SourceError: A deep check finds a record that cannot be decoded.
+        A deep check also compares its offsets with a fresh scan, and decodes every record.
         """
         found = recognize(url, [TarFormat(self.group)])
         columns = found.columns()

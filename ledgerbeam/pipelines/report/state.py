@@ -124,8 +124,7 @@ def bucket_sizes(store: LedgerStore) -> BucketSizes | None:
     return BucketSizes(len(sizes), sum(plain), int(statistics.median(plain)), largest, url.rpartition("/")[2])
 
 
-RECENT_SECONDS = 60
-"""Window of current rates, and time without progress after which a run is silent, in seconds."""
+RECENT_SECONDS = 60  # window of current rates, and time without progress after which a run is silent, in seconds
 
 
 @dataclass(frozen=True)
@@ -147,13 +146,7 @@ class JobProgress:
 
 
 def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> JobProgress:
-    """Return the progress of a job.
-
-    Args:
-        store: The ledger of the job.
-        status: The result of `LedgerStore.status`.
-        runs: The result of `shown_runs`.
-    """
+    """Return the progress of a job from `LedgerStore.status` and `shown_runs` of its ledger."""
     if not runs:
         return JobProgress(running=False, minute=None, run=None, time_left=None)
     now, last = time.time(), runs[-1]
@@ -234,12 +227,7 @@ def _time_left(store: LedgerStore, status: Mapping[str, Any], run: Mapping[str, 
 def stage_ledgers(
     store: LedgerStore, storage_options: Mapping[str, Any], *, besides: Collection[str] = ()
 ) -> dict[str, LedgerStore]:
-    """Open the ledgers of the earlier stages of a job.
-
-    Args:
-        store: The ledger of the last stage.
-        storage_options: Storage options of the ledgers.
-        besides: Names of stages to skip.
+    """Open the ledgers of the earlier stages of a job, besides those of some names.
 
     Returns:
         The existing ledgers by name, in order; empty for a job of one stage. Optional stages without sources are left

@@ -172,8 +172,7 @@ TABLES: Mapping[str, Table] = {
 """All tables by name."""
 
 
-BLOCK_ROWS = 50_000
-"""Number of rows in memory at a time: a row group of Parquet."""
+BLOCK_ROWS = 50_000  # number of rows in memory at a time: a row group of Parquet
 
 
 def blocks(table: Table, store: LedgerStore) -> Iterator[list[tuple[Any, ...]]]:

@@ -9,14 +9,7 @@ from dataclasses import dataclass
 
 from ledgerbeam.pipelines.calls.options import StoreOptions
 from ledgerbeam.pipelines.calls.values import parse_count, parse_seconds
-from ledgerbeam.pipelines.cli.arguments import (
-    Command,
-    Parser,
-    add_base_options,
-    add_json,
-    add_options,
-    set_usage,
-)
+from ledgerbeam.pipelines.cli.arguments import Command, Parser, add_base_options, add_json, add_options, set_usage
 
 Arguments = Callable[[argparse.ArgumentParser], None]
 
@@ -78,21 +71,14 @@ def _status(parser: argparse.ArgumentParser) -> None:
 
 def _watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--interval",
-        type=parse_seconds,
-        default=5.0,
-        metavar="SECONDS",
-        help="time between two updates (default: 5)",
+        "--interval", type=parse_seconds, default=5.0, metavar="SECONDS", help="time between two updates (default: 5)"
     )
     parser.add_argument("--once", action="store_true", help="print once, then exit")
 
 
 def _audit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--share",
-        default="1%",
-        metavar="SHARE",
-        help="share of the finished tasks, at least two tasks (default: 1%%)",
+        "--share", default="1%", metavar="SHARE", help="share of the finished tasks, at least two tasks (default: 1%%)"
     )
 
 
@@ -163,10 +149,7 @@ _ACTIONS = {
     "export": _Action("write the tables of the ledger to files", "write:export", _export, only_prints=False),
     "report": _Action("write an HTML report of the job", "write:report", _report, only_prints=False),
     "compact": _Action(
-        "replace the many objects of a remote ledger by one snapshot",
-        "write:compact",
-        changes=True,
-        only_prints=False,
+        "replace the many objects of a remote ledger by one snapshot", "write:compact", changes=True, only_prints=False
     ),
     "forget": _Action("forget sources, to repeat them", "write:forget", _forget, changes=True, only_prints=False),
 }

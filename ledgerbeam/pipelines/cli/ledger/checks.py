@@ -31,8 +31,7 @@ from ledgerbeam.pipelines.outputs.published import PublishedFile, published_file
 from ledgerbeam.pipelines.runners.audit import RunAudit
 from ledgerbeam.pipelines.runners.job_files import kept_job, take_import_path
 
-WAITING = 4
-"""Number of queued checks per thread."""
+WAITING = 4  # number of queued checks per thread
 
 
 class _Check(NamedTuple):
@@ -71,11 +70,8 @@ class _Check(NamedTuple):
 def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     """Check every output and every file made of all outputs, several at a time. Print a line for each problem.
 
-    Returns:
-        0, or 1 if there were problems.
-
-    Raises:
-        LedgerDamagedError: The record counts of the ledger are not the sums over its tasks.
+    Returns 0, or 1 if there were problems. LedgerDamagedError is raised if the record counts of the ledger are not the
+    sums over its tasks.
     """
     job = store.job()
     root = job.parameters.get("output") if job else None
@@ -148,12 +144,7 @@ def _of_metadata(files: list[PublishedFile]) -> Iterator[_Check]:
 
 
 def audit(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Audit the job of a ledger. Returns 0, or 1 if results differ.
-
-    Raises:
-        JobMismatchError: The function has changed since the job ran.
-        LedgerError: The ledger has no job that can be audited.
-    """
+    """Repeat a sample of the finished tasks of a job, and compare the results. Returns 0, or 1 if results differ."""
     share = None if args.share == OFF else parse_audit(args.share)
     if share is None:
         raise UsageError(f"--share {args.share}: expected a share of the tasks such as 1% or 0.01, up to 100%")

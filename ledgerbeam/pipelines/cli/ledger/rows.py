@@ -15,14 +15,12 @@ from ledgerbeam.ledger.model.rows import FailureRow
 from ledgerbeam.pipelines.console.reporter import print_json, print_json_stream, print_table, timestamp
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.report.accounts import StatisticRow, statistic_rows
-from ledgerbeam.pipelines.report.failures import failure_values, grouped_failures, rejected_rows
 from ledgerbeam.pipelines.report.hosts import hosts_of
-from ledgerbeam.pipelines.report.ledger import output_values
+from ledgerbeam.pipelines.report.ledger import failure_values, grouped_failures, output_values, rejected_rows
 from ledgerbeam.pipelines.report.metrics import Metric, exposition, job_metrics
 from ledgerbeam.pipelines.report.state import every_ledger, ledger_state, stage_statistics
 
-SHOWN_ROWS = 5
-"""Maximum number of failures printed per reason."""
+SHOWN_ROWS = 5  # maximum number of failures printed per reason
 
 
 def failures(store: LedgerStore, args: argparse.Namespace) -> int:
@@ -83,8 +81,7 @@ def _failure_line(row: FailureRow) -> str:
     return printable(without_secrets(named)) + again
 
 
-_SHOWN_ERROR = 300
-"""Maximum number of characters printed of an error."""
+_SHOWN_ERROR = 300  # maximum number of characters printed of an error
 
 
 def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
@@ -167,11 +164,7 @@ def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def stats(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Print the statistics over all recorded tasks. Returns 0.
-
-    Raises:
-        UsageError: No task has a statistic of the given name.
-    """
+    """Print the statistics over all recorded tasks. Returns 0."""
     found = stage_statistics(store, args.storage_options, args.name)
     if args.name is not None and not found:
         raise UsageError(f"{store.url}: no recorded task has a statistic {args.name!r}")

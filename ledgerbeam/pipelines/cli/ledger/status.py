@@ -210,12 +210,7 @@ class ChangedSource:
 
 
 def changed_sources(store: LedgerStore, options: Options) -> Iterator[ChangedSource]:
-    """Check every source of the last listing: one system call or request each, `CONCURRENCY` requests at a time.
-
-    Raises:
-        StorageError: A store does not answer.
-        UsageError: The sources are outputs of other jobs, passes of a graph, or buckets.
-    """
+    """Check every source of the last listing: one system call or request each, `CONCURRENCY` requests at a time."""
     job = store.job()
     if job is not None and CONTENT in job.parameters:
         raise UsageError(

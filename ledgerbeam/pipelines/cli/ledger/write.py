@@ -30,14 +30,7 @@ Writer = Callable[[Table, LedgerStore, BinaryIO, Callable[[int, int], None]], in
 
 
 def export(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Write one table to a file, or without ``--table`` all tables to a folder. Returns 0.
-
-    Each file is written atomically.
-
-    Raises:
-        UsageError: The output cannot be written atomically, is a folder instead of a file, or is an existing file that
-            is not an earlier export.
-    """
+    """Write one table to a file, or without ``--table`` all tables to a folder, each file atomically. Returns 0."""
     started = time.monotonic()
     output = canonical_url(args.output)
     if args.table is None:
@@ -97,8 +90,7 @@ def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO, advance: Ca
 
 _WRITERS: dict[str, Writer] = {"jsonl": _write_jsonl, "parquet": _write_parquet}
 
-_MARK = "ledgerbeam.columns"
-"""Key of the column names in the metadata of a Parquet file."""
+_MARK = "ledgerbeam.columns"  # key of the column names in the metadata of a Parquet file
 
 
 def _looks_of_jsonl(table: Table) -> re.Pattern[bytes]:
@@ -114,19 +106,13 @@ _LOOKS = {"jsonl": _looks_of_jsonl, "parquet": _looks_of_parquet}
 """Patterns that recognize an earlier export of a table, by format; see `Looks`."""
 
 
-EXTRA = ("jinja2", "vl_convert")
-"""Packages of the extra ``report``."""
+EXTRA = ("jinja2", "vl_convert")  # packages of the extra ``report``
 
 _REPORT_LOOKS = re.compile(rb"\Z|<!doctype html>(?s:.*)<footer>Made by ledgerbeam ")
 
 
 def report(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Write the report of a ledger. Returns 0.
-
-    Raises:
-        UsageError: The extra ``report`` is not installed, the output is a folder, or it is an existing file that is not
-            an earlier report.
-    """
+    """Write an HTML report of a job on one page, without network access or scripts. Returns 0."""
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
@@ -147,11 +133,7 @@ def report(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def forget(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Forget sources, so that the next run processes them again. Returns 0.
-
-    Raises:
-        UsageError: A pattern matches no source.
-    """
+    """Forget sources, so that the next run processes them again. Returns 0."""
     forgotten: list[str] = []
     gone = store.gone_ids() if not args.failures_only else set()
     missed = {row.url for row in store.sources() if row.source_id in gone} if gone else set()
@@ -173,11 +155,7 @@ def forget(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def compact(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Replace the objects of a remote ledger by one snapshot. Returns 0.
-
-    Raises:
-        UsageError: The ledger is local.
-    """
+    """Replace the objects of a remote ledger by one snapshot. Returns 0."""
     if not isinstance(store, RemoteStore):
         raise UsageError(f"ledger {args.url}: only remote ledgers can be compacted; a local ledger does not need it")
     done = compact_store(store)
