@@ -1,4 +1,4 @@
-"""Pipelines that users build, under the protection of a ledger: `Pipeline`, `run`, and the runner behind both."""
+"""Pipelines that users build, under the protection of a ledger: `Pipeline`, `run`, and their runner."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.outputs.owner import has_kept_nothing
 from ledgerbeam.pipelines.runners.run import RunOptions
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
-from ledgerbeam.transforms.chain.plan import MatchSources, PlanTasks
 from ledgerbeam.transforms.chain.shape import FoundChain, chain_alone, find_chain, rest_alone
 from ledgerbeam.transforms.exchange.gather import Gather, GroupRecords
 from ledgerbeam.transforms.exchange.scatter import Scatter
@@ -66,7 +65,7 @@ _SAID = ("output", "to", "functions", "scatter", "partition")  # parameters of a
 
 
 class LedgerOptions(PipelineOptions):
-    """What `LedgerRunner` is told by the options of a pipeline, as of a file of Beam YAML."""
+    """Options of `LedgerRunner` in the options of a pipeline, such as of a file of Beam YAML."""
 
     @classmethod
     def _add_argparse_args(cls, parser: Any) -> None:
@@ -80,42 +79,39 @@ class LedgerOptions(PipelineOptions):
 
 
 class PipelineRun(PipelineResult):
-    """How a pipeline has run.
-
-    Args:
-        outcome: Of its job.
+    """The result of a pipeline.
 
     Attributes:
-        outcome: Of its job, as of those of the command line: what the run did, its outputs and failures, the ledger.
+        outcome: Result of its job, as of a call: what the run did, its outputs and failures, the ledger.
     """
 
     def __init__(self, outcome: Result) -> None:
-        # Of a pipeline that is only staged there is nothing to wait for, as of a template of Beam's own.
+        # A pipeline that is only staged has nothing to wait for, as a template of Beam.
         ended = outcome.complete or outcome.summary["submitted"]
         super().__init__(PipelineState.DONE if ended else PipelineState.FAILED)
         self.outcome = outcome
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """How far the job is: numbers of ``sources``, ``tasks`` and ``records``; what the run did is under ``done``."""
+        """Numbers of ``sources``, ``tasks`` and ``records`` of the job; ``done`` has the work of the run."""
         return self.outcome.summary
 
     def raise_for_failures(self) -> Self:
-        """Return how the pipeline has run if nothing failed.
+        """Return the result if nothing failed.
 
         Raises:
-            TasksFailedError: If tasks failed, or outputs are not as they should be; the message has the first errors.
+            TasksFailedError: Tasks failed, or there are warnings; the message has the first errors.
         """
         self.outcome.raise_for_failures()
         return self
 
 
 class LedgerRunner(PipelineRunner):
-    """A Beam runner that protects a pipeline by a ledger, and leaves the work to another runner.
+    """A Beam runner that protects a pipeline by a ledger, and passes the work to another runner.
 
-    Without another one, that is the local runner with its watched workers. What is None is taken from the options of
-    the pipeline: `ledger`, `job_name`, `on_job_change`, `existing`, `workers`, `flush_interval` and `engine`. So any
-    program of Beam that takes options can be told ``--runner=ledgerbeam.LedgerRunner --ledger=... --job_name=...``.
+    By default this is the local runner with its watched workers. An option that is None comes from the options of the
+    pipeline: `ledger`, `job_name`, `on_job_change`, `existing`, `workers`, `flush_interval` and `engine`. So any Beam
+    program that takes options can run with ``--runner=ledgerbeam.LedgerRunner --ledger=... --job_name=...``.
 
     Args:
         options: Options of `run`.
@@ -130,10 +126,10 @@ class LedgerRunner(PipelineRunner):
         """Run a pipeline to its end.
 
         Raises:
-            UnsupportedShapeError: If the ledger could not protect it. Nothing was started.
-            JobMismatchError: If the ledger is of another job.
-            LedgerbeamError: What ended the run early. All that was recorded stays recorded.
-            KeyboardInterrupt: If it was interrupted; the state is saved.
+            UnsupportedShapeError: The ledger cannot protect the pipeline. Nothing was started.
+            JobMismatchError: The ledger belongs to another job.
+            LedgerbeamError: The run ended early. Everything that was recorded stays recorded.
+            KeyboardInterrupt: Ctrl-C ended the run; its state is saved.
         """
         asked = options.view_as(LedgerOptions)
         named = options.get_all_options(retain_unknown_options=True).get("job_name")
@@ -141,7 +137,7 @@ class LedgerRunner(PipelineRunner):
 
 
 def _merged(given: PipelineRunOptions, asked: LedgerOptions, name: str | None) -> dict[str, Any]:
-    """Return the options of a run: those of the runner, else those of the pipeline."""
+    """Return the options of the runner, else of the pipeline."""
     found: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
     for option in ("ledger", "on_job_change", "existing", "workers", "flush_interval", "audit"):
         found.setdefault(option, getattr(asked, option))
@@ -150,13 +146,9 @@ def _merged(given: PipelineRunOptions, asked: LedgerOptions, name: str | None) -
 
 
 @interruptible
+@errors_without_secrets()
 def _outcome(pipeline: beam.Pipeline, options: PipelineOptions, given: Mapping[str, Any]) -> Result:
     refuse_in_worker()
-    with errors_without_secrets():
-        return _result(pipeline, options, given)
-
-
-def _result(pipeline: beam.Pipeline, options: PipelineOptions, given: Mapping[str, Any]) -> Result:
     values, console = begin(_RUN, (pipeline,), given)
     parameters = dict(values.parameters or {})
     if not values.name:
@@ -198,17 +190,17 @@ def _result(pipeline: beam.Pipeline, options: PipelineOptions, given: Mapping[st
 
 
 class Pipeline(beam.Pipeline):
-    """A Beam pipeline that goes on where it was when it is started again.
+    """A Beam pipeline that resumes when it is started again.
 
         with ledgerbeam.Pipeline(ledger="progress", name="clean") as pipeline:
             pipeline | MatchSources("texts/*.jsonl") | SkipCompleted() | ... | CommitTasks()
 
-    Its chain from `MatchSources` to `CommitTasks` gets the ledger from it. With the local runner workers are watched,
-    sources run in waves, and tasks that end their workers again and again are set aside; with every runner runs are
-    recorded, and outputs that are out of date removed. At the end `result` is a `PipelineRun`.
+    Its chain from `MatchSources` to `CommitTasks` gets the ledger from it. With the local runner, workers are watched,
+    sources run in waves, and tasks that crash their workers several times are quarantined. With every runner, runs are
+    recorded, and stale outputs removed. At the end `result` is a `PipelineRun`.
 
     Args:
-        options: Beam options: words, or `PipelineOptions`; ``--runner`` chooses another runner than the local one.
+        options: Beam options: words, or `PipelineOptions`; ``--runner`` replaces the local runner.
         run_options: Options of `run`.
     """
 
@@ -222,7 +214,7 @@ class Pipeline(beam.Pipeline):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        """Run the pipeline. An error of ours ends the traceback here: the message has all that a user can change."""
+        """Run the pipeline. The traceback of a `LedgerbeamError` ends here: its message has what a user can change."""
         try:
             super().__exit__(kind, error, where)
         except LedgerbeamError as refused:
@@ -243,7 +235,7 @@ def run(pipeline: beam.Pipeline, **options: Unpack[PipelineRunOptions]) -> Pipel
         The run. `PipelineRun.raise_for_failures` raises if tasks failed.
 
     Raises:
-        JobMismatchError: The ledger is of another job.
+        JobMismatchError: The ledger belongs to another job.
         KeyboardInterrupt: Ctrl-C ended the run; its state is saved.
         LedgerbeamError: The run ended early. Everything that was recorded stays recorded.
         UnsupportedShapeError: The ledger cannot protect the pipeline. Nothing was started.
@@ -255,18 +247,13 @@ def run(pipeline: beam.Pipeline, **options: Unpack[PipelineRunOptions]) -> Pipel
         raise refused.with_traceback(None) from refused.__cause__
 
 
-def _option_names(kind: type[PipelineOptions]) -> set[str]:
-    """Return the names of the options that a class adds."""
-    parser: Any = argparse.ArgumentParser()
-    kind._add_argparse_args(parser)  # noqa: SLF001 - the method of Beam that classes of options define
-    return set(vars(parser.parse_args([])))
-
-
 def _words(options: PipelineOptions) -> list[str]:
     """Return options as words of a command line, without those of `LedgerRunner`; its engine is the runner."""
     found = options.get_all_options(drop_default=True, retain_unknown_options=True)
     engine = found.get("engine")
-    own = _option_names(LedgerOptions)
+    parser: Any = argparse.ArgumentParser()
+    LedgerOptions._add_argparse_args(parser)  # noqa: SLF001 - the method of Beam that classes of options define
+    own = vars(parser.parse_args([]))
     kept = {name: value for name, value in found.items() if name not in own}
     runner = str(options.view_as(StandardOptions).runner or "")
     if runner.rpartition(".")[2] == LedgerRunner.__name__:
@@ -291,24 +278,39 @@ def _scatter(write: Scatter, chain: FoundChain) -> ScatterChoice:
 
 
 def _sources(chain: FoundChain, storage_options: dict[str, Any], *, as_read: bool) -> dict[str, Any]:
-    """Return what a pipeline reads, by the names of `PipelineJob`.
+    """Return the fields of `PipelineJob` with its sources.
 
     Args:
-        chain: Of the pipeline.
-        storage_options: Of the stores.
-        as_read: Whether records are scattered as they are read, and so with their places.
+        chain: Chain of the pipeline.
+        storage_options: Options of the stores.
+        as_read: Whether records are scattered unchanged, and so with their places.
 
     Raises:
-        ScatterIncompleteError: Not all that is to be gathered is scattered.
-        UsageError: The transforms cannot mean anything together.
+        ScatterIncompleteError: The scattered records are not complete.
+        UsageError: The transforms cannot be combined.
     """
     match, plan = chain.match, chain.plan
     if isinstance(match, Gather):
         return {"gathered": _gathered(chain, match, storage_options)}
     if match.graph is not None:
-        return {"passes": _passes(match.graph, match.epochs, plan)}
-    files = _files(match, plan)
-    return {"files": replace(files, form="placed") if as_read else files}
+        sizes = {"task_records": plan.task_records, "task_bytes": plan.task_bytes}
+        given = {name: size for name, size in sizes.items() if size is not None}
+        passes = GraphPasses(reference=match.graph, made_of=made_of(match.graph), epochs=match.epochs, **given)
+        return {"passes": passes}
+    files = file_sources(
+        match.patterns,
+        match.sources_from,
+        group=match.group,
+        index_root=match.index_root,
+        index_rule="scheme",
+        task_bytes=plan.task_bytes or ListedFiles.task_bytes,
+        columns=match.columns,
+        no_index=not match.build_index,
+        base=match.base,
+        pack=match.pack,
+        read_as="shar" if match.shar else None,
+    )
+    return {"files": replace(files, task_records=plan.task_records, form="placed" if as_read else files.form)}
 
 
 def _gathered(chain: FoundChain, match: Gather, storage_options: dict[str, Any]) -> GatheredRuns:
@@ -327,7 +329,7 @@ def _gathered(chain: FoundChain, match: Gather, storage_options: dict[str, Any])
 
 
 def _check_key(function: GroupRecords, found: GatheredRuns) -> None:
-    """Refuse groups by another key than that by which the records lie together."""
+    """Refuse a key that differs from the key by which the records are scattered."""
     key = key_choice(cast(By, function.by), "hash")
     for name, value in key.parameters().items():
         if name not in ("order", "exchange") and found.key.get(name) != value:
@@ -338,7 +340,7 @@ def _check_key(function: GroupRecords, found: GatheredRuns) -> None:
 
 
 def _audits(chain: FoundChain) -> str | None:
-    """Return the function of a chain that is audited, with the encoder, as `PipelineJob` has it; None if none is."""
+    """Return the function of a chain that is audited, with the encoder; None if no function is audited."""
     to = chain.write.to
     functions = [one for one in chain.functions if one is not to]
     if len(functions) != 1 or not isinstance(functions[0], MapRecords | GroupRecords):
@@ -347,34 +349,8 @@ def _audits(chain: FoundChain) -> str | None:
     return base64.b85encode(cloudpickle.dumps((functions[0], encoder))).decode("ascii")
 
 
-def _sizes(plan: PlanTasks) -> dict[str, int]:
-    sizes = {"task_records": plan.task_records, "task_bytes": plan.task_bytes}
-    return {name: size for name, size in sizes.items() if size is not None}
-
-
-def _passes(graph: str, epochs: int, plan: PlanTasks) -> GraphPasses:
-    return GraphPasses(reference=graph, made_of=made_of(graph), epochs=epochs, **_sizes(plan))
-
-
-def _files(match: MatchSources, plan: PlanTasks) -> ListedFiles:
-    files = file_sources(
-        match.patterns,
-        match.sources_from,
-        group=match.group,
-        index_root=match.index_root,
-        index_rule="scheme",
-        task_bytes=plan.task_bytes or ListedFiles.task_bytes,
-        columns=match.columns,
-        no_index=not match.build_index,
-        base=match.base,
-        pack=match.pack,
-        read_as="shar" if match.shar else None,
-    )
-    return replace(files, task_records=plan.task_records)
-
-
 def _made_of(chain: FoundChain) -> dict[str, Any]:
-    """Return what the functions of a chain are made of, and their order; those that say it themselves are asked."""
+    """Return the identities of the functions of a chain, and their order. Functions with an `identity` provide it."""
     own = [
         one for one in chain.functions if type(one).__module__.startswith("ledgerbeam.") and hasattr(one, "identity")
     ]
@@ -392,7 +368,7 @@ def _made_of(chain: FoundChain) -> dict[str, Any]:
 
 
 def _described(encoder: Any) -> str:
-    """Return what describes an encoder, the same in every process."""
+    """Return a description of an encoder that is the same in every process."""
     named = [name for name, known in formats().items() if known == encoder]
     if named:
         return named[0]

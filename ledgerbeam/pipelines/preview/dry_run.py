@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,16 @@ from ledgerbeam.errors import LedgerNotFoundError, UsageError
 from ledgerbeam.io.compression.streams import Expansion
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
-from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.jobs.listing import listed_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Stage
 from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.preview.costs import Cost, CostShape, CostTally, pace_of
+from ledgerbeam.pipelines.preview.trial import measured_speed
+
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.runners.run import RunOptions
 
 WORK = ("new", "changed", "failed", "open")  # states of sources that have work left
 
@@ -78,6 +81,21 @@ class JobPreview:
         self.removed += other.removed
         self.costs = [self.costs[0].with_another(other.costs[0])]
 
+    def values(self) -> dict[str, Any]:
+        """Return the preview as a JSON object."""
+        return {
+            "ledger": self.ledger,
+            "new": self.is_new,
+            "differences": self.differences,
+            "refused": self.refusals,
+            "sources": {state: self.sources[state] for state in ("complete", *WORK, "gone")},
+            "examples": self.examples,
+            "tasks": self.tasks,
+            "costs": [asdict(cost) for cost in self.costs],
+            "removed": {"count": self.removed, "examples": self.outputs},
+            **({} if self.schema is None else {"schema": self.schema}),
+        }
+
     def removes(self, name: str) -> None:
         """Count an output that the run would remove."""
         self.removed += 1
@@ -85,55 +103,63 @@ class JobPreview:
             self.outputs.append(name)
 
 
-def preview_job(
-    job: JobSpec,
-    pages: Iterator[Page],
-    on_change: OnJobChange,
-    existing: Existing | None,
-    *,
-    force: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+def preview_plan(
+    plan: Sequence[Stage], list_pages: Callable[[JobSpec], Iterator[Page]], how: RunOptions, say: Callable[[str], None]
 ) -> JobPreview:
-    """Return a preview of a run of a job. Nothing is written.
+    """Return a preview of the first stages of a job, with the refusals of the stage after them. Nothing is written.
 
     Args:
-        job: The job, with its ledger resolved.
-        pages: Listing of the sources.
-        on_change: Action if the ledger contains a different job.
-        existing: Action if the output folder contains shards of another job.
-        force: Whether to process complete sources again.
+        plan: The stages, in the order of their runs, with their ledgers resolved.
+        list_pages: Lists the sources of a job.
+        how: Options of the run.
         say: Called with lines for people.
 
     Raises:
-        LedgerError: The ledger cannot be read.
+        LedgerError: A ledger cannot be read.
     """
+    if len(plan) == 1:
+        return _preview_job(plan[0].job, list_pages(plan[0].job), how, say)
+    reader = next(stage for stage in plan if stage.inputs())
+    listed = [list_pages(stage.job) for stage in reader.inputs()]
+    store = _open_if_there(reader.job)
+    decided = reader.with_job(reader.job.decided(None if store is None else store.job(), how.on_job_change, say))
+    preview, *others = (
+        _preview_job(stage.job, pages, how, lambda _: None)
+        for stage, pages in zip(_first_of(decided), listed, strict=True)
+    )
+    for other in others:
+        preview.add(other)
+    _look_at_owner(decided.job, store, how.existing, preview)
+    preview.schema = decided.job.schemas_json()
+    return preview
+
+
+def _preview_job(job: JobSpec, pages: Iterator[Page], how: RunOptions, say: Callable[[str], None]) -> JobPreview:
     preview = JobPreview(job.ledger)
     store = _open_if_there(job)
-    look_at_owner(job, store, existing, preview)
+    _look_at_owner(job, store, how.existing, preview)
     stored = None if store is None else store.job()
-    decided = job.decided(stored, on_change, say)
+    decided = job.decided(stored, how.on_job_change, say)
     preview.schema = decided.schemas_json()
     if store is not None and stored is not None:
         preview.is_new = False
         preview.differences = decided.identity().differences(stored)
-        if preview.differences and on_change == "refuse":
+        if preview.differences and how.on_job_change == "refuse":
             preview.refusals.append(
                 "the ledger holds another job; use --on-job-change restart to repeat it, or accept to keep its progress"
             )
-        if preview.differences and on_change == "restart":
+        if preview.differences and how.on_job_change == "restart":
             for row in store.outputs(ordered=False):
                 preview.removes(row.output.name)
             store = None  # its results no longer count
     known = KnownSources(store)
-    from ledgerbeam.pipelines.preview.trial import measured_speed  # noqa: PLC0415 - few commands need it
-
     pace = pace_of(store)
     tally = CostTally(CostShape.of_job(decided), pace, None if pace else measured_speed(decided))
     expansion = Expansion(job.storage_options)
     changed: set[str] = set()
     for sources in listed_sources(job, pages):
         for source, recorded, done in known.states(sources):
-            state = "open" if force and recorded == "complete" else recorded
+            state = "open" if how.force and recorded == "complete" else recorded
             preview.found(state, source.url)
             if state in WORK:
                 held = source.size if source.members else expansion.held_bytes(source.url, source.size)
@@ -153,45 +179,6 @@ def preview_job(
     return preview
 
 
-def preview_plan(
-    plan: Sequence[Stage],
-    list_pages: Callable[[JobSpec], Iterator[Page]],
-    on_change: OnJobChange,
-    existing: Existing | None,
-    *,
-    force: bool = False,
-    say: Callable[[str], None] = lambda _: None,
-) -> JobPreview:
-    """Return a preview of the first stages of a job, with the refusals of the stage after them.
-
-    Args:
-        plan: The stages, in the order of their runs.
-        list_pages: Lists the sources of a job.
-        on_change: Action if the ledger contains a different job.
-        existing: Action if the output folder contains shards of another job.
-        force: Whether to process complete sources again.
-        say: Called with lines for people.
-
-    Raises:
-        LedgerError: A ledger cannot be read.
-    """
-    if len(plan) == 1:
-        return preview_job(plan[0].job, list_pages(plan[0].job), on_change, existing, force=force, say=say)
-    reader = next(stage for stage in plan if stage.inputs())
-    listed = [list_pages(stage.job) for stage in reader.inputs()]
-    store = _open_if_there(reader.job)
-    decided = reader.with_job(reader.job.decided(None if store is None else store.job(), on_change, say))
-    preview, *others = (
-        preview_job(stage.job, pages, on_change, existing)
-        for stage, pages in zip(_first_of(decided), listed, strict=True)
-    )
-    for other in others:
-        preview.add(other)
-    look_at_owner(decided.job, store, existing, preview)
-    preview.schema = decided.job.schemas_json()
-    return preview
-
-
 def _first_of(stage: Stage) -> list[Stage]:
     """Return the stages that a stage depends on, and that depend on no others."""
     inputs = stage.inputs()
@@ -207,7 +194,7 @@ def _open_if_there(job: JobSpec) -> LedgerStore | None:
         return None
 
 
-def look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | None, preview: JobPreview) -> None:
+def _look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | None, preview: JobPreview) -> None:
     """Check the owner of the output folder; add a refusal, or the existing shards that the run would remove."""
     if job.output is None:
         return
@@ -304,19 +291,3 @@ def _short(source_id: bytes) -> int:
 
 def _short_url(url: str) -> int:
     return _short(blake2b(url.encode("utf-8", "surrogateescape"), digest_size=8).digest())
-
-
-def as_json(preview: JobPreview) -> dict[str, Any]:
-    """Return a preview as a JSON object."""
-    return {
-        "ledger": preview.ledger,
-        "new": preview.is_new,
-        "differences": preview.differences,
-        "refused": preview.refusals,
-        "sources": {state: preview.sources[state] for state in ("complete", *WORK, "gone")},
-        "examples": preview.examples,
-        "tasks": preview.tasks,
-        "costs": [asdict(cost) for cost in preview.costs],
-        "removed": {"count": preview.removed, "examples": preview.outputs},
-        **({} if preview.schema is None else {"schema": preview.schema}),
-    }

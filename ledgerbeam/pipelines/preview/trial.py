@@ -1,4 +1,4 @@
-"""Speed of the function of a job for ``--dry-run``, measured in this process with some records."""
+"""Trials of a job's function on some records, in this process: its speed for ``--dry-run``, and ``map --sample``."""
 
 from __future__ import annotations
 
@@ -26,11 +26,8 @@ from ledgerbeam.pipelines.preview.sample import SampleRun, sampled_records, try_
 from ledgerbeam.sketches import merging
 from ledgerbeam.user_code.objects import close_objects
 
-_RECORDS, _SOURCES, _BYTES = 64, 8, 1 << 20
-"""Maximum number of records, sources and bytes of the sample."""
-
-_SECONDS = 1.0
-"""Time limit of the trial in seconds, without set-up. After it, no further record is tried."""
+_RECORDS, _SOURCES, _BYTES = 64, 8, 1 << 20  # at most, in the sample that measures speed
+_SECONDS = 1.0  # after this time, without set-up, no further record is tried
 
 
 def measured_speed(job: JobSpec) -> Speed | None:

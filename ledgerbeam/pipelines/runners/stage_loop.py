@@ -76,19 +76,12 @@ class PreparedCall:
 
     def previewed(self, console: RunConsole) -> Result:
         """Return a preview of a run."""
-        from ledgerbeam.pipelines.preview.dry_run import as_json, preview_plan  # noqa: PLC0415 - brings NumPy
+        from ledgerbeam.pipelines.preview.dry_run import preview_plan  # noqa: PLC0415 - brings NumPy
 
-        left_out, job, how = LeftOut(), self.job, self.how
-        preview = preview_plan(
-            job.plan(),
-            lambda one: listed_pages(one, console.say, left_out),
-            how.on_job_change,
-            how.existing,
-            force=how.force,
-            say=console.say,
-        )
+        left_out, job = LeftOut(), self.job
+        preview = preview_plan(job.plan(), lambda one: listed_pages(one, console.say, left_out), self.how, console.say)
         left = sum(number for state, number in preview.sources.items() if state not in ("complete", "gone"))
-        summary = {**as_json(preview), "ledger": job.ledger, "passed_over": left_out.passed_over}
+        summary = {**preview.values(), "ledger": job.ledger, "passed_over": left_out.passed_over}
         return Result(self.command, complete=not left, ledger=job.ledger, output=job.output, summary=summary)
 
     def result(self, console: RunConsole, waves: Waves | None = None) -> Result:
