@@ -452,12 +452,7 @@ def _count(node: IteratorNode) -> int:
 
 
 def child_at(sources: Sequence[IteratorNode], number: Any, owner: str) -> IteratorNode:
-    """Return the source with the number in a token.
-
-    Raises:
-        IndexError: There is no such source.
-        UsageError: It is not a number.
-    """
+    """Return the source with the number in a token. Raises IndexError or UsageError for an invalid number."""
     if not isinstance(number, int):
         raise UsageError(f"{owner}: expected the number of a source in the token, found {number!r}")
     if not 0 <= number < len(sources):
@@ -466,15 +461,7 @@ def child_at(sources: Sequence[IteratorNode], number: Any, owner: str) -> Iterat
 
 
 def read_grouped(pairs: Sequence[tuple[Any, Any]], read: Callable[[Any, list[Any]], Sequence[Any]]) -> list[Any]:
-    """Read the items of each group with one call.
-
-    Args:
-        pairs: For each item its group and its key in the group.
-        read: Called once for each group, with the keys to read.
-
-    Returns:
-        The items, in the order of `pairs`.
-    """
+    """Read the items of pairs of group and key, in their order. `read` is called once for each group, with its keys."""
     places: dict[Any, list[int]] = {}
     for place, (group, _) in enumerate(pairs):
         places.setdefault(group, []).append(place)
@@ -488,14 +475,9 @@ def read_grouped(pairs: Sequence[tuple[Any, Any]], read: Callable[[Any, list[Any
 def in_runs(
     pairs: Iterable[tuple[int, int]], read: Callable[[int, Positions], Iterator[tuple[Token, Any]]]
 ) -> Iterator[tuple[Token, Any]]:
-    """Read places of groups in order, with one call for consecutive places of the same group.
+    """Yield tokens `(group, token)` and items at pairs of group and place.
 
-    Args:
-        pairs: Groups, and places in them.
-        read: Returns the tokens and items at places of a group.
-
-    Yields:
-        Tokens `(group, token)` and items.
+    `read` is called once for each run of a group.
     """
     for group, run in groupby(pairs, key=itemgetter(0)):
         for token, item in read(group, np.array([place for _, place in run], np.int64)):

@@ -24,11 +24,9 @@ _WHOLE_BYTES, _LINE_BYTES = 16, 4
 
 
 def digest_of(sources: Sequence[Any], contents: Sequence[Any]) -> dict[str, Any]:
-    """Return the digest of sources: less than 4 kB for up to 10,000 sources.
+    """Return the digest of descriptions of sources, and of `contents`: the same descriptions without locations.
 
-    Args:
-        sources: Their descriptions.
-        contents: The same descriptions without locations.
+    It has less than 4 kB for up to 10,000 sources.
     """
     return {"digest": _KIND, "count": len(sources), _EXACT: _grid(sources), _PLACELESS: _grid(contents)}
 
@@ -44,15 +42,9 @@ def without_exact(digest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing_places(was: Mapping[str, Any], now: Sequence[Any]) -> tuple[int, list[int]]:
-    """Find the sources that differ from a digest.
+    """Return the least number of sources that differ from a digest, and the numbers of the candidates.
 
-    Args:
-        was: The digest; if it has no exact part, `now` must have no locations.
-        now: The same number of descriptions.
-
-    Returns:
-        The least number of differing sources, and the numbers of the candidates; if both counts are equal, all
-        candidates differ.
+    If both counts are equal, all candidates differ. If the digest has no exact part, `now` must have no locations.
     """
     one = was.get(_EXACT, was.get(_PLACELESS))
     other = _grid(now)
@@ -126,11 +118,7 @@ def shortened(found: Any) -> Any:
 
 
 def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Compare two descriptions; the first may be `shortened`.
-
-    Yields:
-        One line for each difference: the path, the old and the new value.
-    """
+    """Yield a line for each difference: path, old and new value. The first description may be `shortened`."""
     if is_digest(was) and isinstance(now, (list, tuple)):
         yield from _differing_sources(was, now, path)
     elif isinstance(was, Mapping) and isinstance(now, Mapping):
@@ -175,15 +163,9 @@ def _name_of(description: Any) -> str:
 
 
 def require_same(was: Any, now: Any, *, trust_data: bool) -> None:
-    """Compare the description in a checkpoint with the graph's.
+    """Raise CheckpointMismatchError with the first differences unless both descriptions are equal.
 
-    Args:
-        was: The description in the checkpoint.
-        now: The description of the graph.
-        trust_data: Whether to skip the comparison of URLs and versions of sources.
-
-    Raises:
-        CheckpointMismatchError: They differ; the message lists the first differences.
+    With `trust_data`, URLs and versions of sources are not compared.
     """
     if trust_data:
         was, now = _without_place(was), _without_place(now)
@@ -198,11 +180,7 @@ def require_same(was: Any, now: Any, *, trust_data: bool) -> None:
 
 
 def require_format(found: Any, expected: int) -> None:
-    """Check the format version of a checkpoint.
-
-    Raises:
-        CheckpointMismatchError: It is different.
-    """
+    """Raise CheckpointMismatchError for another format version of a checkpoint."""
     if found != expected:
         raise CheckpointMismatchError(
             f"expected a checkpoint of format {expected}, found {found!r}; read it with the ledgerbeam that wrote it"
@@ -210,11 +188,7 @@ def require_format(found: Any, expected: int) -> None:
 
 
 def require_shard(saved: Any, own: tuple[int, int]) -> None:
-    """Check that a checkpoint belongs to the shard of the graph; None in a checkpoint fits every shard.
-
-    Raises:
-        CheckpointMismatchError: It is different.
-    """
+    """Raise CheckpointMismatchError for a checkpoint of another shard; None in a checkpoint fits every shard."""
     if saved is not None and tuple(saved) != own:
         raise CheckpointMismatchError(
             f"expected a checkpoint of shard {own[0]} of {own[1]}, found one of shard {saved[0]} of {saved[1]}; call "

@@ -151,11 +151,7 @@ class GraphSource:
 
 
 class GraphPass(SourceKind):
-    """A pass of a graph, which is built once in each process. Its spans count places.
-
-    Args:
-        graph: The source of the graph.
-    """
+    """A pass of a graph, which is built once in each process. Its spans count places."""
 
     def __init__(self, graph: GraphSource) -> None:
         self._source = graph

@@ -403,11 +403,7 @@ State: TypeAlias = dict[str, Any]  # the state of a node: small values for JSON,
 
 
 def field(state: Mapping[str, Any], name: str, owner: str) -> Any:
-    """Return a part of a state.
-
-    Raises:
-        CheckpointError: It is missing; a pass is never silently started again.
-    """
+    """Return a part of a state. Raises CheckpointError if it is missing: a pass is never silently started again."""
     try:
         return state[name]
     except (KeyError, TypeError) as error:

@@ -289,18 +289,10 @@ def count_places(total: int, first: int, step: int) -> int:
 
 
 def merge_shares(states: Sequence[Mapping[str, Any]], owner: str) -> list[Progression]:
-    """Return the remaining positions of the shards of a pass.
+    """Return the remaining positions of the shards that are behind the farthest one, then all positions beyond it.
 
-    Args:
-        states: One for each shard, in any order: `shard`, `shards`, `position` (number of finished positions of its
-            share) and `todo` (the remaining positions, as triples).
-        owner: Name of the node, for messages.
-
-    Returns:
-        The remaining positions of the shards that are behind the farthest one, then all positions beyond it.
-
-    Raises:
-        CheckpointError: There is not exactly one state of each shard, or they belong to different passes.
+    The states, in any order, have `shard`, `shards`, `position` (number of finished positions of its share) and `todo`
+    (the remaining positions, as triples). Raises CheckpointError unless there is one state of each shard of one pass.
     """
     shards = int(states[0]["shards"])
     found = sorted(int(state["shard"]) for state in states)

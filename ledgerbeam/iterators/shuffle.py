@@ -198,11 +198,7 @@ class Shuffle(BufferedNode):
 
 
 def save_tokens(pairs: Iterable[Pair], owner: IteratorNode, source: IteratorNode) -> list[Token]:
-    """Return the tokens of buffered items.
-
-    Raises:
-        CheckpointError: The source cannot rebuild them, or one of them has no token.
-    """
+    """Return the tokens of buffered items. Raises CheckpointError if the source cannot rebuild one of them."""
     if not source.has_constant_time_access:
         raise CheckpointError(
             f"{owner!r}: its buffer cannot be saved, since {source!r} cannot rebuild items; read indexed data"

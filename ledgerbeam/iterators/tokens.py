@@ -84,15 +84,7 @@ def get_graph_origin(item: Any) -> Token | None:
 
 
 def require_graph_origin(token: Token | None, owner: str) -> Token:
-    """Return a token, if there is one.
-
-    Args:
-        token: The token of an item that must be rebuilt later.
-        owner: Name of the node, for messages.
-
-    Raises:
-        CheckpointError: It is None.
-    """
+    """Return the token of an item that must be rebuilt later. Raises CheckpointError if it is None."""
     if token is None:
         raise CheckpointError(
             f"{owner}: an item of its buffer has no token, so it could not be rebuilt. The source claims to have "
@@ -102,11 +94,7 @@ def require_graph_origin(token: Token | None, owner: str) -> Token:
 
 
 def pair_token(token: Token, owner: str, shape: str) -> tuple[Token, Token]:
-    """Split a token of two parts.
-
-    Raises:
-        UsageError: It has another shape.
-    """
+    """Split a token of two parts. Raises UsageError for another shape."""
     found = normalize_graph_token(token)
     if not isinstance(found, tuple) or len(found) != 2:
         raise UsageError(f"{owner}: expected a token {shape}, found {token!r}")
@@ -128,11 +116,7 @@ def save_chance(chance: random.Random) -> str:
 
 
 def load_chance(text: Any, owner: str) -> random.Random:
-    """Return a generator with a saved state.
-
-    Raises:
-        CheckpointError: The text is not a result of `save_chance`.
-    """
+    """Return a generator with a state of `save_chance`. Raises CheckpointError for another text."""
     found = new_chance(0)
     try:
         found.setstate((_VERSION, _WORDS.unpack(base64.b64decode(text, validate=True)), None))
@@ -144,8 +128,7 @@ def load_chance(text: Any, owner: str) -> random.Random:
 def item_chance(seed: int, epoch: int, token: Token | None, owner: str) -> random.Random:
     """Return the generator of one item in one epoch, which is always the same.
 
-    Raises:
-        CheckpointError: The item has no token.
+    Raises CheckpointError without a token.
     """
     plain = normalize_graph_token(require_graph_origin(token, owner))
     text = json.dumps([seed, epoch, plain], separators=(",", ":"))

@@ -217,11 +217,7 @@ class ChainValues:
     partition: Partition | None = None
 
     def require_ledger(self) -> LedgerHandle:
-        """Return the ledger.
-
-        Raises:
-            UsageError: The pipeline has no ledger.
-        """
+        """Return the ledger. Raises UsageError if the pipeline has none."""
         if self.ledger is None:
             raise UsageError(_NO_LEDGER)
         return self.ledger
@@ -237,11 +233,7 @@ class ChainTransform(beam.PTransform[Any, Any]):
     """Whether the transform takes records as `sources.RecordBlocks`, which `ReadTasks` gives if possible."""
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that does the work.
-
-        Args:
-            values: Values of the pipeline.
-        """
+        """Return the DoFn that does the work."""
         raise NotImplementedError
 
     def expand(self, elements: Any) -> Any:
@@ -251,11 +243,7 @@ class ChainTransform(beam.PTransform[Any, Any]):
 
 
 class ChainDoFn(beam.DoFn):
-    """Placeholder for the DoFn of a transform, which a worker makes.
-
-    Args:
-        transform: The transform.
-    """
+    """Placeholder for the DoFn of a transform, which a worker makes."""
 
     def __init__(self, transform: ChainTransform) -> None:
         self.transform = transform
@@ -263,11 +251,7 @@ class ChainDoFn(beam.DoFn):
         self._work: beam.DoFn | None = None
 
     def work(self) -> beam.DoFn:
-        """Make the DoFn that does the work.
-
-        Raises:
-            UsageError: The pipeline has given no values.
-        """
+        """Make the DoFn that does the work. Raises UsageError before `give_values`."""
         if self.values is None:
             raise UsageError(f"{type(self.transform).__name__}: {_NO_LEDGER}")
         return self.transform.dofn(self.values)
@@ -306,14 +290,9 @@ class ChainDoFn(beam.DoFn):
 
 
 def size_of(name: str, value: int | str | None) -> int | None:
-    """Parse a size argument of a transform. Returns bytes, or None for None.
+    """Parse a size such as ``"16M"``, and return bytes; None for None.
 
-    Args:
-        name: Name of the argument, for the message.
-        value: A number, or a text such as ``"16M"``.
-
-    Raises:
-        UsageError: The value is not a size.
+    Raises UsageError with the name of the argument.
     """
     try:
         return None if value is None else read_size(value)
@@ -322,12 +301,7 @@ def size_of(name: str, value: int | str | None) -> int | None:
 
 
 def give_values(pipeline: beam.Pipeline, values: ChainValues) -> None:
-    """Give values to all transforms of the chain.
-
-    Args:
-        pipeline: A complete pipeline that has not run yet.
-        values: The values.
-    """
+    """Give values to all transforms of the chain of a complete pipeline that has not run yet."""
     pipeline.visit(_Giver(values))
 
 

@@ -96,10 +96,9 @@ class ProcessBatch(ChainTransform):
 
 
 def check_result(task: Task, result: TaskResult | Sequence[Task] | None, function: str) -> list[TaskResult]:
-    """Return the result of a function for one task as a list of results, each traced to the task.
+    """Return the result of a function for one task as a list of results.
 
-    Raises:
-        UnsupportedShapeError: If the result cannot be traced to the task.
+    Raises UnsupportedShapeError for a result that cannot be traced to the task.
     """
     if result is None:
         return [NoneTask(task)]

@@ -38,16 +38,11 @@ class RouteFolders:
         return nested_owners(self._output, self._options)
 
     def require_free(self, route: str, name: str = "") -> None:
-        """Raise an error if a route or an output could overwrite other outputs. Each folder is listed once.
+        """Raise an error if a route or an output could overwrite other outputs.
 
-        Args:
-            route: Name of the route; empty for an output without a route.
-            name: Name of the output, as far as it is known.
-
-        Raises:
-            FunctionError: The name of the route is invalid.
-            UsageError: Sources, or outputs without a route, use a folder of that name; or the output is in the output
-                folder of another job.
+        Each folder is listed once. The route is empty for an output without a route. The name is the name of the
+        output, as far as it is known. Raises FunctionError for an invalid route. Raises UsageError if other outputs or
+        another job use its folder.
         """
         if route != "" and route == name.partition("/")[0] and "/" in name:
             raise self._taken(route, f"{self._output}/{name}")

@@ -77,11 +77,10 @@ class Overlap:
         self._following = following if isinstance(following, Task) else None
 
     def fetched(self, task: Task, fetching: Callable[[Task], Callable[[], Any] | None]) -> Future[Any] | None:
-        """Start to fetch the next task. Return the fetch of the current task, or None.
+        """Start to fetch the next task.
 
-        Args:
-            task: The current task.
-            fetching: Returns a function that fetches the bytes of a task; None for a task that is not fetched ahead.
+        Return the fetch of the current task, or None. `fetching` returns a function that fetches the bytes of a task;
+        None for a task that is not fetched ahead.
         """
         ahead, self._ahead = self._ahead, None
         following, self._following = self._following, None
@@ -100,12 +99,8 @@ def this_overlap() -> Overlap:
 class ThreadsBeside:
     """Threads for work that is concurrent with the mapping of a task.
 
-    They start with the first call of `submit`, which also shortens the switch interval of the interpreter.
-
-    Args:
-        most: Maximum number of threads.
-        name: Prefix of the names of the threads.
-        part: Part of the work time that their CPU time is added to.
+    They start with the first call of `submit`, which also shortens the switch interval of the interpreter. Their CPU
+    time is added to `part` of the work time.
     """
 
     def __init__(self, most: int, name: str, part: str) -> None:

@@ -71,14 +71,10 @@ class FoundChain:
 
 
 def find_chain(pipeline: beam.Pipeline) -> FoundChain:
-    """Return the chain of a pipeline.
+    """Return the chain of a complete pipeline that has not run yet.
 
-    Args:
-        pipeline: A complete pipeline that has not run yet.
-
-    Raises:
-        UnsupportedShapeError: If the ledger cannot protect a pipeline of this shape. The message names each refused
-            transform and a remedy.
+    Raises UnsupportedShapeError for a shape that the ledger cannot protect. Its message names each refused transform
+    and a remedy.
     """
     applied = _Applied()
     pipeline.visit(applied)
@@ -96,24 +92,16 @@ def find_chain(pipeline: beam.Pipeline) -> FoundChain:
 
 
 def chain_alone(proto: Proto, labels: Sequence[str]) -> Proto:
-    """Return a pipeline with the chain only.
-
-    Args:
-        proto: The whole pipeline.
-        labels: Labels of the primitive transforms of the chain, in order.
-    """
+    """Return a pipeline with the chain only, by the labels of its primitive transforms in order."""
     names = _names(proto)
     return _only(proto, {names[label] for label in labels})
 
 
 def rest_alone(proto: Proto, labels: Sequence[str]) -> Proto:
-    """Return a pipeline with the transforms after the chain only.
+    """Return a pipeline with the transforms after the chain only, by the labels of the chain in order.
 
-    It starts with `CommitTasks`, which emits the tasks that are already committed.
-
-    Args:
-        proto: The whole pipeline.
-        labels: Labels of the primitive transforms of the chain, in order. The first one is the impulse.
+    It starts with `CommitTasks`, which emits the tasks that are already committed. The first label is that of the
+    impulse.
     """
     names = _names(proto)
     first, *between, commit = (names[label] for label in labels)

@@ -291,9 +291,7 @@ class _Write(beam.DoFn):
     def _written(self, before: _ToPublish | None = None) -> Iterator[WrittenTask | FailedTask]:
         """Yield the tasks that threads have published, in order.
 
-        Args:
-            before: The next task to publish. Wait for published tasks only until the limits allow it. None waits for
-                all.
+        Before a next task, wait for published tasks only until the limits allow it. With None, wait for all.
         """
         while self._behind or self._gathering.tasks:
             is_done = bool(self._behind) and self._behind[0].published.done()

@@ -269,9 +269,7 @@ class PairRecords:
 def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
     """Yield a forest for each block of hashes.
 
-    Args:
-        gathered: The records, by hash.
-        earlier: Number of leading runs whose records are not connected with each other.
+    Records of the first `earlier` runs are not connected with each other.
     """
     before: HashRows | None = None  # the first record of the last hash of the previous block
     for rows in gathered.hashes(_ROWS):
@@ -288,14 +286,7 @@ def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
 
 
 def forest_of(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64], firsts: NDArray[np.int64]) -> Forest:
-    """Return the forest of pairs of records.
-
-    Args:
-        gathered: The bucket of the records.
-        rows: The records, with their scores.
-        later: Position of the first record of each pair.
-        firsts: Position of the second record of each pair.
-    """
+    """Return the forest of pairs of records: those at the positions `later` and those at `firsts` of the rows."""
     paired = np.zeros(len(rows), np.bool_)
     paired[firsts] = paired[later] = True
     places = np.cumsum(paired) - 1

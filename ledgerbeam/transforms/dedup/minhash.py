@@ -84,11 +84,9 @@ class MinHash:
         return Grams(places, *self._grams(words, counts[places]))
 
     def bands_of(self, hashes: NDArray[np.uint64], sizes: NDArray[np.int64]) -> Hashes:
-        """Return the bands of texts, one row for each text.
+        """Return the bands of texts, one row each.
 
-        Args:
-            hashes: Hashes of the n-grams, text after text, in any order and with repetitions.
-            sizes: Number of n-grams of each text, at least 1.
+        The hashes of their n-grams come text after text, in any order and with repetitions. Each text has at least 1.
         """
         grams = (hashes >> np.uint64(32)).astype(np.uint32)
         ends = np.cumsum(sizes)

@@ -197,8 +197,7 @@ class _ClusterMembers:
     def forest(self, groups: NDArray[np.int64]) -> tuple[Forest, NDArray[np.int64]]:
         """Return the forest of the records, and the position of each record in it.
 
-        Args:
-            groups: Number of the group of each record. Connected records have equal numbers.
+        `groups` has the number of the group of each record. Connected records have equal numbers.
         """
         urls, nodes = file_nodes(self.names, np.arange(len(self.names)), self.numbers)
         order = np.argsort(groups, kind="stable")

@@ -77,11 +77,7 @@ class VerifiedTrees:
     with_scores: bool  # whether records have scores
 
     def __call__(self, gathered: GatheredRecords) -> Trees | None:
-        """Return the connected candidates.
-
-        Raises:
-            RecordError: The n-grams of a cluster exceed `MOST_BYTES`.
-        """
+        """Return the connected candidates. Raises RecordError if the n-grams of a cluster exceed `MOST_BYTES`."""
         forest = join_forests(self._forests(gathered))
         return None if forest is None else Trees.whole(forest)
 
@@ -155,14 +151,10 @@ def _batches(gathered: GatheredRecords) -> Iterator[_Sets]:
 
 
 def connected(sets: Sequence[bytes], minhash: MinHash, share: float) -> NDArray[np.int64]:
-    """Return a label for each set. Sets that are near, directly or through others, have equal labels.
+    """Return a label for each set.
 
-    Two sets are near if they share a band and their Jaccard similarity is at least `share`.
-
-    Args:
-        sets: Different sets of n-grams, each ascending and as bytes.
-        minhash: Signs texts.
-        share: Minimum similarity, from 0 to 1.
+    Sets that are near, directly or through others, have equal labels. Two sets are near if they share a band and their
+    Jaccard similarity is at least `share`. The sets of n-grams are different, each ascending and as bytes.
     """
     comparison = _Comparison(sets, minhash, share)
     comparison.run()

@@ -91,11 +91,7 @@ class KeepRecords:
         return {"keep": self._format_name, "version": VERSION}
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with records for the format.
-
-        Raises:
-            UnsupportedShapeError: The records do not come from a bucket.
-        """
+        """Return the task with records for the format. Raises UnsupportedShapeError unless they come from a bucket."""
         gathered = gathered_records(task, "KeepRecords")
         if self.output_format == "jsonl":
             try:
@@ -138,19 +134,11 @@ class GroupRecords(UserFunction):
         return f"GroupRecords({str(self.reference)!r}, {self.output_format!r})"
 
     def identity(self) -> dict[str, Json]:
-        """Return everything that affects the results: the function and the modules of its code.
-
-        Raises:
-            FunctionError: If the function cannot be imported.
-        """
+        """Return everything that affects the results: the function and the modules of its code."""
         return {"function": str(self.reference), **made_of(self.reference)}
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with the results of its groups.
-
-        Raises:
-            UnsupportedShapeError: The records do not come from a bucket.
-        """
+        """Return the task with the results of its groups. Raises UnsupportedShapeError unless it is of a bucket."""
         gathered_records(task, repr(self))
         ready = self.set_up()
         with ready.in_turn:
@@ -189,11 +177,7 @@ class MergeRuns:
     takes_blocks: ClassVar[bool] = True
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with `MergedRecords`.
-
-        Raises:
-            UnsupportedShapeError: The records do not come from a bucket.
-        """
+        """Return the task with `MergedRecords`. Raises UnsupportedShapeError unless it is of a bucket."""
         gathered = gathered_records(task, "MergeRuns")
         ranges, cuts = self._within
         inner = ranges[gathered.bucket]
@@ -235,15 +219,7 @@ class MergedEncoder:
 
 
 def gathered_records(task: Task, function: str) -> GatheredRecords:
-    """Return the records of a part of a bucket.
-
-    Args:
-        task: The part.
-        function: Name of the calling function, for the message.
-
-    Raises:
-        UnsupportedShapeError: The records of the task do not come from a bucket.
-    """
+    """Return the records of a part of a bucket. Raises UnsupportedShapeError for a task without them."""
     if not isinstance(task.records, GatheredRecords):
         raise UnsupportedShapeError(
             f"{function} received a {type(task.records).__name__} for {task.name}: expected records of a bucket; start "

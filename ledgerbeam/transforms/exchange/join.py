@@ -41,11 +41,7 @@ class RightFields:
     under: str | None = None  # name of one field for the whole right record; None adds its fields
 
     def join(self, left: Any, right: Any) -> Any:
-        """Return the joined record of two records.
-
-        Raises:
-            RecordError: The records cannot be joined.
-        """
+        """Return the joined record of two records. Raises RecordError if they cannot be joined."""
         if self.under is not None:
             return self._nested(left, self.under, right)
         is_sample = isinstance(left, Sample)
@@ -62,11 +58,7 @@ class RightFields:
         return Sample(left.key, made) if is_sample else made
 
     def without(self, left: Any) -> Any:
-        """Return the joined record of a left record without a match.
-
-        Raises:
-            RecordError: The record cannot be joined.
-        """
+        """Return the joined record of a left record without a match. Raises RecordError if it cannot be joined."""
         if self.under is None or isinstance(left, Sample):
             return left
         return self._nested(left, self.under, None)

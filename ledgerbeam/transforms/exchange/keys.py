@@ -50,15 +50,9 @@ class RecordKeys:
 
     @classmethod
     def of_user(cls, by: By, scheme: Scheme, order: KeyOrder | None = None) -> Self:
-        """Return the maker of the keys that a user names.
+        """Return the maker of the keys that a user names by fields or a function.
 
-        Args:
-            by: Names of fields, or a function.
-            scheme: The order of the records.
-            order: The order of the keys.
-
-        Raises:
-            UsageError: A field name is invalid.
+        Raises UsageError for an invalid field.
         """
         fields = key_fields(by)
         function = None if fields else reference_of(key_function(by))
@@ -68,19 +62,14 @@ class RecordKeys:
         return {name: value for name, value in self.__dict__.items() if name != "_call"}
 
     def set_up(self) -> None:
-        """Import the function, once in each process.
-
-        Raises:
-            FunctionError: The function cannot be imported.
-        """
+        """Import the function, once in each process. Raises FunctionError if it cannot be imported."""
         _ = self._call
 
     def of(self, records: PlacedRecords) -> list[bytes]:
-        """Return the key of each record. With the schemes ``digest`` and ``match`` the key of null is empty.
+        """Return the key of each record.
 
-        Raises:
-            FunctionError: The function raised; the message names the record.
-            RecordError: A record cannot be decoded, or has no key; the message names it.
+        With the schemes ``digest`` and ``match`` the key of null is empty. Raises FunctionError if the function raises,
+        and RecordError if a record cannot be decoded or has no key. The message names the record.
         """
         return [key for part in records.parts for key in self._of_part(part)]
 
@@ -122,12 +111,7 @@ class RecordKeys:
         return keys if self.scheme == "key" else list(map(_hashed, keys))
 
     def key(self, record: Any) -> bytes:
-        """Return the key of one record; see `of`.
-
-        Raises:
-            FunctionError: The function raised.
-            RecordError: The record has no key.
-        """
+        """Return the key of one record; see `of`, also for its errors."""
         if self.scheme == "content":
             return blake2b(_content(record), digest_size=DIGEST_BYTES, person=b"lb.content").digest()
         value = self._call(record)
@@ -195,12 +179,7 @@ class SplitRecords(MapRecords):
 
 
 def part_of(key: bytes, shares: Sequence[int]) -> int:
-    """Return the number of the part of a key.
-
-    Args:
-        key: Key of the scheme ``hash``.
-        shares: Shares of the parts.
-    """
+    """Return the number of the part of a key of the scheme ``hash``."""
     ends = list(accumulate(shares))
     return bisect_right(ends, int.from_bytes(key[:HASH_BYTES], "big") * ends[-1] >> 8 * HASH_BYTES)
 

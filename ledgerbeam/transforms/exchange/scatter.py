@@ -249,11 +249,7 @@ class Scatter(WriteTasks):
 
 
 def _encoded(order: KeyOrder, cuts: Sequence[Any]) -> tuple[bytes, ...]:
-    """Encode cuts and sort them in the order of the keys.
-
-    Raises:
-        UsageError: A cut is not a valid key, or occurs twice.
-    """
+    """Encode cuts, and sort them in the order of the keys. Raises UsageError for an invalid or repeated one."""
     try:
         found = sorted(order.encode(tuple(cut) if isinstance(cut, list) else cut) for cut in cuts)
     except RecordError as error:

@@ -130,9 +130,8 @@ class RowsOutcome:
 def rows_outcome(result: Any, rows: int, function: str) -> RowsOutcome:
     """Return the outcome of a result for a batch of `rows` rows.
 
-    Raises:
-        FunctionError: The result is invalid, or its rows cannot be traced to rows of the batch.
-        Exception: The returned frame raised when it was read.
+    Raises FunctionError for an invalid result, or one whose rows cannot be traced to rows of the batch. Reading the
+    returned frame can raise any error.
     """
     outcome = RowsOutcome(rows)
     kind = type(result)

@@ -55,11 +55,7 @@ class AuditedWork:
 
 
 def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
-    """Audit a finished task of a source.
-
-    Raises:
-        LedgerbeamError: The source cannot be cut into its tasks.
-    """
+    """Audit a finished task of a source. Raises LedgerbeamError if the source cannot be cut into its tasks."""
     source = request.source.source
     kind = work.sources.kind_of(source)
     cut = kind.cut(source, work.limits)
@@ -87,10 +83,7 @@ def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
 
 
 def _last_part(cut: Cut, task: Task, work: AuditedWork, seconds: float) -> Task:
-    """Return a task with about as many of the last records as can be mapped in `seconds`, so that only these are read.
-
-    For a stream, return the whole task.
-    """
+    """Return a task with as many of the last records as can be mapped in `seconds`; for a stream the whole task."""
     if cut.stream is not None:
         return task
     record = cut.source.size / cut.spans[-1][1]

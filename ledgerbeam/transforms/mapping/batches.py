@@ -63,11 +63,9 @@ class BatchMapping(TaskMapping):
 
     @abstractmethod
     def _understood(self, results: Any, positions: Sequence[int]) -> Any:
-        """Return the results of a batch if they have the right form.
+        """Return the results of a batch.
 
-        Raises:
-            FunctionError: They do not.
-            BatchFailedError: They cannot be read.
+        Raises FunctionError for a wrong form, BatchFailedError if they cannot be read.
         """
 
     @abstractmethod

@@ -94,9 +94,7 @@ class UserFunction(ABC):
     def set_up(self) -> ReadyObject:
         """Import the object, or make the instance of the class, once in each process.
 
-        Raises:
-            FunctionError: The object cannot be imported or made.
-            LedgerbeamError: See `UserObject.ready`.
+        Raises FunctionError if that fails; see `UserObject.ready` for other errors.
         """
         if self._ready is None:
             self._ready = self._load()
@@ -176,11 +174,7 @@ class MapRecords(UserFunction):
         return f"MapRecords({str(self.reference)!r}, {self.output_format!r})"
 
     def identity(self) -> dict[str, Json]:
-        """Return everything that affects the results: the object, the modules of its code, and its arguments.
-
-        Raises:
-            FunctionError: If the object cannot be imported.
-        """
+        """Return everything that affects the results: the object, the modules of its code, and its arguments."""
         shaping: dict[str, Json] = {
             "function": str(self.reference),
             **made_of(self.reference),

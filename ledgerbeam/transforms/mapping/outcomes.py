@@ -123,15 +123,10 @@ class Recomputable(Protocol):
         """Return the function with the storage options for its files."""
 
     def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
-        """Compute the results of a task again, from the last record to the first.
+        """Compute the results of a task again, from the last record to the first, until `is_late` returns True.
 
-        Args:
-            task: The task with its records.
-            is_late: Called after each call of the user's object. True ends the recomputation.
-
-        Raises:
-            NotRecomputedError: The user's object raised, although it did not before.
-            LedgerbeamError: The user's object cannot be imported or built.
+        It is called after each call of the user's object. Raises NotRecomputedError if the object raises, and
+        LedgerbeamError if it cannot be imported or built.
         """
 
 
@@ -153,8 +148,7 @@ class NotRecomputedError(Exception):
 def routed(result: Any, function: str) -> Iterator[tuple[str, Any]]:
     """Yield the records in the result of a function, each with its route; the empty string for no route.
 
-    Raises:
-        FunctionError: A list or a Route contains a Drop or a Reject, or a route is invalid.
+    Raises FunctionError for a Drop or a Reject in a list or a Route, or for an invalid route.
     """
     for item in result if issubclass(type(result), list) else [result]:
         if not issubclass(type(item), Route):
@@ -240,15 +234,10 @@ def _count(counts: dict[str, int], name: str, what: str, records: int = 1) -> No
 
 
 def rejected_records(task: Task, rejections: Sequence[Rejection]) -> list[RejectedRecord]:
-    """Read rejected records from their source again, in the order of `rejections`.
+    """Read rejected records of an output of `ReadTasks` from their source again, in the order of `rejections`.
 
-    Args:
-        task: The output of `ReadTasks`, with all of its records.
-        rejections: Positions and reasons of the rejected records.
-
-    Raises:
-        UnsupportedShapeError: If the records were changed after reading, so that their positions are unknown.
-        SourceError, IndexError_, StorageError: If the source cannot be read again or has changed. The task fails.
+    Raises UnsupportedShapeError if the records were changed after reading, so that their positions are unknown. If the
+    source cannot be read again or has changed, the error is of SourceError, IndexError_ or StorageError.
     """
     if not rejections:
         return []

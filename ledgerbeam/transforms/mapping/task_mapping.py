@@ -146,8 +146,8 @@ class TaskMapping:
     def results(self, statistics: Mapping[str, Statistic]) -> Task | NoneTask:
         """Return the task with its results.
 
-        Raises:
-            UnplacedError: A result cannot be written. Map the task again with `MappingRules.placed` to find its record.
+        Raises UnplacedError for a result that cannot be written. Map the task again with `MappingRules.placed` to find
+        its record.
         """
         task, name = self._task, self._name
         datasets: dict[str, Any] = {}
