@@ -27,11 +27,11 @@ from ledgerbeam.ledger import LedgerStore, Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, remove_internal
-from ledgerbeam.pipelines.exchange.jobs import GatherJob, ScatterJob, as_run, layout_of_rows, run_writer
-from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits
-from ledgerbeam.pipelines.exchange.stages import DECIDE
+from ledgerbeam.pipelines.exchange.jobs import HashJob, ScatterJob, as_run, layout_of_rows, own_files, run_writer
+from ledgerbeam.pipelines.exchange.partition import KeyChoice, preference
+from ledgerbeam.pipelines.exchange.stages import DECIDE, stage_ledger
 from ledgerbeam.pipelines.jobs.listing import listed_ids
-from ledgerbeam.pipelines.jobs.shard_job import ShardJob, shard_form
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer
 from ledgerbeam.pipelines.jobs.spec import FinishedStage, JobSpec, Stage, StageSources
 from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, with_lists
@@ -46,7 +46,7 @@ PART_RECORDS = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecideJob(GatherJob):
+class DecideJob(HashJob):
     """Finds the records to drop.
 
     Attributes:
@@ -55,9 +55,6 @@ class DecideJob(GatherJob):
     """
 
     command = "decide"
-
-    keeps_columns = False
-    within_keys: ClassVar[bool] = False
 
     shard_bytes: int = PART_RECORDS
     prefer: KeyChoice | None = None
@@ -75,16 +72,6 @@ class DecideJob(GatherJob):
     def scatter_values(self) -> dict[str, Any]:
         found = super().scatter_values()
         return found if self.own is None else {**found, "own": self.own}
-
-    @property
-    def sizes(self) -> PartitionLimits:
-        size = self.bucket_bytes or 2**30
-        return PartitionLimits(size, size)
-
-    @property
-    def merged_bytes(self) -> int:
-        """Size of a task that merges, by the records. Hashes take much more memory than their size on disk."""
-        return self.shard_bytes
 
     @property
     def is_last(self) -> bool:
@@ -171,8 +158,8 @@ class ListedJob(ShardJob):
     def decide(self) -> DecideJob:
         """Return the job that writes the lists, after its own inputs."""
 
-    def decide_values(self, ledger: str, own: OwnFiles) -> dict[str, Any]:
-        """Return the values of the preceding `DecideJob`."""
+    def decide_values(self, ledger: str) -> dict[str, Any]:
+        """Return the values of the job that writes the lists, a `DecideJob` with this ledger."""
         return {
             "output": self.lists_folder,
             "to": "run",
@@ -182,7 +169,7 @@ class ListedJob(ShardJob):
             "bucket_bytes": self.bucket_bytes,
             "max_slices": self.max_slices,
             "ledger": ledger,
-            "own": own,
+            "own": self._own_files(),
             **as_run(self),
         }
 
@@ -237,21 +224,16 @@ class DedupJob(ListedJob):
         return [self.lists_folder]
 
     def decide(self) -> DecideJob:
-        return DecideJob(**self.decide_values(self.ledger_of(DECIDE), self._own_files()))
-
-    def ledger_of(self, name: str) -> str:
-        """Return the ledger of an earlier stage; empty before the job's own ledger is known."""
-        return f"{self.ledger}/{name}" if self.ledger else ""
+        return DecideJob(**self.decide_values(stage_ledger(self.ledger, DECIDE)))
 
     def _own_files(self) -> OwnFiles:
-        return OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None)
+        return own_files(self)
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
         return dataclasses.replace(self, layout=layout_of_rows(self, self.files, say))
 
     def parameters(self) -> dict[str, Json]:
-        prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
-        return {**self.key.parameters(), **prefer}
+        return {**self.key.parameters(), **preference(self.prefer)}
 
     def work(self) -> Callable[[Task], Any]:
         from ledgerbeam.transforms.dedup.duplicates import KeepRemaining  # noqa: PLC0415 - brings Beam

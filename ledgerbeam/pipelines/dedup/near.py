@@ -30,7 +30,8 @@ from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signat
 from ledgerbeam.pipelines.dedup.exact import LIST_BUCKETS, DecideJob, DedupJob, FilesWithLists, ListedJob
 from ledgerbeam.pipelines.dedup.pairs import PART_BYTES, STARS_FOLDER, LabelsJob, NearChoice, PairsJob, rounds_from
 from ledgerbeam.pipelines.exchange.jobs import RUNS_FOLDER, BucketsJob, BucketsOf, RunsJob, ScatterJob, as_run
-from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY
+from ledgerbeam.pipelines.exchange.partition import decided, partition_parameters, preference, score_of
+from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY, stage_ledger
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
 from ledgerbeam.sources.listed import ChosenSources, FileLists, ListBuckets, WithEarlierFiles, bucket_of
 from ledgerbeam.sources.listing import SourceListing
@@ -111,7 +112,7 @@ class ClusterJob(_NearDecideJob):
             cluster=self.ledger,
             pairs_folder=f"{self.output}/{RUNS_FOLDER}",
             folder=folder,
-            ledger=f"{self.ledger}/{LABELS}" if self.ledger else "",
+            ledger=stage_ledger(self.ledger, LABELS),
         )
 
     def after(self, before: Sequence[FinishedStage]) -> Self | None:
@@ -206,6 +207,7 @@ class TextsJob(ListedJob, RunsJob):
     """
 
     command = "texts"
+    keeps_shards = False  # the n-grams are removed after the comparison
 
     joined = _CandidateFiles
 
@@ -217,7 +219,7 @@ class TextsJob(ListedJob, RunsJob):
     own: OwnFiles = field(default_factory=OwnFiles)
 
     def decide(self) -> CandidatesJob:
-        values = self.decide_values(self.cluster, self.own)
+        values = self.decide_values(self.cluster)
         return CandidatesJob(**values, near=self.near, signatures=self.signatures)
 
     def scatters(self) -> list[ScatterJob]:
@@ -261,16 +263,10 @@ class TextsJob(ListedJob, RunsJob):
             listing.write(found)
         return True
 
-    @property
-    def keeps_shards(self) -> bool:
-        """False: the n-grams are removed after the comparison."""
-        return False
-
     def shaping(self) -> dict[str, Json]:
-        partition = {} if self.partition is None else self.partition.parameters()
-        prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
-        near = {**self.near.parameters(self.key), **self.near.compared()}
-        return {**self.files.parameters(), **near, "moves": "n-grams", **prefer, **partition}
+        near = {**self.near.parameters(self.key), **self.near.compared(), "moves": "n-grams"}
+        chosen = {**preference(self.prefer), **partition_parameters(self.partition)}
+        return {**self.files.parameters(), **near, **chosen}
 
     def parameters(self) -> dict[str, Json]:
         return self.shaping()
@@ -278,15 +274,14 @@ class TextsJob(ListedJob, RunsJob):
     def work(self) -> Callable[[Task], Any]:
         from ledgerbeam.transforms.dedup.verify import CollectGrams  # noqa: PLC0415 - brings Beam
 
-        score = None if self.prefer is None else self.prefer.keys(self.files.base)
-        return CollectGrams(self.key.keys(self.files.base), self.near.minhash(), score)
+        base = self.files.base
+        return CollectGrams(self.key.keys(base), self.near.minhash(), score_of(self.prefer, base))
 
     def encoder(self) -> str | ShardEncoder:
         from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - brings Beam
 
-        if self.partition is None:
-            raise AssertionError("the partition is decided when the job is opened")
-        return HashEncoder(self.partition.cuts_of(1), self.partition.block_bytes)
+        partition = decided(self.partition)
+        return HashEncoder(partition.cuts_of(1), partition.block_bytes)
 
     def _own_files(self) -> OwnFiles:
         return self.own
@@ -311,8 +306,8 @@ class VerifyJob(_NearDecideJob):
             **self.writer_values(),
             bucket_bytes=self.sizes.bucket_bytes,
             partition=self.partition,
-            ledger=f"{stages}/{TEXTS}" if stages else "",
-            cluster=f"{stages}/{CLUSTER}" if stages else "",
+            ledger=stage_ledger(stages, TEXTS),
+            cluster=stage_ledger(stages, CLUSTER),
         )
         return {TEXTS: texts}
 
@@ -340,20 +335,16 @@ class NearJob(DedupJob):
     def decide(self) -> DecideJob:
         near: dict[str, Any] = {"near": self.near, "signatures": f"{self.output}/{SIGNATURES_FOLDER}"}
         if self.near.verify is None:
-            return ClusterJob(**self.decide_values(self.ledger_of(CLUSTER), self._own_files()), **near)
-        values = self.decide_values(self.ledger_of(VERIFY), self._own_files())
+            return ClusterJob(**self.decide_values(stage_ledger(self.ledger, CLUSTER)), **near)
+        values = self.decide_values(stage_ledger(self.ledger, VERIFY))
         return VerifyJob(**values, **near, earlier=self.ledger)
 
     def places(self) -> dict[str, list[str]]:
         return {**super().places(), "--against": list(self.near.against)}
 
     def parameters(self) -> dict[str, Json]:
-        return {
-            **super().parameters(),
-            **self.near.parameters(self.key),
-            **self.near.compared(),
-            **self.near.verified(),
-        }
+        near = {**self.near.parameters(self.key), **self.near.compared(), **self.near.verified()}
+        return {**super().parameters(), **near}
 
 
 def marking_job(near: NearChoice, *, output: str, **values: Any) -> DecideJob:

@@ -31,9 +31,9 @@ from ledgerbeam.ledger import Job, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signatures
 from ledgerbeam.pipelines.exchange.buckets import Reading
-from ledgerbeam.pipelines.exchange.jobs import BucketsJob, GatherJob, RunsJob, ScatterJob, as_run
-from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits
-from ledgerbeam.pipelines.exchange.stages import PAIRS, ROUND, STARS, VERIFY
+from ledgerbeam.pipelines.exchange.jobs import BucketsJob, GatherJob, HashJob, RunsJob, ScatterJob, as_run
+from ledgerbeam.pipelines.exchange.partition import KeyChoice, decided, partition_parameters, preference, score_of
+from ledgerbeam.pipelines.exchange.stages import PAIRS, ROUND, STARS, VERIFY, stage_ledger
 from ledgerbeam.pipelines.jobs.spec import FinishedStage
 from ledgerbeam.transforms.dedup.minhash import VERSION
 
@@ -107,17 +107,18 @@ class SignJob(ScatterJob):
     def work(self) -> Callable[[Task], Any]:
         from ledgerbeam.transforms.dedup.duplicates import SignRecords  # noqa: PLC0415 - brings Beam
 
-        score = None if self.prefer is None else self.prefer.keys(self.files.base)
-        return SignRecords(self.key.keys(self.files.base), self.near.minhash(), score)
+        base = self.files.base
+        return SignRecords(self.key.keys(base), self.near.minhash(), score_of(self.prefer, base))
 
     def encoder(self) -> str | ShardEncoder:
         from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - brings Beam
 
-        return HashEncoder(self._partition.cuts_of(1), self._partition.block_bytes)
+        partition = decided(self.partition)
+        return HashEncoder(partition.cuts_of(1), partition.block_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairsJob(GatherJob, RunsJob):
+class PairsJob(HashJob, RunsJob):
     """Connects the documents that share a band.
 
     Attributes:
@@ -126,10 +127,8 @@ class PairsJob(GatherJob, RunsJob):
     """
 
     command = "pairs"
-
-    keeps_columns = False
+    keeps_shards = False  # the pairs are removed after clustering
     keeps_runs: ClassVar[bool] = True
-    within_keys: ClassVar[bool] = False
 
     to: str = "run"
     shard_bytes: int = PART_RECORDS
@@ -145,26 +144,11 @@ class PairsJob(GatherJob, RunsJob):
     def scatter(self) -> ScatterJob:
         return SignJob(**{**self.scatter_values(), "own": self.own}, near=self.near, prefer=self.prefer)
 
-    @property
-    def sizes(self) -> PartitionLimits:
-        size = self.bucket_bytes or 2**30
-        return PartitionLimits(size, size)
-
-    @property
-    def merged_bytes(self) -> int:
-        """Size of a task that merges, by the records. Hashes take much more memory than their size on disk."""
-        return self.shard_bytes
-
-    @property
-    def keeps_shards(self) -> bool:
-        """False: the pairs are removed after clustering."""
-        return False
-
     def shaping(self) -> dict[str, Json]:
         """Return the parameters of the pairs, without their location and the partition of the bands."""
-        prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
         among: dict[str, Json] = {"among earlier": True} if self._among_earlier else {}
-        return {**self.files.parameters(), **self.near.parameters(self.key), **self.near.compared(), **among, **prefer}
+        near = {**self.near.parameters(self.key), **self.near.compared(), **among}
+        return {**self.files.parameters(), **near, **preference(self.prefer)}
 
     @property
     def _among_earlier(self) -> bool:
@@ -207,6 +191,7 @@ class _StarJob(GatherJob, RunsJob):
         folder: Parent folder of the outputs of these jobs.
     """
 
+    keeps_shards = False  # the outputs are removed once the clusters are known
     keeps_columns = False
     within_keys: ClassVar[bool] = False
 
@@ -236,7 +221,7 @@ class _StarJob(GatherJob, RunsJob):
             own=self.own,
             bucket_bytes=self.bucket_bytes,
             max_slices=self.max_slices,
-            ledger=f"{self.cluster}/{PAIRS}" if self.cluster else "",
+            ledger=stage_ledger(self.cluster, PAIRS),
             **as_run(self),
         )
 
@@ -254,8 +239,8 @@ class _StarJob(GatherJob, RunsJob):
     def _values(self, name: str) -> dict[str, Any]:
         """Return the values of another job of these."""
         values = {one.name: getattr(self, one.name) for one in dataclasses.fields(_StarJob)}
-        ledger = f"{self.cluster}/{name}" if self.cluster else ""
-        return {**values, "output": f"{self.folder}/{name}", "ledger": ledger, "state": ""}
+        places = {"output": f"{self.folder}/{name}", "ledger": stage_ledger(self.cluster, name)}
+        return {**values, **places, "state": ""}
 
     def scatters(self) -> list[ScatterJob]:
         return self.pairs().scatters()
@@ -267,14 +252,8 @@ class _StarJob(GatherJob, RunsJob):
         job = super().with_recorded(stored)
         return dataclasses.replace(job, shard_bytes=size) if isinstance(size, int) and size > 0 else job
 
-    @property
-    def keeps_shards(self) -> bool:
-        """False: the outputs are removed once the clusters are known."""
-        return False
-
     def shaping(self) -> dict[str, Json]:
-        partition = {} if self.partition is None else self.partition.parameters()
-        return {**self.pairs().shaping(), "moves": "stars", **partition}
+        return {**self.pairs().shaping(), "moves": "stars", **partition_parameters(self.partition)}
 
     def shaping_of_runs(self) -> dict[str, Json]:
         return self.shaping()
@@ -282,9 +261,8 @@ class _StarJob(GatherJob, RunsJob):
     def encoder(self) -> str | ShardEncoder:
         from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - brings Beam
 
-        if self.partition is None:
-            raise AssertionError("the partition is that of the signatures")
-        return HashEncoder(self.partition.cuts(), self.partition.block_bytes)
+        partition = decided(self.partition)  # of the signatures
+        return HashEncoder(partition.cuts(), partition.block_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

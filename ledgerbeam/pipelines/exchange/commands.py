@@ -16,7 +16,7 @@ from ledgerbeam.ledger import LedgerStore, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.exchange.jobs import GatherJob, RunsJob, ScatterJob, layout_of_rows
 from ledgerbeam.pipelines.exchange.partition import KeyChoice
-from ledgerbeam.pipelines.exchange.stages import LEFT, RIGHT
+from ledgerbeam.pipelines.exchange.stages import LEFT, RIGHT, stage_ledger
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
@@ -134,9 +134,7 @@ class JoinJob(GatherJob):
         left = self.scatter()
         right = dataclasses.replace(left, files=self.right, key=self.right_key, with_records=not self._is_filter)
         return {
-            side: dataclasses.replace(
-                job, output=f"{self.first_folder}/{side}", ledger=f"{self.ledger}/{side}" if self.ledger else ""
-            )
+            side: dataclasses.replace(job, output=f"{self.first_folder}/{side}", ledger=stage_ledger(self.ledger, side))
             for side, job in ((RIGHT, right), (LEFT, left))
         }
 

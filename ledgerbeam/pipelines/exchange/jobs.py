@@ -22,8 +22,16 @@ from ledgerbeam.ledger import Job, LedgerStore, Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, RunWriter, are_complete, remove_internal
-from ledgerbeam.pipelines.exchange.partition import KeyChoice, PartitionLimits, decide_partition
-from ledgerbeam.pipelines.exchange.stages import GATHER, MERGE, SCATTER, merge_stage
+from ledgerbeam.pipelines.exchange.partition import (
+    KeyChoice,
+    PartitionLimits,
+    decide_partition,
+    decided,
+    partition_parameters,
+    preference,
+    score_of,
+)
+from ledgerbeam.pipelines.exchange.stages import GATHER, MERGE, SCATTER, merge_stage, stage_ledger
 from ledgerbeam.pipelines.jobs.one_stage import ConvertJob
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob, shard_form
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
@@ -155,9 +163,7 @@ class BucketsJob(ShardJob):
     @property
     def cut(self) -> Partition:
         """The partition of the exchange, once it is set."""
-        if self.partition is None:
-            raise AssertionError("the partition is decided when the job is opened")
-        return self.partition
+        return decided(self.partition)
 
     def reading(self) -> Reading:
         """Return the reading of these run files."""
@@ -182,6 +188,7 @@ class MergeJob(BucketsJob):
     """
 
     command = "merge"
+    keeps_shards = False  # merged run files are removed once the buckets are complete
 
     to: str = "run"
     ordinal: int
@@ -200,11 +207,6 @@ class MergeJob(BucketsJob):
     @property
     def names(self) -> tuple[str, ...]:
         return self.of
-
-    @property
-    def keeps_shards(self) -> bool:
-        """False: merged run files are removed once the buckets are complete."""
-        return False
 
     def shaping_of_runs(self) -> dict[str, Json]:
         return self.shaping
@@ -257,6 +259,7 @@ class ScatterJob(RunsJob):
     """
 
     command = "scatter"
+    keeps_shards = False  # run files are removed once the buckets are complete; stages check them before use
 
     to: str = "run"
     files: ListedFiles
@@ -276,10 +279,9 @@ class ScatterJob(RunsJob):
         return dataclasses.replace(self, form="records")
 
     def shaping(self) -> dict[str, Json]:
-        partition = {} if self.partition is None else self.partition.parameters()
         moved: dict[str, Json] = {} if self.with_records else {"moves": "keys"}
-        prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
-        return {**self.files.parameters(), **self.key.parameters(), **moved, **prefer, **partition}
+        shaping = {**self.files.parameters(), **self.key.parameters(), **moved}
+        return {**shaping, **preference(self.prefer), **partition_parameters(self.partition)}
 
     def scatters(self) -> list[ScatterJob]:
         return [self]
@@ -293,24 +295,14 @@ class ScatterJob(RunsJob):
     def work(self) -> Callable[[Task], Any]:
         from ledgerbeam.transforms.exchange.scatter import ScatterRecords  # noqa: PLC0415 - brings Beam
 
-        score = None if self.prefer is None else self.prefer.keys(self.files.base)
-        return ScatterRecords(self.key.keys(self.files.base), self.with_records, score)
+        base = self.files.base
+        return ScatterRecords(self.key.keys(base), self.with_records, score_of(self.prefer, base))
 
     def encoder(self) -> str | ShardEncoder:
         from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
 
-        return RunEncoder(self._partition.cuts_of(1), self._partition.block_bytes)
-
-    @property
-    def keeps_shards(self) -> bool:
-        """False: run files are removed once the buckets are complete. Stages check them before use."""
-        return False
-
-    @property
-    def _partition(self) -> Partition:
-        if self.partition is None:
-            raise AssertionError("the partition is decided when the job is opened")
-        return self.partition
+        partition = decided(self.partition)
+        return RunEncoder(partition.cuts_of(1), partition.block_bytes)
 
     def _own_files(self) -> OwnFiles:
         return self.own
@@ -364,12 +356,12 @@ class GatherJob(BucketsJob):
         return {SCATTER: self.scatter()}
 
     def merge(self, ordinal: int) -> MergeJob:
-        """Return a job that merges run files, with the run options of this one."""
+        """Return the job of the merge with this number, from 1."""
         return MergeJob(
             output=self._folder_of(ordinal),
             partition=self.partition,
             shard_bytes=self.merged_bytes,
-            ledger=f"{self.ledger}/{merge_stage(ordinal)}" if self.ledger else "",
+            ledger=stage_ledger(self.ledger, merge_stage(ordinal)),
             ordinal=ordinal,
             runs=self._folder_of(ordinal - 1),
             of=self.names,
@@ -401,8 +393,8 @@ class GatherJob(BucketsJob):
             "files": self.files,
             "key": self.key,
             "partition": self.partition,
-            "ledger": f"{self.ledger}/{SCATTER}" if self.ledger else "",
-            "own": OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None),
+            "ledger": stage_ledger(self.ledger, SCATTER),
+            "own": own_files(self),
             **as_run(self),
         }
 
@@ -444,15 +436,28 @@ class GatherJob(BucketsJob):
         """Return the layout of columnar files, with schemas."""
         return layout_of_rows(self, self.files, say)
 
-    @abstractmethod
-    def work(self) -> Callable[[Task], Any]:
-        """Return the function that processes the records of each part."""
-
     def parameters(self) -> dict[str, Json]:
         return {}
 
     def encoder(self) -> str | ShardEncoder:
         return self.output_format
+
+
+@dataclass(frozen=True, kw_only=True)
+class HashJob(GatherJob):
+    """An exchange of hashes, which take much more memory than their size on disk."""
+
+    keeps_columns = False
+    within_keys: ClassVar[bool] = False
+
+    @property
+    def sizes(self) -> PartitionLimits:
+        size = self.bucket_bytes or 2**30
+        return PartitionLimits(size, size)
+
+    @property
+    def merged_bytes(self) -> int:
+        return self.shard_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -559,13 +564,14 @@ def layout_of_rows(job: ShardJob, files: ListedFiles, say: Callable[[str], None]
     layout = job.layout
     if layout is None or layout.schema is not None:
         return layout
-    places: dict[str, Any] = {
-        "output": job.output,
-        "ledger": job.ledger,
-        "storage_options": job.storage_options,
-    }
+    places: dict[str, Any] = {"output": job.output, "ledger": job.ledger, "storage_options": job.storage_options}
     whole = ConvertJob(to=job.to, layout=layout, files=files, **places)
     return whole.with_decisions(say).layout
+
+
+def own_files(job: ShardJob) -> OwnFiles:
+    """Return the outputs of an exchange and of its stages, which are not sources."""
+    return OwnFiles(job.output, f"(?:{job.shard_form}|{shard_form('run')})", job.ledger or None)
 
 
 def as_run(job: JobSpec) -> dict[str, Any]:
@@ -573,5 +579,5 @@ def as_run(job: JobSpec) -> dict[str, Any]:
     return {name: getattr(job, name) for name in _HOW}
 
 
+# Fields of a job that are run options, equal for all its stages.
 _HOW = ("storage_options", "workers", "devices", "flush_interval", "flush_entries", "log_level")
-"""Fields of a job that are run options, equal for all its stages."""

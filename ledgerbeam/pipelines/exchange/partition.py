@@ -100,6 +100,28 @@ class KeyChoice:
         return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
 
 
+def preference(prefer: KeyChoice | None) -> dict[str, Json]:
+    """Return the parameters of the score that orders records of a key."""
+    return {} if prefer is None else {"prefer": prefer.parameters()}
+
+
+def score_of(prefer: KeyChoice | None, base: str | None) -> RecordKeys | None:
+    """Return the function that computes this score."""
+    return None if prefer is None else prefer.keys(base)
+
+
+def partition_parameters(partition: Partition | None) -> dict[str, Json]:
+    """Return the parameters of a partition; empty until it is set."""
+    return {} if partition is None else partition.parameters()
+
+
+def decided(partition: Partition | None) -> Partition:
+    """Return the partition of an open job."""
+    if partition is None:
+        raise AssertionError("the partition is decided when the job is opened")
+    return partition
+
+
 class ScatteringJob(Protocol):
     """A job that writes the buckets of an exchange."""
 

@@ -55,6 +55,11 @@ def is_optional(stage: str) -> bool:
     return stage.rpartition("/")[2] in (MERGES, STARS, ROUNDS, LABELS)
 
 
+def stage_ledger(ledger: str, stage: str) -> str:
+    """Return the ledger of an earlier stage; empty while the job's own ledger is not known."""
+    return f"{ledger}/{stage}" if ledger else ""
+
+
 def merge_stage(ordinal: int) -> str:
     """Return the name of a stage that merges."""
     return f"{MERGE}-{ordinal}"
