@@ -30,7 +30,7 @@ from ledgerbeam.pipelines.jobs.one_stage import DatasetParts
 from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
-from ledgerbeam.pipelines.outputs.notes import OutputStamp, checksum_at, content_problem
+from ledgerbeam.pipelines.outputs.published import OutputStamp, checksum_at, content_problem
 from ledgerbeam.pipelines.outputs.recorded import forget_lost, remove_below
 from ledgerbeam.user_code.functions import changed_parts
 from ledgerbeam.user_code.loading import Reference

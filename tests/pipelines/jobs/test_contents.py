@@ -9,7 +9,7 @@ import pytest
 
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.ledger.model.identity import content_checksum
-from ledgerbeam.pipelines.outputs.notes import checksum_at, content_problem, size_problem
+from ledgerbeam.pipelines.outputs.published import checksum_at, content_problem, size_problem
 
 CONTENT = b"to be or not\n"
 SUM = content_checksum([CONTENT])

@@ -10,7 +10,7 @@ import pytest
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger import OutputShard
-from ledgerbeam.pipelines.outputs.notes import OutputStamp
+from ledgerbeam.pipelines.outputs.published import OutputStamp
 
 SHARDS = (OutputShard("a-0.tar", 3, "sum:a", 1, "/in/a", 0), OutputShard("b\udcff-0.tar", 4, "sum:b", 2, "/in/b", 0))
 

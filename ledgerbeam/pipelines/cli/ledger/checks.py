@@ -26,8 +26,7 @@ from ledgerbeam.pipelines.console.reporter import counting, print_json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.checks import OFF, parse_audit
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.outputs.notes import content_problem, size_problem
-from ledgerbeam.pipelines.outputs.published import PublishedFile, published_files
+from ledgerbeam.pipelines.outputs.published import PublishedFile, content_problem, published_files, size_problem
 from ledgerbeam.pipelines.runners.audit import RunAudit
 from ledgerbeam.pipelines.runners.job_files import kept_job, take_import_path
 
