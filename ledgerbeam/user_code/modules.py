@@ -80,7 +80,8 @@ def recorded_modules(parameters: Mapping[str, Any]) -> dict[str, str]:
     for name, value in parameters.items():
         if isinstance(value, Mapping):
             is_group = name == MODULES  # a parameter of the user may have this name too
-            found |= {one: known for one, known in value.items() if _is_hash(known)} if is_group else {}
+            known = value.items() if is_group else ()
+            found |= {one: text for one, text in known if isinstance(text, str) and _HASH.fullmatch(text)}
             found |= recorded_modules(value)
     return found
 
@@ -193,10 +194,6 @@ def _installed() -> set[str]:
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.add(os.path.dirname(sys.modules["ledgerbeam"].__file__ or ""))
     return {os.path.join(os.path.realpath(folder), "") for folder in folders if folder}
-
-
-def _is_hash(value: Any) -> bool:
-    return isinstance(value, str) and _HASH.fullmatch(value) is not None
 
 
 def _hash(spec: ModuleSpec | None) -> str | None:

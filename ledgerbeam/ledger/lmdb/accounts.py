@@ -219,15 +219,12 @@ def rejected_tasks(environment: Environment, reason: str | None) -> Iterator[tup
     def keys() -> Iterator[bytes]:
         for page in row_pages(environment, COUNTS):
             with translated(environment.path):
-                found = [key for key, value in page if _has_rejected(decode_account(value).counts, reason)]
+                rejected = ((key, decode_account(value).counts.rejected) for key, value in page)
+                found = [key for key, of in rejected if of.get(reason) or (reason is None and any(of.values()))]
             yield from found
 
     for source, group in groupby(keys(), key=lambda key: key[:ID_BYTES]):
         yield source, [key[ID_BYTES:] for key in group]
-
-
-def _has_rejected(counts: RecordCounts, reason: str | None) -> bool:
-    return bool(sum(counts.rejected.values()) if reason is None else counts.rejected.get(reason))
 
 
 _SHORTEST = 1e-4  # seconds

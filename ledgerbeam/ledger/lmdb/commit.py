@@ -201,7 +201,9 @@ class _SourceCommit:
                 return
         if not self._put_outputs(leaf):
             return
-        self._put_accounts(leaf)
+        for table, row in ((COUNTS, leaf.account), (STATISTICS, leaf.statistics)):
+            if row is not None:
+                self._rows.put(table, self._source + leaf.node, row)
         self._pending = pending
         self._fresh.append(leaf)
         for node, delta in fresh:
@@ -254,11 +256,6 @@ class _SourceCommit:
         for key, row in leaf.outputs:
             self._rows.put(OUTPUTS, key, row)
         return True
-
-    def _put_accounts(self, leaf: PreparedLeaf) -> None:
-        for table, row in ((COUNTS, leaf.account), (STATISTICS, leaf.statistics)):
-            if row is not None:
-                self._rows.put(table, self._source + leaf.node, row)
 
     def _compare_result(self, leaf: PreparedLeaf) -> bool:
         """Check that a leaf that arrived again is the same leaf; return False if an error was recorded."""

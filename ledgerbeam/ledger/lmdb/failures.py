@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ class TaskFailures:
             self.failed = dict(row)
         else:
             attempts = self.failed["attempts"] + row["attempts"]
-            newer = max((self.failed, dict(row)), key=_newer)
+            newer = max((self.failed, dict(row)), key=itemgetter("number", "last", "task", "reason", "error"))
             self.failed = {**newer, "attempts": attempts}
 
     def clear(self, passed: Stamp) -> None:
@@ -228,10 +229,6 @@ def has_failed(txn: Transaction, source: bytes, number: int) -> bool:
         read_failure(row)["number"] >= number or TaskFailures.of(None, txn.get(ATTEMPTS, key)).quarantined
         for key, row in txn.rows(FAILED, source)
     )
-
-
-def _newer(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (*_stamp(row), row["task"], row["reason"], row["error"])
 
 
 def _stamp(row: Mapping[str, Any]) -> Stamp:

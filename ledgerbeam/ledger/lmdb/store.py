@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from ledgerbeam.errors import LedgerError, UsageError
@@ -87,7 +88,8 @@ class LmdbStore:
         _stores.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._path, self._read_only, self._job, self._run, self._map_bytes)
+        settings = {"read_only": self._read_only, "job": self._job, "run": self._run, "map_bytes": self._map_bytes}
+        return partial(LmdbStore, **settings), (self._path,)
 
     def __repr__(self) -> str:
         return f"LmdbStore({self._path!r})"
@@ -431,10 +433,6 @@ class LmdbStore:
     def content_columns(self) -> Iterator[ContentColumns]:
         """Yield the recorded outputs with their checksums in pages of columns; see `LedgerStore.content_columns`."""
         return lmdb_views.content_columns(self._open())
-
-
-def _reopen(path: str, read_only: bool, job: str | None, run: str, map_bytes: int) -> LmdbStore:
-    return LmdbStore(path, read_only=read_only, job=job, run=run, map_bytes=map_bytes)
 
 
 def first_error(refused: Sequence[tuple[Leaf, LedgerError]]) -> LedgerError:

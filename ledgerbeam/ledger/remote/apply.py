@@ -49,11 +49,6 @@ KEY_GONE = b"gone"
 KEY_FLOOR = b"cutoff"
 
 
-def read_gone(txn: Transaction) -> tuple[list[bytes], int]:
-    """Return the sources missing from the last listing, and the number of the listing's writer."""
-    return [key for key, _ in txn.scan(GONE, b"")], _number(txn, KEY_GONE)
-
-
 def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: bool = False) -> list[Leaf]:
     """Fold a segment, once. Return its leaves of unknown sources; see `registration.note_overwritten`."""
     if is_folded(txn, name):
@@ -85,13 +80,13 @@ def apply_segment(
     """
     for run, changed in (segment.runs or {}).items():
         lmdb_jobs.change_run(txn, run, changed)
-    if segment.number < _number(txn, KEY_FLOOR):
+    if segment.number < read_number(txn, KEY_FLOOR):
         _supersede_all(txn, segment)
         return lmdb_commit.CommitChanges(), []
     _register(txn, segment.sources, segment.number)
     for source in segment.back:
         lmdb_sources.come_back(txn, source, segment.number)
-        if segment.number >= _number(txn, KEY_GONE):
+        if segment.number >= read_number(txn, KEY_GONE):
             txn.delete(GONE, source)
     leaves = segment.leaves
     if txn.count(CUTOFFS) or txn.count(RETIRED):
@@ -106,7 +101,7 @@ def apply_segment(
     quarantined = count_deaths(txn, deaths, stamp)
     if segment.dropped:
         lmdb_superseded.drop_stale(txn, segment.dropped, segment.number)
-    if segment.gone is not None and segment.number >= _number(txn, KEY_GONE):
+    if segment.gone is not None and segment.number >= read_number(txn, KEY_GONE):
         _put_number(txn, KEY_GONE, segment.number)
         lmdb_sources.set_gone(txn, segment.gone, segment.number)
     if segment.state is not None:
@@ -120,7 +115,7 @@ def _passed(segment: Segment, *, of_snapshot: bool) -> Stamp:
 
 def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> lmdb_commit.CommitChanges:
     """Record the leaves of a segment that did not all count when it was folded; see `fold_leaves_again`."""
-    if segment.number < _number(txn, KEY_FLOOR):  # the job was restarted since
+    if segment.number < read_number(txn, KEY_FLOOR):  # the job was restarted since
         return lmdb_commit.CommitChanges()
     cut = [leaf for leaf in segment.leaves if 0 < cutoffs(txn, leaf.source_id)[0] <= segment.number]
     stamp, passed = Stamp(segment.number, segment.at), _passed(segment, of_snapshot=of_snapshot)
@@ -132,7 +127,7 @@ def lacks_sources(txn: Transaction, segment: Segment) -> bool:
     known = {source.id for source in segment.sources}
     named = {task.source_id for tasks in (segment.leaves, segment.failures, segment.deaths) for task in tasks}
     named.update(segment.back, segment.gone or ())
-    if segment.number < _number(txn, KEY_FLOOR):
+    if segment.number < read_number(txn, KEY_FLOOR):
         return False
     others = list(named - known)
     registered = txn.get_many(SOURCES, others)
@@ -143,7 +138,7 @@ def lacks_sources(txn: Transaction, segment: Segment) -> bool:
 
 def _register(txn: Transaction, sources: Sequence[Source], number: int) -> None:
     register_sources(txn, sources, number)
-    if number >= _number(txn, KEY_GONE):
+    if number >= read_number(txn, KEY_GONE):
         for source in sources:
             txn.delete(GONE, source.id)
 
@@ -177,7 +172,7 @@ def fold_control(txn: Transaction, name: str, control: Control, url: str) -> Non
     if is_folded(txn, name):
         return
     mark_folded(txn, name)
-    _put_number(txn, KEY_NUMBER, max(control.number, _number(txn, KEY_NUMBER)))
+    _put_number(txn, KEY_NUMBER, max(control.number, read_number(txn, KEY_NUMBER)))
     if control.kind == "run":
         lmdb_jobs.add_run(txn, control.run, control.info, control.at)
     elif control.kind == "forget":
@@ -193,11 +188,12 @@ def fold_control(txn: Transaction, name: str, control: Control, url: str) -> Non
     elif control.job is not None:
         before = lmdb_jobs.read_job(txn)
         if control.kind == "restart" and (before is None or before.fingerprint != control.job.fingerprint):
-            _put_number(txn, KEY_FLOOR, max(control.number, _number(txn, KEY_FLOOR)))
+            _put_number(txn, KEY_FLOOR, max(control.number, read_number(txn, KEY_FLOOR)))
         lmdb_jobs.open_job(txn, control.job, "restart" if control.kind == "restart" else "accept", url, control.number)
 
 
-def _number(txn: Transaction, key: bytes) -> int:
+def read_number(txn: Transaction, key: bytes) -> int:
+    """Return a number in `meta`; 0 if it was never set."""
     row = txn.get(META, key)
     return 0 if row is None else int(row)
 

@@ -22,7 +22,7 @@ from typing import Any
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.environment import Environment, Moment, row_pages
 from ledgerbeam.ledger.lmdb.sources import numbers_of
-from ledgerbeam.ledger.lmdb.tables import COMPLETED, RETIRED, RUNS, SOURCES, SUPERSEDED, Transaction, read_run_key
+from ledgerbeam.ledger.lmdb.tables import COMPLETED, GONE, RETIRED, RUNS, SOURCES, SUPERSEDED, Transaction, read_run_key
 from ledgerbeam.ledger.lmdb.withdrawal import decode_superseded
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.rows import Leaf
@@ -215,7 +215,8 @@ def _rest(held: Moment, number: int) -> Iterator[Segment]:
         runs = {read_run_key(key): decode(row) for key, row in page}
         yield Segment(number, 0.0, runs=runs)
     with held.read() as txn:
-        gone, of_number = sidecar.read_gone(txn)
+        gone = [source for source, _ in txn.scan(GONE, b"")]
+        of_number = sidecar.read_number(txn, sidecar.KEY_GONE)
     yield Segment(of_number, 0.0, gone=gone)
 
 

@@ -248,7 +248,8 @@ class Replayer:
         while todo:
             for kind, group in groupby(sorted(piece for piece in pieces if piece.name in todo), attrgetter("kind")):
                 self._fold(kind, [piece.name for piece in group])
-            todo = self._due_again([piece.name for piece in pieces])
+            with self._environment.read() as txn:
+                todo = {piece.name for piece in pieces if are_leaves_due(txn, piece.name)}
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
 
     def _pieces(self, names: list[str]) -> list[_Piece]:
@@ -285,13 +286,10 @@ class Replayer:
         with self._environment.read() as txn:
             return {name for name in names if not is_folded(txn, name)}
 
-    def _due_again(self, names: Sequence[str]) -> set[str]:
-        with self._environment.read() as txn:
-            return {name for name in names if are_leaves_due(txn, name)}
-
     def _fold(self, kind: int, names: list[str]) -> None:
         if kind == _CONTROL:
-            self._fold_controls(names)
+            for name, data in self._read(names):
+                self.fold_control(name, data)
         elif kind == _SNAPSHOT:
             self._fold_snapshots(names)
         else:
@@ -313,10 +311,6 @@ class Replayer:
                 lmdb_jobs.open_job(txn, job, "accept", self._objects.url)
 
         self._environment.write(change)
-
-    def _fold_controls(self, names: list[str]) -> None:
-        for name, data in self._read(names):
-            self.fold_control(name, data)
 
     def fold_control(self, name: str, data: bytes) -> None:
         """Fold a control object whose content is known.

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ledgerbeam.ledger.model.faults import fault_point
@@ -42,7 +43,7 @@ class RemoteSink:
         self._checked = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _sink, (self._objects, self._job, self._run)
+        return partial(RemoteSink, job=self._job, run=self._run), (self._objects,)
 
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
         """Create a segment of finished and failed tasks.
@@ -102,7 +103,3 @@ class RemoteSink:
                 number, name = news[gap]
                 raise number_gap_error(f"{self._objects.url}/{name}", number, before[gap])
         return news
-
-
-def _sink(objects: Objects, job: str | None, run: str) -> RemoteSink:
-    return RemoteSink(objects, job=job, run=run)

@@ -358,7 +358,8 @@ def state_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
     for page in row_pages(held, FAILED):
         yield {"failed": [row for key, value in page for row in _failed_rows(key, value)]}
     for page in row_pages(held, ATTEMPTS):
-        yield {"attempts": [_attempts_row(key, TaskFailures.of(None, row)) for key, row in page]}
+        died = ((key, TaskFailures.of(None, row)) for key, row in page)
+        yield {"attempts": [[*_halves(key), task.task, [*map(list, sorted(task.deaths))]] for key, task in died]}
     for page in row_pages(held, SUPERSEDED):
         named = ((key[:ID_BYTES].hex(), *decode_superseded(row)) for key, row in page)
         yield {"superseded": [[source, name, number] for source, number, name in named]}
@@ -379,7 +380,8 @@ def _source_state(held: Moment, page: list[tuple[bytes, bytes]]) -> Iterator[dic
             if done is not None:
                 outputs = [decode_output(value)[0] for _, value in txn.scan(OUTPUTS, source)]
                 completed, tally = unpack_completion(done)
-                accounts = _account_rows(txn, source)
+                rows_of = txn.scan(COUNTS, source) if txn.count(COUNTS) else []
+                accounts = [[key[ID_BYTES:].hex(), decode(value)] for key, value in rows_of]
                 about = [source.hex(), completed, tally, [output_row(output) for output in outputs]]
                 complete.append([*about, accounts] if accounts else about)
                 tenure = read_cutoffs(txn, source)[0].tenure
@@ -394,11 +396,6 @@ def _source_state(held: Moment, page: list[tuple[bytes, bytes]]) -> Iterator[dic
         "tenures": tenures,
         "contradicted": contradicted,
     }
-
-
-def _account_rows(txn: Transaction, source: bytes) -> _Rows:
-    rows_of = txn.scan(COUNTS, source) if txn.count(COUNTS) else []
-    return [[key[ID_BYTES:].hex(), decode(value)] for key, value in rows_of]
 
 
 def _statistics_rows(held: Moment, page: list[tuple[bytes, bytes]]) -> _Rows:
@@ -426,10 +423,6 @@ def _failed_rows(key: bytes, value: bytes) -> _Rows:
         return []
     named = (failed[name] for name in ("task", "reason", "error", "attempts", "last", "number"))
     return [[*_halves(key), *named]]
-
-
-def _attempts_row(key: bytes, task: TaskFailures) -> list[Any]:
-    return [*_halves(key), task.task, [list(death) for death in sorted(task.deaths)]]
 
 
 class UnnamedOutputs:

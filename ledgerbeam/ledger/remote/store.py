@@ -24,6 +24,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ledgerbeam._base.disk import make_folders
@@ -116,7 +117,7 @@ class RemoteStore(LmdbStore):
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = {"read_only": self._read_only, "job": self._job, "run": self._run}
-        return _reopen, (self._objects, self._path, settings, self._create)
+        return partial(RemoteStore, **settings), (self._objects, self._path), {"_create": self._create}
 
     def __repr__(self) -> str:
         return f"RemoteStore({self._objects.url!r}, {self._path!r})"
@@ -512,9 +513,3 @@ class RemoteStore(LmdbStore):
 def _segment(**columns: Any) -> Segment:
     """Return a segment whose number, time and job are set when it is recorded."""
     return Segment(number=0, at=0.0, **columns)
-
-
-def _reopen(objects: Objects, path: str, settings: Mapping[str, Any], create: bool) -> RemoteStore:
-    store = RemoteStore(objects, path, **settings)
-    store._create = create  # noqa: SLF001 - of the same class
-    return store

@@ -119,7 +119,7 @@ class Sharing:
             self._next_read = now + self._interval()
             self._read(names, now)
         valid = ((seen.claims, now - seen.since) for seen in self._seen_claims.values())
-        return [claims for claims, age in valid if claims is not None and self._holds(claims, age)]
+        return [claims for claims, age in valid if claims is not None and self._is_valid(claims, age)]
 
     def _read(self, names: Sequence[str], now: float) -> None:
         try:
@@ -140,7 +140,7 @@ class Sharing:
             return None
         return claims if claims.run != self._run else None
 
-    def _holds(self, claims: Claims, age: float) -> bool:
+    def _is_valid(self, claims: Claims, age: float) -> bool:
         if not claims.spans or age >= claims.seconds:
             return False
         return not (claims.place == self._environment and self._place.has_died(claims))
