@@ -166,16 +166,10 @@ class MergedStatistic:
 
 
 def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, MergedStatistic]:
-    """Merge the statistics of all recorded tasks of a ledger, in the ledger's order: the result is always the same.
+    """Merge the statistics of all recorded tasks of a ledger, or one of a name, in the ledger's order, by name.
 
-    Each task counts once, regardless of retries. Sources that were replaced do not count.
-
-    Args:
-        store: The ledger.
-        name: Name of the only statistic to merge; None merges all.
-
-    Returns:
-        The merged statistics by name, names sorted.
+    The result is always the same. Each task counts once, regardless of retries. Sources that were replaced do not
+    count.
 
     Raises:
         LedgerDamagedError: A sketch cannot be decoded.

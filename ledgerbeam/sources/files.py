@@ -152,9 +152,6 @@ class FileSources:
         index may seem to fit. The index of a recorded output was written with the output, and is rebuilt only if it
         does not fit.
 
-        Returns:
-            N+1 byte offsets; the last is the end of the last record.
-
         Raises:
             ChangedSourceError: The source changed since it was listed.
             IndexNotFoundError: There is no index, and `build_index` is false.

@@ -129,11 +129,8 @@ class RawSpan:
 def read_records(read: Callable[[], Any], read_each: Callable[[], Any], *, marks: bool, in_blocks: bool) -> Any:
     """Return the records of a task, in the form that a function takes.
 
-    Args:
-        read: Reads the records; raises RecordError for a record that cannot be decoded.
-        read_each: Reads the records with marks; called only after `read` raised RecordError.
-        marks: Whether an `Unreadable` takes the place of each record that cannot be decoded.
-        in_blocks: Whether to return `RecordBlocks` unchanged; else they become a list.
+    With `marks`, an `Unreadable` takes the place of each record that cannot be decoded; `read_each` is called only
+    after `read` raised RecordError. `RecordBlocks` become a list unless the function takes blocks.
     """
     try:
         records = read()

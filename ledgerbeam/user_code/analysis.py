@@ -95,18 +95,10 @@ _HERE = ("__name__", "__package__", "__path__")
 
 
 def imported_modules(source: bytes, package: str, *, is_package: bool) -> Iterator[str]:
-    """Yield the names that a source may import, including names that are not modules.
+    """Yield the full names that a source may import, including names that are not modules.
 
-    Args:
-        source: The text of the module.
-        package: The package that the module is in, or is.
-        is_package: Whether the module is the package.
-
-    Yields:
-        Full names; the last part may be `EVERY` or `STAR`.
-
-    Raises:
-        SyntaxError: The source is not Python; also ValueError and RecursionError.
+    The module is in the package, or is the package. The last part of a name may be `EVERY` or `STAR`. Raises
+    SyntaxError, ValueError or RecursionError if the source is not Python.
     """
     tree = ast.parse(source)
     is_open = False

@@ -119,11 +119,8 @@ _finder = _WorkingFolder()
 def import_function(reference: Reference) -> Callable[[Any], Any]:
     """Import ``package.module:function``. A module found nowhere else is searched in the working folder.
 
-    A reference that is not a name is loaded.
-
-    Raises:
-        FunctionError: The reference has another form or names something else, or the import fails; the message has the
-            cause. Also if the working folder has such a module, but another module of its name comes first.
+    A reference that is not a name is loaded. Raises FunctionError, whose message has the cause; also if the working
+    folder has such a module, but another module of its name comes first.
     """
     target = import_object(reference)
     if not callable(target):
@@ -133,11 +130,7 @@ def import_function(reference: Reference) -> Callable[[Any], Any]:
 
 
 def import_object(reference: Reference) -> Any:
-    """Import ``package.module:name``, like `import_function`.
-
-    Raises:
-        FunctionError: The reference has another form, or the import fails; the message has the cause.
-    """
+    """Import ``package.module:name``, like `import_function`, of any type."""
     if not isinstance(reference, str):
         return reference.load()
     module_name, _, attribute = reference.partition(":")

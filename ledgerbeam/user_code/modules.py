@@ -53,11 +53,8 @@ def user_modules(reference: str) -> dict[str, str]:
 def modules_of(names: Iterable[str]) -> dict[str, str]:
     """Return modules and the user's own modules that they import, directly or indirectly, each with a hash of its file.
 
-    Args:
-        names: Names of modules. The user's own packages that contain them are added.
-
-    Raises:
-        FunctionError: Python has compiled bytecode of a module from other content of its file, and would run it.
+    The user's own packages that contain them are added. Raises FunctionError if Python has compiled bytecode of a
+    module from other content of its file, and would run it.
     """
     roots = {*names}
     roots |= {held for name in roots for held in {*_held(name)} if is_own(held)}

@@ -225,14 +225,11 @@ def _leaf(txn: Transaction, recorded: _Recorded, node: bytes, share: Totals) -> 
 
 
 def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int) -> None:
-    """Move rows of `outputs` to `superseded`.
+    """Move rows of `outputs`, with different keys, to `superseded`.
 
-    Args:
-        txn: Open for writing.
-        rows: Rows with different keys.
-        number: Number of the control object that supersedes them, in a remote ledger; 0 in a local one. For late rows,
-            it is the number with which they were recorded. A process that deletes with a greater number had seen them
-            superseded, even if this process first learns that their source was superseded once more.
+    The number is that of the control object that supersedes them, in a remote ledger; 0 in a local one. For late
+    rows, it is the number with which they were recorded. A process that deletes with a greater number had seen them
+    superseded, even if this process first learns that their source was superseded once more.
     """
     found = list(rows)
     known = txn.get_many(SUPERSEDED, [key for key, _ in found]) if txn.count(SUPERSEDED) else {}
@@ -285,12 +282,8 @@ def superseded_names(environment: Environment) -> Iterator[list[str]]:
 def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None) -> None:
     """Forget superseded outputs of replaced sources: those named, and those that were written again in place.
 
-    Args:
-        txn: Open for writing.
-        names: Names of the outputs whose objects were deleted.
-        number: In a remote ledger: outputs superseded after this number stay, since the deleting process had not seen
-            them. The others are forgotten, even if their source runs again by now: that process had seen them
-            replaced.
+    In a remote ledger, outputs superseded after this number stay, since the deleting process had not seen them. The
+    others are forgotten, even if their source runs again by now: that process had seen them replaced.
     """
     dropped = {name_key(name) for name in names}
     for source in list(txn.prefixes(SUPERSEDED, ID_BYTES)):

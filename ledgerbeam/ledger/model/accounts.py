@@ -147,15 +147,10 @@ class RecordCounts:
 
 
 def read_shares(read: int, sizes: Sequence[int]) -> list[int]:
-    """Divide the records that were read for a task among its children.
+    """Divide the records that were read for a task among its children, at least one, by the numbers of their records.
 
-    Args:
-        read: Number of records.
-        sizes: Number of records of each child, at least one child.
-
-    Returns:
-        The share of each child, with the sum `read`. The share of a child is at most the number of its records. The
-        first child also has the records that no child received.
+    The sum of the shares is `read`. The share of a child is at most the number of its records. The first child also
+    has the records that no child received.
     """
     shares, left = [], read
     for size in sizes:

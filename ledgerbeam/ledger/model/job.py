@@ -86,11 +86,9 @@ class Job:
         return cls(text(fields.get("pipeline")), mapping(fields.get("parameters")), text(fields.get("texts", "")))
 
     def differences(self, stored: Job) -> list[str]:
-        """Return the differences between this job and a recorded one.
+        """Return the differences between this job and a recorded one: one text for each value, sorted by name.
 
-        Returns:
-            One text for each value, sorted by name: ``set limit: was 5, is 6``. Source code and other long texts have
-            a line for each changed line. Empty for equal jobs.
+        For example ``set limit: was 5, is 6``. Source code and other long texts have a line for each changed line.
         """
         was = dict(flat_parameters(stored.parameters))
         now = dict(flat_parameters(self.parameters))

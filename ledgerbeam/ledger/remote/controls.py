@@ -137,12 +137,7 @@ def encode_control(control: Control) -> bytes:
 
 
 def decode_control(data: bytes, url: str) -> Control:
-    """Decode a control object.
-
-    Raises:
-        LedgerVersionError: A newer ledgerbeam wrote it.
-        LedgerDamagedError: A value is invalid.
-    """
+    """Decode a control object. Raises LedgerVersionError, LedgerDamagedError."""
     try:
         fields = mapping(decode(data))
         check_format(fields, url)

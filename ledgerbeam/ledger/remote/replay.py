@@ -111,12 +111,7 @@ def encode_manifest(manifest: SnapshotManifest) -> bytes:
 
 
 def decode_manifest(data: bytes, url: str) -> SnapshotManifest:
-    """Decode a manifest.
-
-    Raises:
-        LedgerDamagedError: It is not whole, a value is invalid, or it is the manifest of another snapshot.
-        LedgerVersionError: A newer ledgerbeam wrote it.
-    """
+    """Decode the manifest of the snapshot that its URL names. Raises LedgerVersionError, LedgerDamagedError."""
     payload = unseal(data, url)
     try:
         fields = mapping(decode(payload))
@@ -222,13 +217,10 @@ class Replayer:
         self._checksums: dict[str, str] = {}  # of parts of snapshots, from their manifests
 
     def fold_new(self) -> list[str]:
-        """Fold all objects that are not folded yet.
+        """Fold all objects that are not folded yet. Return the names of the existing segments and snapshots.
 
-        Returns:
-            The names of the existing segments and snapshots; all are folded.
-
-        Raises:
-            LedgerDamagedError: An object is damaged, or its number does not follow. All objects before it were folded.
+        Raises LedgerDamagedError for a damaged object, or one whose number does not follow. All objects before
+        it were folded.
         """
         for _ in range(FOLDS):
             with contextlib.suppress(Overtaken):

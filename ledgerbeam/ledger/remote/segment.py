@@ -136,12 +136,7 @@ def encode_segment(segment: Segment) -> bytes:
 
 
 def decode_segment(data: bytes, url: str) -> Segment:
-    """Decode a segment.
-
-    Raises:
-        LedgerVersionError: A newer ledgerbeam wrote it.
-        LedgerDamagedError: It is not a whole segment, or a value is invalid.
-    """
+    """Decode a whole segment. Raises LedgerVersionError, LedgerDamagedError."""
     payload = unseal(data, url)
     try:
         return _segment(decode(payload))

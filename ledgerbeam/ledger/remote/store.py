@@ -236,13 +236,8 @@ class RemoteStore(LmdbStore):
     ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
         """Apply a segment to the sidecar and create it, or neither. Refused leaves are left out.
 
-        Args:
-            change: Returns the segment; None if there is nothing to record.
-            number: Number of the segment. None takes the number of the run that this store records for, or the
-                greatest number.
-
-        Returns:
-            The result of `sidecar.apply_segment`.
+        Nothing is recorded if `change` returns None. Without a number, the segment has the number of the run
+        that this store records for, or the greatest number. Returns the result of `sidecar.apply_segment`.
         """
         self._require_writable()
         at = round(time.time(), 6)
@@ -403,9 +398,7 @@ class RemoteStore(LmdbStore):
     def begin_run(self, info: Mapping[str, Any]) -> str:
         """Record the start of a run, and return its id. From then on, this store records for the run.
 
-        Raises:
-            JobMismatchError: Another job has opened the ledger meanwhile.
-            LedgerNotFoundError: The ledger was deleted meanwhile.
+        Raises JobMismatchError or LedgerNotFoundError if the job was changed, or the ledger deleted, meanwhile.
         """
         lmdb_jobs.require_info(info)
         if not self._fold().has_job and self._is_maker:

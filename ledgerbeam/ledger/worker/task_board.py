@@ -129,13 +129,10 @@ class Board:
         self._run(change)
 
     def draw(self, most: int = 1, *, ended: Iterable[bytes] = (), leaving: int = 0) -> list[Drawn]:
-        """Take the next elements that may be started, in order; none if none may be started now.
+        """Take the next elements that may be started, at most `most`, in order; none if none may be started now.
 
-        Args:
-            most: Largest number of elements.
-            ended: Keys of drawn elements that are finished. They stay claimed until others can see that they are
-                recorded.
-            leaving: Number of elements that must be left for others.
+        Drawn elements that have `ended` stay claimed until others can see that they are recorded. The number
+        `leaving` of elements must be left for others.
         """
 
         def change(txn: lmdb.Transaction[bytes]) -> list[Drawn]:

@@ -43,15 +43,9 @@ class LedgerWriter:
     """Gathers finished and failed tasks and commits them to a store. Thread-safe; it cannot be used after a fork."""
 
     def __init__(self, store: LedgerSink, interval: float = INTERVAL, max_entries: int = MAX_ENTRIES) -> None:
-        """Start a writer and its background thread.
+        """Start a writer and its background thread. The store stays open when the writer is closed.
 
-        Args:
-            store: The store. It stays open when the writer is closed.
-            interval: Seconds, > 0.
-            max_entries: >= 1.
-
-        Raises:
-            UsageError: A value is out of range.
+        Raises UsageError unless the interval, in seconds, is > 0 and `max_entries` is >= 1.
         """
         if interval <= 0 or max_entries < 1:
             raise UsageError(
