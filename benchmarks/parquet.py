@@ -23,7 +23,7 @@ from ledgerbeam.io import ParquetFormat, publish_bytes
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.sources import FileSources, TaskLimits
-from ledgerbeam.sources.task_reader import TaskReader
+from ledgerbeam.sources.kind import TaskReader
 from ledgerbeam.transforms import MapRecords
 from ledgerbeam.transforms.mapping.outcomes import TaskResults
 

@@ -6,7 +6,7 @@ files, and as bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
@@ -356,3 +356,20 @@ def _numbered(url: str, records: Sequence[Any], raw: Iterable[RawRecord]) -> Pla
 
 
 FORMS: dict[RecordForm, Form] = {"records": _Records(), "arrow": _Tables(), "placed": PlacedForm()}
+
+
+def read_records(read: Callable[[], Any], read_each: Callable[[], Any], *, marks: bool, in_blocks: bool) -> Any:
+    """Return the records of a task, in the form that a function takes.
+
+    With `marks`, an `Unreadable` takes the place of each record that cannot be decoded; `read_each` is called only
+    after `read` raised RecordError. `RecordBlocks` become a list unless the function takes blocks.
+    """
+    try:
+        records = read()
+    except RecordError:
+        if not marks:
+            raise
+        records = read_each()
+    if isinstance(records, RecordBlocks) and marks:
+        records = records.marking()
+    return records if in_blocks else listed(records)

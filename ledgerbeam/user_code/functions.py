@@ -33,10 +33,20 @@ from typing import Any, cast
 from ledgerbeam._base.redaction import is_credential
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.job import note_text, shown_value
-from ledgerbeam.user_code.analysis import attribute_names, code_digest, global_names, imported_names, listing
 from ledgerbeam.user_code.guards import error_name, is_interrupt, message_of
 from ledgerbeam.user_code.loading import MAIN, GivenObject, Reference
-from ledgerbeam.user_code.modules import is_found, is_own, modules_of, reference_to, user_modules
+from ledgerbeam.user_code.modules import (
+    attribute_names,
+    code_digest,
+    global_names,
+    imported_names,
+    is_found,
+    is_own,
+    listing,
+    modules_of,
+    reference_to,
+    user_modules,
+)
 
 CACHED = type(functools.lru_cache(len))
 

@@ -21,7 +21,7 @@ from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources import FileSources, RawRecord, SharSources, Sources, TaskLimits, Unreadable
 from ledgerbeam.sources.forms import OnError
-from ledgerbeam.sources.task_reader import RawSpan
+from ledgerbeam.sources.kind import RawSpan
 from ledgerbeam.transforms.chain.read import _Read
 from ledgerbeam.transforms.chain.schedule import StreamedTasks
 from tests.sources.data import put, put_index, tar

@@ -24,7 +24,7 @@ from ledgerbeam.ledger import Job, LedgerStore, Source, Task
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.sources import FileSources, PackedFiles
-from ledgerbeam.sources.task_reader import TaskReader
+from ledgerbeam.sources.kind import TaskReader
 from ledgerbeam.transforms import CommitTasks, PlanTasks, ProcessTask, ReadTasks, WriteTasks
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 

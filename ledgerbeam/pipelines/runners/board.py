@@ -20,7 +20,7 @@ import apache_beam as beam
 
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.claims import Span, order_key
-from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, task_board
 from ledgerbeam.transforms.chain.base import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain.schedule import Planned, StreamedTasks, this_overlap

@@ -21,10 +21,9 @@ from ledgerbeam.ledger.model.rows import SetUps, WorkTime
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
-from ledgerbeam.ledger.worker.reports import reported_set_ups
+from ledgerbeam.ledger.worker.reports import reported_set_ups, reported_times
 from ledgerbeam.ledger.worker.run_folders import RunFolder, TaskBudget, committed_notes, file_errors
 from ledgerbeam.ledger.worker.sharing import Sharing, WaitingTasks, claim_place
-from ledgerbeam.ledger.worker.stopwatch import reported_times
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, task_board
 from ledgerbeam.pipelines.console.run_console import RunConsole
 from ledgerbeam.pipelines.console.run_progress import RunProgress, Stage, count

@@ -33,9 +33,8 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from ledgerbeam._base.process import beam_parts
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.reports import end_work, report_error
+from ledgerbeam.ledger.worker.reports import begin_times, end_work, report_error
 from ledgerbeam.ledger.worker.run_folders import TaskBudget
-from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners import worker_relay

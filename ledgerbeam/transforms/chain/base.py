@@ -31,9 +31,8 @@ from ledgerbeam.ledger.lmdb.data_file import publishing
 from ledgerbeam.ledger.opening import open_mirror, open_sink, open_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.reports import end_work, report_error, report_set_ups
+from ledgerbeam.ledger.worker.reports import end_work, report_error, report_set_ups, report_times
 from ledgerbeam.ledger.worker.run_folders import TaskBudget, wait_for_index
-from ledgerbeam.ledger.worker.stopwatch import report_times
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.user_code.objects import close_objects

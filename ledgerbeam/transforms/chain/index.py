@@ -32,7 +32,7 @@ from ledgerbeam.ledger import FailedTask, Output, Source, Task
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import listed_file, with_file_marks
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, LedgerHandle

@@ -31,8 +31,8 @@ from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress
+from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.ledger.worker.run_folders import TaskBudget
-from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms.chain.base import (
     ChainTransform,

@@ -23,7 +23,7 @@ from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic, read_shares
 from ledgerbeam.ledger.summaries import joined_statistics
-from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues, LedgerHandle, fatal_errors
 from ledgerbeam.user_code.guards import describe_error, failed_by, is_interrupt, running_user_code

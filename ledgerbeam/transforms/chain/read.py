@@ -17,10 +17,10 @@ from ledgerbeam.errors import FunctionError, IndexError_, SourceError, StorageEr
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
-from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources import Sources, StreamReader
-from ledgerbeam.sources.forms import OnError, RecordBlocks
-from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
+from ledgerbeam.sources.forms import OnError, RecordBlocks, read_records
+from ledgerbeam.sources.kind import RawSpan, TaskReader
 from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues, LedgerHandle
 from ledgerbeam.transforms.chain.schedule import StreamedTasks, this_overlap
 from ledgerbeam.user_code.guards import failed_by, message_of

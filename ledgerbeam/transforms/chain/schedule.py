@@ -20,7 +20,7 @@ import apache_beam as beam
 from ledgerbeam.io import OffsetFormat
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
-from ledgerbeam.ledger.worker.stopwatch import counted_beside
+from ledgerbeam.ledger.worker.reports import counted_beside
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
 
 HAND_OVER_SECONDS = 0.0005

@@ -28,7 +28,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import content_checksum
-from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain.route_folders import RouteFolders

@@ -30,7 +30,8 @@ from ledgerbeam.ledger import Output, Task
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.selection import AuditAnswer, AuditRequest
 from ledgerbeam.sources import Cut, Sources, TaskLimits
-from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
+from ledgerbeam.sources.forms import read_records
+from ledgerbeam.sources.kind import RawSpan, TaskReader
 from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Recomputable, Recomputed
 
 SHOWN_CHARACTERS = 160  # longest excerpt of a result in a message

@@ -10,7 +10,7 @@ from typing import Any
 
 from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.ledger import FailedTask, Task
-from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.results import Reject
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.mapping.outcomes import CategoryError, Outcome

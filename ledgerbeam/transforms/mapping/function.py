@@ -17,7 +17,7 @@ from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
 from ledgerbeam.transforms.mapping.batches import BatchAgainError, ListMapping
 from ledgerbeam.transforms.mapping.collectors import UnplacedError

@@ -13,7 +13,7 @@ from ledgerbeam.io import Format
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import NOTHING, Statistic
-from ledgerbeam.ledger.worker.stopwatch import SharedTime, timed
+from ledgerbeam.ledger.worker.reports import SharedTime, timed
 from ledgerbeam.results import Drop, Reject
 from ledgerbeam.sources.forms import RecordBlocks, blocks_of
 from ledgerbeam.sources.kind import Unreadable

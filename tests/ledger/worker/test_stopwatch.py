@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger.model.rows import MEASURED, PARTS, WorkTime, read_work_time
-from ledgerbeam.ledger.worker import stopwatch
-from ledgerbeam.ledger.worker.reports import end_work
-from ledgerbeam.ledger.worker.stopwatch import (
+from ledgerbeam.ledger.worker import reports
+from ledgerbeam.ledger.worker.reports import (
     SharedTime,
     begin_times,
     counted_beside,
+    end_work,
     report_times,
     reported_times,
     take_times,
@@ -138,7 +138,7 @@ def test_two_kinds_of_work_that_take_turns_share_the_time_as_in_their_first_turn
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(stopwatch, "time", clock)
+    monkeypatch.setattr(reports, "time", clock)
     begin_times()
 
     def call(_: int) -> None:
@@ -168,7 +168,7 @@ def test_two_kinds_of_work_that_take_turns_share_the_time_as_in_their_first_turn
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(stopwatch, "time", made)
+    monkeypatch.setattr(reports, "time", made)
     begin_times()
     return made
 
@@ -248,7 +248,7 @@ FORKS = """
 import os, sys, time
 from ledgerbeam.ledger.worker import stopwatch
 from ledgerbeam.ledger.worker.reports import end_work
-from ledgerbeam.ledger.worker.stopwatch import report_times, take_times, timed
+from ledgerbeam.ledger.worker.reports import report_times, take_times, timed
 
 with timed("read"):
     time.sleep(0.05)
@@ -323,7 +323,7 @@ def test_times_are_left_only_now_and_then(tmp_path: Path, monkeypatch: pytest.Mo
         time.sleep(SHORT)
     report_times(str(tmp_path))
     assert reported_times(str(tmp_path)).seconds["read"] == 0
-    monkeypatch.setattr(stopwatch, "REPORT_SECONDS", 0)
+    monkeypatch.setattr(reports, "REPORT_SECONDS", 0)
     report_times(str(tmp_path))
     assert reported_times(str(tmp_path)).seconds["read"] >= SHORT
 

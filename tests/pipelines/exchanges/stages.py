@@ -16,8 +16,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
-from ledgerbeam.sources.kind import TaskLimits
-from ledgerbeam.sources.task_reader import TaskReader
+from ledgerbeam.sources.kind import TaskLimits, TaskReader
 from ledgerbeam.transforms.exchange.gather import MergedEncoder, MergeRuns
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatterRecords

@@ -26,9 +26,8 @@ from ledgerbeam.pipelines.calls.dedup import bands_for
 from ledgerbeam.pipelines.dedup.pairs import NearChoice
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
-from ledgerbeam.sources.kind import TaskLimits
+from ledgerbeam.sources.kind import TaskLimits, TaskReader
 from ledgerbeam.sources.listed import file_key
-from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms.dedup import duplicates as near
 from ledgerbeam.transforms.dedup.duplicates import FindClusters, HashEncoder, PairRecords, SignRecords
 from ledgerbeam.transforms.dedup.minhash import MinHash

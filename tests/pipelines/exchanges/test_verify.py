@@ -25,9 +25,8 @@ from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources import FileSources
-from ledgerbeam.sources.kind import TaskLimits
+from ledgerbeam.sources.kind import TaskLimits, TaskReader
 from ledgerbeam.sources.listed import ChosenSources, ListBuckets, file_key, with_lists
-from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms.dedup import verify
 from ledgerbeam.transforms.dedup.duplicates import FindCandidates, FindClusters, HashEncoder, PairRecords
 from ledgerbeam.transforms.dedup.verify import CollectGrams, VerifiedTrees

@@ -13,9 +13,8 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.claims import Claims, Span, encode_claims
 from ledgerbeam.ledger.model.rows import Failure, Leaf, SetUps, WorkTime
 from ledgerbeam.ledger.opening import open_local_store, run_folders
-from ledgerbeam.ledger.worker.reports import report_path, report_set_ups, write_report
+from ledgerbeam.ledger.worker.reports import SUFFIX, report_path, report_set_ups, write_report
 from ledgerbeam.ledger.worker.sharing import FolderClaims
-from ledgerbeam.ledger.worker.stopwatch import SUFFIX
 from ledgerbeam.ledger.worker.task_board import BoardTask
 from ledgerbeam.pipelines.console.reporter import Reporter
 from ledgerbeam.pipelines.console.run_progress import RunProgress

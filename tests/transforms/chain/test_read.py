@@ -36,9 +36,9 @@ from ledgerbeam.iterators.job_source import GraphPass, GraphSource
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
-from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits, task_reader
+from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits, kind
 from ledgerbeam.sources.forms import RecordBlocks
-from ledgerbeam.sources.task_reader import TaskReader
+from ledgerbeam.sources.kind import TaskReader
 from ledgerbeam.transforms import MapRecords, ProcessTask, ReadTasks
 from ledgerbeam.transforms.chain.base import TASKS, ChainDoFn, ChainValues, LedgerHandle, give_values
 from ledgerbeam.transforms.chain.plan import _Plan
@@ -83,7 +83,7 @@ def counting() -> Counting:
 def test_the_readers_of_the_last_few_sources_stay_open(
     tmp_path: Path, counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_reader, "OPEN_READERS", 2)
+    monkeypatch.setattr(kind, "OPEN_READERS", 2)
     reader = TaskReader(counting)
     sources = {name: make(tmp_path, f"{name}.jsonl") for name in "abc"}
     for name in "ababcacbba":

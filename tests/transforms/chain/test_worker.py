@@ -20,8 +20,7 @@ from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Ta
 from ledgerbeam.ledger.model.rows import SetUps
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.reports import reported_set_ups
-from ledgerbeam.ledger.worker.stopwatch import begin_times, reported_times
+from ledgerbeam.ledger.worker.reports import begin_times, reported_set_ups, reported_times
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.transforms import CommitTasks
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values

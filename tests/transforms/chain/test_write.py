@@ -32,9 +32,8 @@ from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.ledger.worker.reports import reported_errors
+from ledgerbeam.ledger.worker.reports import reported_errors, take_times, timed
 from ledgerbeam.ledger.worker.run_folders import committed_notes
-from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import CommitTasks, WriteTasks
 from ledgerbeam.transforms.chain import commit as transforms_commit

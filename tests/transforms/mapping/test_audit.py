@@ -17,7 +17,7 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.selection import AuditAnswer, AuditRequest, PendingSource
 from ledgerbeam.sources import FileSources, TaskLimits
-from ledgerbeam.sources.task_reader import TaskReader
+from ledgerbeam.sources.kind import TaskReader
 from ledgerbeam.transforms import MapRecords
 from ledgerbeam.transforms.mapping.audit import AuditedWork, audit_task
 from tests.ledger.builders import leaf_of

@@ -19,7 +19,7 @@ from ledgerbeam.io.formats.streamed import HeldBlock, LineBlocks
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
-from ledgerbeam.ledger.worker.stopwatch import take_times, timed
+from ledgerbeam.ledger.worker.reports import take_times, timed
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.transforms.mapping import task_mapping as mapping_module
