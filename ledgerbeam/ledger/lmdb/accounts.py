@@ -220,7 +220,7 @@ def rejected_tasks(environment: Environment, reason: str | None) -> Iterator[tup
         for page in row_pages(environment, COUNTS):
             with translated(environment.path):
                 rejected = ((key, decode_account(value).counts.rejected) for key, value in page)
-                found = [key for key, of in rejected if of.get(reason) or (reason is None and any(of.values()))]
+                found = [key for key, of in rejected if (any(of.values()) if reason is None else of.get(reason))]
             yield from found
 
     for source, group in groupby(keys(), key=lambda key: key[:ID_BYTES]):

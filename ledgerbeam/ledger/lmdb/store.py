@@ -88,8 +88,8 @@ class LmdbStore:
         _stores.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        settings = {"read_only": self._read_only, "job": self._job, "run": self._run, "map_bytes": self._map_bytes}
-        return partial(LmdbStore, **settings), (self._path,)
+        settings: dict[str, Any] = {"read_only": self._read_only, "job": self._job, "run": self._run}
+        return partial(LmdbStore, **settings, map_bytes=self._map_bytes), (self._path,)
 
     def __repr__(self) -> str:
         return f"LmdbStore({self._path!r})"

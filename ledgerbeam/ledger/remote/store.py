@@ -116,7 +116,7 @@ class RemoteStore(LmdbStore):
         self.claimed: list[str] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        settings = {"read_only": self._read_only, "job": self._job, "run": self._run}
+        settings: dict[str, Any] = {"read_only": self._read_only, "job": self._job, "run": self._run}
         return partial(RemoteStore, **settings), (self._objects, self._path), {"_create": self._create}
 
     def __repr__(self) -> str:

@@ -26,7 +26,7 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
 from ledgerbeam.ledger.lmdb.data_file import DataDescriptors, data_opened
-from ledgerbeam.ledger.lmdb.environment import Environment, acquire, release
+from ledgerbeam.ledger.lmdb.environment import acquire, release
 from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES, open_environment
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META
@@ -324,9 +324,6 @@ def test_files_of_a_ledger_that_others_have_open_may_be_closed(tmp_path: Path) -
     store.register([plain()])
 
 
-# Python 3.12 and later warn of every fork beside threads; forks are tested here.
-
-
 def mapped_files() -> list[str]:
     """Return which files this process has mapped into its memory; one that was removed says so."""
     with open("/proc/self/maps", encoding="utf-8") as file:
@@ -371,13 +368,6 @@ def test_who_takes_over_the_map_of_another_process_keeps_nobody_out(
     assert grown > 2 * SMALL_MAP
     environment.open_again(read_only=False)
     assert environment._env.info()["map_size"] == grown
-
-
-def test_an_environment_that_is_opened_again_keeps_its_room_though_little_is_in_it(small: LmdbStore) -> None:
-    environment = small._open()
-    environment._grow_map(SMALL_MAP)
-    environment.open_again(read_only=True)
-    assert environment._env.info()["map_size"] == 2 * SMALL_MAP
 
 
 def test_a_new_ledger_has_address_space_to_grow_in_and_takes_no_room_for_it(tmp_path: Path) -> None:
@@ -497,15 +487,6 @@ def test_who_only_looks_keeps_an_environment_that_is_only_looked_at(small: LmdbS
         release(one)
 
 
-def test_memory_that_maps_files_is_what_the_system_says() -> None:
-    def said() -> int:
-        with open("/proc/self/statm", encoding="utf-8") as file:
-            return int(file.read().split()[2]) * os.sysconf("SC_PAGE_SIZE")
-
-    before, found, after = said(), lmdb_environment._resident_file_bytes(), said()
-    assert min(before, after) <= found <= max(before, after)
-
-
 def test_memory_is_given_back_once_for_what_was_read_since(small: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
     held = [0]
     monkeypatch.setattr(lmdb_environment, "_resident_file_bytes", lambda: held[0])
@@ -524,17 +505,6 @@ def test_memory_is_given_back_once_for_what_was_read_since(small: LmdbStore, mon
     ]
 
 
-def test_a_process_does_not_fork_within_a_transaction_of_a_thread(small: LmdbStore) -> None:
-    environment: Environment = small._open()
-    lmdb_environment._before_fork()
-    try:
-        assert environment.gate._shut
-    finally:
-        lmdb_environment._after_fork_in_parent()
-    assert not environment.gate._shut
-    assert small.source_count() == 0
-
-
 def test_every_ledger_that_is_open_is_held_while_a_process_forks_and_is_of_use_behind_it(
     small: LmdbStore, tmp_path: Path
 ) -> None:
@@ -550,8 +520,6 @@ def test_every_ledger_that_is_open_is_held_while_a_process_forks_and_is_of_use_b
     assert [store.source_count() for store in stores] == [0, 0]
     other.close()
 
-
-# Python 3.12 and later warn of every fork beside threads; forks are tested here.
 
 SMALL_MAP = 1 << 18
 

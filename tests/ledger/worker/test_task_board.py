@@ -224,12 +224,6 @@ def test_an_element_that_has_ended_is_in_work_for_a_while(board: Board) -> None:
     assert board.is_empty()
 
 
-def test_a_board_grows(board: Board) -> None:
-    large = b"x" * (1 << 20)
-    board.post([(element(number)[0], large) for number in range(100)])
-    assert len(drawn(board)) == 100
-
-
 @pytest.fixture
 def small_map(monkeypatch: pytest.MonkeyPatch) -> int:
     """The room that a board has at first: little."""
@@ -242,24 +236,6 @@ def test_a_board_has_room_for_more_than_it_had_at_first(tmp_path: Path, small_ma
     for number in range(5):
         board.post([(element(number)[0], bytes(small_map))])
     assert [len(body) for body in drawn(board)] == [small_map] * 5
-    board.close()
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_what_another_process_posts_to_a_board_that_has_grown_for_it_is_drawn(tmp_path: Path, small_map: int) -> None:
-    reading, writing = os.pipe()
-    child = os.fork()  # before there is a board, which a forked process would not touch
-    if child == 0:
-        os.close(writing)
-        os.read(reading, 1)
-        task_board(str(tmp_path)).post([(element(0)[0], bytes(2 * small_map))])
-        os._exit(0)
-    board = task_board(str(tmp_path))
-    assert board.left() == 0
-    os.close(writing)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    os.close(reading)
-    assert [len(body) for body in drawn(board)] == [2 * small_map]
     board.close()
 
 
