@@ -12,4 +12,4 @@ test -x "$folder/bin/uv" || { "$python" -m venv "$folder" && "$folder/bin/python
 
 # Old versions warn about newer Pythons and packages; the suite makes warnings errors on the newest version only.
 "$folder/bin/python" -m pytest tests/pipelines/runners/test_fn_api.py tests/pipelines/test_own_pipeline.py \
-  -m 'not slow and not long and not engines' -o filterwarnings=default --disable-warnings --numprocesses auto
+  -m 'not long and not engines' -o filterwarnings=default --disable-warnings --numprocesses auto

@@ -40,6 +40,7 @@ def look(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd="/")
 
 
+@pytest.mark.slow
 def test_a_command_says_what_to_do_whichever_page_is_none(tmp_path: Path, ledger: bytes) -> None:
     ended = []
     for page in range(2, len(ledger) // PAGE):

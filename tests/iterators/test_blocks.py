@@ -42,6 +42,7 @@ def test_a_position_alone_gives_what_it_gives_among_others(
     assert order.take(np.array(places)).tolist() == [order[place] for place in places]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(BLOCKS, WINDOWS, SEEDS, st.integers(1, 300), st.integers(0, 1000))
 def test_each_block_is_read_once_in_a_pass(
@@ -69,6 +70,7 @@ def test_each_block_is_read_once_in_a_pass(
     assert len(reader.read) == len(set(reader.read)), "also by a pass that was continued"
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(BLOCKS, st.integers(1, 6), st.integers(1, 4), SEEDS)
 def test_shards_read_each_block_once_but_for_the_end_of_the_pass(
@@ -99,6 +101,7 @@ def test_neighbours_are_of_different_blocks(window: int, size: int, seed: int) -
         assert len(set(found[start : start + window].tolist())) == window
 
 
+@pytest.mark.slow
 def test_the_order_is_random() -> None:
     count, size, window = 40, 250, 8
     firsts, inside, near = np.zeros(count), np.zeros(size), 0

@@ -195,6 +195,7 @@ class TestMemory:
         path.write_bytes(parquet_bytes(pa.table({"text": texts}), row_group_size=self.GROUP, compression="none"))
         return str(path)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("shards", [1, 2, 4])
     def test_no_more_row_groups_are_held_than_the_window_of_the_shard(self, rows: str, shards: int) -> None:
         leaf = IndexedParquet(rows, shuffle="blocks", window=4, cache_bytes=0)
@@ -204,6 +205,7 @@ class TestMemory:
             assert leaf.records.held.size <= 1.1 * (4 // shards) * self.GROUP * self.BYTES
         assert len(leaf.records.held) == 0, "and none after the pass"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("shuffle", [True, False, "blocks"])
     def test_arrow_has_no_more_in_memory_than_is_held(self, rows: str, shuffle: Any) -> None:
         held = 4 * self.GROUP * self.BYTES

@@ -32,6 +32,7 @@ def saved(graph: IteratorNode, steps: int = 40) -> Any:
     return json.loads(json.dumps(graph.state_dict()))
 
 
+@pytest.mark.slow
 def test_a_state_of_five_thousand_sources_is_small_and_goes_on_where_it_was(tmp_path: Path) -> None:
     path = data.write_lines(tmp_path / "a.jsonl", 2)
     links = [str(tmp_path / f"{number:04d}.jsonl") for number in range(5_000)]

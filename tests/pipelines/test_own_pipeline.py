@@ -237,6 +237,7 @@ def fail(task: Task) -> Any:
     return FailedTask(task, "not now") if task.start == 0 else double(task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [LedgerError, ValueError])
 def test_what_was_done_before_a_transform_of_the_user_raised_is_recorded(folder: Path, error: type[Exception]) -> None:
     """The worker is the wave itself, and its writer would wait for longer than the run takes."""
@@ -361,6 +362,7 @@ def next_is_indexed(task: Task) -> Task:
     return task.replace(records=[{"id": f"{index.name} {index.exists()}"}])
 
 
+@pytest.mark.slow
 def test_indexes_of_the_next_wave_are_made_while_one_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waves, "FIRST_BYTES", 1)
     monkeypatch.setattr(waves, "WAVE_GROWTH", 0)
@@ -421,6 +423,7 @@ def test_no_secret_goes_to_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert all(b"very-secret" not in data for data in written)
 
 
+@pytest.mark.slow
 def test_a_function_may_be_in_a_module_beside_the_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "lib").mkdir()
     (folder / "lib" / "beside_program.py").write_text(

@@ -52,6 +52,7 @@ def test_a_stopped_server_is_gone_with_what_it_started(tmp_path: Path) -> None:
     assert not server.alive
 
 
+@pytest.mark.slow
 def test_a_killed_server_takes_its_children_with_it(tmp_path: Path) -> None:
     server = Process(["sh", "-c", "sleep 1000 & sleep 1000"], name="server", folder=tmp_path)
     assert wait_until(lambda: len(server.descendants()) == 2, seconds=60)

@@ -125,6 +125,7 @@ def test_descriptors_are_closed(path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.slow
 def test_memory_is_eight_bytes_a_record_and_blocks(tmp_path: Path) -> None:
     import subprocess
     import sys

@@ -128,6 +128,7 @@ def pages_of_s3(s3: S3Server) -> Place:
     return place
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_a_listing_of_s3_asks_once_for_each_page_of_the_store(pages_of_s3: Place, s3_requests: S3Requests) -> None:
     s3_requests.take()

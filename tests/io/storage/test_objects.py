@@ -79,6 +79,7 @@ def test_creating_the_same_again_is_a_success(folder: ObjectFolder) -> None:
     assert folder.create("a", b"same")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 70 * MEGABYTE])
 def test_of_many_creators_one_wins(folder: ObjectFolder, size: int) -> None:
     creators = 12 if size == 1 else 2

@@ -105,6 +105,7 @@ def test_any_archive_reads_as_tarfile_reads_it(
     require_as_tarfile(walk_bytes(data, "x"), data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("size", [100, 3000, 20_000])
 def test_long_archives_of_each_format(tmp_path: Path, layout: str, size: int) -> None:

@@ -188,6 +188,7 @@ def star(count: int) -> Pairs:
     return [(("/c", 500), (f"/{n % 7}", n)) for n in range(count) if n != 500]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pairs", "most"),
     [(chain(1000), 12), (star(1000), 3), ([(("/a", n), ("/a", n - n % 3)) for n in range(900)], 4)],

@@ -122,6 +122,7 @@ def test_a_pure_function_is_audited_and_the_job_ends_well(place: Workspace) -> N
     assert (ran.status, ran.out) == (0, f"audited {-(-done // 2)} tasks, 0 differ\n")
 
 
+@pytest.mark.slow
 def test_a_function_with_state_ends_the_job_again_and_again_until_it_is_mended(place: Workspace) -> None:
     ran = mapped(place, "previous")
     assert ran.status == 1
@@ -143,6 +144,7 @@ def test_a_function_with_state_ends_the_job_again_and_again_until_it_is_mended(p
     assert audits(place) == {"tasks": 2, "differ": 0}
 
 
+@pytest.mark.slow
 def test_a_finished_job_is_audited(place: Workspace) -> None:
     assert mapped(place, "mutable_default", "--audit", "off").status == 0
     assert audits(place) == {"tasks": 0, "differ": 0}

@@ -102,6 +102,7 @@ def test_a_folder_of_others_is_told(workspace: Workspace) -> None:
     assert named["removed"]["count"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["index", "convert"])
 def test_every_job_has_it(workspace: Workspace, command: str) -> None:
     workspace.jsonl("in/a.jsonl", 5)

@@ -370,6 +370,7 @@ def start(hub: HubServer, local: Local, **env: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", SCRIPT, TO, files], env=around)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["hub.send:1", "hub.sent:1", "hub.commit:1", "hub.committed:1"])
 def test_a_kill_at_a_point_costs_nothing_that_was_sent(
     hub: HubServer, dataset: Repository, local: Local, point: str
@@ -382,6 +383,7 @@ def test_a_kill_at_a_point_costs_nothing_that_was_sent(
     assert len(dataset.messages) == 1
 
 
+@pytest.mark.slow
 def test_the_way_of_xet_ends_in_the_same_commit_and_sends_known_chunks_once(
     hub: HubServer, dataset: Repository, local: Local, tmp_path: Path
 ) -> None:

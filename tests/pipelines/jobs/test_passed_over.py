@@ -139,6 +139,7 @@ def test_a_run_says_how_many(workspace: Workspace, command: str) -> None:
     assert "data/README.md: the name has no known format" in refused.err
 
 
+@pytest.mark.slow
 def test_a_runner_that_lists_for_itself_passes_them_over_too(workspace: Workspace) -> None:
     workspace.jsonl("data/a.jsonl", 5)
     (workspace.root / "data/README.md").write_text("notes")
@@ -147,6 +148,7 @@ def test_a_runner_that_lists_for_itself_passes_them_over_too(workspace: Workspac
     assert (ran.json["sources"]["complete"], ran.json["passed_over"]) == (1, None)
 
 
+@pytest.mark.slow
 def test_verify_says_how_many(workspace: Workspace) -> None:
     workspace.jsonl("data/a.jsonl", 5)
     (workspace.root / "data/README.md").write_text("notes")

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ledgerbeam.user_code.loading import PickledObject
 
 SCRIPT = """
@@ -94,6 +96,7 @@ def travelled(tmp_path: Path, seed: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_whatever_pickles_arrives_as_it_was_and_is_known_again(tmp_path: Path) -> None:
     first, second = travelled(tmp_path, "1"), travelled(tmp_path, "2")
     assert first["made_of"] == second["made_of"]

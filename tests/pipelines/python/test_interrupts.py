@@ -81,7 +81,7 @@ def sources(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "at", ["ledgerbeam.pipelines.calls.map", "ledgerbeam.pipelines.jobs.one_stage", "numpy", "orjson"]
 )
-@pytest.mark.parametrize("times", [1, 4])
+@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_call_that_is_interrupted_while_it_imports_can_be_repeated(sources: Path, at: str, times: int) -> None:
     dry = MAP.replace("workers=1", "dry_run=True")
     assert run(sources, dry, at, times) == ["JobInterrupt True", "done"]

@@ -21,6 +21,7 @@ def look(record):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("own", "began"), [(None, "4194304"), ("5000000", "5000000")])
 def test_workers_keep_little_of_what_they_have_freed(workspace: Workspace, own: str | None, began: str) -> None:
     (workspace.root / "arenas.py").write_text(FUNCTION)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 import ledgerbeam
@@ -46,6 +47,7 @@ def test_one_worker_runs_in_this_process() -> None:
         _ = pipeline | beam.Create([1, 2, 3]) | beam.Map(lambda number: number + 1)
 
 
+@pytest.mark.slow
 def test_a_command_starts_workers(tmp_path: Path) -> None:
     command = f'exec "{sys.executable}" -m apache_beam.runners.worker.sdk_worker_main'
     marker = tmp_path / "ran"
@@ -55,6 +57,7 @@ def test_a_command_starts_workers(tmp_path: Path) -> None:
     assert marker.read_text(encoding="utf-8") == "ran"
 
 
+@pytest.mark.slow
 def test_a_map_and_a_sort_run(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl")
     mapped = ledgerbeam.map(keep_odd, tmp_path / "a.jsonl", output=tmp_path / "mapped", to="jsonl", workers=2)
@@ -65,6 +68,7 @@ def test_a_map_and_a_sort_run(tmp_path: Path) -> None:
     assert len(found) > 100
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_a_user_runs(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl")
     pipeline = ledgerbeam.Pipeline(ledger=str(tmp_path / "ledger"), name="own")

@@ -21,6 +21,7 @@ def chatty(record):
 SECRET = '{"token": "by-option-hunter2"}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "level", "shown"),
     [

@@ -70,6 +70,7 @@ def test_a_missing_bucket_is_one_clear_line(workspace: Workspace, s3: S3Server) 
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--output", "--ledger", "--index-root"])
 def test_a_missing_bucket_of_what_is_written_is_found_before_anything_runs(
     workspace: Workspace, s3: S3Server, option: str
