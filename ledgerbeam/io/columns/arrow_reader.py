@@ -195,7 +195,7 @@ class ArrowFooter(NamedTuple):
 class Batch(NamedTuple):
     """A record batch, or the values of a dictionary."""
 
-    rows: int  # number of rows
+    rows: int
     buffers: list[tuple[int, int]]  # offset and length of each buffer in the body
     variadic: list[int]  # number of data buffers of each column of views
     is_compressed: bool  # whether the buffers are compressed

@@ -276,13 +276,13 @@ class Chunk(NamedTuple):
     """A column of a row group."""
 
     start: int  # its first byte
-    size: int  # its size in bytes
+    size: int
     plain_size: int = 0  # its decompressed size
     values: int = 0  # number of its values; nulls and empty lists count
     data_start: int = 0  # first byte of its first page of data; a page with a dictionary may come before it
     codec: int = 0  # its compression, by the number in the format
     encodings: tuple[int, ...] = ()  # the encodings of its pages, by their numbers in the format
-    is_encrypted: bool = False  # whether it is encrypted
+    is_encrypted: bool = False
     file: bytes = b""  # the file that contains it; empty for this one
 
 
@@ -305,15 +305,15 @@ class PageHead(NamedTuple):
 class Group(NamedTuple):
     """A row group."""
 
-    rows: int  # number of rows
-    chunks: list[Chunk]  # its columns
+    rows: int
+    chunks: list[Chunk]
 
 
 class Footer(NamedTuple):
     """A footer."""
 
     rows: int  # number of rows of the file
-    groups: list[Group]  # the row groups
+    groups: list[Group]
     created_by: str  # the program that wrote the file
 
 

@@ -196,9 +196,7 @@ def merged_hashes(
     """
     found = [_HashSlice(one, table) for one, table in zip(slices, tables, strict=True)]
     bounds: list[Bound] = []
-    if (
-        sum(one.count(one.between(start, stop)) for one in found) > 2 * held_rows
-    ):  # one hash may have any number of records
+    if sum(one.count(one.between(start, stop)) for one in found) > 2 * held_rows:  # one hash may have any number
         bounds = [
             bound
             for bound in cut_slices(slices, tables, held_rows, within_keys=True)

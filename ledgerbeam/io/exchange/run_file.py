@@ -180,9 +180,8 @@ def encode_sorted(
 
 def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
     """Return the positions of keys in sorted order. Equal keys keep their order."""
-    if (
-        len(set(map(len, keys))) == 1 and keys[0]
-    ):  # takes a third of the time; keys of equal length differ before zeros at the end, which NumPy ignores
+    # Takes a third of the time. Keys of equal length differ before zeros at the end, which NumPy ignores.
+    if len(set(map(len, keys))) == 1 and keys[0]:
         return np.frombuffer(b"".join(keys), f"S{len(keys[0])}").argsort(kind="stable")
     return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
 

@@ -73,7 +73,7 @@ class RunFile(NamedTuple):
     """
 
     name: str  # name below the common folder; `EARLIER` and the URL if the file is in another folder
-    size: int  # size of the file
+    size: int
     sources: SomeUrls
     side: int = 0  # position of the job that reads the sources, among the sides of a join; negative for an earlier job
     mark: bytes = NO_TASK  # mark of the task that has written the file
@@ -124,7 +124,7 @@ class RunLayout:
         areas: A single area with one round; after a merge, an area for each range of buckets of that merge.
     """
 
-    runs: Sequence[RunFile]  # the run files
+    runs: Sequence[RunFile]
     areas: Sequence[Area]
 
     @classmethod
@@ -231,7 +231,7 @@ class BucketRow:
     """A bucket as a source."""
 
     size: int  # bytes of its records, plus one for each record
-    records: int  # number of records
+    records: int
     version: str  # a hash of its slices: the names of the run files, and the checksums of their parts of the bucket
 
 
@@ -420,7 +420,7 @@ class Partition:
         block_bytes: Size of the blocks of run files, which limits how finely a bucket can be divided into parts.
     """
 
-    buckets: int  # number of buckets
+    buckets: int
     sampled: str = ""  # the cuts between buckets, packed; empty if the keys begin with a hash, which is divided evenly
     block_bytes: int = BLOCK_BYTES
     merges: Merges = NO_MERGES  # the merges of run files before the buckets are read

@@ -144,7 +144,7 @@ class Taken(NamedTuple):
         members: All members of the range in order: the name of each, and whether it is a file with content.
     """
 
-    sample: Sample  # the sample
+    sample: Sample
     members: list[tuple[str, bool]]
     end: int  # end of the last member: the end of the range, or less if the range ends with the zeros of an archive
 

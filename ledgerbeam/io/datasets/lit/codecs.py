@@ -232,14 +232,7 @@ def encode_rle(array: NDArray[Any]) -> bytes:
 
 
 def decode_rle(data: bytes, most: int = MOST_VALUES) -> NDArray[Any]:
-    """Decode an array.
-
-    Args:
-        data: Bytes of `encode_rle` or the published encoder.
-        most: Limit of values; larger arrays are refused.
-
-    Returns:
-        The array, in its original dtype and shape.
+    """Decode bytes of `encode_rle` or the published encoder to the array, in its original dtype and shape.
 
     Raises:
         ValueError: The bytes are not such a code, are cut off or inconsistent, or have more than `most` values.

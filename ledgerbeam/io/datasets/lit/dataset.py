@@ -99,27 +99,16 @@ class LitDataset(NumberedRecords[Any]):
         return self.read_many(indices)
 
     def key(self, index: int) -> str:
-        """Return the key of a sample.
-
-        Raises:
-            IndexError: The number is out of range.
-        """
+        """Return the key of a sample; raises IndexError if the number is out of range."""
         return self._selection.keys[self._number(index)]
 
     def map(self, function: Callable[[Any], Any]) -> Self:
-        """Add a function of the whole item: of the tuple, or of the result of an earlier `map`.
-
-        Returns:
-            The dataset itself, as in the published package.
-        """
+        """Add a function of the whole item, a tuple or the result of an earlier `map`; return the dataset itself."""
         self._mappings.append(("item", function))
         return self
 
     def map_tuple(self, *functions: Callable[[Any], Any]) -> Self:
-        """Add a function for each value of the item.
-
-        Returns:
-            The dataset itself.
+        """Add a function for each value of the item; return the dataset itself, as in the published package.
 
         Raises:
             UsageError: The number of functions differs from the number of modalities.
@@ -132,11 +121,7 @@ class LitDataset(NumberedRecords[Any]):
         return self
 
     def map_all(self, function: Callable[[Any], Any]) -> Self:
-        """Add one function that is applied to each value of the item.
-
-        Returns:
-            The dataset itself.
-        """
+        """Add one function that is applied to each value of the item; return the dataset itself."""
         return self.map_tuple(*[function] * len(self.modalities))
 
     def close(self) -> None:

@@ -90,15 +90,7 @@ def count_samples(members: Members) -> int:
 
 
 def write_lit_index(root: str, fold: str, options: Options | None = None) -> int:
-    """Walk the shards of a fold and publish its index. An existing index is replaced.
-
-    Args:
-        root: The dataset.
-        fold: Name of the fold.
-        options: Storage options.
-
-    Returns:
-        The number of members.
+    """Walk the shards of a fold and publish its index, which replaces an existing one; return the number of members.
 
     Raises:
         ArchiveError: A shard is damaged, or has two members of one name.
@@ -371,10 +363,6 @@ class LitConfig:
 
 def read_config(url: str, options: Options | None = None) -> LitConfig:
     """Read a `config.json`.
-
-    Args:
-        url: The file.
-        options: Storage options.
 
     Raises:
         SourceNotFoundError: The file does not exist; also StorageError.

@@ -109,11 +109,7 @@ def dtype_code(dtype: DTypeLike) -> int:
 
 
 def optimal_dtype(vocabulary: int | None) -> np.dtype[Any]:
-    """Return the dtype in which Megatron stores tokens: uint16 for a vocabulary below 65,500, else int32.
-
-    Args:
-        vocabulary: Number of different tokens; None if unknown.
-    """
+    """Return the dtype in which Megatron stores tokens: uint16 for a vocabulary below 65,500, else or if None int32."""
     return np.dtype("<u2" if vocabulary is not None and vocabulary < _SMALL_VOCABULARY else "<i4")
 
 

@@ -236,13 +236,9 @@ class MegatronReader:
                 start = stop
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """Read sequences by number.
+        """Read sequences by number, in any order; negative ones count from the end.
 
-        Args:
-            indices: Numbers in any order; negative ones count from the end.
-
-        Returns:
-            The sequences in the requested order. Sequences next to each other share a request.
+        Sequences next to each other share a request.
 
         Raises:
             IndexError: A number is out of range.
@@ -256,14 +252,10 @@ class MegatronReader:
         return self._read_rows(IndexRows(self.index.lengths[numbers], self.index.pointers[numbers], modes), numbers)
 
     def read_span(self, start: int, stop: int) -> list[Any]:
-        """Read the sequences `[start, stop)`.
+        """Read the sequences `[start, stop)`, `0 <= start <= stop <= len(self)`.
 
         If the index of a remote dataset is not loaded, only the entries of these sequences are read, lengths and
         pointers concurrently, and then their tokens.
-
-        Args:
-            start: First sequence, `0 <= start`.
-            stop: End of the span, exclusive, `start <= stop <= len(self)`.
 
         Raises:
             IndexMismatchError: There are fewer sequences, or the `.bin` does not contain one of them.
@@ -277,15 +269,12 @@ class MegatronReader:
         return self._read_rows(self.index.rows(start, stop), range(start, stop))
 
     def get(self, idx: int, offset: int = 0, length: int | None = None) -> Any:
-        """Read a part of a sequence.
+        """Read a part of a sequence; with `multimodal` a pair of tokens and mode.
 
         Args:
             idx: Number of the sequence; negative numbers count from the end.
             offset: First token, from 0 to the length of the sequence.
             length: Number of tokens. Default: up to the end of the sequence.
-
-        Returns:
-            The tokens; with `multimodal` a pair of tokens and mode.
 
         Raises:
             IndexError: The sequence does not exist.
@@ -310,13 +299,7 @@ class MegatronReader:
         return self._item(self._take(source, start, stop, at), at)
 
     def document(self, number: int) -> list[Any]:
-        """Read the sequences of a document.
-
-        Args:
-            number: Number of the document; negative numbers count from the end.
-
-        Returns:
-            Its sequences in order; none for an empty document.
+        """Read the sequences of a document, in order; negative numbers count from the end.
 
         Raises:
             IndexError: The document does not exist.
@@ -339,11 +322,7 @@ class MegatronReader:
         return self.document(doc_id)
 
     def raw(self, index: int) -> bytes:
-        """Read the bytes of a sequence from the `.bin`.
-
-        Raises:
-            IndexError: The sequence does not exist.
-        """
+        """Read the bytes of a sequence from the `.bin`; raises IndexError if it does not exist."""
         source = self._open()
         at = self._number(index)
         return self._take(source, *self._bounds(at), at).tobytes()
@@ -351,8 +330,7 @@ class MegatronReader:
     def verify(self) -> None:
         """Read the whole index and check each entry: lengths, offsets without gaps, documents in order.
 
-        Raises:
-            IndexMismatchError: An entry is invalid.
+        Raises IndexMismatchError if an entry is invalid.
         """
         self.index.check_ends(stat(self.url, self.options).size)
         self.index.check_all()

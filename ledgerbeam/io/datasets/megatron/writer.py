@@ -217,10 +217,7 @@ class MegatronBuilder:
         self._ends.frombytes((places + before).tobytes())
 
     def write_index(self, file: BinaryIO) -> None:
-        """Write the index of all added data.
-
-        Args:
-            file: An empty file that can seek.
+        """Write the index of all added data to an empty file that can seek.
 
         Raises:
             RecordError: The last sequences belong to no document.

@@ -26,7 +26,7 @@ class AudioHeader:
     """Properties of audio from the header of a payload."""
 
     sampling_rate: int  # samples per second
-    channels: int  # number of channels
+    channels: int
     samples: int  # number of samples of each channel
 
 

@@ -306,11 +306,7 @@ class SharReader(NumberedRecords[dict[str, Any]]):
         return self.shards[CUTS][shard].raw(number)
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        """Read the bytes of the cuts `[start, stop)`, without the fields.
-
-        Raises:
-            UsageError: `0 <= start <= stop` does not hold.
-        """
+        """Read the bytes of the cuts `[start, stop)`, without the fields."""
         require_span(start, stop, self.url)
         found: list[RawRecord] = []
         for reader, (first, end) in zip(self.shards[CUTS], pairwise(self._ends), strict=True):

@@ -133,11 +133,7 @@ class SharWriter:
         self._end(complete=error is None)
 
     def close(self) -> None:
-        """Write the remaining cuts as the last shard. A second call does nothing.
-
-        Raises:
-            DiskFullError: No space is left; also StorageError.
-        """
+        """Write the remaining cuts as the last shard. A second call does nothing."""
         self._is_closed = True
         self._end(complete=True)
 
@@ -216,9 +212,7 @@ class _Shard:
                 self._stacks[field] = contextlib.ExitStack()
                 self._files[field] = self._stacks[field].enter_context(publish(url, options))
                 if url.endswith(".gz"):
-                    file = gzip.GzipFile(
-                        "", "wb", _LEVEL, self._files[field], mtime=0
-                    )  # mtime=0: equal bytes in each run
+                    file = gzip.GzipFile("", "wb", _LEVEL, self._files[field], mtime=0)  # equal bytes in each run
                     self._files[field] = self._stacks[field].enter_context(file)  # type: ignore[assignment]
         except BaseException:
             self.end(complete=False)

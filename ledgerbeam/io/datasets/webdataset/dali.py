@@ -47,15 +47,12 @@ def dali_index_url(url: str) -> str:
 
 
 def write_dali_index(url: str, index: str | None = None, options: Options | None = None) -> int:
-    """Walk the headers of a shard and publish its index for DALI.
+    """Walk the headers of a shard and publish its index for DALI; return the number of samples.
 
     Args:
         url: The shard.
         index: URL of the index. Default: `dali_index_url`.
         options: Storage options of both.
-
-    Returns:
-        The number of samples.
 
     Raises:
         ArchiveError: The shard is damaged, has no samples, repeats an extension in a sample, or has a name with white

@@ -232,10 +232,6 @@ def _yaml(content: Mapping[str, Any]) -> bytes:
 def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
     """Read `.nv-meta`: `.info.json` or `.info.yaml`, and `split.yaml` or `split.json`.
 
-    Args:
-        root: The folder with `.nv-meta`.
-        options: Storage options.
-
     Raises:
         SourceNotFoundError: A file is missing; also StorageError.
         SourceError: A file cannot be parsed or has another structure, or a part has a shard without a count.

@@ -88,11 +88,7 @@ class ShardReader(NumberedRecords[Sample]):
             yield from self._reader(shard)
 
     def raw(self, index: int) -> bytes:
-        """Read the bytes of one sample, headers included.
-
-        Raises:
-            IndexError: The number is out of range.
-        """
+        """Read the bytes of one sample, headers included; raises IndexError if the number is out of range."""
         reader, place = self._place(self._number(index))
         return reader.raw(place)
 
@@ -150,12 +146,7 @@ class ShardReader(NumberedRecords[Sample]):
 def open_shards(
     urls: Sequence[str], options: Options | None = None, *, indexes: IndexLocation | None = None
 ) -> ShardReader:
-    """Open shards by their URLs.
-
-    Args:
-        urls: URLs in the order of the samples.
-        options: Storage options.
-        indexes: Location of the indexes. Default: `<shard>.idx`.
+    """Open shards by their URLs, in the order of the samples.
 
     Raises:
         IndexNotFoundError: A shard has no index; `ledgerbeam index --group key` makes it.
@@ -175,11 +166,6 @@ def open_wids(url: str, options: Options | None = None, *, indexes: IndexLocatio
     A wids index has the numbers of samples, not their offsets: each shard also needs its `.idx`. Numbers and sizes are
     checked when a shard is opened. MD5 sums are not, since that would read the whole shard.
 
-    Args:
-        url: The index.
-        options: Storage options.
-        indexes: Location of the indexes. Default: `<shard>.idx`.
-
     Raises:
         SourceError: The file is not a wids index; see `read_wids_index`. IndexMismatchError: A shard that is listed
             without samples has some.
@@ -191,11 +177,6 @@ def open_wids(url: str, options: Options | None = None, *, indexes: IndexLocatio
 
 def open_energon(root: str, part: str = "train", options: Options | None = None) -> ShardReader:
     """Open a part of a dataset that Energon or `write_energon` has prepared, in the order of `split.yaml`.
-
-    Args:
-        root: The folder with `.nv-meta`.
-        part: Name of the part in `split.yaml`.
-        options: Storage options.
 
     Raises:
         UsageError: The part does not exist, or single samples are excluded: their numbers would depend on the keys of
@@ -290,10 +271,6 @@ def read_wids_index(url: str, options: Options | None = None) -> WidsIndex:
 
     Relative URLs of shards are resolved against the member `base` if it exists, else against the folder of the file
     that lists them.
-
-    Args:
-        url: The index.
-        options: Storage options, also of the referenced files.
 
     Raises:
         SourceError: The file is not a wids index: bad JSON, another version, a shard without `url` or `nsamples`, no

@@ -104,11 +104,7 @@ class ShardWriter:
         self.place(sample_of(sample, self._pattern))
 
     def place(self, sample: Sample) -> tuple[str, list[int]]:
-        """Write a sample and return its place.
-
-        Returns:
-            The name of its shard, and the offset of the header of each member.
-        """
+        """Write a sample; return the name of its shard, and the offset of the header of each member."""
         if self.is_full:
             self.__exit__(None, None, None)
         shard = self._open
