@@ -116,30 +116,16 @@ def plain_value(record: Any) -> Any:
 
 
 class _Seen:
-    """The values of one field that were seen so far.
-
-    Attributes:
-        exact: As in `infer_schema`.
-        count: Number of values, nulls included.
-        nulls: Number of nulls.
-        kinds: Number of values of each kind, by name.
-        low: The smallest integer.
-        high: The largest integer.
-        digits: Largest number of digits of a decimal before the point.
-        scale: Largest number of digits after it.
-        fields: The values of each key of the objects.
-        items: The items of the lists.
-    """
+    """The values of one field that were seen so far."""
 
     def __init__(self, *, exact: bool) -> None:
-        self.exact = exact
-        self.count = 0
-        self.nulls = 0
-        self.kinds: Counter[str] = Counter()
-        self.low = self.high = 0
-        self.digits = self.scale = 0
-        self.fields: dict[str, _Seen] = {}
-        self.items: _Seen | None = None
+        self.exact = exact  # as in `infer_schema`
+        self.count = self.nulls = 0  # values, nulls included
+        self.kinds: Counter[str] = Counter()  # values of each kind
+        self.low = self.high = 0  # of the integers
+        self.digits = self.scale = 0  # most digits of a decimal before and after the point
+        self.fields: dict[str, _Seen] = {}  # the values of each key of the objects
+        self.items: _Seen | None = None  # of the lists
         self.is_deep = False
 
     def add(self, value: Any, depth: int) -> None:

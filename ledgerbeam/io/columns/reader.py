@@ -220,22 +220,16 @@ class GroupedRows(ABC):
         needed = [group for group in touched if self._groups[group].rows]
         tables = self._tables([group for group in needed if not self._is_in_parts(group)])
         parts: list[pa.Table] = []
-        limit = self._limit(
-            f"rows {start} to {stop - 1}", {group: self._rows_in(group, start, stop) for group in needed}
-        )
+        firsts = {group: ends[group] - self._groups[group].rows for group in needed}
+        taken = {group: min(stop, ends[group]) - max(start, first) for group, first in firsts.items()}
+        limit = self._limit(f"rows {start} to {stop - 1}", taken)
         for group in needed:
-            first = ends[group] - self._groups[group].rows
-            begin, end = max(start - first, 0), min(stop, ends[group]) - first
+            begin, end = max(start - firsts[group], 0), min(stop, ends[group]) - firsts[group]
             whole = not self._is_in_parts(group)
             found = [next(tables).slice(begin, end - begin)] if whole else self._read_part(group, begin, end)
             with damage_of(self.url, f"row group {group}"):
                 parts += [self._plain(part, limit) for part in found]
         return _joined(parts)
-
-    def _rows_in(self, group: int, start: int, stop: int) -> int:
-        """Return how many of the rows `[start, stop)` are in a row group."""
-        end = self._load()[group]
-        return min(stop, end) - max(start, end - self._groups[group].rows)
 
     def _limit(self, rows: str, taken: Mapping[int, int]) -> DecodedLimit:
         """Return the limit of rows that are read at once, given the number of rows of each row group."""
@@ -292,7 +286,9 @@ class GroupedRows(ABC):
 
     def _read_first(self, group: int, rows: int) -> Iterator[pa.Table]:
         first = self._load()[group] - self._groups[group].rows
-        yield _picked(self.read_batch(first, first + rows), list(range(rows)))  # a slice would keep the row group
+        table, places = self.read_batch(first, first + rows), list(range(rows))
+        found = _copied(table, places)  # a slice would keep the row group
+        yield _sliced(table, places) if found is None else found
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Return the records `[start, stop)` as JSON, each with the number of its row.
@@ -425,11 +421,6 @@ class GroupedRows(ABC):
             f"{self.url}: record {number}: column {column!r}: {reason}; write the file again, read the other columns "
             "(--columns), or set such records aside (--on-error reject)"
         )
-
-
-def _picked(table: pa.Table, rows: list[int]) -> pa.Table:
-    found = _copied(table, rows)
-    return _sliced(table, rows) if found is None else found
 
 
 def _sliced(table: pa.Table, rows: list[int]) -> pa.Table:

@@ -37,12 +37,6 @@ class SliceOf:
     run: int  # position of the run file among all run files of the exchange
     entry: Any  # the entry of the bucket, of type `run_file.ENTRY`
 
-    @property
-    def table_range(self) -> tuple[str, int, int]:
-        """URL, start and end of its table of blocks."""
-        start = int(self.entry["start"])
-        return self.url, start, start + int(self.entry["table"])
-
 
 def read_ranges(ranges: Sequence[tuple[str, int, int]], options: Options | None) -> list[bytes]:
     """Read ranges of many files; ranges of a remote store are read concurrently.
@@ -75,7 +69,8 @@ def _read_from_store(ranges: Sequence[tuple[str, int, int]], options: Options | 
 
 def read_tables(slices: Sequence[SliceOf], options: Options | None) -> list[BlockTable]:
     """Return the tables of blocks of slices, with one request for each."""
-    found = read_ranges([one.table_range for one in slices], options)
+    places = [(one.url, int(one.entry["start"]), int(one.entry["table"])) for one in slices]
+    found = read_ranges([(url, start, start + size) for url, start, size in places], options)
     return [parse_table(data, one.entry, one.url) for data, one in zip(found, slices, strict=True)]
 
 

@@ -58,17 +58,11 @@ def encoded_samples(samples: Sequence[Sample], *, pax: bool = True) -> TarSample
 
 
 class TarSamples(Sequence[Sample]):
-    """Samples that are encoded as a whole archive. Each is decoded at its access.
-
-    Attributes:
-        data: The archive.
-        starts: The offset of the first header of each sample, and the end of the last member.
-        outlines: The key and the extensions of each sample.
-    """
+    """Samples that are encoded as a whole archive. Each is decoded at its access."""
 
     def __init__(self, data: bytes, starts: Offsets, outlines: list[_Outline]) -> None:
         self.data = data
-        self.starts = starts
+        self.starts = starts  # the first header of each sample, and the end of the last member
         self.outlines = outlines
 
     def offsets(self, group: Grouping) -> Offsets:
@@ -242,18 +236,13 @@ class TarWriter:
 
     Use it as a context manager. When its body ends, the archive appears, then the index; if the body raises, neither
     appears. The bytes equal those of `encode_tar`. Memory: one sample, and 8 bytes for each sample written.
-
-    Attributes:
-        count: Number of samples so far.
-        size: Bytes so far; at the end the size of the archive.
-        md5: MD5 sum of the complete archive in hexadecimal, if requested.
     """
 
     def __init__(self, url: str, options: Options | None = None, *, md5: bool = False) -> None:
         self.url = canonical_url(url)
-        self.count = 0
-        self.size = 0
-        self.md5: str | None = None
+        self.count = 0  # samples so far
+        self.size = 0  # bytes so far; at the end the size of the archive
+        self.md5: str | None = None  # of the complete archive in hexadecimal, if requested
         self._options = options
         self._digest = hashlib.md5(usedforsecurity=False) if md5 else None
         self._starts = array("Q")

@@ -285,21 +285,14 @@ class TokenSource(Protocol):
 
 
 class MappedTokens:
-    """A mapped local `.bin`. Arrays are views of it.
-
-    Attributes:
-        limit: Size in bytes.
-        array: All tokens.
-        mask: Bits that are 0 in the byte offset of a token.
-        shift: Number of bits by which a byte offset is shifted right for an offset in tokens.
-    """
+    """A mapped local `.bin`. Arrays are views of it."""
 
     def __init__(self, path: str, dtype: np.dtype[Any]) -> None:
         content = map_file(path)
-        self.limit = len(content)
+        self.limit = len(content)  # bytes
         self.array: Tokens = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
-        self.mask = dtype.itemsize - 1
-        self.shift = self.mask.bit_length()
+        self.mask = dtype.itemsize - 1  # bits that are 0 in the byte offset of a token
+        self.shift = self.mask.bit_length()  # a byte offset is shifted right by it for an offset in tokens
         self._content = content
         self._dtype = dtype
 

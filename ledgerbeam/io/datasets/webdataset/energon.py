@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -119,20 +119,15 @@ def _rows(number: int, members: TarMembers, url: str) -> tuple[list[_SampleRow],
     columns = members.data_offset.tolist(), members.size.tolist(), members.regular.tolist()
     bounds = itertools.pairwise([*firsts, len(members)])
     for index, ((first, stop), start, size) in enumerate(zip(bounds, starts, sizes, strict=True)):
-        named = list(_sample_members(members.names[first:stop], *(column[first:stop] for column in columns)))
+        found = zip(members.names[first:stop], *(column[first:stop] for column in columns), strict=True)
+        named = [
+            (*key, offset, length)
+            for name, offset, length, is_file in found
+            if is_file and (key := split_key(name)) is not None
+        ]
         samples.append((number, named[0][0], index, start, size))
         parts += [(number, index, extension, offset, length) for _, extension, offset, length in named]
     return samples, parts
-
-
-def _sample_members(
-    names: list[str], offsets: list[int], sizes: list[int], regular: list[bool]
-) -> Iterator[tuple[str, str, int, int]]:
-    """Return key, extension, offset and size of the members of samples."""
-    for name, offset, size, is_file in zip(names, offsets, sizes, regular, strict=True):
-        parts = split_key(name) if is_file else None
-        if parts is not None:
-            yield *parts, offset, size
 
 
 CRUDE: Mapping[str, Any] = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}

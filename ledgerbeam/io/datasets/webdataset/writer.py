@@ -81,7 +81,7 @@ class ShardWriter:
                 shard.abandon()
             else:
                 shard.__exit__(None, None, None)
-                self._note(shard)
+                self.shards.append(Shard(self._name(shard), shard.count, shard.size, shard.md5))
 
     @property
     def is_full(self) -> bool:
@@ -113,9 +113,6 @@ class ShardWriter:
             shard = self._open = TarWriter(url, self._options, md5=self._md5)
             self._number += 1
         return self._name(shard), shard.add(sample)
-
-    def _note(self, shard: TarWriter) -> None:
-        self.shards.append(Shard(self._name(shard), shard.count, shard.size, shard.md5))
 
     def _name(self, shard: TarWriter) -> str:
         return shard.url[len(self.root) :].lstrip("/")
