@@ -308,10 +308,7 @@ class ListedStage(Stage):
         return [decide.stage(decide.ledger.rpartition("/")[2])]
 
     def sources(
-        self,
-        store: LedgerStore,
-        done: Mapping[str, FinishedStage],
-        list_pages: Callable[[JobSpec], Iterator[Page]],
+        self, store: LedgerStore, done: Mapping[str, FinishedStage], list_pages: Callable[[JobSpec], Iterator[Page]]
     ) -> ListsRead:
         decide = self.listed_job.decide()
         (scatter,) = decide.scatters()

@@ -50,11 +50,7 @@ class ServerProcess:
     """
 
     def __init__(
-        self,
-        module: str,
-        kinds: Sequence[str],
-        arguments: Sequence[str],
-        environment: Mapping[str, str] | None = None,
+        self, module: str, kinds: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
         name = f"\0ledgerbeam-{os.getpid()}-{os.urandom(8).hex()}"
         self._addresses = {kind: f"{name}-{kind}" for kind in kinds}

@@ -59,9 +59,7 @@ def by_key(rows: list[dict[str, Any]]) -> dict[Any, list[int]]:
 
 @settings(deadline=None, max_examples=25)
 @given(
-    st.lists(st.lists(KEY, max_size=20), min_size=1, max_size=3),
-    st.integers(1, 3),
-    st.sampled_from([1, 150, 10**6]),
+    st.lists(st.lists(KEY, max_size=20), min_size=1, max_size=3), st.integers(1, 3), st.sampled_from([1, 150, 10**6])
 )
 def test_each_key_comes_once_with_its_records_in_order(keys: list[list[Any]], buckets: int, part_bytes: int) -> None:
     files = {

@@ -78,11 +78,7 @@ class Reversed:
     st.sampled_from([1, 200, 10**6]),
 )
 def test_sorted_is_what_plain_python_sorts(
-    files: dict[str, list[Any]],
-    order: KeyOrder,
-    cuts: list[Any],
-    pack_bytes: int | None,
-    part_bytes: int,
+    files: dict[str, list[Any]], order: KeyOrder, cuts: list[Any], pack_bytes: int | None, part_bytes: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         stages = Stages(

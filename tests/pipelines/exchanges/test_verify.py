@@ -153,11 +153,7 @@ class Verified(Process):
     st.sampled_from([0.2, 0.5, 0.6]),
 )
 def test_what_goes_is_all_but_one_of_what_is_near_by_its_n_grams(
-    some: list[list[dict[str, Any]]],
-    prefer: bool,
-    part_bytes: int,
-    pack_bytes: int | None,
-    share: float,
+    some: list[list[dict[str, Any]]], prefer: bool, part_bytes: int, pack_bytes: int | None, share: float
 ) -> None:
     files = {f"f{n}": rows for n, rows in enumerate(some)}
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

@@ -191,11 +191,7 @@ def test_a_route_is_read_by_the_step_that_names_it_alone(folder: Path) -> None:
 def test_steps_behind_one_that_keeps_nothing_are_complete_with_nothing(folder: Path, made: Any) -> None:
     finished(chain())
     record(chain(), "first", made)
-    assert planned(chain()) == {
-        "first": {"complete": 4},
-        "second": {"withdrawn": 4},
-        "third": {"withdrawn": 4},
-    }
+    assert planned(chain()) == {"first": {"complete": 4}, "second": {"withdrawn": 4}, "third": {"withdrawn": 4}}
     done = run(chain())
     assert done.complete
     assert done.tasks == 0

@@ -259,12 +259,7 @@ STEPS = {
 @pytest.mark.parametrize("status", [503, None], ids=["503", "cut"])
 @pytest.mark.parametrize("step", STEPS)
 def test_each_step_is_tried_again(  # noqa: PLR0917 - a table
-    hub: HubServer,
-    dataset: Repository,
-    local: Local,
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    status: int | None,
+    hub: HubServer, dataset: Repository, local: Local, monkeypatch: pytest.MonkeyPatch, step: str, status: int | None
 ) -> None:
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
     hub.faults = [Fault(STEPS[step], status, times=2)]

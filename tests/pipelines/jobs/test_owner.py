@@ -62,13 +62,7 @@ def test_another_ledger_is_refused_and_makes_nothing(done: Workspace) -> None:
     before = done.files("out")
     ran = done.run(*MAP, "--ledger", "M")
     assert ran.status == 2
-    for words in (
-        str(done.root / "L"),
-        "--existing replace",
-        "--existing keep",
-        "it holds shards such as",
-        "--output",
-    ):
+    for words in (str(done.root / "L"), "--existing replace", "--existing keep", "it holds shards such as", "--output"):
         assert words in ran.err
     assert "Traceback" not in ran.err
     assert done.files("out") == before
@@ -335,15 +329,7 @@ def test_a_folder_that_another_claims_below_its_own_while_a_job_works_is_told(
     assert [record["by"] for record in workspace.records("out")] == ["outer"] * 10
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        ("--task-bytes", "100"),
-        ("--pack", "100K"),
-        ("--base", "."),
-        ("--group", "key"),
-    ],
-)
+@pytest.mark.parametrize("change", [("--task-bytes", "100"), ("--pack", "100K"), ("--base", "."), ("--group", "key")])
 def test_without_a_ledger_a_changed_option_meets_the_ledger_that_it_changed(
     workspace: Workspace, change: tuple[str, str]
 ) -> None:

@@ -91,16 +91,7 @@ def test_it_is_of_these_very_shards(place: Place, other: tuple[OutputShard, ...]
     assert place.stamp(*same).noted() is not None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[1]",
-        "{}",
-        '{"of": "OF"}',
-        '{"of": "OF", "files": ["x"]}',
-    ],
-)
+@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"of": "OF"}', '{"of": "OF", "files": ["x"]}'])
 def test_a_note_that_does_not_read_is_none(place: Place, text: str) -> None:
     place.work.mkdir()
     place.note.write_text(text.replace("OF", OF))

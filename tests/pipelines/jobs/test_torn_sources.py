@@ -128,9 +128,7 @@ def test_a_compressed_manifest_changes_under_a_job(workspace: Workspace, change:
     assert "changed since it was listed" in ran.err
 
 
-def test_what_changed_between_listing_and_planning_is_not_complete_with_nothing(
-    workspace: Workspace,
-) -> None:
+def test_what_changed_between_listing_and_planning_is_not_complete_with_nothing(workspace: Workspace) -> None:
     first = workspace.jsonl("in/a.jsonl", 60)
     second = workspace.jsonl("in/b.jsonl", 60, first=100)
     meddler(workspace, f"os.truncate({str(second)!r}, 0)", first)

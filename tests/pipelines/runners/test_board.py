@@ -137,10 +137,7 @@ def test_what_is_recorded_by_now_is_not_drawn(tmp_path: Path, place: BoardPlace,
     }
     store.close()
     every = stream()
-    assert found == {
-        SOURCE: task(1),
-        STREAMED: StreamedTasks(every.tasks[1::2], every.spans[1::2], every.format),
-    }
+    assert found == {SOURCE: task(1), STREAMED: StreamedTasks(every.tasks[1::2], every.spans[1::2], every.format)}
     assert board.left() == 0
     assert board.in_work(math.inf) == []
 
@@ -157,10 +154,7 @@ def draw(place: BoardPlace, ledger: LedgerHandle | None = None) -> Iterator[Any]
     return found
 
 
-@pytest.mark.parametrize(
-    ("held", "in_work"),
-    [(0, [2, 2, 1, 1, 1]), (1, [2, 3, 2, 2, 2]), (3, [2, 3, 3, 4, 4])],
-)
+@pytest.mark.parametrize(("held", "in_work"), [(0, [2, 2, 1, 1, 1]), (1, [2, 3, 2, 2, 2]), (3, [2, 3, 3, 4, 4])])
 def test_what_follows_is_drawn_ahead_while_enough_is_left_for_others(
     place: BoardPlace, board: Board, held: int, in_work: list[int]
 ) -> None:
