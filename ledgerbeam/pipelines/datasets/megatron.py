@@ -42,32 +42,22 @@ _NOTE = "merged"
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizeJob(ShardJob):
-    """Tokenizes texts of JSONL records. At the end the shards are merged into one dataset for each key.
-
-    Attributes:
-        tokenizer: ``bytes``, or the URL of a tokenizer's file.
-        checksum: Checksum of that file.
-        keys: Keys of the texts in a record.
-        eod: Token that ends each document; None for no token.
-        special_tokens: Treatment of names of special tokens in texts.
-        split: Function that splits a text into a list of texts, or its name; None for no split.
-        made_of: Hashes of the code of this function, in groups by name; see `UserFunction`.
-        on_error: Treatment of faulty records; see `parse_on_error`. No part of the job's identity.
-    """
+    """Tokenizes texts of JSONL records. At the end the shards are merged into one dataset for each key."""
 
     command = "tokenize"
     can_be_audited = True
 
     to: str = "megatron"
     files: ListedFiles
-    tokenizer: str
-    checksum: str
-    keys: tuple[str, ...]
-    eod: int | None
-    special_tokens: SpecialTokens = "text"
-    split: Reference | None = None
+    tokenizer: str  # ``bytes``, or the URL of a tokenizer's file
+    checksum: str  # checksum of that file
+    keys: tuple[str, ...]  # keys of the texts in a record
+    eod: int | None  # token that ends each document; None for no token
+    special_tokens: SpecialTokens = "text"  # treatment of names of special tokens in texts
+    split: Reference | None = None  # function that splits a text into a list of texts, or its name; None for no split
+    # Hashes of the code of this function, in groups by name; see `UserFunction`.
     made_of: dict[str, dict[str, str]] = field(default_factory=lambda: {"module": {}})
-    on_error: str = "fail"
+    on_error: str = "fail"  # treatment of faulty records; see `parse_on_error`. No part of the job's identity.
     dataset: MergedParts
 
     def sources(self) -> ListedFiles:
@@ -117,25 +107,15 @@ class TokenizeJob(ShardJob):
 
 @dataclass(frozen=True)
 class MergedDataset:
-    """A merged dataset.
+    """A merged dataset."""
 
-    Attributes:
-        prefix: Common prefix of the names of its two files.
-        dtype: Name of the dtype of the tokens.
-        documents: Number of documents.
-        empty_documents: Number of documents without a sequence.
-        sequences: Number of sequences.
-        tokens: Number of tokens.
-        parts: Number of parts.
-    """
-
-    prefix: str
-    dtype: str
-    documents: int
-    empty_documents: int
-    sequences: int
-    tokens: int
-    parts: int
+    prefix: str  # common prefix of the names of its two files
+    dtype: str  # name of the dtype of the tokens
+    documents: int  # number of documents
+    empty_documents: int  # number of documents without a sequence
+    sequences: int  # number of sequences
+    tokens: int  # number of tokens
+    parts: int  # number of parts
 
 
 @dataclass(frozen=True)
@@ -320,19 +300,12 @@ class _Parts:
 
 @dataclass(frozen=True)
 class NotedDataset:
-    """The note about a merged dataset.
+    """The note about a merged dataset."""
 
-    Attributes:
-        prefix: Common prefix of the names of its two files.
-        parts: The parts of its ``.bin``, in order.
-        index_size: Size of its ``.idx``, in bytes.
-        index_checksum: Checksum of its ``.idx``, see `identity`.
-    """
-
-    prefix: str
-    parts: Sequence[OutputShard]
-    index_size: int
-    index_checksum: str
+    prefix: str  # common prefix of the names of its two files
+    parts: Sequence[OutputShard]  # the parts of its ``.bin``, in order
+    index_size: int  # size of its ``.idx``, in bytes
+    index_checksum: str  # checksum of its ``.idx``, see `identity`
 
     @property
     def size(self) -> int:

@@ -33,15 +33,10 @@ _AT_ONCE = 16
 
 
 class EarlierSignatures(NamedTuple):
-    """The signatures of an earlier deduplication.
+    """The signatures of an earlier deduplication."""
 
-    Attributes:
-        ledger: URL of its ledger, as the user gave it.
-        writer: The job that signed the documents.
-    """
-
-    ledger: str
-    writer: RunWriter
+    ledger: str  # URL of its ledger, as the user gave it
+    writer: RunWriter  # the job that signed the documents
     partition: Partition
 
     def require(self, partition: Partition) -> None:

@@ -47,18 +47,14 @@ PART_RECORDS = 2_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class DecideJob(HashJob):
-    """Finds the records to drop.
-
-    Attributes:
-        prefer: Score of a record. The record of a key with the greatest score stays; None keeps the first by position.
-        own: The job's own other outputs, which are not sources; None for the last stage.
-    """
+    """Finds the records to drop."""
 
     command = "decide"
 
     shard_bytes: int = PART_RECORDS
+    # Score of a record. The record of a key with the greatest score stays; None keeps the first by position.
     prefer: KeyChoice | None = None
-    own: OwnFiles | None = None
+    own: OwnFiles | None = None  # the job's own other outputs, which are not sources; None for the last stage
 
     @property
     def user_command(self) -> str:
@@ -96,15 +92,10 @@ class DecideJob(HashJob):
 
 @dataclass(frozen=True, kw_only=True)
 class FilesWithLists(ListedFiles):
-    """Files joined with lists of some of their records.
+    """Files joined with lists of some of their records."""
 
-    Attributes:
-        tables: URL of the tables of the lists' run files.
-        url: URL of the file that names their buckets.
-    """
-
-    tables: SliceTables
-    url: str
+    tables: SliceTables  # URL of the tables of the lists' run files
+    url: str  # URL of the file that names their buckets
     storage_options: dict[str, Any] = field(default_factory=dict)
 
     def packer(self) -> Packer:
@@ -128,22 +119,14 @@ class _RemainingFiles(FilesWithLists):
 
 @dataclass(frozen=True, kw_only=True)
 class ListedJob(ShardJob):
-    """Reads files joined with lists of some of their records, which an earlier job writes.
-
-    Attributes:
-        key: Key of the records that decides about the lists.
-        prefer: Score of a record; None keeps the first record of a key.
-        bucket_bytes: Size of a bucket of the exchange before, by the sources.
-        max_slices: Maximum number of slices of run files that a stage reads.
-        state: Name of the lists; empty until they are complete.
-    """
+    """Reads files joined with lists of some of their records, which an earlier job writes."""
 
     files: ListedFiles
-    key: KeyChoice
-    prefer: KeyChoice | None = None
-    bucket_bytes: int = 2**30
-    max_slices: int = MOST_SLICES
-    state: str = ""
+    key: KeyChoice  # key of the records that decides about the lists
+    prefer: KeyChoice | None = None  # score of a record; None keeps the first record of a key
+    bucket_bytes: int = 2**30  # size of a bucket of the exchange before, by the sources
+    max_slices: int = MOST_SLICES  # maximum number of slices of run files that a stage reads
+    state: str = ""  # name of the lists; empty until they are complete
 
     joined: ClassVar[type[FilesWithLists]]  # the files with their lists
 

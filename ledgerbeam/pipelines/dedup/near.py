@@ -79,15 +79,11 @@ class _NearDecideJob(DecideJob):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterJob(_NearDecideJob):
-    """Finds the documents to drop: all but one of each cluster.
-
-    Attributes:
-        in_rounds: Whether rounds find the clusters, for many pairs. It does not affect outputs.
-    """
+    """Finds the documents to drop: all but one of each cluster."""
 
     command = "cluster"
 
-    in_rounds: bool = False
+    in_rounds: bool = False  # whether rounds find the clusters, for many pairs. It does not affect outputs.
 
     def decided_partition(self, say: Callable[[str], None]) -> Partition:  # noqa: ARG002
         """Return a partition with one bucket, since all pairs are clustered together."""
@@ -177,13 +173,9 @@ class CandidatesJob(ClusterJob):
 
 @dataclass(frozen=True, kw_only=True)
 class _CandidateFiles(FilesWithLists):
-    """The candidates of files.
+    """The candidates of files."""
 
-    Attributes:
-        earlier: URL of the file that names earlier jobs' files; empty if there are none.
-    """
-
-    earlier: str = ""
+    earlier: str = ""  # URL of the file that names earlier jobs' files; empty if there are none
 
     def listing(  # type: ignore[override]
         self, own: OwnFiles, options: Options
@@ -199,12 +191,7 @@ class _CandidateFiles(FilesWithLists):
 
 @dataclass(frozen=True, kw_only=True)
 class TextsJob(ListedJob, RunsJob):
-    """Writes the n-grams of candidates, by connected group.
-
-    Attributes:
-        partition: Partition of the candidates into buckets; None until it is set.
-        cluster: Ledger of the stage before.
-    """
+    """Writes the n-grams of candidates, by connected group."""
 
     command = "texts"
     keeps_shards = False  # the n-grams are removed after the comparison
@@ -214,8 +201,8 @@ class TextsJob(ListedJob, RunsJob):
     to: str = "run"
     near: NearChoice
     signatures: str
-    partition: Partition | None = None
-    cluster: str = ""
+    partition: Partition | None = None  # partition of the candidates into buckets; None until it is set
+    cluster: str = ""  # ledger of the stage before
     own: OwnFiles = field(default_factory=OwnFiles)
 
     def decide(self) -> CandidatesJob:
@@ -289,16 +276,12 @@ class TextsJob(ListedJob, RunsJob):
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyJob(_NearDecideJob):
-    """Finds the documents to drop, among documents that share a band and enough n-grams.
-
-    Attributes:
-        earlier: Folder of the ledgers of earlier stages; empty for the folder of its own ledger.
-    """
+    """Finds the documents to drop, among documents that share a band and enough n-grams."""
 
     command = "verify"
 
     shard_bytes: int = COMPARED_BYTES
-    earlier: str = ""
+    earlier: str = ""  # folder of the ledgers of earlier stages; empty for the folder of its own ledger
 
     def first_writers(self) -> dict[str, RunsJob]:
         stages = self.earlier or self.ledger

@@ -54,22 +54,15 @@ hundred bytes each."""
 
 @dataclass(frozen=True)
 class NearChoice:
-    """Parameters of near duplicates.
+    """Parameters of near duplicates."""
 
-    Attributes:
-        bands: Number of bands of a signature. Documents that share a band are near.
-        rows: Number of MinHashes of a band.
-        ngram: Number of words of an n-gram.
-        verify: Minimum share of common n-grams of near documents that share a band; None for no check.
-        against: Ledgers of earlier deduplications, whose documents stay.
-        cluster_bytes: Maximum size of pairs that one process clusters, in bytes. It does not affect outputs.
-    """
-
-    bands: int
-    rows: int
-    ngram: int
+    bands: int  # number of bands of a signature. Documents that share a band are near.
+    rows: int  # number of MinHashes of a band
+    ngram: int  # number of words of an n-gram
+    # Minimum share of common n-grams of near documents that share a band; None for no check.
     verify: float | None = None
-    against: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()  # ledgers of earlier deduplications, whose documents stay
+    # Maximum size of pairs that one process clusters, in bytes. It does not affect outputs.
     cluster_bytes: int = CLUSTER_BYTES
 
     def minhash(self) -> MinHash:
@@ -119,12 +112,7 @@ class SignJob(ScatterJob):
 
 @dataclass(frozen=True, kw_only=True)
 class PairsJob(HashJob, RunsJob):
-    """Connects the documents that share a band.
-
-    Attributes:
-        signatures: Folder of the signatures.
-        prefer: Score of a document. The best of a cluster stays; None keeps the first.
-    """
+    """Connects the documents that share a band."""
 
     command = "pairs"
     keeps_shards = False  # the pairs are removed after clustering
@@ -133,8 +121,8 @@ class PairsJob(HashJob, RunsJob):
     to: str = "run"
     shard_bytes: int = PART_RECORDS
     near: NearChoice
-    signatures: str
-    prefer: KeyChoice | None = None
+    signatures: str  # folder of the signatures
+    prefer: KeyChoice | None = None  # score of a document. The best of a cluster stays; None keeps the first.
     own: OwnFiles = field(default_factory=OwnFiles)
 
     @property
@@ -183,13 +171,7 @@ class PairsJob(HashJob, RunsJob):
 
 @dataclass(frozen=True, kw_only=True)
 class _StarJob(GatherJob, RunsJob):
-    """A job between pairs and clusters.
-
-    Attributes:
-        cluster: Ledger of the stage that clusters.
-        pairs_folder: Folder of the pairs.
-        folder: Parent folder of the outputs of these jobs.
-    """
+    """A job between pairs and clusters."""
 
     keeps_shards = False  # the outputs are removed once the clusters are known
     keeps_columns = False
@@ -201,9 +183,9 @@ class _StarJob(GatherJob, RunsJob):
     signatures: str
     prefer: KeyChoice | None = None
     own: OwnFiles = field(default_factory=OwnFiles)
-    cluster: str
-    pairs_folder: str
-    folder: str
+    cluster: str  # ledger of the stage that clusters
+    pairs_folder: str  # folder of the pairs
+    folder: str  # parent folder of the outputs of these jobs
 
     @property
     def first_folder(self) -> str:
@@ -333,15 +315,11 @@ class SmallStarsJob(_RoundJob):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsJob(_StarJob):
-    """Finds the cluster of each document after the rounds.
-
-    Attributes:
-        rounds: Known number of rounds. The last round is one of large stars.
-    """
+    """Finds the cluster of each document after the rounds."""
 
     command = "labels"
 
-    rounds: int = 1
+    rounds: int = 1  # known number of rounds. The last round is one of large stars.
 
     def first_writers(self) -> dict[str, RunsJob]:
         """Return the jobs with the documents, and with the connections of the last round."""

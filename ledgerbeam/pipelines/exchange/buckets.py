@@ -31,17 +31,11 @@ from ledgerbeam.sources.buckets import bucket_page
 
 @dataclass(frozen=True)
 class FoundBuckets:
-    """The buckets of run files, or the parts of buckets in groups of run files.
+    """The buckets of run files, or the parts of buckets in groups of run files."""
 
-    Attributes:
-        names: Name of each bucket.
-        sizes: Size of the records of each bucket, in bytes.
-        versions: Version of each bucket; empty for a bucket without records.
-    """
-
-    names: list[str]
-    sizes: list[int]
-    versions: list[str]
+    names: list[str]  # name of each bucket
+    sizes: list[int]  # size of the records of each bucket, in bytes
+    versions: list[str]  # version of each bucket; empty for a bucket without records
 
     def page(self) -> Page:
         """Return the buckets as sources."""
@@ -49,39 +43,25 @@ class FoundBuckets:
 
 
 class RunWriter(NamedTuple):
-    """A job that has written run files.
+    """A job that has written run files."""
 
-    Attributes:
-        job: The parameters of the job.
-        as_read: Whether the records are unchanged records of its sources, with their positions.
-        is_earlier: Whether it is an earlier job, whose run files are elsewhere and only compared with.
-        earlier_urls: URLs of its sources from earlier jobs, whose records are only compared with.
-    """
-
-    job: Job
+    job: Job  # the parameters of the job
     folder: str
     store: LedgerStore
-    as_read: bool = True
-    is_earlier: bool = False
-    earlier_urls: Collection[str] = ()
+    as_read: bool = True  # whether the records are unchanged records of its sources, with their positions
+    is_earlier: bool = False  # whether it is an earlier job, whose run files are elsewhere and only compared with
+    earlier_urls: Collection[str] = ()  # URLs of its sources from earlier jobs, whose records are only compared with
 
 
 class Reading(NamedTuple):
-    """Parameters of reading run files.
+    """Parameters of reading run files."""
 
-    Attributes:
-        folder: Folder that contains all of them.
-        listing_url: URL of the file that names the buckets.
-        level: Number of earlier merges.
-        merges: Whether the job merges the run files once more.
-    """
-
-    folder: str
-    listing_url: str
+    folder: str  # folder that contains all of them
+    listing_url: str  # URL of the file that names the buckets
     storage_options: dict[str, Any]
     partition: Partition
-    level: int = 0
-    merges: bool = False
+    level: int = 0  # number of earlier merges
+    merges: bool = False  # whether the job merges the run files once more
 
     @property
     def unit(self) -> str:

@@ -61,12 +61,7 @@ class RepartitionJob(_KeepJob):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupJob(GatherJob):
-    """Calls a user's function with each key and the records that have it.
-
-    Attributes:
-        function: ``module:function``, or the function itself.
-        made_of: Hashes of the code of the function, in groups by name; see `UserFunction`.
-    """
+    """Calls a user's function with each key and the records that have it."""
 
     command = "group"
     can_be_audited = True
@@ -74,8 +69,8 @@ class GroupJob(GatherJob):
     keeps_columns = False
     within_keys: ClassVar[bool] = False
 
-    function: Reference
-    made_of: dict[str, dict[str, str]]
+    function: Reference  # ``module:function``, or the function itself
+    made_of: dict[str, dict[str, str]]  # hashes of the code of the function, in groups by name; see `UserFunction`
 
     def parameters(self) -> dict[str, Json]:
         return {"function": str(self.function), "function made of": dict(self.made_of)}
@@ -108,23 +103,18 @@ class JoinJob(GatherJob):
 
     Run files of the right side come first. So a task has read the right records of a key when it reads the left
     records, which need not fit into memory.
-
-    Attributes:
-        right: The sources of the right side.
-        right_key: The key of its records.
-        suffix: Suffix for field names of the right side that the left side has too; None raises an error for them.
-        under: Name of a field for the whole record of the right side; None adds its fields.
     """
 
     command = "join"
 
     beside: ClassVar[int] = 1  # the right side
 
-    right: ListedFiles
-    right_key: KeyChoice
+    right: ListedFiles  # the sources of the right side
+    right_key: KeyChoice  # the key of its records
     how: Joining
+    # Suffix for field names of the right side that the left side has too; None raises an error for them.
     suffix: str | None = None
-    under: str | None = None
+    under: str | None = None  # name of a field for the whole record of the right side; None adds its fields
 
     def first_writers(self) -> dict[str, RunsJob]:
         return {**self.sides()}
@@ -207,20 +197,15 @@ def _schema_of(layout: ColumnLayout | None) -> pa.Schema | None:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitJob(ShardJob):
-    """Writes each record to the part of its key. It needs no exchange, because the key alone decides.
-
-    Attributes:
-        key: Common key of the records of a part.
-        parts: Name and share of each part.
-    """
+    """Writes each record to the part of its key. It needs no exchange, because the key alone decides."""
 
     command = "split"
 
     keeps_columns = True
 
     files: ListedFiles
-    key: KeyChoice
-    parts: tuple[tuple[str, int], ...]
+    key: KeyChoice  # common key of the records of a part
+    parts: tuple[tuple[str, int], ...]  # name and share of each part
 
     def sources(self) -> ListedFiles:
         return self.files

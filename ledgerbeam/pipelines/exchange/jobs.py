@@ -50,25 +50,15 @@ LISTING = "buckets.json"  # name of the file beside the ledger of an exchange th
 
 @dataclass(frozen=True)
 class BucketsOf:
-    """The buckets of an exchange as the sources of a job: `JobSources`.
+    """The buckets of an exchange as the sources of a job: `JobSources`."""
 
-    Attributes:
-        names: Name of the sources of the exchange.
-        shaping: Parameters of the run files, without their location.
-        tables: URL of the tables of slices.
-        url: URL of the file that names the buckets.
-        part_bytes: Size of a part of a bucket, which is a task.
-        within_keys: Whether a part may start in the middle of the records of a key.
-        beside: See `BucketSources`.
-    """
-
-    names: tuple[str, ...]
-    shaping: dict[str, Json]
-    tables: SliceTables
-    url: str
-    part_bytes: int
-    within_keys: bool
-    beside: int = 0
+    names: tuple[str, ...]  # name of the sources of the exchange
+    shaping: dict[str, Json]  # parameters of the run files, without their location
+    tables: SliceTables  # URL of the tables of slices
+    url: str  # URL of the file that names the buckets
+    part_bytes: int  # size of a part of a bucket, which is a task
+    within_keys: bool  # whether a part may start in the middle of the records of a key
+    beside: int = 0  # see `BucketSources`
 
     @property
     def task_bytes(self) -> int:
@@ -107,17 +97,11 @@ class BucketsOf:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketsJob(ShardJob):
-    """A job that reads run files by bucket.
+    """A job that reads run files by bucket."""
 
-    Attributes:
-        partition: Partition of the exchange into buckets; None until it is set.
-        shard_bytes: Size of a task, which is a part of a bucket, by its records.
-        state: Name of the run files; empty until they are complete.
-    """
-
-    partition: Partition | None = None
-    shard_bytes: int = 64 * 2**20
-    state: str = ""
+    partition: Partition | None = None  # partition of the exchange into buckets; None until it is set
+    shard_bytes: int = 64 * 2**20  # size of a task, which is a part of a bucket, by its records
+    state: str = ""  # name of the run files; empty until they are complete
 
     reads_sources = False
     removes_gone = True
@@ -178,23 +162,16 @@ class BucketsJob(ShardJob):
 
 @dataclass(frozen=True, kw_only=True)
 class MergeJob(BucketsJob):
-    """Merges the run files of a group and a range of buckets into one run file, with narrower ranges apart.
-
-    Attributes:
-        ordinal: Number of the merge in the exchange, from 1.
-        runs: Folder of the input run files.
-        of: Name of the sources of the exchange.
-        shaping: Parameters of its run files, without their location.
-    """
+    """Merges the run files of a group and a range of buckets into one run file, with narrower ranges apart."""
 
     command = "merge"
     keeps_shards = False  # merged run files are removed once the buckets are complete
 
     to: str = "run"
-    ordinal: int
-    runs: str
-    of: tuple[str, ...]
-    shaping: dict[str, Json]
+    ordinal: int  # number of the merge in the exchange, from 1
+    runs: str  # folder of the input run files
+    of: tuple[str, ...]  # name of the sources of the exchange
+    shaping: dict[str, Json]  # parameters of its run files, without their location
 
     @property
     def level(self) -> int:
@@ -246,28 +223,19 @@ class RunsJob(ShardJob):
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterJob(RunsJob):
-    """Writes the records of each task as a run file, by bucket and key.
-
-    Attributes:
-        files: The sources.
-        key: Key that orders the records.
-        partition: Partition of the order into buckets; None until it is set.
-        own: Outputs of the exchange, which are not sources.
-        form: Form in which records are read.
-        with_records: Whether run files contain the records; otherwise only keys and positions.
-        prefer: Score that orders records of a key, without `with_records`; None for the order of positions.
-    """
+    """Writes the records of each task as a run file, by bucket and key."""
 
     command = "scatter"
     keeps_shards = False  # run files are removed once the buckets are complete; stages check them before use
 
     to: str = "run"
-    files: ListedFiles
-    key: KeyChoice
-    partition: Partition | None = None
-    own: OwnFiles = field(default_factory=OwnFiles)
-    form: RecordForm = "placed"
-    with_records: bool = True
+    files: ListedFiles  # the sources
+    key: KeyChoice  # key that orders the records
+    partition: Partition | None = None  # partition of the order into buckets; None until it is set
+    own: OwnFiles = field(default_factory=OwnFiles)  # outputs of the exchange, which are not sources
+    form: RecordForm = "placed"  # form in which records are read
+    with_records: bool = True  # whether run files contain the records; otherwise only keys and positions
+    # Score that orders records of a key, without `with_records`; None for the order of positions.
     prefer: KeyChoice | None = None
 
     def sources(self) -> ListedFiles:
@@ -310,18 +278,12 @@ class ScatterJob(RunsJob):
 
 @dataclass(frozen=True, kw_only=True)
 class GatherJob(BucketsJob):
-    """An exchange: its last job, with the parameters of the jobs before.
+    """An exchange: its last job, with the parameters of the jobs before."""
 
-    Attributes:
-        files: The sources of the exchange.
-        key: Key that orders the records.
-        bucket_bytes: Size of a bucket; None for the size of a shard.
-        max_slices: Maximum number of slices of run files that a stage reads. More run files are merged first.
-    """
-
-    files: ListedFiles
-    key: KeyChoice
-    bucket_bytes: int | None = None
+    files: ListedFiles  # the sources of the exchange
+    key: KeyChoice  # key that orders the records
+    bucket_bytes: int | None = None  # size of a bucket; None for the size of a shard
+    # Maximum number of slices of run files that a stage reads. More run files are merged first.
     max_slices: int = MOST_SLICES
 
     keeps_columns = True
@@ -462,13 +424,9 @@ class HashJob(GatherJob):
 
 @dataclass(frozen=True, kw_only=True)
 class BucketStage(Stage):
-    """A stage that reads run files by bucket: the last one of an exchange, or one that merges for it.
+    """A stage that reads run files by bucket: the last one of an exchange, or one that merges for it."""
 
-    Attributes:
-        whole: The last job of the exchange.
-    """
-
-    whole: GatherJob
+    whole: GatherJob  # the last job of the exchange
     merges: str
 
     @property

@@ -47,25 +47,17 @@ VERSION = 2  # version of keys and run files. A job of another version cannot be
 
 @dataclass(frozen=True)
 class KeyChoice:
-    """The key that orders the records of an exchange.
+    """The key that orders the records of an exchange."""
 
-    Attributes:
-        scheme: See `io.exchange.order.Scheme`.
-        fields: Names of the fields of the key.
-        function: ``module:function`` that returns the key of a record, or the function itself, instead of fields.
-        made_of: Hashes of the code of the function, in groups by name; see `UserFunction`.
-        descending: Whether the greatest key comes first.
-        nulls: Position of null.
-        seed: Seed of a shuffle.
-    """
-
-    scheme: Scheme
-    fields: tuple[str, ...] = ()
+    scheme: Scheme  # see `io.exchange.order.Scheme`
+    fields: tuple[str, ...] = ()  # names of the fields of the key
+    # ``module:function`` that returns the key of a record, or the function itself, instead of fields.
     function: Reference | None = None
+    # Hashes of the code of the function, in groups by name; see `UserFunction`.
     made_of: dict[str, dict[str, str]] = field(default_factory=dict)
-    descending: bool = False
-    nulls: Nulls = "last"
-    seed: int = 0
+    descending: bool = False  # whether the greatest key comes first
+    nulls: Nulls = "last"  # position of null
+    seed: int = 0  # seed of a shuffle
 
     def __str__(self) -> str:
         return ",".join(self.fields) if self.function is None else str(self.function)
@@ -148,21 +140,13 @@ class ScatteringJob(Protocol):
 
 
 class PartitionLimits(NamedTuple):
-    """The sizes of an exchange.
+    """The sizes of an exchange."""
 
-    Attributes:
-        bucket_bytes: Size of a bucket.
-        shard_bytes: Size of a shard, which is a part of a bucket.
-        buckets: Number of buckets, instead of these sizes; None to compute it.
-        slices: Maximum number of slices of run files that a stage reads.
-        merges: Maximum number of merges of run files.
-    """
-
-    bucket_bytes: int
-    shard_bytes: int
-    buckets: int | None = None
-    slices: int = MOST_SLICES
-    merges: int = MOST_MERGES
+    bucket_bytes: int  # size of a bucket
+    shard_bytes: int  # size of a shard, which is a part of a bucket
+    buckets: int | None = None  # number of buckets, instead of these sizes; None to compute it
+    slices: int = MOST_SLICES  # maximum number of slices of run files that a stage reads
+    merges: int = MOST_MERGES  # maximum number of merges of run files
 
     def of(self, total: int) -> PartitionLimits:
         """Return the sizes for this number of bytes."""

@@ -332,19 +332,12 @@ def _outputs(call: PreparedCall, one: Upstream) -> RecordedOutputs:
 
 
 class _Written(NamedTuple):
-    """An output or ledger folder of a step.
+    """An output or ledger folder of a step."""
 
-    Attributes:
-        step: The step.
-        key: `OUTPUT` or `LEDGER`.
-        shown: The folder in messages.
-        folder: Its canonical URL, with a slash at the end.
-    """
-
-    step: PreparedStep
-    key: str
-    shown: str
-    folder: str
+    step: PreparedStep  # the step
+    key: str  # `OUTPUT` or `LEDGER`
+    shown: str  # the folder in messages
+    folder: str  # its canonical URL, with a slash at the end
 
 
 def _places(step: PreparedStep) -> list[_Written]:

@@ -46,15 +46,10 @@ _BYTES = "bytes"  # a built-in tokenizer, not a file
 
 
 class Place(NamedTuple):
-    """The place of a value in a flow, for messages.
+    """The place of a value in a flow, for messages."""
 
-    Attributes:
-        flow: Path of the file, or title of the flow.
-        part: The step or table that contains the value; empty for the flow itself.
-    """
-
-    flow: str
-    part: str = ""
+    flow: str  # path of the file, or title of the flow
+    part: str = ""  # the step or table that contains the value; empty for the flow itself
 
     def __str__(self) -> str:
         return f"{self.flow}: {self.part}" if self.part else self.flow
@@ -75,51 +70,32 @@ ABSENT = _Absent()  # the value of a missing key, in messages
 
 
 class Upstream(NamedTuple):
-    """A reference to the outputs of an earlier step.
+    """A reference to the outputs of an earlier step."""
 
-    Attributes:
-        step: Name of the step.
-        route: Name of a route; empty for the outputs without a route.
-    """
-
-    step: str
-    route: str = ""
+    step: str  # name of the step
+    route: str = ""  # name of a route; empty for the outputs without a route
 
     def __str__(self) -> str:
         return f"{self.step}/{self.route}" if self.route else self.step
 
 
 class Side(NamedTuple):
-    """The sources of a step, or of one side of a join: patterns, or outputs of earlier steps.
+    """The sources of a step, or of one side of a join: patterns, or outputs of earlier steps."""
 
-    Attributes:
-        patterns: Patterns of files.
-        upstream: Outputs of earlier steps.
-    """
-
-    patterns: tuple[str, ...] = ()
-    upstream: tuple[Upstream, ...] = ()
+    patterns: tuple[str, ...] = ()  # patterns of files
+    upstream: tuple[Upstream, ...] = ()  # outputs of earlier steps
 
 
 @dataclass(frozen=True)
 class FlowStep:
-    """A step of a flow.
+    """A step of a flow."""
 
-    Attributes:
-        name: Name of the step.
-        command: Its command.
-        main: Main argument of the command: a function or a tokenizer; None if it has none.
-        sides: Its sources; two sides for a join.
-        options: Options of the call.
-        place: Its place, for messages.
-    """
-
-    name: str
-    command: str
-    main: Any
-    sides: tuple[Side, ...]
-    options: Mapping[str, Any]
-    place: Place = field(compare=False)
+    name: str  # name of the step
+    command: str  # its command
+    main: Any  # main argument of the command: a function or a tokenizer; None if it has none
+    sides: tuple[Side, ...]  # its sources; two sides for a join
+    options: Mapping[str, Any]  # options of the call
+    place: Place = field(compare=False)  # its place, for messages
 
     @property
     def upstream(self) -> list[Upstream]:
@@ -296,23 +272,14 @@ def check_options(options: Mapping[str, Any], hints: Mapping[str, Any], place: P
 
 @dataclass(frozen=True, kw_only=True)
 class FlowRunOptions:
-    """Options of a run of a flow. None leaves the value to the step.
+    """Options of a run of a flow. None leaves the value to the step."""
 
-    Attributes:
-        on_job_change: What happens to completed work of a step whose function or options changed.
-        existing: What to do with foreign shards in the output folders; None refuses them.
-        workers: Number of local worker processes.
-        log_level: Lowest level of the log messages of functions that are shown.
-        options: Beam options.
-        debug: Whether errors have complete tracebacks.
-    """
-
-    on_job_change: OnJobChange = "restart"
-    existing: Existing | None = None
-    workers: int | None = None
-    log_level: str | None = None
-    options: tuple[str, ...] = ()
-    debug: bool = False
+    on_job_change: OnJobChange = "restart"  # what happens to completed work of a step whose function or options changed
+    existing: Existing | None = None  # what to do with foreign shards in the output folders; None refuses them
+    workers: int | None = None  # number of local worker processes
+    log_level: str | None = None  # lowest level of the log messages of functions that are shown
+    options: tuple[str, ...] = ()  # Beam options
+    debug: bool = False  # whether errors have complete tracebacks
 
     def given(self) -> dict[str, Any]:
         """Return the given options, by their names in calls."""
@@ -323,16 +290,11 @@ class FlowRunOptions:
 
 @dataclass(frozen=True)
 class PreparedStep:
-    """A checked step with its call, which has not run yet.
+    """A checked step with its call, which has not run yet."""
 
-    Attributes:
-        step: The step.
-        call: Its call.
-        reads: The names of the steps that it reads, by their outputs.
-    """
-
-    step: FlowStep
-    call: PreparedCall
+    step: FlowStep  # the step
+    call: PreparedCall  # its call
+    # The names of the steps that it reads, by their outputs.
     reads: Mapping[RecordedOutputs, str] = field(default_factory=dict)
 
     @property

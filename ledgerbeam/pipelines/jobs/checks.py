@@ -29,15 +29,10 @@ _SHOWN_REASONS = 3
 
 @dataclass(frozen=True)
 class AuditShare:
-    """Share of the finished tasks that are audited.
+    """Share of the finished tasks that are audited."""
 
-    Attributes:
-        share: Above 0, at most 1.
-        is_bounded: Whether the audit ends once it has taken its part of the job's time: the default share.
-    """
-
-    share: float = DEFAULT_SHARE
-    is_bounded: bool = True
+    share: float = DEFAULT_SHARE  # above 0, at most 1
+    is_bounded: bool = True  # whether the audit ends once it has taken its part of the job's time: the default share
 
 
 def parse_audit(text: str) -> AuditShare | None:
@@ -69,17 +64,11 @@ def difference_error(difference: str) -> NonDeterministicTaskError:
 
 @dataclass(frozen=True)
 class RejectLimit:
-    """Limit of rejected records among all records in the ledger, of any run.
+    """Limit of rejected records among all records in the ledger, of any run."""
 
-    Attributes:
-        text: Text of the option.
-        most: Maximum number; None for no limit.
-        percent: Maximum share of the records that were read, in percent; None for no limit.
-    """
-
-    text: str
-    most: int | None = None
-    percent: float | None = None
+    text: str  # text of the option
+    most: int | None = None  # maximum number; None for no limit
+    percent: float | None = None  # maximum share of the records that were read, in percent; None for no limit
 
     def check(self, store: LedgerStore, *, ended: bool) -> None:
         """Check the limit.

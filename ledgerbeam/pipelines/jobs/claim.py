@@ -42,18 +42,12 @@ _NOTED_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class OpenedJob:
-    """A job with its opened ledger.
+    """A job with its opened ledger."""
 
-    Attributes:
-        job: The job, with all values that are set before it starts.
-        owner: The claim to the output folder, checked; None if the job has no output folder.
-        state: State of the ledger before, for messages.
-    """
-
-    job: JobSpec
+    job: JobSpec  # the job, with all values that are set before it starts
     store: LedgerStore
-    owner: OutputOwner | None
-    state: str
+    owner: OutputOwner | None  # the claim to the output folder, checked; None if the job has no output folder
+    state: str  # state of the ledger before, for messages
 
 
 def open_job(

@@ -30,37 +30,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MapJob(ShardJob):
-    """Calls a user's object with every record, or with batches of them, and writes what it returns.
-
-    Attributes:
-        files: The sources.
-        function: ``module:object``, or the object itself: a function, an object that can be called, or a class.
-        made_of: Hashes of the code of the object, in groups by name; see `UserFunction`.
-        values: Keyword arguments of the function, or of the class.
-        watched: Checksums of the files that the object reads, by their URLs.
-        form: Argument of the object: ``records``, or ``arrow`` for record batches.
-        batch: Maximum number of records of a batch; None for single records, or for Arrow batches of `ARROW_ROWS`.
-        batch_matters: Whether the object declares that its results depend on the size of batches.
-        nan: Treatment of NaN and infinities in JSONL.
-        on_error: Treatment of faulty records: ``fail``, or ``reject`` with a limit; see `parse_on_error`. No part of
-            the job's identity.
-        published: Format whose metadata is published beside the outputs; None for none.
-    """
+    """Calls a user's object with every record, or with batches of them, and writes what it returns."""
 
     command = "map"
     can_be_audited = True
 
-    files: ListedFiles
-    function: Reference
-    made_of: dict[str, dict[str, str]]
-    values: dict[str, Any] = field(default_factory=dict)
-    watched: dict[str, str] = field(default_factory=dict)
-    form: RecordForm = "records"
+    files: ListedFiles  # the sources
+    function: Reference  # ``module:object``, or the object itself: a function, an object that can be called, or a class
+    made_of: dict[str, dict[str, str]]  # hashes of the code of the object, in groups by name; see `UserFunction`
+    values: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the function, or of the class
+    watched: dict[str, str] = field(default_factory=dict)  # checksums of the files that the object reads, by their URLs
+    form: RecordForm = "records"  # argument of the object: ``records``, or ``arrow`` for record batches
+    # Maximum number of records of a batch; None for single records, or for Arrow batches of `ARROW_ROWS`.
     batch: int | None = None
-    batch_matters: bool = False
-    nan: NanRule = "refuse"
+    batch_matters: bool = False  # whether the object declares that its results depend on the size of batches
+    nan: NanRule = "refuse"  # treatment of NaN and infinities in JSONL
+    # Treatment of faulty records: ``fail``, or ``reject`` with a limit; see `parse_on_error`. No part of the job's
+    # identity.
     on_error: str = "fail"
-    published: str | None = None
+    published: str | None = None  # format whose metadata is published beside the outputs; None for none
 
     def sources(self) -> ListedFiles:
         return replace(self.files, form=self.form)
@@ -134,19 +122,13 @@ class MapJob(ShardJob):
 
 @dataclass(frozen=True, kw_only=True)
 class _ConvertingJob(ShardJob):
-    """A job that writes any record as a format asks.
-
-    Attributes:
-        fields: For ``shar``: name of each field, and the suffix of its members.
-        dataset: For ``megatron``: the dataset that the shards are merged into.
-        published: Format whose metadata is published beside the outputs; None for none.
-    """
+    """A job that writes any record as a format asks."""
 
     keeps_columns = True
 
-    fields: tuple[tuple[str, str], ...] = ()
-    dataset: DatasetParts | None = None
-    published: str | None = None
+    fields: tuple[tuple[str, str], ...] = ()  # for ``shar``: name of each field, and the suffix of its members
+    dataset: DatasetParts | None = None  # for ``megatron``: the dataset that the shards are merged into
+    published: str | None = None  # format whose metadata is published beside the outputs; None for none
 
     def parameters(self) -> dict[str, Json]:
         shaping: dict[str, Json] = {"function": f"convert:{self._conversion}", "conversion": conversion.VERSION}
@@ -212,34 +194,23 @@ class MaterializeJob(_ConvertingJob):
 
 @dataclass(frozen=True)
 class DatasetParts:
-    """The datasets that the shards of a job, their parts, are merged into.
+    """The datasets that the shards of a job, their parts, are merged into."""
 
-    Attributes:
-        prefix: Prefix of the names of all files of the datasets.
-        suffixes: Suffix of the prefix for each dataset.
-        dtype: Name of the tokens' dtype.
-        drop: Whether the parts are removed after the merge.
-    """
-
-    prefix: str
-    suffixes: tuple[str, ...]
-    dtype: str
-    drop: bool = False
+    prefix: str  # prefix of the names of all files of the datasets
+    suffixes: tuple[str, ...]  # suffix of the prefix for each dataset
+    dtype: str  # name of the tokens' dtype
+    drop: bool = False  # whether the parts are removed after the merge
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexJob(JobSpec):
-    """Writes the index of every source, beside it or below a root. Its outputs are named by their URLs.
-
-    Attributes:
-        files: The sources. The size of a task is the size of the byte ranges that large files are scanned in.
-        force: Whether an index replaces any file of its name.
-    """
+    """Writes the index of every source, beside it or below a root. Its outputs are named by their URLs."""
 
     command = "index"
 
+    # The sources. The size of a task is the size of the byte ranges that large files are scanned in.
     files: ListedFiles
-    force: bool = False
+    force: bool = False  # whether an index replaces any file of its name
 
     def sources(self) -> FilesToIndex:
         return self._to_index

@@ -50,25 +50,7 @@ def proto_text(pipeline: beam_runner_api_pb2.Pipeline) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineJob(JobSpec):
-    """Runs the chain of a user's pipeline, and then the transforms after it.
-
-    Attributes:
-        name: Name of the pipeline, from the user.
-        output: URL of the folder of its shards.
-        to: Output format: a name, or the description of an encoder.
-        files: The sources, if they are files; None for others.
-        passes: The passes of a graph; None for others.
-        gathered: The run files of another pipeline; None for others.
-        scatter: Options of its `Scatter`; None if it writes shards.
-        partition: Partition of scattered records into buckets; None until it is set.
-        functions: Hashes of the code of the chain's functions, by name.
-        given: Further parameters of the outputs, from the user.
-        whole: The pipeline, as `proto_text` of Beam's own form.
-        chain: The chain alone, as `proto_text`.
-        steps: Labels of the steps between reading and writing, in order.
-        rest: The transforms after the chain, as `proto_text`; None if there are none.
-        audits: The function to audit and the encoder, pickled, as base 85; None if the pipeline cannot be audited.
-    """
+    """Runs the chain of a user's pipeline, and then the transforms after it."""
 
     command = "pipeline"
     why_open = (
@@ -76,20 +58,21 @@ class PipelineJob(JobSpec):
         "a function of ProcessTask return None for what is to be left out, then run the pipeline again"
     )
 
-    name: str
-    output: str
-    to: str
-    files: ListedFiles | None = None
-    passes: GraphPasses | None = None
-    gathered: GatheredRuns | None = None
-    scatter: ScatterChoice | None = None
-    partition: Partition | None = None
-    functions: dict[str, Any] = field(default_factory=dict)
-    given: dict[str, Any] = field(default_factory=dict)
-    whole: str
-    chain: str
-    steps: tuple[str, ...] = ()
-    rest: str | None = None
+    name: str  # name of the pipeline, from the user
+    output: str  # URL of the folder of its shards
+    to: str  # output format: a name, or the description of an encoder
+    files: ListedFiles | None = None  # the sources, if they are files; None for others
+    passes: GraphPasses | None = None  # the passes of a graph; None for others
+    gathered: GatheredRuns | None = None  # the run files of another pipeline; None for others
+    scatter: ScatterChoice | None = None  # options of its `Scatter`; None if it writes shards
+    partition: Partition | None = None  # partition of scattered records into buckets; None until it is set
+    functions: dict[str, Any] = field(default_factory=dict)  # hashes of the code of the chain's functions, by name
+    given: dict[str, Any] = field(default_factory=dict)  # further parameters of the outputs, from the user
+    whole: str  # the pipeline, as `proto_text` of Beam's own form
+    chain: str  # the chain alone, as `proto_text`
+    steps: tuple[str, ...] = ()  # labels of the steps between reading and writing, in order
+    rest: str | None = None  # the transforms after the chain, as `proto_text`; None if there are none
+    # The function to audit and the encoder, pickled, as base 85; None if the pipeline cannot be audited.
     audits: str | None = None
 
     decisions = ("partition",)
@@ -191,21 +174,13 @@ class PipelineJob(JobSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterChoice:
-    """The options of `Scatter` in a user's pipeline.
+    """The options of `Scatter` in a user's pipeline."""
 
-    Attributes:
-        key: Key that orders the records.
-        buckets: Number of buckets; None to compute it from the size of a bucket.
-        bucket_bytes: Size of a bucket, by the sources.
-        cuts: Keys at which buckets start, in hexadecimal; empty to compute them.
-        as_read: Whether the records are unchanged records of the sources; otherwise functions have made them.
-    """
-
-    key: KeyChoice
-    buckets: int | None = None
-    bucket_bytes: int | None = None
-    cuts: tuple[str, ...] = ()
-    as_read: bool = True
+    key: KeyChoice  # key that orders the records
+    buckets: int | None = None  # number of buckets; None to compute it from the size of a bucket
+    bucket_bytes: int | None = None  # size of a bucket, by the sources
+    cuts: tuple[str, ...] = ()  # keys at which buckets start, in hexadecimal; empty to compute them
+    as_read: bool = True  # whether the records are unchanged records of the sources; otherwise functions have made them
 
     def parameters(self) -> dict[str, Json]:
         """Return the parameters of the run files."""
@@ -294,23 +269,14 @@ class BucketTables:
 
 @dataclass(frozen=True, kw_only=True)
 class GatheredRuns:
-    """The run files that a user's pipeline gathers.
+    """The run files that a user's pipeline gathers."""
 
-    Attributes:
-        runs: Folder of the run files.
-        ledger: Ledger of the pipeline that has scattered.
-        scattered: Parameters of that pipeline, without the location of its output.
-        state: Name of the run files.
-        task_bytes: Size of a task.
-        whole_keys: Whether all records of a key are in one task.
-    """
-
-    runs: str
-    ledger: str
-    scattered: dict[str, Any]
-    state: str
-    task_bytes: int
-    whole_keys: bool = True
+    runs: str  # folder of the run files
+    ledger: str  # ledger of the pipeline that has scattered
+    scattered: dict[str, Any]  # parameters of that pipeline, without the location of its output
+    state: str  # name of the run files
+    task_bytes: int  # size of a task
+    whole_keys: bool = True  # whether all records of a key are in one task
 
     @classmethod
     def found(cls, runs: str, ledger: str, options: dict[str, Any], *, task_bytes: int, whole_keys: bool) -> Self:

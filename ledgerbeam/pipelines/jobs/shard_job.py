@@ -29,19 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardJob(JobSpec):
-    """A job that reads records, applies a function to each task, and writes each task as one shard.
+    """A job that reads records, applies a function to each task, and writes each task as one shard."""
 
-    Attributes:
-        output: URL of the folder of the shards.
-        to: Name of their format.
-        layout: Layout of columnar files; None for other formats.
-        compression: Compression of the files; None for none.
-    """
-
-    output: str
-    to: str
-    layout: ColumnLayout | None = None
-    compression: OutputCompression | None = None
+    output: str  # URL of the folder of the shards
+    to: str  # name of their format
+    layout: ColumnLayout | None = None  # layout of columnar files; None for other formats
+    compression: OutputCompression | None = None  # compression of the files; None for none
 
     keeps_columns: ClassVar[bool] = False  # whether rows of columnar sources are written unchanged
 

@@ -119,44 +119,26 @@ class JobSources(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ListedFiles:
-    """Files named by patterns or a list, or written by other jobs.
+    """Files named by patterns or a list, or written by other jobs."""
 
-    Attributes:
-        patterns: Canonical URLs with wildcards.
-        sources_from: URL of a list of sources, instead of patterns.
-        recorded: Outputs of other jobs, instead of both.
-        base: Fixed part of the patterns, a folder URL ending in ``/``; output names are relative to it.
-        index_root: Root of a mirrored tree of indexes; None puts them beside their sources.
-        index_rule: Rule of file names in that tree.
-        build_index: Whether sources without an index are indexed.
-        group: Rule that groups tar members into samples.
-        task_bytes: Size of a task; for an index job, of a byte range.
-        task_records: Number of records of a task, instead of a size.
-        pack_bytes: Size of a pack of small sources; None for no packs.
-        pack_by_folder: Whether a pack has only sources of one folder.
-        read_as: ``shar`` if the listed files belong to Shar datasets; None takes each file as a source.
-        columns: Columns to read of columnar files; empty for all.
-        form: Form in which records are read; see `FileSources`.
-        batch_schema: Schema of batches of JSON lines, as JSON; None without one.
-        keys: Keys that the job looks up in records. They limit the columns if none are named; see `FileSources`.
-    """
-
-    patterns: tuple[str, ...] = ()
-    sources_from: str | None = None
-    recorded: tuple[RecordedOutputs, ...] = ()
-    base: str | None = None
-    index_root: str | None = None
-    index_rule: Literal["scheme", "lhotse"] = "scheme"
-    build_index: bool = True
-    group: Grouping = "auto"
-    task_bytes: int = 16 * 2**20
-    task_records: int | None = None
-    pack_bytes: int | None = None
-    pack_by_folder: bool = False
+    patterns: tuple[str, ...] = ()  # canonical URLs with wildcards
+    sources_from: str | None = None  # URL of a list of sources, instead of patterns
+    recorded: tuple[RecordedOutputs, ...] = ()  # outputs of other jobs, instead of both
+    base: str | None = None  # fixed part of the patterns, a folder URL ending in ``/``; output names are relative to it
+    index_root: str | None = None  # root of a mirrored tree of indexes; None puts them beside their sources
+    index_rule: Literal["scheme", "lhotse"] = "scheme"  # rule of file names in that tree
+    build_index: bool = True  # whether sources without an index are indexed
+    group: Grouping = "auto"  # rule that groups tar members into samples
+    task_bytes: int = 16 * 2**20  # size of a task; for an index job, of a byte range
+    task_records: int | None = None  # number of records of a task, instead of a size
+    pack_bytes: int | None = None  # size of a pack of small sources; None for no packs
+    pack_by_folder: bool = False  # whether a pack has only sources of one folder
+    # ``shar`` if the listed files belong to Shar datasets; None takes each file as a source.
     read_as: Literal["shar"] | None = None
-    columns: tuple[str, ...] = ()
-    form: RecordForm = "records"
-    batch_schema: str | None = None
+    columns: tuple[str, ...] = ()  # columns to read of columnar files; empty for all
+    form: RecordForm = "records"  # form in which records are read; see `FileSources`
+    batch_schema: str | None = None  # schema of batches of JSON lines, as JSON; None without one
+    # Keys that the job looks up in records. They limit the columns if none are named; see `FileSources`.
     keys: tuple[str, ...] = ()
 
     @property
@@ -344,21 +326,14 @@ def _may_be_folder(pattern: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphPasses:
-    """The passes of an iterator graph, each of them a source.
+    """The passes of an iterator graph, each of them a source."""
 
-    Attributes:
-        reference: ``module:function`` that returns the graph, ``module:object`` for a graph, or the function itself.
-        made_of: Hashes of the code of the graph, in groups by name; see `UserFunction`.
-        epochs: Number of passes.
-        task_bytes: Size of a task, by the mean size of the records that the graph reads.
-        task_records: Number of positions of a task, instead of a size.
-    """
-
+    # ``module:function`` that returns the graph, ``module:object`` for a graph, or the function itself.
     reference: Reference
-    made_of: dict[str, dict[str, str]]
-    epochs: int = 1
-    task_bytes: int = 16 * 2**20
-    task_records: int | None = None
+    made_of: dict[str, dict[str, str]]  # hashes of the code of the graph, in groups by name; see `UserFunction`
+    epochs: int = 1  # number of passes
+    task_bytes: int = 16 * 2**20  # size of a task, by the mean size of the records that the graph reads
+    task_records: int | None = None  # number of positions of a task, instead of a size
 
     @property
     def graph(self) -> GraphSource:

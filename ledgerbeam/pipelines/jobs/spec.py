@@ -54,13 +54,9 @@ def work_folder_of(ledger: str) -> str:
 
 
 class Product(Protocol):
-    """A product of all shards of a complete job.
+    """A product of all shards of a complete job."""
 
-    Attributes:
-        name: Name of the list of its files in the summary of a run.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # name of the list of its files in the summary of a run
 
     @property
     def replaces_shards(self) -> bool:
@@ -98,50 +94,34 @@ class Product(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec(ABC):
-    """One job. It can be converted to JSON and back, see `transport`, to send it to other processes.
+    """One job. It can be converted to JSON and back, see `runners.job_files`, to send it to other processes."""
 
-    Attributes:
-        command: The command that runs such jobs.
-        reads_sources: Whether the job itself reads the sources that the user names.
-        removes_gone: Whether each run removes the outputs of missing sources; otherwise only on request.
-        last_stage: Name of its last stage; empty for a job of one stage.
-        why_open: Reason and remedy for sources that are open without a failure, for the message.
-        output: URL of the folder of its shards; None if its outputs are elsewhere and named by their URLs.
-        storage_options: Options that are passed to fsspec unchanged.
-        ledger: Ledger URL; empty until `resolve_ledger`.
-        workers: Number of local worker processes.
-        devices: IDs of CUDA devices, of which each local worker sees one; empty leaves the environment unchanged.
-        flush_interval: Longest wait of a completion for its commit, in seconds.
-        flush_entries: Maximum number of completions in a commit.
-        log_level: Lowest log level of workers that is shown.
-        task_limit: Maximum number of tasks of a run, or of its rest; None for no limit. Only on the local runner.
-        audit: Share of the finished tasks to audit, see `parse_audit`. No part of the job's identity.
-        profile: URL of the file for the profiles of the workers; None for no profiles. Only on the local runner.
-        run: ID of the run, once it has started.
-        run_dir: Folder of the running local job; None on other runners.
-        import_path: Module folders of the program that called the job; empty for a command.
-    """
-
-    command: ClassVar[str]
-    reads_sources: ClassVar[bool] = True
+    command: ClassVar[str]  # the command that runs such jobs
+    reads_sources: ClassVar[bool] = True  # whether the job itself reads the sources that the user names
+    # Whether each run removes the outputs of missing sources; otherwise only on request.
     removes_gone: ClassVar[bool] = False
-    last_stage: ClassVar[str] = ""
+    last_stage: ClassVar[str] = ""  # name of its last stage; empty for a job of one stage
+    # Reason and remedy for sources that are open without a failure, for the message.
     why_open: ClassVar[str] = "another run may have taken the ledger over; run the same command again"
 
+    # URL of the folder of its shards; None if its outputs are elsewhere and named by their URLs.
     output: str | None = None
-    storage_options: dict[str, Any] = field(default_factory=dict)
-    ledger: str = ""
-    workers: int = 1
+    storage_options: dict[str, Any] = field(default_factory=dict)  # options that are passed to fsspec unchanged
+    ledger: str = ""  # ledger URL; empty until `resolve_ledger`
+    workers: int = 1  # number of local worker processes
+    # IDs of CUDA devices, of which each local worker sees one; empty leaves the environment unchanged.
     devices: tuple[str, ...] = ()
-    flush_interval: float = 1.0
-    flush_entries: int = MAX_ENTRIES
-    log_level: str = "warning"
+    flush_interval: float = 1.0  # longest wait of a completion for its commit, in seconds
+    flush_entries: int = MAX_ENTRIES  # maximum number of completions in a commit
+    log_level: str = "warning"  # lowest log level of workers that is shown
+    # Maximum number of tasks of a run, or of its rest; None for no limit. Only on the local runner.
     task_limit: int | None = None
-    audit: str = ""
+    audit: str = ""  # share of the finished tasks to audit, see `parse_audit`. No part of the job's identity.
+    # URL of the file for the profiles of the workers; None for no profiles. Only on the local runner.
     profile: str | None = None
-    run: str = ""
-    run_dir: str | None = None
-    import_path: tuple[str, ...] = ()
+    run: str = ""  # ID of the run, once it has started
+    run_dir: str | None = None  # folder of the running local job; None on other runners
+    import_path: tuple[str, ...] = ()  # module folders of the program that called the job; empty for a command
 
     @property
     def user_command(self) -> str:
@@ -408,16 +388,11 @@ class FinishedStage(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the jobs of a plan. This base reads sources, and no outputs of other stages.
+    """One of the jobs of a plan. This base reads sources, and no outputs of other stages."""
 
-    Attributes:
-        name: Name in messages and in results.
-        target: Output folder of the exchange that reads its outputs; empty for a job of one stage.
-    """
-
-    name: str
+    name: str  # name in messages and in results
     job: JobSpec
-    target: str = ""
+    target: str = ""  # output folder of the exchange that reads its outputs; empty for a job of one stage
 
     def with_job(self, job: JobSpec) -> Self:
         """Return the stage with another version of its job."""

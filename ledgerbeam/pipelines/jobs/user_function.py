@@ -29,15 +29,11 @@ from ledgerbeam.user_code.modules import reference_to, user_modules
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A user's function in a job.
+    """A user's function in a job."""
 
-    Attributes:
-        reference: Reference by which the job's processes load it.
-        made_of: Hashes of its parts that affect the outputs, in groups: ``module``, and for a pickled object ``code``
-            and ``captured value``.
-    """
-
-    reference: Reference
+    reference: Reference  # reference by which the job's processes load it
+    # Hashes of its parts that affect the outputs, in groups: ``module``, and for a pickled object ``code`` and
+    # ``captured value``.
     made_of: dict[str, dict[str, str]]
 
 

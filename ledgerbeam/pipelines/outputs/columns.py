@@ -47,17 +47,11 @@ _PAGES = 10  # number of pages of the listing that are searched for JSON lines
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """Layout of columnar files.
+    """Layout of columnar files."""
 
-    Attributes:
-        row_group_bytes: Approximate size of a row group in memory, in bytes.
-        page_bytes: Approximate size of a page before compression, in bytes.
-        schema: The schemas, as JSON of `JobSchema.parameters`; None until they are set.
-    """
-
-    row_group_bytes: int = ROW_GROUP_BYTES
-    page_bytes: int = PAGE_BYTES
-    schema: str | None = None
+    row_group_bytes: int = ROW_GROUP_BYTES  # approximate size of a row group in memory, in bytes
+    page_bytes: int = PAGE_BYTES  # approximate size of a page before compression, in bytes
+    schema: str | None = None  # the schemas, as JSON of `JobSchema.parameters`; None until they are set
 
     def format(self, name: str) -> Format:
         """Return the format of a name with this layout."""

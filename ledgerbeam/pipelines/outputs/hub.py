@@ -42,16 +42,12 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file to publish.
+    """A file to publish."""
 
-    Attributes:
-        name: Name relative to the folder on the Hub.
-        checksum: Checksum in the ledger, see `checksums`; None for files that the ledger does not record.
-    """
-
-    name: str
+    name: str  # name relative to the folder on the Hub
     url: str
     size: int
+    # Checksum in the ledger, see `checksums`; None for files that the ledger does not record.
     checksum: str | None = None
 
 

@@ -76,21 +76,15 @@ class Publication:
 
 @dataclass(frozen=True)
 class PublishedShards:
-    """The shards of a job, and the options of their publication.
+    """The shards of a job, and the options of their publication."""
 
-    Attributes:
-        ledger: URL of the job's ledger, for messages.
-        output: URL of the written file, if it need not be beside the shards; None for the default.
-        suffixes: Suffixes of the Megatron datasets whose parts the shards are.
-    """
-
-    ledger: str
+    ledger: str  # URL of the job's ledger, for messages
     root: str
     shards: Sequence[OutputShard]
     parts: Mapping[str, Sequence[OutputShard]]
-    output: str | None
+    output: str | None  # URL of the written file, if it need not be beside the shards; None for the default
     name: str
-    suffixes: Sequence[str]
+    suffixes: Sequence[str]  # suffixes of the Megatron datasets whose parts the shards are
     options: Options
 
     def url(self, name: str) -> str:

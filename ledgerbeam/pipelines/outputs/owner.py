@@ -49,18 +49,12 @@ class OutputOwner:
 
     Args:
         existing: Treatment of existing files of others; None raises an error.
-
-    Attributes:
-        is_new: Whether this ledger has never written to the folder; set by `check`.
-        keeps: Whether existing files of others are kept; set by `check`.
-        replaces: Whether existing files of others are removed first; set by `check`.
-        is_alone: Whether only this ledger has written to the folder; set by `check`.
     """
 
-    is_new: bool
-    keeps: bool
-    replaces: bool
-    is_alone: bool
+    is_new: bool  # whether this ledger has never written to the folder; set by `check`
+    keeps: bool  # whether existing files of others are kept; set by `check`
+    replaces: bool  # whether existing files of others are removed first; set by `check`
+    is_alone: bool  # whether only this ledger has written to the folder; set by `check`
     _is_marked: bool
 
     def __init__(self, spec: JobSpec, existing: Existing | None) -> None:

@@ -43,15 +43,12 @@ class BeamRunner:
     """A run of a job on the runner that Beam's options name.
 
     Attributes:
-        deaths: Always 0: these runners handle deaths of their workers.
         records: Outcomes of the records of all tasks that were recorded during the run.
-        stopped: Always False: these runners support no limit of tasks.
-        submitted: Whether the pipeline was only staged as a template, and will be run by the service.
     """
 
-    deaths = 0
-    stopped = False
-    submitted = False
+    deaths = 0  # always 0: these runners handle deaths of their workers
+    stopped = False  # always False: these runners support no limit of tasks
+    submitted = False  # whether the pipeline was only staged as a template, and will be run by the service
 
     def __init__(self, spec: JobSpec, store: LedgerStore, beam_args: Sequence[str]) -> None:
         self._spec = spec

@@ -147,15 +147,10 @@ def ask(asker: socket.socket, request: bytes, descriptors: Sequence[int] = ()) -
 
 
 class ForkServer(ABC):
-    """A server that forks one process for each request. Subclasses implement `work`.
+    """A server that forks one process for each request. Subclasses implement `work`."""
 
-    Attributes:
-        name: Name of the processes, see `fork_to`.
-        leads: Whether each process leads a process group.
-    """
-
-    name: ClassVar[str]
-    leads: ClassVar[bool]
+    name: ClassVar[str]  # name of the processes, see `fork_to`
+    leads: ClassVar[bool]  # whether each process leads a process group
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener

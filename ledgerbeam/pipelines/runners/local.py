@@ -65,10 +65,9 @@ class LocalRunner:
     Attributes:
         deaths: Number of worker deaths so far.
         stopped: Whether the limit of tasks ended the run with work left.
-        submitted: Always False: the runner itself runs the job.
     """
 
-    submitted = False
+    submitted = False  # always False: the runner itself runs the job
 
     def __init__(
         self,

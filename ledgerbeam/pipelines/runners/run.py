@@ -47,28 +47,17 @@ _TWICE = "nothing is lost, but tasks may be done twice"
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Options of a run, common to the calls of all jobs.
+    """Options of a run, common to the calls of all jobs."""
 
-    Attributes:
-        ledger: URL of the ledger; None for the default place.
-        on_job_change: What to do with the ledger of another job.
-        existing: What to do with shards of others in the output folder; None raises an error.
-        only_failed: Run only sources with a failure of this reason.
-        only_rejected: Repeat only tasks that rejected records for this reason.
-        force: Whether to repeat sources that are complete in the ledger.
-        keep_runs: Whether to keep the run files of an exchange once all stages are complete.
-        withdraws: Whether to remove the outputs of missing sources once all other sources are complete.
-    """
-
-    ledger: str | None
-    on_job_change: OnJobChange
-    existing: Existing | None = None
-    only_failed: str | None = None
-    only_rejected: str | None = None
+    ledger: str | None  # URL of the ledger; None for the default place
+    on_job_change: OnJobChange  # what to do with the ledger of another job
+    existing: Existing | None = None  # what to do with shards of others in the output folder; None raises an error
+    only_failed: str | None = None  # run only sources with a failure of this reason
+    only_rejected: str | None = None  # repeat only tasks that rejected records for this reason
     dry_run: bool = False
-    force: bool = False
-    keep_runs: bool = False
-    withdraws: bool = False
+    force: bool = False  # whether to repeat sources that are complete in the ledger
+    keep_runs: bool = False  # whether to keep the run files of an exchange once all stages are complete
+    withdraws: bool = False  # whether to remove the outputs of missing sources once all other sources are complete
     options: Sequence[str] = ()
     debug: bool = False
 
@@ -132,34 +121,21 @@ def is_local_runner(beam_args: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The result of a run.
+    """The result of a run."""
 
-    Attributes:
-        status: Status of the ledger after the run.
-        skipped: Number of sources that were complete before the run.
-        done: Totals that the run has recorded.
-        run_records: Outcomes of the records of all tasks that were recorded during the run.
-        seconds: Duration of the run.
-        interrupted: Whether Ctrl-C or SIGTERM ended the run.
-        out_of_date: Number of stale outputs that were kept because another run may be active.
-        limited: Whether the limit of tasks ended the run with work left.
-        completed: Number of sources that became complete in the run.
-        unrecorded: Number of shards of the job's form in its own folder that the ledger does not know, as far as they
-            were named, and of outputs that it has forgotten because their sources are gone.
-        submitted: Whether the pipeline was only submitted as a template. The run has not ended then.
-    """
-
-    status: dict[str, Any]
-    skipped: int
-    done: Totals
-    run_records: RecordCounts
-    seconds: float
-    interrupted: bool
-    out_of_date: int = 0
+    status: dict[str, Any]  # status of the ledger after the run
+    skipped: int  # number of sources that were complete before the run
+    done: Totals  # totals that the run has recorded
+    run_records: RecordCounts  # outcomes of the records of all tasks that were recorded during the run
+    seconds: float  # duration of the run
+    interrupted: bool  # whether Ctrl-C or SIGTERM ended the run
+    out_of_date: int = 0  # number of stale outputs that were kept because another run may be active
+    # Number of shards of the job's form in its own folder that the ledger does not know, as far as they were named, and
+    # of outputs that it has forgotten because their sources are gone.
     unrecorded: int = 0
-    limited: bool = False
-    completed: int = 0
-    submitted: bool = False
+    limited: bool = False  # whether the limit of tasks ended the run with work left
+    completed: int = 0  # number of sources that became complete in the run
+    submitted: bool = False  # whether the pipeline was only submitted as a template. The run has not ended then.
 
     @property
     def records(self) -> RecordCounts:

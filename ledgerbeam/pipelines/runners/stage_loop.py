@@ -50,13 +50,9 @@ SHOWN_FAILURES = 3
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """A checked call that has not started.
+    """A checked call that has not started."""
 
-    Attributes:
-        job: Its job, with the ledger that the user asks about.
-    """
-
-    job: JobSpec
+    job: JobSpec  # its job, with the ledger that the user asks about
     how: RunOptions
 
     @property
@@ -418,25 +414,17 @@ def done_json(outcome: RunOutcome) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a run, with the parts of its `Result`.
-
-    Attributes:
-        made: Result of the product that is made of its outputs.
-        passed_over: Number of listed files that are no sources; None if it is not known.
-        is_partial: Whether the run selected only some sources.
-        ledger: The ledger of the last stage, which the user asks about.
-        stages: Results of the stages, by name, if there are several.
-    """
+    """The end of a run, with the parts of its `Result`."""
 
     job: JobSpec
     store: LedgerStore
     outcome: RunOutcome
-    made: list[Any]
-    passed_over: int | None
-    is_partial: bool
+    made: list[Any]  # result of the product that is made of its outputs
+    passed_over: int | None  # number of listed files that are no sources; None if it is not known
+    is_partial: bool  # whether the run selected only some sources
     command: str
-    ledger: str
-    stages: Mapping[str, dict[str, Any]]
+    ledger: str  # the ledger of the last stage, which the user asks about
+    stages: Mapping[str, dict[str, Any]]  # results of the stages, by name, if there are several
 
     def report(self, console: RunConsole) -> Result:
         """Return the result, and show it and the remaining work.

@@ -222,15 +222,10 @@ def indexed_bytes(of: JobSources, source: Source) -> int:
 
 @dataclass(frozen=True)
 class WaveEnd:
-    """The end of a wave.
+    """The end of a wave."""
 
-    Attributes:
-        died: Description of the dead process, for users; None if the wave ran to its end.
-        marks: Tasks that dead workers had in progress.
-    """
-
-    died: str | None = None
-    marks: list[Mark] = field(default_factory=list)
+    died: str | None = None  # description of the dead process, for users; None if the wave ran to its end
+    marks: list[Mark] = field(default_factory=list)  # tasks that dead workers had in progress
 
 
 def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bool = False) -> WaveEnd:
