@@ -244,11 +244,7 @@ class _Parts:
             return None
 
     def merge(self) -> list[MergedDataset]:
-        """Merge the parts, and keep them.
-
-        Raises:
-            LedgerbeamError: A part cannot be read, or the result cannot be written.
-        """
+        """Merge the parts, and keep them."""
         if self._note.begin():  # a merge was killed
             remove_stale_temporaries(os.path.dirname(self._product.prefix))
         parts = parts_by_dataset(self._shards, self._product.suffixes, ledger=self._store.url)
@@ -319,15 +315,7 @@ class NotedDataset:
 
 
 def noted_datasets(store: LedgerStore, options: Options) -> list[NotedDataset]:
-    """Return the datasets that were merged from the present parts of a job; none if the job is not complete.
-
-    Args:
-        store: Ledger of the job.
-        options: Storage options.
-
-    Raises:
-        LedgerError: The ledger changed meanwhile; also StorageError.
-    """
+    """Return the datasets that were merged from the present parts of a job; none if the job is not complete."""
     work = work_folder_of(store.url)
     if not store.status()["complete"] or f"{_NOTE}.json" not in ObjectFolder(work, options).names(""):
         return []
@@ -369,7 +357,6 @@ def parts_by_dataset(
     Args:
         shards: Shards of the dataset manifest.
         suffixes: Suffixes of the names of the datasets.
-        ledger: URL of the job's ledger, for messages.
 
     Raises:
         LedgerError: The shards are not parts of these datasets.

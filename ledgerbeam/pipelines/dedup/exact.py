@@ -332,9 +332,6 @@ def _require_as_scattered(store: LedgerStore, scatter: LedgerStore) -> None:
 
     Size and time of a file that takes the place of another may be those of that: then it is the same source by its
     identity, and what was decided of the other's records would be done to its own. With another list it is done again.
-
-    Raises:
-        ChangedSourceError: There was such a file.
     """
     scattered, read = ({url: time for url, time, _ in _file_times(one)} for one in (scatter, store))
     written = {url for url, time in read.items() if time > scattered.get(url, time)}

@@ -77,9 +77,6 @@ class Reading(NamedTuple):
 class RunFiles:
     """The run files of complete jobs, in the groups that are read together.
 
-    Args:
-        digest: Digest of the jobs that wrote them.
-
     Attributes:
         state: Hash of the names and contents of all run files.
     """

@@ -178,10 +178,6 @@ def _store_of(job: JobSpec) -> LedgerStore | None:
 class _Forecast:
     """A forecast for the sources of a step, and for its outputs, which are sources of later steps.
 
-    Args:
-        step: The step.
-        before: The forecasts of the steps before it.
-
     Attributes:
         plan: The work of the next run.
         fresh: Estimated number of outputs of new sources.

@@ -112,10 +112,7 @@ def run_steps(
     """Run the remaining work of the steps of a flow.
 
     Args:
-        title: Name of the flow in messages.
         steps: The steps, each after the steps that it reads.
-        how: Options of the run.
-        console: Console of the run.
         ended: Prints the result of a step in place of the console.
 
     Raises:
@@ -185,13 +182,7 @@ def _is_current(step: PreparedStep) -> bool:
 
 
 class _StepConsole(PartConsole):
-    """The console of one step. Each line starts with the name of the step.
-
-    Args:
-        console: Console of the run.
-        name: Name of the step.
-        ended: Prints the result in place of the console.
-    """
+    """The console of one step. Each line starts with the name of the step."""
 
     def __init__(self, console: RunConsole, name: str, ended: Callable[[RunConsole, Result], None] | None) -> None:
         super().__init__(console, name)

@@ -136,10 +136,7 @@ def read_step(
     """Read and check the table of a step.
 
     Args:
-        name: Name of the step.
-        table: Its keys and values.
         defaults: Options for all steps whose calls have them.
-        place: The place of the step.
         below: Makes a path absolute.
 
     Raises:
@@ -252,13 +249,7 @@ def check_defaults(defaults: Mapping[str, Any], place: Place) -> None:
 
 
 def check_options(options: Mapping[str, Any], hints: Mapping[str, Any], place: Place) -> None:
-    """Raise UsageError for an unknown key, or for a value of a wrong type.
-
-    Args:
-        options: Values by key.
-        hints: Types of all options, by key.
-        place: The place of the options.
-    """
+    """Raise UsageError for an unknown key, or for a value of a wrong type."""
     for key, value in options.items():
         if key in RUN_OPTIONS:
             place.refuse(key, "no such key", value, "it is an option of a run: see ledgerbeam run --help")

@@ -74,7 +74,6 @@ class RejectLimit:
         """Check the limit.
 
         Args:
-            store: The ledger, refreshed.
             ended: Whether all records are read, so that their share is final.
         """
         if self.most is None and self.percent is None:

@@ -280,11 +280,7 @@ class GatheredRuns:
 
     @classmethod
     def found(cls, runs: str, ledger: str, options: dict[str, Any], *, task_bytes: int, whole_keys: bool) -> Self:
-        """Return the run files that are complete in a ledger.
-
-        Raises:
-            ScatterIncompleteError: Some sources are not complete.
-        """
+        """Return the run files that are complete in a ledger."""
         job, files, _ = _look(runs, ledger, options)
         others = {name: value for name, value in job.parameters.items() if name != "output"}
         scattered = {"pipeline": job.pipeline, **others}
@@ -315,7 +311,6 @@ class GatheredRuns:
 
         Raises:
             ScatterIncompleteError: Run files are missing, or the sources were scattered again meanwhile.
-            UsageError: There are too many run files for tasks of this size.
         """
         _, files, scattered = _look(self.runs, self.ledger, options)
         buckets = files.known()
@@ -352,11 +347,7 @@ class _Buckets(BucketsOf):
 
 
 def _look(runs: str, ledger: str, options: dict[str, Any]) -> tuple[Job, RunFiles, LedgerStore]:
-    """Return the scattering job, its run files, and its ledger.
-
-    Raises:
-        ScatterIncompleteError: It is not complete.
-    """
+    """Return the scattering job, its run files, and its ledger."""
     try:
         store = open_store(ledger, options)
     except LedgerNotFoundError as error:

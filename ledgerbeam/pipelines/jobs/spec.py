@@ -358,10 +358,6 @@ class StageSources:
     def check(self, store: LedgerStore, *, is_complete: bool, has_run: bool) -> None:
         """Check after a run that it has read what the earlier stages have read.
 
-        Args:
-            is_complete: Whether all sources are complete.
-            has_run: Whether the run has processed tasks.
-
         Raises:
             ChangedSourceError: It has read other sources.
         """

@@ -43,9 +43,6 @@ def user_function(given: str | Callable[..., Any]) -> UserFunction:
     A function of a module is identified by its name there. So a job called from Python with the function and a job
     called from the command line with its name are the same job.
 
-    Args:
-        given: ``module:object``, or a callable.
-
     Raises:
         FunctionError: It cannot be imported, or cannot be sent to other processes; the message has the reason.
     """

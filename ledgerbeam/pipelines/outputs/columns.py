@@ -97,11 +97,7 @@ def recorded_schema(job: Job) -> JobSchema | None:
 
 
 def read_schema(url: str, options: Options) -> JobSchema:
-    """Return the schemas of a columnar file, or of a JSON file.
-
-    Raises:
-        UsageError: The file has no schemas. Errors of reading the file are raised too.
-    """
+    """Return the schemas of a columnar file, or of a JSON file."""
     from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
 
     url = canonical_url(url)

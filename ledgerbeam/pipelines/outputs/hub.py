@@ -124,7 +124,6 @@ def publish_to_hub(
 
     Args:
         url: `hf://datasets/OWNER/NAME[@BRANCH][/FOLDER]`; the dataset and the branch exist.
-        files: All files of the dataset.
         ledger_id: ID of the ledger, with the route if the dataset is a route.
         options: Storage options of the files. For local files: endpoint and token of the Hub, by default from the
             environment.
@@ -133,8 +132,6 @@ def publish_to_hub(
 
     Raises:
         PublicationError: Every attempt collided with another commit.
-        SourceNotFoundError: The dataset or the branch does not exist. StorageError is raised too.
-        UsageError: The URL names no dataset, or files of others would be replaced.
     """
     from ledgerbeam.io.storage.hub_dataset import HubDataset  # noqa: PLC0415 - an optional package
 
@@ -315,11 +312,7 @@ def _copied(blocks: Iterator[bytes], copy: Any) -> Iterator[bytes]:
 
 
 def _content_of(file: LocalFile, blocks: Iterator[bytes]) -> _Content:
-    """Return the hashes of a content.
-
-    Raises:
-        StorageError: The checksum differs from the recorded checksum.
-    """
+    """Return the hashes of a content."""
     sha256, checksum = hashlib.sha256(), ContentDigest(file.checksum)
     small: bytes | None = b""
     for block in blocks:

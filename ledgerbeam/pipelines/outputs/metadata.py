@@ -152,11 +152,6 @@ def publish_shards(
         output: URL of a file that need not be beside the shards.
         name: Name of the dataset; by default the last part of `root`.
         suffixes: For Megatron, suffixes of the names of the datasets that the shards are parts of.
-
-    Raises:
-        RecordError: Two samples have the same key, and the format needs unique keys; also ArchiveError, SourceError.
-        StorageError: A shard is missing or has another size than recorded, or the store does not answer.
-        UsageError: There are no shards, or they cannot be a dataset of this format.
     """
     require_shards(shards, root, options, ledger=ledger)
     called = name or root.rpartition("/")[2]
@@ -251,11 +246,6 @@ def write_card(
 
     The front matter names a config with the files of each split, as globs where a folder has files of only one split.
     The rest of an existing README.md stays unchanged: its text, other keys of the front matter, and other configs.
-
-    Args:
-        splits: Names of the files of each split, relative to `root`.
-        name: Name of the dataset, for the title of a new README.md.
-        suffix: Suffix of all file names.
     """
     for split in splits:
         if not _SPLIT.fullmatch(split):

@@ -193,11 +193,7 @@ def _noted(work: str, options: Options) -> Iterator[tuple[str, str]]:
 
 
 def forget_published(ledger: str, form: str, route: str, options: Options) -> None:
-    """Remove the note of a job's metadata, because other metadata replaces it.
-
-    Args:
-        route: The route of the shards; empty for the main dataset.
-    """
+    """Remove the note of a job's metadata, because other metadata replaces it."""
     delete(f"{work_folder_of(ledger)}/{_note_name(form, route)}.json", options)
 
 
@@ -265,10 +261,9 @@ class OutputStamp:
         return None if changed else note
 
     def begin(self) -> bool:
-        """Record that the product is being made, so that a partial product is never taken for a complete one.
+        """Record that the product is being made; return whether an earlier attempt was started and not finished.
 
-        Returns:
-            Whether an earlier attempt was started and not finished.
+        So a partial product is never taken for a complete one.
         """
         unfinished = self._load().get("of", "") is None
         self._write({"of": None})

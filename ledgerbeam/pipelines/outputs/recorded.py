@@ -70,13 +70,10 @@ class OutputFolder:
 
 
 def forget_lost(spec: Outputs, store: LedgerStore) -> int:
-    """Make a ledger forget the sources of missing outputs, so that the outputs are written again.
+    """Make a ledger forget the sources of missing outputs, which are written again; return the number of outputs.
 
     On a local disk the function checks each output by name, one page at a time. On an object store it lists the folder
     once, with 8 bytes of memory for each output.
-
-    Returns:
-        Number of missing outputs.
 
     Raises:
         StorageError: An output has another size. For indexes, which any program may build again, it counts as missing.
@@ -383,7 +380,6 @@ def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: s
 
     Args:
         root: The folder; it may be a link itself.
-        names: Names relative to `root`.
         prune: Whether to remove local folders that become empty, including `root`.
 
     Raises:
@@ -400,16 +396,12 @@ def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: s
 
 
 def _require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
-    """Check that names are below a folder. A program that can write to a ledger can store any name in it.
+    """Check that names are below a folder, and return the local folders of the files.
+
+    A program that can write to a ledger can store any name in it.
 
     Args:
         root: The folder; it may be a link itself.
-
-    Returns:
-        The local folders of the files.
-
-    Raises:
-        LedgerDamagedError: A name leads out of the folder, by ``..`` or through a link.
     """
     for name in names:
         if not name or "\0" in name or ".." in name.split("/"):

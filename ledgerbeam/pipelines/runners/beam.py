@@ -40,11 +40,7 @@ _CODE = ("sdk_container_image", "setup_file", "requirements_file", "extra_packag
 
 
 class BeamRunner:
-    """A run of a job on the runner that Beam's options name.
-
-    Attributes:
-        records: Outcomes of the records of all tasks that were recorded during the run.
-    """
+    """A run of a job on the runner that Beam's options name."""
 
     deaths = 0  # always 0: these runners handle deaths of their workers
     stopped = False  # always False: these runners support no limit of tasks

@@ -45,7 +45,6 @@ class ServerProcess:
     Args:
         module: The module to run. It serves a `ForkServer` for each kind.
         kinds: The kinds of processes to fork. The module gets the descriptor of a listening socket for each kind.
-        arguments: The other arguments of the module.
         environment: All environment variables. Default: those of this process, and settings of the allocator.
     """
 
@@ -228,7 +227,6 @@ def fork_to(body: Callable[[], int], name: str) -> int:
     """Fork a process that runs a function and dies with this process; return its process id.
 
     Args:
-        body: Function to run; returns the exit status.
         name: Name of the process for the system, at most 15 characters.
     """
     parent = os.getpid()

@@ -63,7 +63,6 @@ class LocalRunner:
     """The local runner of one run.
 
     Attributes:
-        deaths: Number of worker deaths so far.
         stopped: Whether the limit of tasks ended the run with work left.
     """
 
@@ -223,11 +222,10 @@ class LocalRunner:
     def _run_wave(self, sources: Sequence[Source], listed: JobListing) -> list[Source]:
         """Run the tasks of `sources` until each source is complete, has a recorded failure, or is left to others.
 
+        Return the sources with tasks in progress at other launchers.
+
         A source may need several passes. The index of a large file is assembled after its ranges are scanned, and a
         pass with a dead worker leaves work to the next pass.
-
-        Returns:
-            The sources with tasks in progress at other launchers.
         """
         fruitless, is_first = 0, True
         while sources and not self.stopped:

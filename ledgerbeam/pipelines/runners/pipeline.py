@@ -55,9 +55,6 @@ def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) 
     Args:
         part: The chain, for the sources of a wave file; or the rest, for the committed tasks.
         path: Path of the wave file or of the file of committed tasks.
-
-    Raises:
-        Exception: The error of a worker, as Beam rebuilds it.
     """
     if spec.workers == 1:
         os.environ.update(one_device(spec.devices, 0))
@@ -163,7 +160,6 @@ def fork_server(run_dir: str, devices: Sequence[str] = (), *, profile: bool = Fa
     """Run a fork server. Enter the context after Beam is imported and before it runs anything.
 
     Args:
-        run_dir: Folder of the run, in which workers leave marks that they live.
         devices: Ids of CUDA devices. Each worker sees one, in turn. Empty leaves the environment unchanged.
 
     Yields:

@@ -165,12 +165,11 @@ def run_job(
     """Run a job until every source is complete or has recorded failures.
 
     Args:
-        store: Its ledger, opened for the job.
         pages: Its listing. Runners other than the local one list the sources themselves.
         beam_args: The user's Beam options. A ``--runner`` other than FnApiRunner selects another runner.
         owner: The ledger's claim to the output folder, checked; None if the job has no output folder.
         only: IDs of the only sources to run; None runs all open sources.
-        asked: Selection of a partial run, see `retry.partial_run`; None for other runs.
+        asked: Selection of a partial run, see `partial_run`; None for other runs.
 
     Raises:
         LedgerbeamError: The error that ended the run early. Everything recorded stays recorded.
@@ -287,11 +286,7 @@ def run_job(
 
 
 def _audit(spec: JobSpec, store: LedgerStore, before: Totals, folder: RunFolder, reporter: RunConsole) -> None:
-    """Audit the tasks of a run on another runner than the local one.
-
-    Raises:
-        NonDeterministicTaskError: An audit found a difference.
-    """
+    """Audit the tasks of a run on another runner than the local one."""
     share = spec.audit_share
     if share is None:
         return

@@ -152,13 +152,7 @@ class StageLoop:
         self._is_partial = False
 
     def run(self) -> Result:
-        """Run all stages that are not complete, then make the product of the job.
-
-        Raises:
-            JobInterrupt: Ctrl-C ended the run; its state is saved.
-            LedgerError: Sources are open although nothing has failed.
-            LedgerbeamError: The error that ended the run early. Everything recorded stays recorded.
-        """
+        """Run all stages that are not complete, then make the product of the job."""
         with self._console.progress():
             for stage in self._readers:  # a wrong pattern is an error before anything is created
                 self._pages[stage.job.ledger] = self._list(stage.job)

@@ -147,8 +147,6 @@ class WaveSources:
 
     Args:
         pages: Pages of open sources; a page may be empty.
-        of: The sources of the job, for estimates.
-        workers: Number of workers of a wave.
         most_tasks: Returns the number of tasks still wanted when a wave is gathered, None for all. A wave has at least
             one source.
     """
@@ -235,10 +233,8 @@ def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bo
     outside: it detects the death and ends the group, and the caller starts the remaining work again.
 
     Args:
-        wave: The started wave.
         run_dir: Folder of this wave alone, in which its processes leave marks and errors.
         on_tick: Called about every 0.1 s.
-        debug: Whether an unexpected failure includes Beam's whole traceback.
 
     Raises:
         LedgerbeamError: The error with which a worker ended the wave.
@@ -311,11 +307,6 @@ class IndexesAhead:
 
     It does so while the workers of the wave start, or during the wave before. The process that builds may die, and
     leaves faulty sources to the worker that plans them, which builds missing indexes itself.
-
-    Args:
-        spec: The job.
-        waves: Forks the process that builds indexes.
-        folder: Folder of the run.
     """
 
     def __init__(self, spec: JobSpec, waves: Waves, folder: str) -> None:
@@ -328,12 +319,7 @@ class IndexesAhead:
         self._process: Wave | None = None
 
     def begin(self, sources: list[Source]) -> None:
-        """Start the indexes of a wave, unless they are started, or an index of the wave before is still being built.
-
-        Raises:
-            DiskFullError: The disk is full.
-            StorageError: The list of sources cannot be written.
-        """
+        """Start the indexes of a wave, unless they are started, or an index of the wave before is still being built."""
         if self._of is sources or (self._process is not None and not self._process.wait(_AT_ONCE)):
             return
         self.end()
@@ -373,9 +359,6 @@ def make_indexes(job: str, path: str) -> None:
     Args:
         job: Path of the job file.
         path: Path of the list, in the folder of the run.
-
-    Raises:
-        StorageError: A file cannot be read.
     """
     spec = load_job_file(job)
     sources = spec.sources().opened(spec.storage_options)
