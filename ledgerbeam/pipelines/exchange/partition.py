@@ -21,7 +21,7 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.ledger import LedgerStore, Source, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.jobs.sources import ListedFiles, listed_files
 from ledgerbeam.sources.kind import current_file
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.user_code.guards import no_exit
@@ -115,28 +115,17 @@ def decided(partition: Partition | None) -> Partition:
 
 
 class ScatteringJob(Protocol):
-    """A job that writes the buckets of an exchange."""
+    """A job that writes the buckets of an exchange: a part of `ScatterJob`."""
 
     @property
-    def key(self) -> KeyChoice:
-        """Key that orders the records."""
-
+    def key(self) -> KeyChoice: ...
     @property
-    def files(self) -> ListedFiles:
-        """The sources."""
-
+    def files(self) -> ListedFiles: ...
     @property
-    def storage_options(self) -> dict[str, Any]:
-        """Options that are passed to fsspec unchanged."""
-
-    def sources(self) -> ListedFiles:
-        """Return the sources of the job."""
-
-    def pages(self) -> Iterator[Page]:
-        """List the sources."""
-
-    def reading_plainly(self) -> SampledJob:
-        """Return the job with records without their positions, for a sample."""
+    def storage_options(self) -> dict[str, Any]: ...
+    def sources(self) -> ListedFiles: ...
+    def pages(self) -> Iterator[Page]: ...
+    def reading_plainly(self) -> SampledJob: ...
 
 
 class PartitionLimits(NamedTuple):
@@ -190,8 +179,7 @@ def decide_partition(
 
 
 def _sources(scatter: ScatteringJob, pages: Sequence[Page]) -> Iterator[Source]:
-    files = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
-    packer = scatter.sources().packer()
+    packer, files = scatter.sources().packer(), listed_files(pages)
     return iter(files if packer is None else packer(files))
 
 

@@ -12,6 +12,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PACKS_A_PAGE, open_packs, open_sources
+from ledgerbeam.pipelines.jobs.sources import listed_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 _FEW = 100_000  # maximum number of IDs in a Python set. Importing NumPy takes longer than a small complete job.
@@ -53,7 +54,7 @@ class JobListing:
         pages = self._pages
         pack = self._spec.packer()
         if pack:
-            for sources, ids in open_packs(pack(_files(pages)), self._store):
+            for sources, ids in open_packs(pack(listed_files(pages)), self._store):
                 self._count(sources, ids)
                 yield self._wanted(sources)
         else:
@@ -99,10 +100,6 @@ def gone_sources(job: JobSpec, store: LedgerStore) -> Iterator[bytes]:
     return listing.gone()
 
 
-def _files(pages: Iterable[Page]) -> Iterator[Source]:
-    return (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
-
-
 def _packs(packs: Iterable[Source]) -> Iterator[list[Source]]:
     found = iter(packs)
     while some := list(islice(found, PACKS_A_PAGE)):
@@ -112,7 +109,8 @@ def _packs(packs: Iterable[Source]) -> Iterator[list[Source]]:
 def listed_sources(job: JobSpec, pages: Iterable[Page]) -> Iterator[list[Source]]:
     """Yield the complete and open sources of a job, in pages."""
     packer = job.packer()
-    yield from _packs(_files(pages) if packer is None else packer(_files(pages)))
+    files = listed_files(pages)
+    yield from _packs(files if packer is None else packer(files))
 
 
 def listed_ids(job: JobSpec, pages: Iterable[Page]) -> list[bytes]:
@@ -125,7 +123,7 @@ def _ids_by_page(job: JobSpec, pages: Iterable[Page]) -> Iterator[list[bytes]]:
     if packer is None:
         yield from (source_ids(page.urls, page.sizes, page.versions) for page in pages)
     else:
-        yield from ([pack.id for pack in packs] for packs in _packs(packer(_files(pages))))
+        yield from ([pack.id for pack in packs] for packs in _packs(packer(listed_files(pages))))
 
 
 def listed_pages(job: JobSpec, say: Callable[[str], None], left_out: LeftOut | None = None) -> Iterator[Page]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
 from typing import TYPE_CHECKING, Literal, Protocol, Self
@@ -172,8 +172,7 @@ class ListedFiles:
     def check_columns(self, page: Page, options: Options) -> None:
         """Raise an error for columns that the first files lack."""
         if self.columns or self.keys:
-            rows = zip(page.urls, page.sizes, page.versions, strict=True)
-            self.opened_files(options).check_columns(Source(*row) for row in rows)
+            self.opened_files(options).check_columns(listed_files([page]))
 
     def packer(self) -> Packer | None:
         if self.read_as:
@@ -287,6 +286,11 @@ class FilesToIndex(ListedFiles):
 
     def opened(self, options: Options) -> FileSources:
         return self.opened_files(options)
+
+
+def listed_files(pages: Iterable[Page]) -> Iterator[Source]:
+    """Yield the files of a listing."""
+    return (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
 
 
 def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] | None:

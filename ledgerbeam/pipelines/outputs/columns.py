@@ -24,7 +24,7 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.jobs.sources import JobSources, ListedFiles
+from ledgerbeam.pipelines.jobs.sources import JobSources, ListedFiles, listed_files
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.forms import RecordForm
 
@@ -109,32 +109,19 @@ def read_schema(url: str, options: Options) -> JobSchema:
 
 
 class ColumnJob(Protocol):
-    """A job that may write columnar files."""
+    """A job that may write columnar files: a part of `ShardJob`."""
 
     @property
-    def layout(self) -> ColumnLayout | None:
-        """The layout of the files; None if the job writes none."""
-
+    def layout(self) -> ColumnLayout | None: ...
     @property
-    def keeps_columns(self) -> bool:
-        """Whether rows of columnar sources are written unchanged."""
-
+    def keeps_columns(self) -> bool: ...
     @property
-    def storage_options(self) -> dict[str, Any]:
-        """Options that are passed to fsspec unchanged."""
-
+    def storage_options(self) -> dict[str, Any]: ...
     @property
-    def to(self) -> str:
-        """The name of the output format."""
-
-    def sources(self) -> JobSources:
-        """Return the sources of the job."""
-
-    def pages(self) -> Iterator[Page]:
-        """List the sources."""
-
-    def trial_work(self) -> MapRecords:
-        """Return the function that maps sampled records."""
+    def to(self) -> str: ...
+    def sources(self) -> JobSources: ...
+    def pages(self) -> Iterator[Page]: ...
+    def trial_work(self) -> MapRecords: ...
 
 
 def decide_layout(job: ColumnJob, say: Callable[[str], None]) -> ColumnLayout | None:
@@ -148,11 +135,6 @@ def decide_layout(job: ColumnJob, say: Callable[[str], None]) -> ColumnLayout | 
     if layout is None or layout.schema is not None:
         return layout
     return layout.decided(_taken(job, say) or _inferred(job, say))
-
-
-def _sources(job: ColumnJob) -> Iterator[Source]:
-    pages = job.pages()
-    return (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
 
 
 def _taken(job: ColumnJob, say: Callable[[str], None]) -> JobSchema | None:
@@ -173,7 +155,7 @@ def _taken(job: ColumnJob, say: Callable[[str], None]) -> JobSchema | None:
 
     found: list[tuple[str, pa.Schema]] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        sources = _sources(job)
+        sources = listed_files(job.pages())
         while some := list(islice(sources, 64 * _AT_ONCE)):
             for one in pool.map(schema_of, some):
                 if one is None:
@@ -226,25 +208,16 @@ def _shown(schema: pa.Schema) -> str:
 
 
 class BatchJob(Protocol):
-    """A job that reads batches of records."""
+    """A job that reads batches of records: a part of `MapJob`."""
 
     @property
-    def form(self) -> RecordForm:
-        """Form of the batches."""
-
+    def form(self) -> RecordForm: ...
     @property
-    def files(self) -> ListedFiles:
-        """The sources."""
-
+    def files(self) -> ListedFiles: ...
     @property
-    def storage_options(self) -> dict[str, Any]:
-        """Options that are passed to fsspec unchanged."""
-
-    def pages(self) -> Iterator[Page]:
-        """List the sources."""
-
-    def with_files(self, files: ListedFiles) -> Self:
-        """Return the job with other sources."""
+    def storage_options(self) -> dict[str, Any]: ...
+    def pages(self) -> Iterator[Page]: ...
+    def with_files(self, files: ListedFiles) -> Self: ...
 
 
 _Job = TypeVar("_Job", bound=BatchJob)

@@ -44,18 +44,13 @@ _PART = re.compile(r"[0-9a-f]{32}-\d+\.part")  # names of the parts of indexes, 
 
 
 class Outputs(Protocol):
-    """The places of a job's outputs, a part of `JobSpec`."""
+    """The places of a job's outputs: a part of `JobSpec`."""
 
     @property
-    def output(self) -> str | None:
-        """URL of the output folder; None if outputs are named by their URLs."""
-
+    def output(self) -> str | None: ...
     @property
-    def storage_options(self) -> dict[str, Any]:
-        """Options that are passed to fsspec unchanged."""
-
-    def output_places(self) -> list[OutputPlace]:
-        """Return the places of the outputs."""
+    def storage_options(self) -> dict[str, Any]: ...
+    def output_places(self) -> list[OutputPlace]: ...
 
 
 @dataclass(frozen=True)
