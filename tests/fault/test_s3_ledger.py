@@ -145,6 +145,7 @@ def test_a_new_host_reads_the_whole_ledger_through_faults_that_pass(line: Line, 
     line.check(10, segments=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_recording_and_compacting_go_on_through_faults_that_pass(line: Line, fault: str) -> None:
     store = line.store(line.objects)

@@ -62,11 +62,13 @@ def test_a_variable_turns_it_off(compiled: native.Compiled, value: str | None) -
     assert done.stdout == f"{bool(value)}\n"
 
 
+@pytest.mark.slow
 def test_damaged_archives_give_the_same_members_or_the_same_error(compiled: native.Compiled, tmp_path: Path) -> None:
     count = 2000
     assert 0.2 * count < fuzz(count, seed=5, folder=tmp_path) < 0.8 * count
 
 
+@pytest.mark.slow
 def test_samples_of_damaged_archives_are_the_same_or_give_the_same_error(
     compiled: native.Compiled, tmp_path: Path
 ) -> None:

@@ -293,6 +293,7 @@ def test_a_graph_of_fixed_order_is_a_sequence() -> None:
         places[42]
 
 
+@pytest.mark.slow
 def test_a_state_written_as_json_is_gone_on_with_by_a_fresh_interpreter(tmp_path: Path) -> None:
     lines = data.write_lines(tmp_path / "a.jsonl", 60)
     program = (

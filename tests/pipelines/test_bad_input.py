@@ -310,6 +310,7 @@ def test_a_full_disk_of_the_ledger_loses_nothing(workspace: Workspace, small_dis
     assert len(workspace.records("out")) == 800
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "named"),
     [

@@ -85,6 +85,7 @@ def test_what_beam_goes_without_can_be_imported_afterwards(tmp_path: Path) -> No
     assert imported_after(f"{lean}\nimport apache_beam.io.aws, apache_beam.io.gcp", tmp_path) == OPTIONAL[3:6:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["import_beam()", "import apache_beam"])
 def test_threads_that_import_it_at_once_both_have_all_of_it(first: str, tmp_path: Path) -> None:
     imported_after(AT_ONCE.format(first=first), tmp_path)

@@ -438,6 +438,7 @@ def test_a_function_may_be_in_a_module_beside_the_program(folder: Path, monkeypa
         run(same)
 
 
+@pytest.mark.slow
 def test_a_function_of_records_says_itself_what_it_is_made_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "records_said.py").write_text("def same(record, n=1):\n    return record\n")
 

@@ -302,6 +302,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_what_is_taken_arrives_in_another_process(tmp_path: Path) -> None:
     sent = {}
     for name in FORMS:

@@ -127,6 +127,7 @@ def test_no_index_refuses_a_source_without_one(workspace: Workspace) -> None:
     assert not (workspace.root / "in/a.jsonl.idx").exists()
 
 
+@pytest.mark.slow
 def test_a_mirrored_index_root_leaves_the_sources_untouched(workspace: Workspace) -> None:
     path = workspace.jsonl("in/a.jsonl", 10)
     ran = workspace.run(
@@ -157,6 +158,7 @@ def test_a_list_of_sources_takes_the_place_of_patterns(workspace: Workspace) -> 
     ]
 
 
+@pytest.mark.slow
 def test_a_sample_of_many_members_keeps_them(workspace: Workspace) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:

@@ -378,6 +378,7 @@ def test_another_tokenizer_is_another_job(workspace: Workspace) -> None:
     assert documents(workspace) == [[[3, 0]]]
 
 
+@pytest.mark.slow
 def test_the_end_of_a_document_is_found_or_named_or_refused(workspace: Workspace) -> None:
     needs_tokenizers()
     tokenizer_file(workspace, ("[UNK]", "stop", "one"))

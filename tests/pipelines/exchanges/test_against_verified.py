@@ -38,6 +38,7 @@ def compared(
     return found
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     st.tuples(FILES, FILES),

@@ -144,6 +144,7 @@ class Verified(Process):
                 yield collect(task.replace(records=reader.read(task))), HashEncoder(self.cuts, 150), cut.source.urls
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     FILES,

@@ -86,6 +86,7 @@ def test_small_files_are_packed_also_with_lines_of_json(workspace: Workspace) ->
     assert "c.jsonl: --columns int64 is for files of columns" in mixed.err
 
 
+@pytest.mark.slow
 def test_texts_of_a_column_are_tokenized(workspace: Workspace) -> None:
     (workspace.root / "a.parquet").write_bytes(
         parquet_bytes(pa.table({"id": [1, 2], "meta": [{"text": "ab"}, {"text": "c"}]}))
@@ -98,6 +99,7 @@ def test_texts_of_a_column_are_tokenized(workspace: Workspace) -> None:
     assert [list(document.tokens) for document in reader] == [[97, 98], [99]]
 
 
+@pytest.mark.slow
 def test_what_a_file_holds_is_shown_and_verified(workspace: Workspace) -> None:
     whole = put(workspace)
     facts = workspace.run("show", "a.parquet", "--json").json

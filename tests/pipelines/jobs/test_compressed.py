@@ -88,6 +88,7 @@ def test_one_bad_record_fails_its_task_alone(workspace: Workspace) -> None:
     assert (again.status, again.json["tasks"]["done"]) == (3, done)
 
 
+@pytest.mark.slow
 def test_damage_fails_the_source_before_anything_is_written(workspace: Workspace) -> None:
     packed = compress(workspace, "in/a.jsonl", 5000)
     good = packed.read_bytes()
@@ -168,6 +169,7 @@ def test_an_index_makes_them_random_access(workspace: Workspace) -> None:
     assert workspace.run("verify", "in/*", "--deep").status == 0
 
 
+@pytest.mark.slow
 def test_indexes_below_a_root(workspace: Workspace) -> None:
     packed = compress(workspace, "in/a.jsonl", 10)
     assert workspace.run("index", "in/*", "--index-root", "indexes").status == 0
@@ -217,6 +219,7 @@ def test_a_job_that_began_by_streaming_goes_on_by_position(workspace: Workspace)
     assert [record["id"] for record in workspace.records("out")] == list(range(500))
 
 
+@pytest.mark.slow
 def test_outputs_can_be_read_at_random(workspace: Workspace) -> None:
     compress(workspace, "in/a.jsonl", 50)
     assert workspace.run("convert", "in/*.gz", "--output", "out", "--to", "jsonl").status == 0

@@ -128,6 +128,7 @@ def test_where_a_worker_died_tasks_that_failed_before_count_too(
     assert granted == [5, 3]
 
 
+@pytest.mark.slow
 def test_other_commands_take_a_limit(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 100)
     command = ("convert", "in/*.jsonl", "--output", "o", "--to", "tar", "--task-bytes", "1000", "--ledger", "L")

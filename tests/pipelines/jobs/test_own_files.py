@@ -32,6 +32,7 @@ def test_three_runs_have_the_same_sources(workspace: Workspace, output: str) -> 
         assert ("left out of the sources" in ran.err) == (number > 0 or output == "data/sub")
 
 
+@pytest.mark.slow
 def test_a_pack_of_the_job_itself_is_no_source(workspace: Workspace) -> None:
     for name in "abc":
         workspace.jsonl(f"data/{name}.jsonl", 5)

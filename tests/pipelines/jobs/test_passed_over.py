@@ -47,6 +47,7 @@ def test_what_is_no_file_is_passed_over_where_its_name_is_not_that_of_a_source(t
         listed(tmp_path, "**/*")
 
 
+@pytest.mark.slow
 def test_a_run_says_that_a_source_is_no_longer_listed(workspace: Workspace) -> None:
     first, second = (workspace.jsonl(f"in/{name}.jsonl", 3) for name in "ab")
     command = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")

@@ -355,6 +355,7 @@ def test_each_route_is_a_dataset_with_metadata_of_its_own(workspace: Workspace, 
         assert message in ran.err
 
 
+@pytest.mark.slow
 def test_a_route_that_is_a_folder_of_sources_ends_the_job(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 3)
     workspace.jsonl("in/en/b.jsonl", 3)

@@ -280,9 +280,15 @@ def test_main_is_refused_by_name(workspace: Workspace) -> None:
     ("function", "message"),
     [
         ("lambda record: LOCK", "the captured value 'LOCK' is or holds a lock"),
-        ("lambda record: CHANGING", "captured value 'CHANGING' of <lambda> is another one each time it is pickled"),
-        ("lambda record: STRANGE", "cannot travel to other processes: TypeError: not today"),
-        ("generator", "is a generator function"),
+        pytest.param(
+            "lambda record: CHANGING",
+            "captured value 'CHANGING' of <lambda> is another one each time it is pickled",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "lambda record: STRANGE", "cannot travel to other processes: TypeError: not today", marks=pytest.mark.slow
+        ),
+        pytest.param("generator", "is a generator function", marks=pytest.mark.slow),
         ("3", "expected"),
     ],
 )
@@ -314,6 +320,7 @@ def test_what_cannot_travel_is_refused_before_anything_is_made(function: str, me
     assert not (programs.workspace.root / ".ledgerbeam").exists()
 
 
+@pytest.mark.slow
 def test_a_module_that_calls_when_it_is_imported_is_told_so(programs: Programs) -> None:
     programs.workspace.jsonl("in/a.jsonl", 4)
     programs.write("""

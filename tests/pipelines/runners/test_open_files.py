@@ -34,6 +34,7 @@ def test_a_run_that_may_not_open_the_files_that_it_needs_is_refused(
     assert not (workspace.root / "L").exists()
 
 
+@pytest.mark.slow
 def test_a_limit_that_may_be_raised_is_raised(workspace: Workspace) -> None:
     ran = limited(workspace, "-S -n 20").run(*COMMAND, "--workers", "2", timeout=60)
     assert ran.status == 0, ran.err

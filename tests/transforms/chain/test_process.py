@@ -190,6 +190,7 @@ with beam.Pipeline("FnApiRunner") as p:
 """
 
 
+@pytest.mark.slow
 def test_what_is_opened_after_a_function_has_closed_its_output_is_not_taken_for_it() -> None:
     done = subprocess.run([sys.executable, "-c", CLOSING], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
