@@ -127,7 +127,15 @@ class Workspace:
     """A command that runs others, such as ``nohup``."""
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def run(self, *args: str | Path, timeout: float = 120, env: Mapping[str, str] | None = None) -> Ran:
+    def run(
+        self,
+        *args: str | Path,
+        timeout: float = 120,
+        env: Mapping[str, str] | None = None,
+        status: int | None = None,
+        err: str | tuple[str, ...] = (),
+    ) -> Ran:
+        """Run a command to its end. Check its exit status, and texts that it prints on standard error."""
         command = [*self.prefix, *_command(args)]
         done = subprocess.run(
             command,
@@ -139,6 +147,9 @@ class Workspace:
             timeout=timeout,
             check=False,
         )
+        assert status in (None, done.returncode), done.stdout + done.stderr
+        for text in (err,) if isinstance(err, str) else err:
+            assert text in done.stderr
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def start(self, *args: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:

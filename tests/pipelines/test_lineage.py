@@ -100,8 +100,7 @@ def check_form(event: dict[str, Any]) -> None:
 @needs_client
 def test_a_run_tells_what_it_read_and_wrote(told: Workspace, collector: LineageServer) -> None:
     told.jsonl("in/a.jsonl", 30)
-    ran = told.run(*KEEP)
-    assert ran.status == 0, ran.err
+    ran = told.run(*KEEP, status=0)
     assert "OpenLineage" not in ran.out + ran.err
     assert [event["eventType"] for event in collector.events] == ["START", "COMPLETE"]
     assert all(headers["Authorization"] == "Bearer key-of-lineage" for headers in collector.headers)
@@ -161,8 +160,7 @@ def test_a_run_that_cannot_begin_its_work_tells_why(told: Workspace, collector: 
     assert collector.events == [], "no run has begun"
     told.jsonl("in/a.jsonl", 400)
     limited = ("map", "functions:unserialisable", "in/*.jsonl", "--output", "bad", "--to", "jsonl", "--ledger", "B")
-    ran = told.run(*limited, "--on-error", "reject:1")
-    assert ran.status == 1, ran.err
+    ran = told.run(*limited, "--on-error", "reject:1", status=1)
     assert [event["eventType"] for event in collector.events] == ["START", "FAIL"]
     message = collector.events[1]["run"]["facets"]["errorMessage"]["message"]
     assert message in ran.err
@@ -172,7 +170,7 @@ def test_a_run_that_cannot_begin_its_work_tells_why(told: Workspace, collector: 
 @pytest.mark.slow
 def test_an_interrupted_run_is_aborted(told: Workspace, collector: LineageServer) -> None:
     write_sources(told)
-    process = told.start(*SLOW, "--workers", "1")
+    process = told.start(*SLOW)
     wait_for(lambda: tasks_done(told) > 3, process)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[0]
@@ -246,8 +244,7 @@ def test_who_lacks_the_client_is_told_once_how_to_get_it(workspace: Workspace, t
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('not installed')\n")
     env = {"PYTHONPATH": f"{hidden.parent}:{workspace.env['PYTHONPATH']}", "OPENLINEAGE_URL": "http://127.0.0.1:1"}
-    ran = workspace.run(*KEEP, env=env)
-    assert ran.status == 0, ran.err
+    ran = workspace.run(*KEEP, env=env, status=0)
     assert ran.err.count(install_command("lineage")) == 1
     assert "OpenLineage" not in workspace.run(*KEEP).err
 

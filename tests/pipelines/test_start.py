@@ -44,5 +44,5 @@ def test_a_finished_job_on_local_files_needs_none_of_these(workspace: Workspace,
 @pytest.mark.slow
 def test_the_stages_of_an_exchange_on_local_files_need_none_of_these(workspace: Workspace) -> None:
     workspace.jsonl("a.jsonl", 3)
-    command = ("dedup", "a.jsonl", "--near", "text", "--to", "jsonl", "--output", "out", "--workers", "1")
+    command = ("dedup", "a.jsonl", "--near", "text", "--to", "jsonl", "--output", "out")
     assert imported(workspace, *command).isdisjoint(FAR)

@@ -49,8 +49,7 @@ def test_many_files_are_indexed_beside_them(workspace: Workspace) -> None:
     (workspace.root / "in/b.jsonl").write_bytes(b'{"a":1}\n{"b":2}')
     (workspace.root / "in/empty.jsonl").touch()
     write_tar(workspace, "in/c.tar", ["x", "y"])
-    ran = workspace.run("index", "in/*", "--workers", "2", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.run("index", "in/*", "--workers", "2", "--json", status=0)
     assert ran.json["sources"] == {"complete": 4, "open": 0, "failed": 0}
     assert ran.json["records"]["written"] == {"": 14}
     assert offsets(workspace, "in/b.jsonl.idx") == [0, 8, 15]
@@ -62,8 +61,7 @@ def test_many_files_are_indexed_beside_them(workspace: Workspace) -> None:
 def test_a_huge_file_fans_out_into_ranges_and_is_assembled(workspace: Workspace) -> None:
     path = workspace.jsonl("a.jsonl", 5000)
     assert workspace.run("index", path, "--index-root", "whole").status == 0
-    ran = workspace.run("index", path, "--task-bytes", "10000", "--workers", "2", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.run("index", path, "--task-bytes", "10000", "--workers", "2", "--json", status=0)
     assert ran.json["tasks"]["done"] == -(-path.stat().st_size // 10000) + 1
     assert (workspace.root / "a.jsonl.idx").read_bytes() == (workspace.root / f"whole/file{path}.idx").read_bytes()
     assert list((workspace.root / ".ledgerbeam").rglob("*.part")) == []
@@ -76,9 +74,7 @@ def test_a_file_of_others_that_has_the_name_of_an_index_stays(workspace: Workspa
         workspace.jsonl(name, 10)
     notes.write_text("my notes\n")
     for _ in range(2):
-        ran = workspace.run("index", "in/*.jsonl")
-        assert ran.status == 3
-        assert f"{notes}: expected no file, or an index" in ran.err
+        workspace.run("index", "in/*.jsonl", status=3, err=f"{notes}: expected no file, or an index")
         assert notes.read_text() == "my notes\n"
         assert len(offsets(workspace, "in/b.jsonl.idx")) == 11
     notes.rename(workspace.root / "notes.txt")
@@ -110,8 +106,7 @@ def test_verify_finds_a_sound_index_and_names_a_stale_one(workspace: Workspace) 
         assert workspace.run("verify", source, "--deep").status == 0
         earlier = source.stat().st_mtime - 10
         os.utime(f"{source}.idx", (earlier, earlier))
-        ran = workspace.run("verify", source)
-        assert ran.status == 1
+        ran = workspace.run("verify", source, status=1)
         assert str(source) in ran.out
         assert f"ledgerbeam index --force {source}" in ran.out
 
@@ -122,8 +117,7 @@ def test_deep_verification_finds_what_a_shallow_one_cannot(workspace: Workspace)
     moved[4] += 1
     (workspace.root / "a.jsonl.idx").write_bytes(np.array(moved, "<u8").tobytes())
     assert workspace.run("verify", path).status == 0
-    ran = workspace.run("verify", path, "--deep", "--json")
-    assert ran.status == 1
+    ran = workspace.run("verify", path, "--deep", "--json", status=1)
     assert "record 4" in ran.json["problems"][0]["problem"]
 
 
@@ -132,9 +126,7 @@ def test_show_prints_facts_and_records(workspace: Workspace) -> None:
     assert workspace.run("show", path, "--json").json["records"] == 10
     ran = workspace.run("show", path, "3", "-1")
     assert [json.loads(line)["id"] for line in ran.out.splitlines()] == [3, 9]
-    out_of_range = workspace.run("show", path, "10")
-    assert out_of_range.status == 1
-    assert "no record 10" in out_of_range.err
+    workspace.run("show", path, "10", status=1, err="no record 10")
 
 
 def test_show_prints_the_members_of_a_sample(workspace: Workspace) -> None:
@@ -144,6 +136,4 @@ def test_show_prints_the_members_of_a_sample(workspace: Workspace) -> None:
 
 @pytest.mark.parametrize("kind", ["jsonl", "tar", "shar"])
 def test_the_name_of_a_format_before_a_source_gets_a_hint(workspace: Workspace, kind: str) -> None:
-    ran = workspace.run("index", kind, "my cuts.jsonl")
-    assert ran.status == 2
-    assert "leave it out: ledgerbeam index 'my cuts.jsonl'" in ran.err
+    workspace.run("index", kind, "my cuts.jsonl", status=2, err="leave it out: ledgerbeam index 'my cuts.jsonl'")

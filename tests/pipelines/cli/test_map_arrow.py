@@ -70,7 +70,7 @@ def parquet(place: Workspace, rows: int = 100) -> pa.Table:
 
 
 def job(place: Workspace, function: str, source: str, *more: str, to: str = "parquet") -> Any:
-    options = ("--output", "out", "--to", to, "--ledger", "L", "--as", "arrow", "--workers", "1")
+    options = ("--output", "out", "--to", to, "--ledger", "L", "--as", "arrow")
     return place.run("map", f"batches:{function}", source, *options, *more)
 
 
@@ -108,7 +108,7 @@ def test_a_killed_job_goes_on_to_the_same_bytes(place: Workspace) -> None:
     table = parquet(place)
     running = place.start(
         "map", "batches:slow", "a.parquet", "--output", "out", "--to", "parquet", "--ledger", "L", "--as", "arrow",
-        "--task-bytes", "200", "--workers", "1", "--audit=off",
+        "--task-bytes", "200", "--audit=off",
     )  # fmt: skip
     try:
         wait_until(lambda: len(written(place)) > 1, seconds=120)

@@ -118,6 +118,5 @@ def test_bash_completes_commands_options_and_values(workspace: Workspace) -> Non
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_has_a_script(shell: str, workspace: Workspace) -> None:
-    ran = workspace.run("completion", shell)
-    assert ran.status == 0
+    ran = workspace.run("completion", shell, status=0)
     assert "materialize" in ran.out

@@ -119,9 +119,7 @@ def last_run(place: Workspace) -> Any:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_each_worker_is_profiled_with_the_users_function(place: Workspace, workers: int) -> None:
-    ran = place.run(*words("spin", workers=workers))
-    assert ran.status == 0, ran.err
-    assert f"profile.json ({workers} worker" in ran.err
+    place.run(*words("spin", workers=workers), status=0, err=f"profile.json ({workers} worker")
     found = profiles(place.root)
     assert len(found) == workers
     # 300 records of 4 ms
@@ -152,8 +150,7 @@ def test_threads_hand_the_interpreter_over_soon_while_they_are_looked_at(place: 
 
 
 def test_of_deep_recursion_the_outermost_functions_are_kept(place: Workspace) -> None:
-    ran = place.run(*words("deep"))
-    assert ran.status == 0, ran.err
+    place.run(*words("deep"), status=0)
     (found,) = profiles(place.root)
     assert found["deep"] > 0.5
     assert found["inner"] > 0.5
@@ -161,8 +158,7 @@ def test_of_deep_recursion_the_outermost_functions_are_kept(place: Workspace) ->
 
 
 def test_a_job_whose_tasks_fail_has_a_profile(place: Workspace) -> None:
-    ran = place.run(*words("raises", "--on-error", "reject"))
-    assert ran.status == 0, ran.err
+    place.run(*words("raises", "--on-error", "reject"), status=0)
     (found,) = profiles(place.root)
     assert found["raises"] > 0.5
     ran = place.run(*words("raises", "--on-error", "reject:10", "--on-job-change", "restart"))
@@ -172,8 +168,7 @@ def test_a_job_whose_tasks_fail_has_a_profile(place: Workspace) -> None:
 
 
 def test_what_a_worker_has_left_remains_when_it_is_killed(place: Workspace) -> None:
-    ran = place.run(*words("killed"))
-    assert ran.status == 0, ran.err
+    place.run(*words("killed"), status=0)
     first, second = profiles(place.root)
     assert first["killed"] > 1  # the worker slept before it was killed
     assert second["killed"] > 0.3
@@ -197,8 +192,7 @@ def test_an_interrupted_job_writes_its_profile_and_notes_its_time(place: Workspa
 def test_the_other_jobs_are_profiled_too(place: Workspace) -> None:
     options = ("--ledger", "L2", "--profile", "profile.json")
     big = place.jsonl("big/a.jsonl", 20_000)
-    ran = place.run("index", big, *options)
-    assert ran.status == 0, ran.err
+    place.run("index", big, *options, status=0)
     assert len(profiles(place.root)) == 1
     found = place.run("ledger", "status", "L2", "--json").json["last_run"]["time"]["seconds"]
     assert found["index"] > 0
@@ -211,8 +205,7 @@ def test_the_other_jobs_are_profiled_too(place: Workspace) -> None:
 def test_the_report_shows_where_time_went_by_run(place: Workspace) -> None:
     for _ in range(2):
         assert place.run(*words("spin", "--limit-tasks", "2")).status == 0
-    ran = place.run("ledger", "report", "L", "--output", "report.html")
-    assert ran.status == 0, ran.err
+    place.run("ledger", "report", "L", "--output", "report.html", status=0)
     table = (place.root / "report.html").read_text().partition("Where the time went")[2].partition("</table>")[0]
     assert [f'data-head="run">{run}<' in table for run in ("000001", "000002", "000003")] == [True, True, False]
     for head in ("workers", "read", "function", "encode", "publish", "ledger", "wait", "all", "processors"):
@@ -233,8 +226,7 @@ def test_the_report_shows_where_time_went_by_run(place: Workspace) -> None:
 def test_what_cannot_be_profiled_is_refused_before_anything_is_done(
     place: Workspace, more: tuple[str, ...], said: str
 ) -> None:
-    ran = place.run(*words("spin", *more))
-    assert ran.status == 2, ran.err
+    ran = place.run(*words("spin", *more), status=2)
     assert said in ran.err
     assert not (place.root / "out").exists()
     assert not (place.root / "L").exists()
@@ -244,9 +236,7 @@ def test_a_profile_that_cannot_be_written_spoils_no_job(place: Workspace) -> Non
     (place.root / "for").mkdir()
     (place.root / "spoils.py").write_text(SPOILS)
     options = ("--output", "out", "--to", "jsonl", "--ledger", "L", "--profile", "for/profile.json")
-    ran = place.run("map", "spoils:spin", "in/*.jsonl", *options)
-    assert ran.status == 0, ran.err
-    assert "the profile was not written: " in ran.err
+    place.run("map", "spoils:spin", "in/*.jsonl", *options, status=0, err="the profile was not written: ")
     assert len(place.records("out")) == 300
 
 
@@ -269,9 +259,7 @@ def test_a_program_asks_for_a_profile_by_the_same_name(place: Workspace) -> None
 def test_a_file_of_others_is_no_profile(place: Workspace) -> None:
     mine = place.root / "profile.json"
     mine.write_text('{"model_type": "gpt2"}\n')
-    ran = place.run(*words("spin"))
-    assert ran.status == 2
-    assert f"{mine}: expected no file, or an earlier profile" in ran.err
+    place.run(*words("spin"), status=2, err=f"{mine}: expected no file, or an earlier profile")
     assert mine.read_text() == '{"model_type": "gpt2"}\n'
     assert not (place.root / "out").exists()
     mine.unlink()

@@ -39,9 +39,8 @@ def test_a_ledger_is_shown_with_its_counts(tmp_path: Path) -> None:
     made.open(create=True)
     made.close()
     shown = open_ledger(url)._repr_html_()
-    assert "0 complete, 0 open, 0 failed" in shown
-    assert "0 read, 0 kept, 0 dropped, 0 rejected" in shown
-    assert "&lt;b&gt;ledger" in shown
+    for text in ("0 complete, 0 open, 0 failed", "0 read, 0 kept, 0 dropped, 0 rejected", "&lt;b&gt;ledger"):
+        assert text in shown
     assert "<b>" not in shown
 
 

@@ -36,8 +36,7 @@ def dataset(hub: HubServer) -> Repository:
 
 
 def run(workspace: Workspace, hub: HubServer, *command: str, status: int = 0) -> Ran:
-    ran = workspace.run(*command, env=hub.env)
-    assert ran.status == status, ran.err + ran.out
+    ran = workspace.run(*command, env=hub.env, status=status)
     assert TOKEN not in ran.out + ran.err
     assert "Traceback" not in ran.err
     return ran
@@ -153,6 +152,5 @@ USAGE = {
 
 @pytest.mark.parametrize("said", USAGE)
 def test_options_that_say_nothing_together_are_refused(workspace: Workspace, said: str) -> None:
-    ran = workspace.run("publish", "L", *USAGE[said])
-    assert ran.status == 2
+    ran = workspace.run("publish", "L", *USAGE[said], status=2)
     assert said in ran.err

@@ -63,8 +63,7 @@ def test_a_killed_job_goes_on_from_a_host_that_has_seen_nothing_of_it(
     time.sleep(1)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    ran = workspace.run(*bucket.map("out", "L"), "--json", env=two)
-    assert ran.status == 0, ran.err
+    ran = workspace.run(*bucket.map("out", "L"), "--json", env=two, status=0)
     assert "an older run may still be at work" in ran.err, "of another sidecar nobody can tell"
     assert ran.json["complete"]
     assert bucket.contents("out") == bucket.contents("clean")
@@ -78,8 +77,7 @@ def test_a_killed_job_goes_on_from_a_host_that_has_seen_nothing_of_it(
 
 def test_failures_are_kept_listed_and_forgotten(workspace: Workspace, s3: S3Server, bucket: Bucket) -> None:
     env = {**s3.env, "LEDGERBEAM_CACHE": str(workspace.root / "cache")}
-    ran = workspace.run(*bucket.map("out", "L", "functions:bad_seven"), env=env)
-    assert ran.status == 3, ran.err
+    workspace.run(*bucket.map("out", "L", "functions:bad_seven"), env=env, status=3)
     failures = workspace.run("ledger", "failures", f"{bucket.url}/L", env=env)
     assert "seven is bad" in failures.out
     forgotten = workspace.run("ledger", "forget", f"{bucket.url}/L", f"{bucket.url}/in/1*", "--json", env=env)
@@ -105,8 +103,7 @@ def test_a_large_source_is_indexed_in_ranges_through_a_remote_ledger(
     env = {**s3.env, "LEDGERBEAM_CACHE": str(workspace.root / "cache")}
     bucket.store.pipe_file(f"{bucket.url}/big.jsonl", lines(0, 3000))
     command = ("index", f"{bucket.url}/big.jsonl", "--task-bytes", "20000", "--ledger", f"{bucket.url}/I", "--json")
-    ran = workspace.run(*command, env=env)
-    assert ran.status == 0, ran.err
+    ran = workspace.run(*command, env=env, status=0)
     assert ran.json["tasks"]["done"] > 4
     assert len(bucket.contents("big.jsonl.idx")[""]) == 8 * 3001
     assert bucket.contents("I/work") == {}
@@ -158,13 +155,11 @@ def test_what_is_forgotten_when_a_run_begins_is_done_in_it(workspace: Workspace,
     assert workspace.run(*command, env=env).status == 0
     clean = bucket.contents("out")
     bucket.store.rm_file(f"{bucket.url}/out/0.jsonl-0000000000.jsonl")
-    ran = workspace.run(*command, "--json", env=env)
-    assert ran.status == 0, ran.err
+    ran = workspace.run(*command, "--json", env=env, status=0)
     assert ran.json["complete"]
     assert bucket.contents("out") == clean
     index = ("index", f"{bucket.url}/in/*.jsonl", "--ledger", f"{bucket.url}/I", "--json")
     assert workspace.run(*index, env=env).status == 0
-    forced = workspace.run(*index, "--force", env=env)
-    assert forced.status == 0, forced.err
+    forced = workspace.run(*index, "--force", env=env, status=0)
     assert forced.json["skipped"] == 0
     assert forced.json["sources"] == {"complete": SOURCES, "open": 0, "failed": 0}

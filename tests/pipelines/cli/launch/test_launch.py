@@ -230,10 +230,7 @@ class TestSsh:
         (JOB, "found none; use a URL such as s3://bucket/progress"),
         ([*JOB, "--ledger", "progress"], "found progress"),
         ([*COMMAND, "--no-such-option"], "unrecognized arguments: --no-such-option; see: ledgerbeam map --help"),
-        (
-            ["ledgerbeam", "ledger", "status", "s3://b/run"],
-            "hosts cannot share this command; use a job",
-        ),
+        (["ledgerbeam", "ledger", "status", "s3://b/run"], "hosts cannot share this command; use a job"),
         ([*COMMAND, "--storage-options", '{"secret": "hidden-from-all"}'], "leave it out and set it on the hosts"),
         (["python", "job.py", "https://me:hidden-from-all@host/a"], "leave it out and set it on the hosts"),
         (["python", "job.py", "--password", "hidden-from-all"], "leave it out and set it on the hosts"),

@@ -19,8 +19,7 @@ from tests.pipelines.conftest import FAILING, Workspace, run_failing
 
 
 def failures(workspace: Workspace) -> Any:
-    ran = workspace.run("ledger", "failures", "L", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.run("ledger", "failures", "L", "--json", status=0)
     return ran.json
 
 
@@ -66,8 +65,7 @@ def test_a_run_with_failed_tasks_is_not_recorded_as_done(failed_job: Workspace, 
     assert [(run["outcome"], run["state"]) for run in status["runs"]] == [("tasks failed", "tasks failed")]
     assert status["last_run"]["outcome"] == "tasks failed"
     assert "tasks failed" in failed_job.run("ledger", "status", "L").out
-    exported = failed_job.run("ledger", "export", "L", "--table", "runs", "--output", tmp_path / "runs.jsonl")
-    assert exported.status == 0, exported.err
+    failed_job.run("ledger", "export", "L", "--table", "runs", "--output", tmp_path / "runs.jsonl", status=0)
     assert '"state":"tasks failed"' in (tmp_path / "runs.jsonl").read_text()
     pytest.importorskip("jinja2")
     pytest.importorskip("vl_convert")
@@ -80,8 +78,7 @@ def test_once_all_tasks_are_done_a_run_is_recorded_as_done(workspace: Workspace)
     run_failing(workspace)
     (workspace.root / "service-is-up").touch()
     (workspace.root / "functions.py").write_text("def needs_service(record):\n    return record\n")
-    ran = workspace.run(*FAILING, "--on-job-change", "accept")
-    assert ran.status == 0, ran.err
+    workspace.run(*FAILING, "--on-job-change", "accept", status=0)
     runs = workspace.run("ledger", "status", "L", "--json").json["runs"]
     assert [run["outcome"] for run in runs] == ["tasks failed", "done"]
 
@@ -135,10 +132,9 @@ def quarantine(workspace: Workspace, name: str) -> None:
 
 
 def test_a_reason_that_no_failure_has_is_refused(failed_job: Workspace) -> None:
-    ran = failed_job.run(*FAILING, "--only-failed", "No*Error")
-    assert ran.status == 2
-    assert "no failure has such a reason" in ran.err
-    assert "ledger failures" in ran.err
+    failed_job.run(
+        *FAILING, "--only-failed", "No*Error", status=2, err=("no failure has such a reason", "ledger failures")
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,9 +158,7 @@ def test_a_choice_of_what_no_job_has_done_makes_nothing(workspace: Workspace, wo
 
 
 def test_a_retry_of_some_is_refused_on_other_runners(failed_job: Workspace) -> None:
-    ran = failed_job.run(*FAILING, "--only-failed", "*", "--", "--runner=PrismRunner")
-    assert ran.status == 2
-    assert "local runner" in ran.err
+    failed_job.run(*FAILING, "--only-failed", "*", "--", "--runner=PrismRunner", status=2, err="local runner")
 
 
 def test_a_retry_command_names_the_ledger_and_the_folder_and_stands_before_beam_options() -> None:

@@ -177,7 +177,7 @@ def test_two_launchers_of_one_ledger_are_told_apart(workspace: Workspace) -> Non
     for name in "abcd":
         workspace.jsonl(f"in/{name}.jsonl", 40)
     workspace.env["DONE_LOG"] = str(workspace.root / "log")
-    shared = (*COMMAND, "--output", "out", "--ledger", "L", "--workers", "1", "--json")
+    shared = (*COMMAND, "--output", "out", "--ledger", "L", "--json")
     processes = [workspace.start(*shared), workspace.start(*shared)]
     log = workspace.root / "log"
     wait_for(

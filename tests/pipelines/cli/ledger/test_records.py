@@ -62,8 +62,7 @@ def test_a_run_says_what_became_of_records_in_it_and_in_all(workspace: Workspace
 
     workspace.jsonl("in/a.jsonl", 20)
     command = ["map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L", "--json"]
-    first = workspace.run(*command)
-    assert first.status == 0, first.err
+    first = workspace.run(*command, status=0)
     assert first.json["records"] == first.json["done"]["records"] == records(20)
     workspace.jsonl("in/b.jsonl", 5)
     second = workspace.run(*command).json

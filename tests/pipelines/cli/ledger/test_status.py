@@ -19,7 +19,7 @@ from ledgerbeam.pipelines.report.state import JobProgress, job_progress, shown_r
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import SLOW, tasks_done, wait_for, write_sources
 
-KEEP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L", "--workers", "1")
+KEEP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_status_tells_of_each_run_what_was_done_in_it(workspace: Workspace) -> N
 
 def test_a_run_that_works_is_told_from_one_that_was_killed(workspace: Workspace) -> None:
     write_sources(workspace)
-    process = workspace.start(*SLOW, "--workers", "1")
+    process = workspace.start(*SLOW)
     wait_for(lambda: tasks_done(workspace) > 3, process)
     status = workspace.run("ledger", "status", "L", "--json").json
     assert process.poll() is None, "the job has ended before its status was asked for"

@@ -58,7 +58,7 @@ def test_hosts_on_a_store_are_watched_with_few_requests_and_over_a_link_that_is_
     ledger = f"s3://{bucket}/L"
     command = (
         *("map", "sharing_work:slow", f"s3://{bucket}/in/*.jsonl", "--to", "jsonl", "--task-bytes", "1"),
-        *("--audit=off", "--output", f"s3://{bucket}/out", "--ledger", ledger, "--workers", "1"),
+        *("--audit=off", "--output", f"s3://{bucket}/out", "--ledger", ledger),
     )
     envs = [{**faulty_s3.server.env, "LEDGERBEAM_CACHE": str(workspace.root / f"host-{n}")} for n in range(2)]
     processes = [workspace.start(*command, env=env) for env in envs]
@@ -117,9 +117,7 @@ def test_once_and_as_json(begun: Workspace) -> None:
     assert [run["state"] for host in found["hosts"] for run in host["runs"]] == ["tasks failed"]
     assert found["hosts"][0]["failures"] == 1
     assert found["hosts"] == open_ledger(begun.root / "L").hosts(), "as Python has it"
-    nothing = begun.run("ledger", "watch", "nothing", "--once")
-    assert nothing.status == 1
-    assert "does not exist" in nothing.err
+    begun.run("ledger", "watch", "nothing", "--once", status=1, err="does not exist")
 
 
 @pytest.mark.parametrize("on_terminal", [False, True])
@@ -153,7 +151,5 @@ def test_looking_changes_nothing(begun: Workspace) -> None:
 
 
 def test_two_ways_of_looking_are_not_mixed(begun: Workspace) -> None:
-    ran = begun.run("ledger", "status", "L", "--by-host", "--check-sources")
-    assert ran.status == 2
-    assert "--check-sources" in ran.err
+    begun.run("ledger", "status", "L", "--by-host", "--check-sources", status=2, err="--check-sources")
     assert Path(begun.root / "L").is_dir()
