@@ -100,12 +100,7 @@ class Option(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An option with its type.
-
-    Attributes:
-        hint: Type of the value in Python.
-        option: The option.
-    """
+    """An option with its type."""
 
     hint: Any
     option: Option
@@ -161,8 +156,6 @@ class Argument(NamedTuple):
     """A positional argument of a call and a command.
 
     Attributes:
-        name: Name of the parameter.
-        hint: Type of the parameter.
         metavar: Name in the help of a command.
         text: Description, as of an `Option`.
         parse: Function that reads the value.
@@ -184,8 +177,6 @@ class CallSpec:
     """One call, and the command of the same name.
 
     Attributes:
-        name: Name of both.
-        summary: Summary of the command.
         options: `TypedDict` whose fields are `Annotated` with an `Option` each.
         arguments: Positional arguments, in order.
         is_job: Whether the call runs a job, which a ledger makes restartable.

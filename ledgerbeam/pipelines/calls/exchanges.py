@@ -1,6 +1,7 @@
 """``sort``, ``shuffle``, ``repartition``, ``group``, ``join`` and ``split``: exchange records by key."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, Unpack
 
 from ledgerbeam.errors import UsageError
@@ -28,7 +29,7 @@ from ledgerbeam.pipelines.calls.options import (
     ShardOptions,
     StoreOptions,
 )
-from ledgerbeam.pipelines.calls.values import named_sources, parse_seed, parse_shares
+from ledgerbeam.pipelines.calls.values import named_sources, parse_count, parse_shares
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
@@ -69,7 +70,7 @@ class SortOptions(RepartitionOptions, KeyOptions, total=False):
 class ShuffleOptions(RepartitionOptions, total=False):
     """Options of `shuffle`."""
 
-    seed: Annotated[int, Option(OUTPUT, "seed of the order", "N", default=0, parse=parse_seed)]
+    seed: Annotated[int, Option(OUTPUT, "seed of the order", "N", default=0, parse=partial(parse_count, least=0))]
 
 
 class GroupOptions(RepartitionOptions, KeyOptions, AuditOptions, total=False):

@@ -135,19 +135,11 @@ def parse_size(value: int | str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def parse_count(value: int | str) -> int:
-    """Read a whole number from 1."""
+def parse_count(value: int | str, least: int = 1) -> int:
+    """Read a whole number from `least`."""
     text = str(value)
-    if isinstance(value, bool) or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {value!r}")
-    return int(text)
-
-
-def parse_seed(value: int | str) -> int:
-    """Read a whole number from 0."""
-    text = str(value)
-    if isinstance(value, bool) or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"expected a whole number from 0, found {value!r}")
+    if isinstance(value, bool) or not text.isdigit() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected a whole number from {least}, found {value!r}")
     return int(text)
 
 

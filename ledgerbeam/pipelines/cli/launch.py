@@ -91,8 +91,6 @@ class HostLauncher(NamedTuple):
     """A way to start a command on many hosts.
 
     Attributes:
-        text: Help text.
-        add_arguments: Adds the options.
         script: Returns the script or manifest for the options and the words of the command.
     """
 

@@ -19,15 +19,12 @@ class RunProgress:
     Attributes:
         stage: Current stage. Indexing is all work before the first task: reading or building indexes.
         sources_done: Number of complete sources, including sources complete before this run.
-        sources: Number of sources listed so far, complete or not.
         skipped: Number of sources that were complete before this run.
-        is_listed: Whether the listing has ended.
         tasks: Number of tasks recorded since the start of this run, by any run.
         bytes: Bytes of the outputs of these tasks; for tasks that index, bytes that they read.
         expected: Expected number of tasks of the open sources, from their sizes.
         seconds: Seconds since the first workers started.
         elsewhere: Work of other runs that this run waits for, in words.
-        failed: Number of failed tasks of the job.
         least: Share that was shown last. The next share is not smaller.
         part: Stage of a job of several stages, in words; empty for a job of one stage.
     """

@@ -74,16 +74,13 @@ class Cost:
 
     Attributes:
         change: Option that changes the job to this alternative; empty for the job as it is.
-        sources: Number of open sources.
         tasks: Number of their tasks, from their sizes.
         read_bytes: Bytes of the sources, without the bytes of finished tasks.
         worker_seconds: Seconds of all workers together.
         seconds: Seconds from start to end.
         requests: Requests to object stores; 0 if everything is local.
-        outputs: Number of files or objects to write.
         output_bytes: Size of the outputs in bytes; None before the job has recorded any.
         ledger_bytes: Growth of the ledger on its disk in bytes.
-        memory_bytes: Memory of a worker in bytes.
         basis: Source of the time. ``law``: the law alone, without the function. ``measured``: the law and the function,
             called with some records. ``recorded``: recorded tasks of the job.
     """
@@ -138,7 +135,6 @@ class CostShape:
         task_bytes: Size of a task; None if it is counted in records or places.
         expected_tasks: Returns the number of tasks of a source of a given size.
         is_packed: Whether small files are packed already, or cannot be packed.
-        workers: Number of local worker processes.
         on_stores: Subset of ``sources``, ``outputs`` and ``ledger`` that is on an object store.
     """
 
@@ -189,7 +185,6 @@ class CostTally:
     """Sums the cost of the open sources of a job.
 
     Args:
-        shape: Shape of the job.
         pace: Pace of the tasks so far; None to use the law.
         speed: Speed of the function, used without a pace; None if it is not known.
     """

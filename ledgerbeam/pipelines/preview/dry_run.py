@@ -36,7 +36,6 @@ class JobPreview:
     """A preview of a run.
 
     Attributes:
-        ledger: URL of the job's ledger.
         is_new: Whether the ledger does not exist yet.
         differences: Differences between the job and the job in the ledger, one line each.
         refusals: Reasons why the run would be refused; empty if it would start.
@@ -44,7 +43,6 @@ class JobPreview:
         examples: Up to `EXAMPLES` URLs by state.
         tasks: Expected number of remaining tasks of the sources with work left, from their sizes.
         outputs: Up to `EXAMPLES` names of outputs that the run would remove at its end.
-        removed: Number of outputs that the run would remove.
         schema: Schemas of the outputs as JSON, if they are column files.
         costs: Estimated costs: first of the job as it is, then of alternatives.
     """

@@ -89,13 +89,11 @@ class SampleRun:
     """Result of the function for a record of the sample.
 
     Attributes:
-        sampled: The record.
         outcome: ``kept``, ``dropped``, ``failed`` or ``unreadable``.
         results: Results by route, as they are read back from the written file.
         reason: Reason of a dropped or failed record.
         error: Error message of a failed or unreadable record.
         seconds: Time of the function and the encoding, in seconds.
-        statistics: Statistics that the function recorded.
     """
 
     sampled: Sampled

@@ -67,12 +67,7 @@ def _record_size(record: Any) -> int:
 
 @dataclass(frozen=True)
 class SampleCall:
-    """A call that tries a function on some records.
-
-    Attributes:
-        job: The job.
-        number: Number of records.
-    """
+    """A call that tries a function on some records."""
 
     job: MapJob
     number: int

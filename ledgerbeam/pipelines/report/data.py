@@ -53,8 +53,6 @@ class Step:
     Attributes:
         begin: Start of the interval, in seconds since 1970 UTC.
         end: End of the interval, in seconds since 1970 UTC, later than `begin`.
-        work: Work recorded in the interval.
-        failures: Number of failures recorded in the interval.
         tasks_so_far: Number of tasks recorded up to `end`.
     """
 
@@ -77,7 +75,6 @@ class HostBand:
         host: Name of the host. The last band may stand for several hosts; its name says so.
         runs: Start and end of each run, in seconds since 1970 UTC.
         steps: Work of the runs, on the steps of the whole job. Steps without work are left out.
-        number: Number of runs.
     """
 
     host: str
@@ -157,11 +154,8 @@ class ReportData:
     """All data of a report.
 
     Attributes:
-        ledger: URL of the ledger.
         status: The result of `LedgerStore.status`.
-        records: Counts of all records.
         open_tasks: Estimated number of tasks that are neither done nor failed.
-        progress: Rates and time left.
         steps: Course of the job, in time order, without gaps. The first step starts with the first run, and the last
             step ends with the last run.
         step_seconds: Length of all other steps, in seconds.
@@ -171,7 +165,6 @@ class ReportData:
         kinds: Failures by reason, largest number first. The last entry may stand for all further reasons.
         slowest: Sources with the largest total task time, largest first.
         runs: The newest runs, newest first, as `shown_runs` returns them.
-        runs_left_out: Number of older runs.
         stages: State of each stage by name, the last stage last; empty for a job of one stage.
         statistics: Statistics of the functions of all stages, as rows of a table.
         statistics_error: Error of reading the statistics; empty if they were read.

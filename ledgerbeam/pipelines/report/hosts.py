@@ -26,23 +26,16 @@ SHOWN_SPANS = 20  # maximum number of spans in progress that are listed for a ru
 
 @dataclass(frozen=True)
 class HostRun:
-    """One run on a host.
+    """One run on a host, with the numbers that it recorded.
 
     Attributes:
-        run: ID of the run.
         engine: ``local``, or the name of the runner in the Beam options.
         state: The result of `run_state`. A run that cannot be observed from here is ``running`` if it made progress in
             the last minute, otherwise ``silent``. It is ``running, or killed`` while it has claims whose age is not
             known after one observation.
-        pid: Process ID of the launcher.
         workers: Number of workers; None if the run did not record it.
         began: Start time in seconds since 1970 UTC, by the host's clock.
         ended: End time in seconds since 1970 UTC, by the host's clock; None if the run has not ended.
-        tasks: Number of tasks recorded by the run.
-        records: Number of records of these tasks.
-        bytes: Number of bytes written by these tasks.
-        sources: Number of sources that these tasks completed.
-        failures: Number of failures recorded by the run.
         rates: These numbers per second over the last minute; None unless the run is active.
         silent: Seconds since the last progress; None if the run has ended.
         spans: Number of spans that the run claims, in progress or about to start; None if it publishes no claims.
@@ -164,74 +157,57 @@ def hosts_of(
     said = {found.run: found for found in (read_claims(store) if claims is None else claims)}
     recorded, recent = store.recorded(), store.recorded(recent_since(time.time()))
     urls = store.source_urls({span.source for found in said.values() for span in found.spans[:SHOWN_SPANS]})
-    looks = (_HostLook(run, recorded.get(run["id"]), recent.get(run["id"]), said.get(run["id"]), urls) for run in runs)
-    named = [(_host(look.found), look.run(sightings)) for look in looks]
+    named = []
+    for run in runs:
+        name = str(run["info"].get("host") or "?")
+        rows = recorded.get(run["id"]), recent.get(run["id"])
+        named.append((name, _host_run(run, rows, said.get(run["id"]), urls, sightings)))
     named.sort(key=lambda pair: pair[0])
     return [Host(name, [run for _, run in group]) for name, group in groupby(named, key=lambda pair: pair[0])]
 
 
-def _host(run: Mapping[str, Any]) -> str:
-    return str(run["info"].get("host") or "?")
-
-
-@dataclass(frozen=True)
-class _HostLook:
-    """One observation of one run."""
-
-    found: Mapping[str, Any]
-    recorded: HistoryRow | None
-    recent: HistoryRow | None
-    said: Claims | None
-    urls: Mapping[bytes, str]
-
-    def run(self, sightings: Sightings) -> HostRun:
-        info, work = self.found["info"], Work.of(filter(None, [self.recorded]))
-        failures = 0 if self.recorded is None else self.recorded.failures
-        has_ended = self.found["ended"] is not None
-        shown = (work, failures, None if self.said is None else (self.said.number, self.said.spans))
-        sightings.look(self.found["id"], shown, work)
-        silent = None if has_ended else sightings.silent(self.found["id"], self._recorded())
-        state = self._state(sightings, silent)
-        rates = None
-        if state in ("running", UNSEEN):
-            rates = sightings.rates(self.found["id"]) or self._recent()
-        return HostRun(
-            self.found["id"],
-            str(info.get("runner") or "?"),
-            state,
-            info.get("pid"),
-            info.get("workers"),
-            self.found["began"],
-            self.found["ended"],
-            *(work.tasks, work.records, work.bytes, work.sources, failures),
-            rates,
-            silent,
-            None if self.said is None or has_ended else len(self.said.spans),
-            [] if self.said is None or has_ended else self._in_work(),
-        )
-
-    def _recorded(self) -> float:
-        """Return the seconds since the last record of the run, by its own clock."""
-        last = self.found["began"] if self.recorded is None else self.recorded.time + HISTORY_SECONDS
-        return max(0.0, time.time() - max(last, self.found["began"]))
-
-    def _recent(self) -> dict[str, float]:
-        """Return the rates over the last minute, by the recorded times."""
-        now = time.time()
-        since = recent_since(now)
-        work = Work.of(filter(None, [self.recent]))
-        return rates_of(work, now - max(since, min(self.found["began"], now - 1)))
-
-    def _state(self, sightings: Sightings, silent: float | None) -> str:
-        state: str = self.found["state"]
-        if state != UNSEEN or silent is None:
-            return state
+def _host_run(
+    run: Mapping[str, Any],
+    rows: tuple[HistoryRow | None, HistoryRow | None],
+    claims: Claims | None,
+    urls: Mapping[bytes, str],
+    sightings: Sightings,
+) -> HostRun:
+    """Observe a run; `rows` are the sums of its history, of all and of the last minute."""
+    recorded, recent = rows
+    now, name, info = time.time(), run["id"], run["info"]
+    work = Work.of(filter(None, [recorded]))
+    failures = 0 if recorded is None else recorded.failures
+    sightings.look(name, (work, failures, None if claims is None else (claims.number, claims.spans)), work)
+    silent = spans = None
+    if run["ended"] is None:
+        last = 0 if recorded is None else recorded.time + HISTORY_SECONDS
+        silent = sightings.silent(name, max(0.0, now - max(last, run["began"])))
+        spans = None if claims is None else claims.spans
+    state: str = run["state"]
+    if state == UNSEEN and silent is not None:
         if silent < RECENT_SECONDS:
-            return "running"
-        is_unknown = self.said is not None and sightings.watched(self.found["id"]) < self.said.seconds
-        return UNSEEN if is_unknown else "silent"
-
-    def _in_work(self) -> list[dict[str, Any]]:
-        spans = [] if self.said is None else self.said.spans[:SHOWN_SPANS]
-        named = ((self.urls.get(span.source, span.source.hex()), span) for span in spans)
-        return [{"source": without_secrets(url), "start": span.start, "stop": span.stop} for url, span in named]
+            state = "running"
+        elif claims is None or sightings.watched(name) >= claims.seconds:
+            state = "silent"
+    rates = None
+    if state in ("running", UNSEEN):
+        seconds = now - max(recent_since(now), min(run["began"], now - 1))
+        rates = sightings.rates(name) or rates_of(Work.of(filter(None, [recent])), seconds)
+    return HostRun(
+        name,
+        str(info.get("runner") or "?"),
+        state,
+        info.get("pid"),
+        info.get("workers"),
+        run["began"],
+        run["ended"],
+        *(work.tasks, work.records, work.bytes, work.sources, failures),
+        rates,
+        silent,
+        None if spans is None else len(spans),
+        [
+            {"source": without_secrets(urls.get(s.source, s.source.hex())), "start": s.start, "stop": s.stop}
+            for s in (spans or ())[:SHOWN_SPANS]
+        ],
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -269,44 +268,27 @@ def _rejects_table(rows: Iterator[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(made, schema)
 
 
-@dataclass(slots=True)
-class _Group:
-    """Failures of one reason that have been read so far."""
-
-    example: dict[str, Any]
-    last_source: bytes
-    count: int = 0
-    sources: int = 1
-    quarantined: int = 0
-
-
 def grouped_failures(rows: Iterable[FailureRow], ledger: str, last_run: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Return the failures by reason, largest group first; groups of equal size are sorted by reason.
 
     ``example`` of a group is its first failure. ``retry`` is a shell command that processes its sources again, with
     quarantined tasks; None if `last_run` has no command. One row per reason is kept in memory.
     """
-    groups: dict[str, _Group] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    last_source: dict[str, bytes] = {}
     for row in rows:
         group = groups.get(row.reason)
         if group is None:
-            group = groups[row.reason] = _Group(failure_values(row), row.source_id)
-        group.count += 1
-        group.quarantined += row.quarantined
-        if row.source_id != group.last_source:  # failures are ordered by source
-            group.sources += 1
-            group.last_source = row.source_id
-    return [
-        {
-            "reason": without_secrets(reason),
-            "count": group.count,
-            "sources": group.sources,
-            "quarantined": group.quarantined,
-            "example": group.example,
-            "retry": retry_command(last_run, ledger, reason),
-        }
-        for reason, group in sorted(groups.items(), key=lambda item: (-item[1].count, item[0]))
-    ]
+            counts = {"count": 0, "sources": 0, "quarantined": 0}
+            retry = retry_command(last_run, ledger, row.reason)
+            group = {"reason": without_secrets(row.reason), **counts, "example": failure_values(row), "retry": retry}
+            groups[row.reason] = group
+        group["count"] += 1
+        group["quarantined"] += row.quarantined
+        if row.source_id != last_source.get(row.reason):  # failures are ordered by source
+            group["sources"] += 1
+            last_source[row.reason] = row.source_id
+    return [group for _, group in sorted(groups.items(), key=lambda item: (-item[1]["count"], item[0]))]
 
 
 def failure_values(row: FailureRow) -> dict[str, Any]:

@@ -152,12 +152,7 @@ class _Subject:
 
 
 class RunLineage:
-    """Events of one run. `run_lineage` creates it.
-
-    Args:
-        subject: Facts about the run.
-        sender: Sends the events.
-    """
+    """Events of one run. `run_lineage` creates it."""
 
     def __init__(self, subject: _Subject, sender: _Sender) -> None:
         self._subject = subject
@@ -259,7 +254,6 @@ class RunEnd:
         outcome: Outcome that the ledger records; None for a run that was only submitted.
         done: Totals recorded by the run.
         routes: Names of all datasets but the main one.
-        failures: Number of failed tasks of the ledger.
     """
 
     def __init__(self) -> None:

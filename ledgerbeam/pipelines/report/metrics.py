@@ -20,10 +20,7 @@ class Metric(NamedTuple):
     """One value of a metric.
 
     Attributes:
-        name: Name of the metric.
-        text: Help text of the metric.
         labels: Labels of this value, unique within the metric.
-        value: The value.
     """
 
     name: str

@@ -108,12 +108,7 @@ def throughput_plot(steps: Sequence[Step], step_seconds: int, label: str) -> Plo
 def hosts_plot(bands: Sequence[HostBand], steps: Sequence[Step], label: str) -> Plot:
     """Draw a band for each host over time: darker for more tasks per second, with a line for each run."""
     axis = _time_axis(steps[0].begin, steps[-1].end)
-    y = {
-        "field": "host",
-        "type": "nominal",
-        "sort": None,
-        "axis": {"title": None, "labelLimit": LABEL_WIDTH, "labelColor": "var(--text)"},
-    }
+    y = _names_axis("host")
     names = [f"{printable(band.host)[:200]}" for band in bands]
     cells = [
         {"host": name, "time": 1000 * s.begin, "end": 1000 * s.end, "rate": s.rate(s.work.tasks)}
@@ -193,12 +188,7 @@ def durations_plot(bins: Sequence[DurationBin], quantiles: Mapping[str, float], 
 def failures_plot(kinds: Sequence[FailureKind], label: str) -> Plot:
     """Draw the number of failed tasks by reason."""
     rows = [{"reason": printable(kind.reason)[:200], "tasks": kind.tasks} for kind in kinds]
-    y = {
-        "field": "reason",
-        "type": "nominal",
-        "sort": None,
-        "axis": {"title": None, "labelLimit": LABEL_WIDTH, "labelColor": "var(--text)"},
-    }
+    y = _names_axis("reason")
     x = _tasks_axis(max(kind.tasks for kind in kinds))
     return _draw(
         label,
@@ -220,6 +210,11 @@ def _time_axis(first: float, end: float) -> dict[str, Any]:
         axis |= {"format": "%H:%M:%S", "tickCount": 4}
     scale = {"type": "utc", "domain": [1000 * first, 1000 * end], "nice": False}
     return {"field": "time", "type": "temporal", "scale": scale, "axis": axis}
+
+
+def _names_axis(field: str) -> dict[str, Any]:
+    axis = {"title": None, "labelLimit": LABEL_WIDTH, "labelColor": "var(--text)"}
+    return {"field": field, "type": "nominal", "sort": None, "axis": axis}
 
 
 def _tasks_axis(largest: int) -> dict[str, Any]:

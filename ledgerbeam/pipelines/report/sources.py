@@ -32,10 +32,6 @@ class Shown:
     """A source and the options to read it.
 
     Attributes:
-        url: The source.
-        location: Location of the index.
-        options: Storage options.
-        group: Grouping of tar members to samples.
         columns: Columns to read of a column file; empty for all.
     """
 
@@ -130,9 +126,6 @@ class IndexCheck:
     """A check of the indexes of sources, several at a time.
 
     Attributes:
-        location: Location of the indexes.
-        group: Grouping of tar members to samples.
-        options: Storage options.
         deep: Whether to scan the sources again and decode every record.
         columns: Columns to read of column files; empty for all.
     """

@@ -32,7 +32,6 @@ class LedgerState(NamedTuple):
         found: The result of `LedgerStore.status`, without secrets. If the job writes some numbers as null, ``nulled``
             is their count.
         runs: All runs, as `shown_runs` returns them.
-        progress: Rates and time left.
         rest: Cost of the remaining work; None if nothing is left, or the cost is not known.
         buckets: Sizes of the buckets, if the job gathers the buckets of an exchange.
     """
@@ -81,10 +80,7 @@ class BucketSizes:
     """Sizes of the buckets of an exchange that have records.
 
     Attributes:
-        number: Number of buckets.
         bytes: Total bytes of their records, which the second stage reads.
-        median: Median size in bytes.
-        largest: Size of the largest bucket in bytes.
         largest_bucket: Name of the largest bucket. The names of its shards start with it.
     """
 
@@ -101,14 +97,7 @@ class BucketSizes:
 
     def values(self) -> dict[str, Any]:
         """Return the sizes as a JSON object."""
-        return {
-            "number": self.number,
-            "bytes": self.bytes,
-            "median": self.median,
-            "largest": self.largest,
-            "largest_bucket": self.largest_bucket,
-            "skew": self.skew,
-        }
+        return {**dataclasses.asdict(self), "skew": self.skew}
 
 
 def bucket_sizes(store: LedgerStore) -> BucketSizes | None:

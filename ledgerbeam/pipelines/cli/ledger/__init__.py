@@ -18,7 +18,6 @@ class _Action:
     """An action on a ledger.
 
     Attributes:
-        text: Help text.
         module: Module with a function of the name of the action, which takes the open ledger and the arguments, and
             returns the exit status. It is imported on use, because most actions need few dependencies.
         arguments: Options of the action, each with the parameters of `add_argument`.

@@ -37,7 +37,6 @@ class _Check(NamedTuple):
     """A file, or a span of a file, with its recorded size and checksum.
 
     Attributes:
-        url: URL of the file.
         size: Recorded size of the file in bytes.
         checksum: Recorded checksum of the content or of the span.
         remedy: Advice if the file differs.

@@ -222,14 +222,10 @@ def changed_sources(store: LedgerStore, options: Options) -> Iterator[ChangedSou
         while page := list(islice(rows, PAGE_SOURCES)):
             remote = not all(is_local(row.url) for row in page)
             found = pool.map(lambda row: _look(row, options), page) if remote else (_look(row, options) for row in page)
-            yield from _problems(page, list(found))
+            for row, now in zip(page, found, strict=True):
+                if now != row.source_id:
+                    yield ChangedSource(row.url, "missing" if now is None else "changed")
             advance(len(page), 0)
-
-
-def _problems(rows: Sequence[SourceRow], ids: Sequence[bytes | None]) -> Iterator[ChangedSource]:
-    for row, now in zip(rows, ids, strict=True):
-        if now != row.source_id:
-            yield ChangedSource(row.url, "missing" if now is None else "changed")
 
 
 def _look(row: SourceRow, options: Options) -> bytes | None:
@@ -245,14 +241,11 @@ def _look(row: SourceRow, options: Options) -> bytes | None:
             "changed pass is then a new source"
         )
     try:
-        ids = [source_id(now.url, now.size, now.version) for now in (stat_source(url, options) for url in _urls(row))]
+        found = [stat_source(url, options) for url in row.member_urls or (row.url,)]
     except SourceNotFoundError:
         return None
+    ids = [source_id(now.url, now.size, now.version) for now in found]
     return pack_id(ids) if row.member_urls else ids[0]
-
-
-def _urls(row: SourceRow) -> tuple[str, ...]:
-    return row.member_urls or (row.url,)
 
 
 HEADS = ["host", "run", "engine", "state", "tasks", "records", "written", "rate", "in work", "failed", "last news"]

@@ -72,7 +72,6 @@ class _View:
     """State of a job at one update.
 
     Attributes:
-        ledger: URL of the ledger.
         last: State of the job, or of its last stage.
         stages: States of the earlier stages, by name.
         state: State of the current stage.
