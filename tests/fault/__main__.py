@@ -26,7 +26,7 @@ from typing import Protocol
 
 from tests.fault.campaign import Campaign, run_clean
 from tests.fault.corpus import Clean
-from tests.fault.figures import Figures
+from tests.fault.findings import Figures
 from tests.fault.job import environment
 from tests.fault.processes import MARK_VARIABLE, end_all, mark_of_this_process
 from tests.servers import s3

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from tests.fault.corpus import Clean
-from tests.fault.figures import Figures
+from tests.fault.findings import Figures
 from tests.fault.job import Job, Program, environment, map_program
 from tests.fault.processes import Launch, Role, wait_until
 

@@ -2,7 +2,8 @@
 
 A small job runs with one fault at a time: in a system call (EIO, ENOSPC), or in an operation on the objects of its
 ledger (refused, answer lost, body cut). The fault must be reported as an error of ours, or be of no consequence; the
-ledger must stay right; and the next run must end with the bytes of a job that was never disturbed.
+ledger must stay right; and the next run must end with the bytes of a job that was never disturbed. System calls
+are made to fail by strace, from outside, and operations by a stand-in for the network between a ledger and its objects.
 """
 
 from __future__ import annotations
@@ -10,28 +11,269 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import random
+import re
+import select
 import shutil
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from ledgerbeam.errors import LedgerbeamError, LedgerNotFoundError
+from ledgerbeam.errors import LedgerbeamError, LedgerNotFoundError, StorageError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.remote.segment import Objects
 from ledgerbeam.ledger.remote.store import RemoteStore
-from tests.fault.errors_job import SOURCES, Place, outcome_of
-from tests.fault.errors_objects import FAULTS, Fault, FaultyObjects
-from tests.fault.errors_strace import CALLS, Injection, JobServer, Outcome
+from tests.fault.errors_job import SOURCES, START, Place, outcome_of
+from tests.fault.job import ROOT, environment
 from tests.fault.replay import memory_folder
 from tests.fault.replay_judge import broken_sums
 from tests.fault.replay_trace import why_no_strace
+
+FAULTS = {
+    "names": ("refused",),
+    "read": ("refused", "short"),
+    "create": ("refused", "lost"),
+    "exists": ("refused",),
+    "delete": ("refused", "lost", "half"),
+}
+"""Operations that are made to fail, and how."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault.
+
+    Attributes:
+        operation: A method of `Objects`.
+        kind: ``refused``: nothing is done, and the error is what the store says after its retries. ``lost``: it is
+            done, and its answer is lost. ``half``: half of it is done. ``short``: objects are read but for their end.
+        when: The number of the operation that fails, from 1.
+        for_good: Whether all after it fail too.
+    """
+
+    operation: str
+    kind: str
+    when: int
+    for_good: bool
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.when}{'+' if self.for_good else ''} {self.kind}"
+
+
+class FaultyObjects:
+    """Real objects, of which one operation fails, or all from one on."""
+
+    def __init__(self, objects: Objects, fault: Fault | None) -> None:
+        self._objects = objects
+        self._fault = fault
+        self.calls: Counter[str] = Counter()
+        self.hits = 0
+
+    @property
+    def url(self) -> str:
+        return self._objects.url
+
+    @property
+    def exclusive(self) -> bool:
+        return self._objects.exclusive
+
+    def _kind(self, operation: str) -> str | None:
+        """Return how this call of an operation fails; None if it does not."""
+        self.calls[operation] += 1
+        fault, number = self._fault, self.calls[operation]
+        if fault is None or fault.operation != operation or number < fault.when:
+            return None
+        if number > fault.when and not fault.for_good:
+            return None
+        self.hits += 1
+        return fault.kind
+
+    def _do(self, operation: str, do: Callable[[], _T]) -> _T:
+        kind = self._kind(operation)
+        if kind == "lost":
+            do()
+        if kind is not None:
+            raise StorageError(f"{self.url}: cannot {operation} (503, Service Unavailable).")
+        return do()
+
+    def names(self, folder: str) -> list[str]:
+        return self._do("names", lambda: self._objects.names(folder))
+
+    def read(self, names: Sequence[str]) -> list[bytes | None]:
+        if self._fault is not None and self._fault.kind == "short":
+            found = self._objects.read(names)
+            return [data and data[: len(data) // 2] for data in found] if self._kind("read") else found
+        return self._do("read", lambda: self._objects.read(names))
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self._do("create", lambda: self._objects.create(name, data))
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._do("replace", lambda: self._objects.replace(name, data))
+
+    def exists(self, name: str) -> bool:
+        return self._do("exists", lambda: self._objects.exists(name))
+
+    def delete(self, names: Iterable[str]) -> None:
+        asked = list(names)
+        if self._fault is not None and self._fault.kind == "half":
+            kind = self._kind("delete")
+            # The last ones: a request that deletes many keys promises no order.
+            self._objects.delete(asked[len(asked) // 2 :] if kind else asked)
+            if kind:
+                raise StorageError(f"{self.url}: cannot delete (503, Service Unavailable).")
+            return
+        self._do("delete", lambda: self._objects.delete(asked))
+
+
+CALLS = {
+    "openat": ("EIO", "ENOSPC"),
+    "read": ("EIO",),
+    "pread64": ("EIO",),
+    "write": ("EIO", "ENOSPC"),
+    "writev": ("EIO", "ENOSPC"),
+    "pwrite64": ("EIO", "ENOSPC"),
+    "pwritev": ("EIO", "ENOSPC"),
+    "fsync": ("EIO", "ENOSPC"),
+    "fdatasync": ("EIO", "ENOSPC"),
+    "fallocate": ("EIO", "ENOSPC"),
+    "rename": ("EIO", "ENOSPC"),
+    "link": ("EIO", "ENOSPC"),
+    "unlink": ("EIO",),
+    "mkdir": ("EIO", "ENOSPC"),
+}
+"""System calls that are made to fail, and how."""
+
+HANG_SECONDS = 60.0
+
+_CALL = re.compile(r"^(?:\d+ +)?(\w+)\(")
+
+
+@dataclass(frozen=True)
+class Injection:
+    """A fault."""
+
+    call: str
+    error: str
+    when: int
+    for_good: bool
+
+    def __str__(self) -> str:
+        return f"{self.call} {self.when}{'+' if self.for_good else ''} {self.error}"
+
+
+@dataclass
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        end: ``ended``, ``typed`` or ``untyped`` (of the error that was raised), ``hung`` or ``died``.
+        message: The error.
+        done: What the ledger had acknowledged: source and lineage of each leaf.
+        hits: System calls that were made to fail.
+        calls: How often each system call was made.
+    """
+
+    end: str
+    message: str = ""
+    done: list[tuple[bytes, tuple[tuple[int, int], ...]]] = field(default_factory=list)
+    hits: int = 0
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def hear(self, text: str) -> None:
+        """Take a message of the job."""
+        word, *rest = json.loads(text)
+        if word == "done":
+            self.done += [(bytes.fromhex(s), tuple((o, c) for o, c in lineage)) for s, lineage in rest[0]]
+        elif word == "raised":
+            self.end, self.message = rest
+        else:
+            self.end = word
+
+
+class JobServer:
+    """A process that runs jobs in forks of itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(tempfile.mkdtemp(dir=folder))
+        self._messages, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "tests.fault.errors_job", str(theirs.fileno()), str(self._folder / "warm")]
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment(),
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        theirs.close()
+
+    def run(self, place: Place, injection: Injection | None = None, *, count: bool = False) -> Outcome:
+        """Run a job to its end, under strace if something is injected or counted."""
+        print(json.dumps([place.folder, place.remote]), file=self._process.stdin, flush=True)
+        pid = int(self._line(HANG_SECONDS) or "0")
+        trace = self._folder / "trace"
+        with self._strace(pid, trace, injection) if injection or count else contextlib.nullcontext():
+            os.kill(pid, START)
+            status = self._line(HANG_SECONDS)
+            if status is None:
+                os.kill(pid, signal.SIGKILL)
+                self._line(HANG_SECONDS)
+        outcome = Outcome("hung" if status is None else "died", f"status {status}")
+        while select.select([self._messages], [], [], 0)[0]:
+            outcome.hear(self._messages.recv(1 << 20).decode())
+        if injection or count:
+            lines = trace.read_text(errors="replace").splitlines()
+            outcome.hits = sum("(INJECTED)" in line for line in lines)
+            outcome.calls = Counter(match[1] for line in lines if (match := _CALL.match(line)))
+        return outcome
+
+    def _line(self, seconds: float) -> str | None:
+        output = self._process.stdout
+        if output is None or not select.select([output], [], [], seconds)[0]:
+            return None
+        return output.readline().strip()
+
+    @contextlib.contextmanager
+    def _strace(self, pid: int, trace: Path, injection: Injection | None) -> Iterator[None]:
+        command = ["strace", "-qq", "-f", "-s", "0", "-o", str(trace), "-p", str(pid), "-e", "signal=none"]
+        command += ["-e", f"trace={','.join(CALLS)}"]
+        if injection is not None:
+            when = f"{injection.when}+" if injection.for_good else f"{injection.when}"
+            command += ["-e", f"inject={injection.call}:error={injection.error}:when={when}"]
+        strace = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            while (
+                "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text(encoding="utf-8") and strace.poll() is None
+            ):
+                time.sleep(0.001)
+            yield
+            strace.wait(HANG_SECONDS)
+        finally:
+            strace.kill()
+            strace.wait()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
+        self._messages.close()
+
 
 Contents = dict[str, bytes]
 

@@ -23,10 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fault.job import ROOT, environment
-from tests.fault.replay_disk import Disk, digest_of, lay_out
 from tests.fault.replay_judge import State
 from tests.fault.replay_stories import LOCK, STORIES
-from tests.fault.replay_trace import Operation, Said, record, why_no_strace
+from tests.fault.replay_trace import Disk, Operation, Said, digest_of, lay_out, record, why_no_strace
 
 LIMIT_SECONDS = 60.0
 """A state that takes longer to judge hangs."""

@@ -2,6 +2,7 @@
 
 `main` with the arguments STORY SEED ROOT NOTES [BREAKAGE] lives one below ROOT, which is empty, and says ``begin N``
 and ``done N`` on standard output. What each step left is noted in NOTES, outside ROOT.
+BREAKAGE is a way to break durability that the replay must find.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
-from tests.fault.replay_breakage import BREAKAGES
 from tests.ledger.builders import Tree, counted_leaf, leaf_of, lineages
 
 JOB = Job("map", {"to": "jsonl"})
@@ -287,3 +287,79 @@ def main() -> None:
         if lock.exists():
             shutil.copyfile(lock, f"{notes}.{LOCK}")
     os._exit(0)  # closing would add nothing that a crash could keep
+
+
+def _open_lmdb(**changes: Any) -> None:
+    import lmdb
+
+    opened = lmdb.open
+    lmdb.open = lambda path, **options: opened(path, **{**options, **changes})  # type: ignore[assignment]
+
+
+def _no_sync() -> None:
+    """LMDB leaves it to the kernel when its pages are written."""
+    _open_lmdb(sync=False)
+
+
+def _no_metasync() -> None:
+    """LMDB leaves it to the kernel when a commit's last page is written."""
+    _open_lmdb(metasync=False)
+
+
+def _no_fsync_of_outputs() -> None:
+    """Outputs are renamed before their bytes are on the disk."""
+    from ledgerbeam.io.storage import publish
+
+    _forget_fsync(publish, lambda descriptor: not os.path.isdir(f"/proc/self/fd/{descriptor}"))
+
+
+def _no_fsync_of_folders() -> None:
+    """Name of outputs are not on the disk when they are recorded."""
+    from ledgerbeam.io.storage import publish
+
+    vars(publish)["sync_folder"] = lambda folder: None
+
+
+def _record_first() -> None:
+    """Return tasks are recorded before their outputs are published."""
+    from tests.fault.replay_stories import OutputsStory
+
+    publish = OutputsStory.publish
+
+    def record_first(self: OutputsStory, leaves: Any) -> None:
+        self.store.commit(leaves)
+        publish(self, leaves)
+
+    OutputsStory.publish = record_first  # type: ignore[method-assign]
+
+
+def _no_fsync_of_objects() -> None:
+    """Objects get their names before their bytes are on the disk."""
+    from ledgerbeam.io.storage import objects
+
+    _forget_fsync(objects, lambda descriptor: not os.path.isdir(f"/proc/self/fd/{descriptor}"))
+
+
+def _forget_fsync(module: Any, forgotten: Callable[[int], bool]) -> None:
+    class Forgetful:
+        """The module `os`, but for its fsync."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        @staticmethod
+        def fsync(descriptor: int) -> None:
+            if not forgotten(descriptor):
+                os.fsync(descriptor)
+
+    module.os = Forgetful()
+
+
+BREAKAGES: dict[str, Callable[[], None]] = {
+    "no sync": _no_sync,
+    "no metasync": _no_metasync,
+    "no fsync of outputs": _no_fsync_of_outputs,
+    "no fsync of folders": _no_fsync_of_folders,
+    "record first": _record_first,
+    "no fsync of objects": _no_fsync_of_objects,
+}

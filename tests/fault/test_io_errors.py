@@ -16,10 +16,8 @@ from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import compact
 from ledgerbeam.ledger.remote.store import RemoteStore
-from tests.fault.errors import Figures, Inspector, Suite, contents, injections
+from tests.fault.errors import Fault, FaultyObjects, Figures, Injection, Inspector, Outcome, Suite, contents, injections
 from tests.fault.errors_job import Place, outcome_of
-from tests.fault.errors_objects import Fault, FaultyObjects
-from tests.fault.errors_strace import Injection, Outcome
 from tests.fault.job import environment
 from tests.fault.replay import memory_folder
 from tests.fault.replay_trace import why_no_strace

@@ -14,8 +14,10 @@ import pytest
 
 from tests.fault.campaign import Campaign
 from tests.fault.corpus import Clean
+from tests.fault.duplicates import run
 from tests.fault.job import ROOT, Job, environment, own_program
 from tests.fault.processes import MARK_VARIABLE, processes, wait_until
+from tests.servers import s3
 
 LIMIT_SECONDS = 240
 """More than a machine under load takes for any step; a job that ends before is noticed at once."""
@@ -131,3 +133,13 @@ def test_an_interrupted_suite_leaves_no_process_and_no_folder(tmp_path: Path) ->
     finally:
         suite.kill()
         suite.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_near_deduplication_on_s3_killed_all_over_its_stages(tmp_path: Path) -> None:
+    if missing := s3.missing():
+        pytest.skip(missing)
+    found = run(20_000, 6, 3, tmp_path)
+    assert not found.wrong
+    assert found.kills >= 3

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.fault.replay import Recording, crashes, memory_folder, replay
-from tests.fault.replay_disk import Disk
 from tests.fault.replay_stories import STORIES
 from tests.fault.replay_trace import (
     Create,
+    Disk,
     Link,
     MakeFolder,
     Open,

@@ -26,8 +26,7 @@ from typing import Any
 
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from tests.fault.corpus import Clean, write_sources
-from tests.fault.figures import Figures
-from tests.fault.findings import Findings, JobFiles, Timeline, check_end, check_ledger, check_trace
+from tests.fault.findings import Figures, Findings, JobFiles, Timeline, check_end, check_ledger, check_trace
 from tests.fault.traced import TRACE_VARIABLE
 from tests.fault.writer_process import Writer
 
