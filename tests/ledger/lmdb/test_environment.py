@@ -31,7 +31,6 @@ from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES, open_envi
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.ledger.worker.writer import shared_writer
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.processes import finish, run, start
 
@@ -654,25 +653,6 @@ def test_a_forked_process_may_fork_again(store: LmdbStore) -> None:
 
     in_child(child)
     assert store.completed_count() == 3
-
-
-def test_a_forked_process_gets_a_writer_of_its_own(store: LmdbStore) -> None:
-    one, two = plain("a"), plain("b")
-    store.register([one, two])
-    writer = shared_writer(store.url)
-    writer.add(leaf_of(one))
-
-    def child() -> None:
-        with pytest.raises(ValueError, match="forked"):
-            writer.add(leaf_of(two))
-        own = shared_writer(store.url)
-        assert own is not writer
-        own.add(leaf_of(two))
-        own.flush()
-
-    in_child(child)
-    writer.close()
-    assert store.completed_count() == 2
 
 
 def test_looking_up_single_tasks_gives_memory_back_after_each_thousand(

@@ -14,11 +14,9 @@ from ledgerbeam.errors import DiskFullError, JobMismatchError, NonDeterministicT
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
-from ledgerbeam.ledger.remote import sink as remote_sink
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.worker.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer
 from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
-from tests.ledger.conformance import failure_of
 from tests.ledger.conformance_changes import ONE, TWO
 from tests.ledger.remote.test_store import Hosts
 
@@ -63,30 +61,6 @@ class BusyStore(LmdbStore):
         return super().commit(leaves, failures)
 
 
-def test_a_failed_commit_keeps_its_own_entries_and_those_that_came_meanwhile(store: LmdbStore) -> None:
-    sources = [plain(name) for name in "abcd"]
-    store.register(sources)
-    busy = BusyStore(store.url)
-    writer = LedgerWriter(busy, interval=NEVER)
-
-    def meanwhile() -> None:
-        writer.add(leaf_of(sources[2]))
-        writer.fail(failure_of(sources[3], ()))
-
-    busy.full, busy.meanwhile = True, meanwhile
-    writer.add(leaf_of(sources[0]))
-    writer.fail(failure_of(sources[1], ()))
-    with pytest.raises(DiskFullError):
-        writer.flush()
-    busy.full = False
-    result = writer.flush()
-    assert set(result.completed) == {sources[0].id, sources[2].id}
-    assert result.fresh == 2
-    assert {row.url for row in store.failures()} == {sources[1].url, sources[3].url}
-    assert writer.flush() == CommitResult([])  # the error is over, and nothing is left
-    writer.close()
-
-
 def test_results_of_several_commits_add_up_until_they_are_taken(store: LmdbStore) -> None:
     sources = [plain(name) for name in "abc"]
     store.register(sources)
@@ -96,14 +70,6 @@ def test_results_of_several_commits_add_up_until_they_are_taken(store: LmdbStore
     result = writer.flush()
     assert result.completed == [source.id for source in sources]
     assert result.fresh == 3
-    assert writer.flush() == CommitResult([])
-    writer.close()
-
-
-def test_a_flush_of_nothing_leaves_the_ledger_alone(store: LmdbStore) -> None:
-    busy = BusyStore(store.url)
-    busy.full = True
-    writer = LedgerWriter(busy, interval=NEVER)
     assert writer.flush() == CommitResult([])
     writer.close()
 
@@ -149,30 +115,6 @@ def test_a_shared_writer_has_the_limits_that_its_first_user_gave(store: LmdbStor
     close_shared_writers()
 
 
-def test_failures_count_for_the_limit_of_a_group(store: LmdbStore) -> None:
-    store.register([plain()])
-    writer = LedgerWriter(store, interval=NEVER, max_entries=3)
-    for ordinal in range(3):
-        assert list(store.failures()) == []
-        writer.fail(failure_of(plain(), ((ordinal, 3),)))
-    assert len(list(store.failures())) == 3
-    writer.close()
-
-
-def test_a_refused_task_is_told_once_and_offered_no_more(store: LmdbStore) -> None:
-    source = plain()
-    store.register([source])
-    writer = LedgerWriter(store, interval=NEVER)
-    writer.add(leaf_of(source, ((0, 2),)))
-    writer.add(filtered_leaf(source, ((0, 2),)))
-    with pytest.raises(NonDeterministicTaskError):
-        writer.flush()
-    writer.flush()
-    writer.add(leaf_of(source, ((1, 2),)))
-    assert writer.flush().completed == [source.id]
-    writer.close()
-
-
 def test_a_refused_task_after_a_full_disk_is_told_once(store: LmdbStore) -> None:
     source = plain()
     store.register([source])
@@ -191,14 +133,6 @@ def test_a_refused_task_after_a_full_disk_is_told_once(store: LmdbStore) -> None
     writer.add(leaf_of(source, ((1, 2),)))
     assert writer.flush().completed == [source.id]
     writer.close()
-
-
-def test_closing_commits_what_was_added_last(store: LmdbStore) -> None:
-    store.register([plain()])
-    writer = LedgerWriter(store, interval=NEVER)
-    writer.add(leaf_of(plain()))
-    writer.close()
-    assert store.completed_count() == 1
 
 
 def test_a_writer_is_refused_in_a_forked_process_which_gets_a_shared_one_of_its_own(store: LmdbStore) -> None:
@@ -261,37 +195,6 @@ def test_a_ledger_that_is_taken_while_a_commit_begins_records_nothing(
     with pytest.raises(JobMismatchError):
         store.commit([leaf_of(plain())])
     assert store.completed_count() == 0
-
-
-def test_a_sink_looks_for_another_job_before_it_records_and_from_time_to_time(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launcher = hosts.store()
-    launcher.open_job(ONE)
-    run = launcher.begin_run({})
-    launcher.register([plain()])
-    sink = RemoteSink(hosts.objects, job=ONE.fingerprint, run=run)
-    sink.commit(leaves_of_split(plain(), 2)[:1])
-    hosts.store().open_job(TWO, "restart")
-    sink.commit(leaves_of_split(plain(), 2)[:1])  # it has just looked
-    now = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: now() + 1.1 * remote_sink.CHECK_SECONDS)
-    with pytest.raises(JobMismatchError):
-        sink.commit(leaves_of_split(plain(), 2)[1:])
-    with pytest.raises(JobMismatchError):
-        RemoteSink(hosts.objects, job=ONE.fingerprint).commit([leaf_of(plain())])
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_a_sink_records_for_its_run_or_else_for_the_newest(hosts: Hosts, named: bool) -> None:
-    launcher = hosts.store()
-    launcher.begin_run({})
-    launcher.register([plain()])
-    launcher.forget("*")  # earlier tasks do not count
-    launcher.begin_run({})
-    RemoteSink(hosts.objects, run="1" if named else "").commit([leaf_of(plain())])
-    launcher.refresh()
-    assert launcher.completed_count() == (0 if named else 1)
 
 
 def test_a_sink_in_two_threads_names_every_segment_anew(hosts: Hosts) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import pytest
 
 from ledgerbeam.errors import JobMismatchError, LedgerDamagedError
-from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.remote import sink as remote_sink
 from ledgerbeam.ledger.remote.controls import Control, encode_control
 from ledgerbeam.ledger.remote.segment import create_own, decode_segment
@@ -177,20 +176,6 @@ def test_what_is_no_control_is_passed_over(hosts: Hosts) -> None:
     RemoteSink(hosts.objects, job=ONE.fingerprint).commit([leaf_of(plain())])
     (name,) = hosts.objects.names("segments")
     assert name.startswith("segments/000002/")
-
-
-def test_a_control_that_is_gone_when_it_is_read_is_named(hosts: Hosts) -> None:
-    class Gone(ObjectFolder):
-        """Deletes the objects that it has listed."""
-
-        def names(self, folder: str) -> list[str]:
-            found = super().names(folder)
-            self.delete(found)
-            return found
-
-    controls(hosts, 1)
-    with pytest.raises(LedgerDamagedError, match=r"controls/000001\.json"):
-        RemoteSink(Gone(hosts.objects.url)).commit([leaf_of(plain())])
 
 
 def test_a_sink_says_for_which_job_and_when_it_recorded(hosts: Hosts) -> None:

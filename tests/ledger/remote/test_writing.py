@@ -441,17 +441,6 @@ def test_what_was_recorded_before_the_last_restart_is_dropped_whatever_is_known_
         assert store.completed_count() == (number == least)
 
 
-def test_who_was_refused_a_ledger_records_for_the_job_that_it_had(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    store.register([plain()])
-    with pytest.raises(JobMismatchError):
-        store.open_job(TWO)
-    store.commit([leaf_of(plain())])
-    assert store.completed_count() == 1
-
-
 @pytest.mark.parametrize(
     ("batch", "sketch", "batches"),
     [(1, 0, [1] * 4), (2_000, 0, [2, 2]), (2_001, 0, [3, 1]), (2_000, 1_000, [1] * 4), (2_001, 1_000, [2, 2])],

@@ -199,21 +199,6 @@ def test_after_some_commits_in_the_background_who_adds_late_commits_again(monkey
     writer.close()
 
 
-def test_who_waits_for_its_time_takes_none_of_the_processor_and_does_not_commit_before(store: LmdbStore) -> None:
-    one, two = leaves_of_split(plain(), 2)
-    store.register([plain()])
-    writer = LedgerWriter(store, interval=NEVER)
-    writer.add(one)
-    used = time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - used < 0.1
-    writer.flush()
-    writer.add(two)  # wakes the background thread, which has waited since the first one
-    time.sleep(0.1)
-    assert store.totals().tasks == 1
-    writer.close()
-
-
 def test_who_waits_for_its_time_looks_at_the_clock_once_for_each_entry_that_is_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
