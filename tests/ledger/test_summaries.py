@@ -30,10 +30,10 @@ RECORDS = 400
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LedgerStore:
-    store = open_local_store(str(tmp_path / "ledger"), create=True)
-    store.open_job(Job("test", {}))
-    return store
+def counting(tmp_path: Path) -> LedgerStore:
+    counting = open_local_store(str(tmp_path / "ledger"), create=True)
+    counting.open_job(Job("test", {}))
+    return counting
 
 
 def numbers(source: Source, ordinal: int) -> list[int]:
@@ -59,9 +59,9 @@ def leaf(source: Source, ordinal: int) -> Leaf:
     return Leaf(source.id, lineage, "published", outputs, 5, 50, statistics=observed(source, ordinal))
 
 
-def check(store: LedgerStore, sources: list[Source]) -> None:
+def check(counting: LedgerStore, sources: list[Source]) -> None:
     """Compare the statistics of a ledger with one computation over all records."""
-    found = merged_statistics(store)
+    found = merged_statistics(counting)
     every = [number for source in sources for ordinal in range(TASKS) for number in numbers(source, ordinal)]
     tasks = TASKS * len(sources)
     assert {name: merged.tasks for name, merged in found.items()} == dict.fromkeys(
@@ -82,7 +82,7 @@ def check(store: LedgerStore, sources: list[Source]) -> None:
         weights[number] += number
     for row in found["numbers by weight"].value():
         assert row["lower"] <= weights[row["value"]] <= row["upper"]
-    again = merged_statistics(store)
+    again = merged_statistics(counting)
     assert {name: merged.value() for name, merged in again.items()} == {
         name: merged.value() for name, merged in found.items()
     }
@@ -93,54 +93,54 @@ def _around(value: float) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_tasks_count_once_in_any_order_and_however_often_they_are_committed(store: LedgerStore, seed: int) -> None:
+def test_tasks_count_once_in_any_order_and_however_often_they_are_committed(counting: LedgerStore, seed: int) -> None:
     chance = random.Random(seed)
     sources = [plain("a"), plain("b")]
-    store.register(sources)
+    counting.register(sources)
     leaves = [leaf(source, ordinal) for source in sources for ordinal in range(TASKS)]
     leaves += chance.sample(leaves, 5)
     chance.shuffle(leaves)
     while leaves:
         taken, leaves = leaves[: chance.randint(1, 4)], leaves[1:]
-        store.commit(taken)
-    check(store, sources)
+        counting.commit(taken)
+    check(counting, sources)
 
 
-def test_a_replaced_source_takes_its_share_away(store: LedgerStore) -> None:
+def test_a_replaced_source_takes_its_share_away(counting: LedgerStore) -> None:
     first, other = plain("a"), plain("b")
-    store.register([first, other])
-    store.commit([leaf(source, ordinal) for source in (first, other) for ordinal in range(TASKS)])
+    counting.register([first, other])
+    counting.commit([leaf(source, ordinal) for source in (first, other) for ordinal in range(TASKS)])
     second = plain("a", version="2")
-    store.register([second])
-    check(store, [other])
-    store.commit([leaf(second, ordinal) for ordinal in range(TASKS)])
-    check(store, [second, other])
-    store.forget("*b.jsonl")
-    check(store, [second])
+    counting.register([second])
+    check(counting, [other])
+    counting.commit([leaf(second, ordinal) for ordinal in range(TASKS)])
+    check(counting, [second, other])
+    counting.forget("*b.jsonl")
+    check(counting, [second])
 
 
-def test_only_the_statistic_that_is_asked_for_is_merged(store: LedgerStore) -> None:
+def test_only_the_statistic_that_is_asked_for_is_merged(counting: LedgerStore) -> None:
     source = plain("a")
-    store.register([source])
-    store.commit([leaf(source, 0)])
-    assert list(merged_statistics(store, "sum")) == ["sum"]
-    assert merged_statistics(store, "nothing") == {}
+    counting.register([source])
+    counting.commit([leaf(source, 0)])
+    assert list(merged_statistics(counting, "sum")) == ["sum"]
+    assert merged_statistics(counting, "nothing") == {}
 
 
-def commit_statistic(store: LedgerStore, ordinal: int, kind: str, data: bytes) -> None:
+def commit_statistic(counting: LedgerStore, ordinal: int, kind: str, data: bytes) -> None:
     source = plain("a")
-    store.register([source])
-    store.commit([Leaf(source.id, ((ordinal, TASKS),), "filtered", statistics={"x": Statistic(kind, data)})])
+    counting.register([source])
+    counting.commit([Leaf(source.id, ((ordinal, TASKS),), "filtered", statistics={"x": Statistic(kind, data)})])
 
 
-def test_a_statistic_is_told_with_how_many_tasks_have_it_and_how_far_off_it_may_be(store: LedgerStore) -> None:
+def test_a_statistic_is_told_with_how_many_tasks_have_it_and_how_far_off_it_may_be(counting: LedgerStore) -> None:
     with stats.collecting() as collected:
         for number in range(2000):
             stats.distinct("x", number)
-    commit_statistic(store, 0, *collected.statistics()["x"])
-    commit_statistic(store, 1, *collected.statistics()["x"])
-    store.commit([Leaf(plain("a").id, ((2, TASKS),), "filtered", statistics={"a": Statistic("count", b"3")})])
-    found = merged_statistics(store)
+    commit_statistic(counting, 0, *collected.statistics()["x"])
+    commit_statistic(counting, 1, *collected.statistics()["x"])
+    counting.commit([Leaf(plain("a").id, ((2, TASKS),), "filtered", statistics={"a": Statistic("count", b"3")})])
+    found = merged_statistics(counting)
     assert list(found) == ["a", "x"], "names are not sorted"
     assert [(merged.kind, merged.tasks) for merged in found.values()] == [("count", 1), ("distinct", 2)]
     assert found["a"].value() == 3
@@ -152,20 +152,20 @@ def test_a_statistic_is_told_with_how_many_tasks_have_it_and_how_far_off_it_may_
     ("kind", "data"),
     [("count", b"three"), ("observe", b""), ("top", b"\x01[]"), ("distinct", b"\x02zip"), ("sum", b"1")],
 )
-def test_a_sketch_that_does_not_read_is_damage_and_named(store: LedgerStore, kind: str, data: bytes) -> None:
-    commit_statistic(store, 0, kind, data)
+def test_a_sketch_that_does_not_read_is_damage_and_named(counting: LedgerStore, kind: str, data: bytes) -> None:
+    commit_statistic(counting, 0, kind, data)
     with pytest.raises(LedgerDamagedError, match="the statistic 'x' of a task cannot be decoded"):
-        merged_statistics(store)
-    assert merged_statistics(store, "y") == {}
+        merged_statistics(counting)
+    assert merged_statistics(counting, "y") == {}
 
 
-def test_two_kinds_under_one_name_are_an_error_by_name(store: LedgerStore) -> None:
+def test_two_kinds_under_one_name_are_an_error_by_name(counting: LedgerStore) -> None:
     with stats.collecting() as collected:
         stats.observe("x", 1)
-    commit_statistic(store, 0, "count", b"1")
-    commit_statistic(store, 1, *collected.statistics()["x"])
+    commit_statistic(counting, 0, "count", b"1")
+    commit_statistic(counting, 1, *collected.statistics()["x"])
     with pytest.raises(LedgerError, match=r"'x' was made by stats\.(count|observe) in some tasks and by"):
-        merged_statistics(store)
+        merged_statistics(counting)
 
 
 @given(
