@@ -10,7 +10,6 @@ from tests.pipelines.conftest import Ran
 
 
 def failures(place: Place, ledger: str = "ledger") -> list[dict[str, Any]]:
-    """Return what a ledger tells of failed tasks."""
     told = place.run("ledger", "failures", place.url(ledger), "--json")
     found: list[dict[str, Any]] = json.loads(told.out)["failures"]
     return found

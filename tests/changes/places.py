@@ -146,24 +146,20 @@ class Place(ABC):
             assert self.get(name) == NOTES
 
     def write_function(self, text: str) -> None:
-        """Write the module of the user function."""
         (self.code / f"{FUNCTION}.py").write_text(text)
         shutil.rmtree(self.code / "__pycache__", ignore_errors=True)
 
     def command(
         self, *, output: str = "out", ledger: str = "ledger", task_bytes: str = TASK_BYTES, more: Sequence[str] = ()
     ) -> list[str]:
-        """Return the words of the job's command."""
         places = ("--output", self.url(output), "--ledger", self.url(ledger))
         words = ["map", f"{FUNCTION}:work", self.url("in/*.jsonl"), *places, "--to", "jsonl"]
         return [*words, "--task-bytes", task_bytes, "--json", *more, *self._options]
 
     def job(self, *, env: Mapping[str, str] | None = None, **options: Any) -> Ran:
-        """Run the job to its end."""
         return self.workspace.run(*self.command(**options), env={**self.env, **(env or {})}, timeout=240)
 
     def run(self, *words: str) -> Ran:
-        """Run another command."""
         return self.workspace.run(*words, env=self.env)
 
     def clean(self) -> dict[str, bytes]:

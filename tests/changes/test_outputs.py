@@ -14,7 +14,6 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 @pytest.fixture(name="done")
 def _done(place: Place) -> Place:
-    """A job that is done."""
     place.write_sources()
     ran = place.job()
     assert ran.status == 0, ran.err

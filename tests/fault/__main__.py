@@ -43,8 +43,6 @@ PROGRESS_SECONDS = 10.0
 
 
 class Lane(Protocol):
-    """A series of kills."""
-
     figures: Figures
 
     def run(self) -> Figures:
@@ -64,7 +62,6 @@ class WriterLane:
             self._command.append(f"--remote=s3://{server.bucket()}")
 
     def run(self) -> Figures:
-        """Make the kills."""
         if self._kills:
             env = {**self._env, MARK_VARIABLE: f"{mark_of_this_process()}writers"}
             with subprocess.Popen(self._command, env=env, stdout=subprocess.PIPE, start_new_session=True) as process:

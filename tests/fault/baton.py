@@ -140,7 +140,6 @@ class Scheduler:
             raise crash
 
     def kill_all(self) -> None:
-        """Kill every actor that is left."""
         for actor in self.alive():
             actor.is_condemned = True
             self.run(actor)
@@ -158,7 +157,6 @@ class Scheduler:
             self._die(actor)
 
     def _die(self, actor: Actor) -> None:
-        """End the thread of an actor that was killed."""
         raise Killed
 
     def _end(self, actor: Actor) -> None:

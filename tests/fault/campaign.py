@@ -66,8 +66,6 @@ _Item = TypeVar("_Item")
 
 
 class Campaign:
-    """A seeded series of jobs."""
-
     def __init__(
         self,
         folder: Path,
@@ -208,7 +206,6 @@ class Campaign:
         return launch.status != 0
 
     def _finish(self, job: Job) -> None:
-        """Run a job undisturbed until it is done."""
         for _ in range(PASSES):
             launch = job.start()
             try:
@@ -225,7 +222,6 @@ class Campaign:
 
 
 def run_clean(folder: Path) -> Clean:
-    """Run a job that nobody disturbs."""
     job = Job(folder, 1, environment())
     launch = job.start()
     try:

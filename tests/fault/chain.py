@@ -25,8 +25,6 @@ from ledgerbeam.transforms.chain.write import _Write
 
 @dataclass
 class Chain:
-    """A job that maps JSONL to JSONL."""
-
     sources: str | Path
     outputs: str | Path
     function: str

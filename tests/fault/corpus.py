@@ -128,7 +128,6 @@ class Clean:
 
     @classmethod
     def of(cls, sources: Path, outputs: Path) -> Clean:
-        """Describe a run that has ended."""
         for name in source_names():
             made = _made(name)
             for route in ("", "aside"):

@@ -38,7 +38,6 @@ class State:
     numbers: dict[str, Any]
 
     def restore(self) -> None:
-        """Put ledger and outputs back."""
         for folder in (self.place.ledger, self.place.output):
             shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(self.kept / folder.name, folder)
@@ -86,7 +85,6 @@ class Campaign:
     findings: list[str] = field(default_factory=list)
 
     def one(self, state: State, name: str, seed: str) -> None:
-        """Damage a ledger, run its job, and judge."""
         state.restore()
         data, what = damaged(state.files, random.Random(seed))
         state.place.data.write_bytes(data)
@@ -131,7 +129,6 @@ def _folder(seed: int) -> Iterator[Path]:
 
 
 def campaign(damages: int, seed: int, names: list[str] | None = None, *, show: bool = False) -> Campaign:
-    """Damage ledgers of every state in turn."""
     found = Campaign()
     with _folder(seed) as folder:
         warm_up(folder)
@@ -146,7 +143,6 @@ def campaign(damages: int, seed: int, names: list[str] | None = None, *, show: b
 
 
 def main() -> int:
-    """Print what must not be, and one line of figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.damage", description=__doc__)
     parser.add_argument("--damages", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)

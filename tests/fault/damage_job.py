@@ -72,11 +72,9 @@ class Handle(LedgerHandle):
     """How the worker reaches the ledger: by a group commit that does not commit by time."""
 
     def store(self) -> LedgerStore:
-        """Open the ledger."""
         return open_store(self.url, self.storage_options, create=False, job=self.job, run=self.run)
 
     def writer(self) -> LedgerWriter:
-        """Return the process's group commit."""
         if self.run not in _writers:
             sink = open_sink(self.url, self.storage_options, job=self.job, run=self.run)
             _writers[self.run] = LedgerWriter(_Committing(sink, _committed), 1e9, _ENTRIES)
@@ -99,8 +97,6 @@ class Runner(LocalRunner):
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended."""
-
     status: int
     said: str
     numbers: dict[str, Any] = field(default_factory=dict)
@@ -108,23 +104,18 @@ class Ran:
 
 @dataclass(frozen=True)
 class Place:
-    """The folders of a job."""
-
     folder: Path
 
     @property
     def ledger(self) -> Path:
-        """The ledger."""
         return self.folder / "ledger"
 
     @property
     def data(self) -> Path:
-        """Its file."""
         return self.ledger / DATA_FILE
 
     @property
     def output(self) -> Path:
-        """The outputs."""
         return self.folder / "out"
 
     @property
@@ -133,7 +124,6 @@ class Place:
         return self.folder / "history"
 
     def write(self, name: str, lines: int, letter: str = "x") -> None:
-        """Write a source."""
         rows = (orjson.dumps({"n": n, "of": name, "text": letter * (n % 40)}) for n in range(lines))
         (self.folder / "in").mkdir(parents=True, exist_ok=True)
         path = self.folder / "in" / f"{name}.jsonl"
@@ -199,7 +189,6 @@ class Place:
             return cli.main([*self.command(), *words])
 
     def command(self) -> list[str]:
-        """Return the words of the command."""
         return [
             *("map", "tests.fault.damage_work:work", f"{self.folder}/in/*.jsonl", "--to", "jsonl"),
             *("--output", str(self.output), "--ledger", str(self.ledger), "--task-bytes", "300", "--workers", "1"),
@@ -221,7 +210,6 @@ class Place:
             store.close()
 
     def keep(self) -> None:
-        """Keep the ledger's file as it is."""
         self.history.mkdir(exist_ok=True)
         shutil.copy(self.data, self.history / f"{len(list(self.history.iterdir())):04d}")
 

@@ -139,7 +139,6 @@ def _place(data: bytes, used: Layout, table: str, choice: random.Random) -> tupl
 
 
 def _page(files: Files, used: Layout, table: str, choice: random.Random) -> tuple[bytes, str]:
-    """Damage a whole page."""
     data, older, other = files
     page = choice.choice(used.pages[table])
     made = bytearray(data)

@@ -182,7 +182,6 @@ class _Campaign:
             self._found.wrong.append(f"it ended with {status}: {self._place.tail()}")
 
     def count_again(self, count: int) -> None:
-        """Count the documents that were signed more than once."""
         seen = self._place.seen.stat().st_size // ID_BYTES
         self._found.again = seen - count
         # In each kill while documents are signed: a task of each worker, one that it has drawn ahead, and those of a

@@ -31,8 +31,6 @@ Command: TypeAlias = Callable[[str], Sequence[str]]
 
 
 class Place(ABC):
-    """Where the command runs."""
-
     pause = 0.02
     """Seconds between two looks."""
 
@@ -66,7 +64,6 @@ class Place(ABC):
         """Return the Python processes that work for it."""
 
     def tail(self) -> str:
-        """Return the end of what it has printed."""
         return self._log.read_bytes()[-2000:].decode(errors="replace")
 
 
@@ -84,12 +81,10 @@ class Here(Place):
                 )
 
     def status(self) -> int | None:
-        """Return None while it works, then its exit status."""
         assert self._launcher is not None
         return self._launcher.poll()
 
     def kill(self, chance: random.Random) -> None:
-        """Kill the launcher; its workers notice that."""
         assert self._launcher is not None
         os.kill(self._launcher.pid, signal.SIGKILL)
         self._launcher.wait()
@@ -166,7 +161,6 @@ class OnHosts(Place):
         return [pid for launcher in alive for pid in [launcher.pid, *launcher.descendants()]]
 
     def tail(self) -> str:
-        """Return the end of what it has printed."""
         return "\n".join(launcher.tail() for launcher in self._launchers.values())
 
 

@@ -164,8 +164,6 @@ _CALL = re.compile(r"^(?:\d+ +)?(\w+)\(")
 
 @dataclass(frozen=True)
 class Injection:
-    """A fault."""
-
     call: str
     error: str
     when: int
@@ -194,7 +192,6 @@ class Outcome:
     calls: Counter[str] = field(default_factory=Counter)
 
     def hear(self, text: str) -> None:
-        """Take a message of the job."""
         word, *rest = json.loads(text)
         if word == "done":
             self.done += [(bytes.fromhex(s), tuple((o, c) for o, c in lineage)) for s, lineage in rest[0]]
@@ -269,7 +266,6 @@ class JobServer:
             strace.wait()
 
     def close(self) -> None:
-        """End it."""
         self._process.kill()
         self._process.communicate()
         self._messages.close()
@@ -282,8 +278,6 @@ _Fault = TypeVar("_Fault", Injection, Fault)
 
 @dataclass
 class Figures:
-    """What the injection of faults counts."""
-
     injected: int = 0
     reported: int = 0
     tolerated: int = 0
@@ -298,7 +292,6 @@ class Figures:
             self.examples.append(f"{fault}: {finding}")
 
     def line(self) -> str:
-        """Return one line of figures."""
         names = ("not reported", "hung", "false completion", "lost", "not completed by rerun", "broken")
         kinds = ", ".join(f"{self.findings[name]} {name}" for name in names)
         return f"{self.injected} faults injected, {self.reported} reported, {self.tolerated} of no consequence, {kinds}"
@@ -320,7 +313,6 @@ class Inspector:
         self._figures = figures
 
     def judge(self, fault: object, place: Place, outcome: Outcome, rerun: Callable[[], Outcome]) -> None:
-        """Judge one run, and run it again."""
         self._figures.injected += 1
         found = list(self._findings(place, outcome))
         again = rerun()
@@ -397,8 +389,6 @@ class Inspector:
 
 
 class Suite:
-    """Faults in a folder of its own."""
-
     def __init__(self, folder: Path, every: int = 1, seed: int = 1) -> None:
         self._folder = folder
         self._every = every

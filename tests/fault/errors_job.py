@@ -61,18 +61,15 @@ class Place:
         return os.path.join(self.folder, name)
 
     def make(self) -> None:
-        """Write the sources."""
         os.makedirs(self.below("in"))
         for number in range(SOURCES):
             lines = (orjson.dumps({"id": f"{number}-{row}", "text": "x" * row}) for row in range(TASKS * RECORDS))
             Path(self.below(f"in/{number}.jsonl")).write_bytes(b"\n".join([*lines, b""]))
 
     def objects(self) -> ObjectFolder:
-        """Return the objects of a remote ledger."""
         return ObjectFolder(self.below("objects"))
 
     def store(self, objects: Objects | None = None) -> LmdbStore:
-        """Return the ledger, unopened."""
         if self.remote:
             return RemoteStore(objects or self.objects(), self.below("sidecar"))
         return LmdbStore(self.below("ledger"))
@@ -110,7 +107,6 @@ class _Handle(LedgerHandle):
 
 
 def run_job(place: Place, tell: Tell, objects: Objects | None = None) -> None:
-    """Run the job to its end."""
     for folder in ("in", "out"):
         remove_stale_temporaries(place.below(folder))
     store = place.store(objects)
@@ -142,7 +138,6 @@ def run_job(place: Place, tell: Tell, objects: Objects | None = None) -> None:
 
 
 def work(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the user function."""
     return {**record, "text": record["text"].upper()}
 
 

@@ -60,14 +60,11 @@ class Findings:
 
     @property
     def bad(self) -> bool:
-        """Whether anything is wrong."""
         return bool(self.false_completions or self.lost or self.duplicated or self.rework or self.miscounted)
 
 
 @dataclass(frozen=True)
 class JobFiles:
-    """Where a job's files lie."""
-
     sources: Path
     outputs: Path
     trace: Path
@@ -237,8 +234,6 @@ def _executions(trace: Path) -> dict[TaskName, list[_Execution]]:
 
 @dataclass
 class Figures:
-    """Sums over the jobs of a campaign."""
-
     kills: int = 0
     targets: Counter[str] = field(default_factory=Counter)
     jobs: int = 0
@@ -258,7 +253,6 @@ class Figures:
         return not (any(wrong) or self.anomalies)
 
     def add(self, findings: Findings, tasks: int) -> None:
-        """Add a job that was run to its end."""
         self.jobs += 1
         self.tasks += tasks
         self.false_completions += len(findings.false_completions)

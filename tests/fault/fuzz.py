@@ -230,7 +230,6 @@ class Sidecar:
             assert all(count > 0 for count in pending.values()), "a pending source has no live task"
 
     def close(self) -> None:
-        """Check and close."""
         if self._store is not None:
             self.check()
             self._store.close()
@@ -264,7 +263,6 @@ def fuzz(inputs: int, seed: int, folder: Path, fold_share: float = FOLD_SHARE) -
 
 
 def main() -> int:
-    """Print one line of figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)

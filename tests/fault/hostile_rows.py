@@ -155,7 +155,6 @@ def looks(store: LedgerStore) -> list[Callable[[], object]]:
 
 
 def changes(store: LedgerStore) -> list[Callable[[], object]]:
-    """Return what a run does to a ledger, in order."""
     return [
         lambda: store.open_job(JOB),
         lambda: store.begin_run(RUN),
@@ -206,7 +205,6 @@ def fuzz(ledgers: int, seed: int, folder: Path) -> Counter[str]:
 
 
 def main() -> int:
-    """Print one line of figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.hostile_rows", description=__doc__)
     parser.add_argument("--ledgers", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)

@@ -99,7 +99,6 @@ class Figures:
         return self.begun / self.tasks
 
     def problems(self) -> list[str]:
-        """Return what is not as it must be."""
         found = []
         if self.executed > MOST_EXECUTED:
             found.append(f"tasks executed / tasks {self.executed:.3f}, expected at most {MOST_EXECUTED}")
@@ -118,7 +117,6 @@ class Figures:
         return found
 
     def lines(self) -> Iterator[str]:
-        """Yield it in words."""
         yield f"tasks executed / tasks  {self.begun} / {self.tasks} = {self.executed:.3f} ({self.ended} ended)"
         ratio = self.makespan / self.ideal
         yield f"makespan                {self.makespan:.0f} s, ideal {self.ideal:.0f} s: {ratio:.2f} x"
@@ -153,7 +151,6 @@ def write_sources(objects: ObjectFolder, plan: Plan) -> float:
 
 
 def command(bucket: str, output: str) -> list[str]:
-    """Return the command that every host runs."""
     places = ["--output", f"s3://{bucket}/{output}", "--ledger", f"s3://{bucket}/{output}-ledger"]
     how = ["--to", "jsonl", "--task-bytes", "10", "--workers", f"{WORKERS}", "--audit=off"]
     function = "tests.fault.hosts_work:work"
@@ -181,8 +178,6 @@ def contents(hosts: Hosts, bucket: str, output: str) -> dict[str, bytes | None]:
 
 
 class _Course:
-    """What happens, in its order."""
-
     def __init__(self, hosts: Hosts, proxies: Sequence[S3Proxy], bucket: str, plan: Plan) -> None:
         self._hosts = hosts
         self._proxies = proxies

@@ -11,7 +11,6 @@ PACE = "LEDGERBEAM_HOSTS_PACE"
 
 
 def work(record: dict[str, Any]) -> dict[str, Any]:
-    """Sleep in proportion to the record."""
     _note(f"begin {record['id']}")
     time.sleep(record["seconds"] * float(os.environ.get(PACE, "1")))
     _note(f"end {record['id']}")

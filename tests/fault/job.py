@@ -46,8 +46,6 @@ def own_program(*options: str, root: str = ".") -> Program:
 
 
 class Job:
-    """A job in a folder of its own."""
-
     def __init__(
         self,
         folder: Path,
@@ -98,7 +96,6 @@ class Job:
         return check_trace(self.files.trace, self.timeline, self.findings)
 
     def forgive(self) -> tuple[int, list[str]]:
-        """Let failed tasks run again."""
         store = open_local_store(self.files.ledger, create=False)
         try:
             failures = list(store.failures())

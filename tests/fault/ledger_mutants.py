@@ -74,14 +74,12 @@ def conformance(names: str) -> None:
 
 
 def simulation(first: int = 0) -> None:
-    """Seeds of the simulation."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         for seed in range(first, first + SEEDS):
             simulate(seed, "remote", Path(folder) / str(seed), STEPS)
 
 
 def fuzzing() -> None:
-    """Hostile objects."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         fuzz(FUZZ_INPUTS, 1, Path(folder), 0.5)
 
@@ -110,7 +108,6 @@ def durability() -> None:
 
 
 def _synced(write: Callable[[], object]) -> list[str]:
-    """Return what is synced, in order."""
     found: list[str] = []
     real = os.fsync
 

@@ -32,7 +32,6 @@ def arm(folder: Path, name: str, python_path: str) -> dict[str, str]:
 
 
 def apply() -> None:
-    """Break this process as the environment says."""
     MUTANTS[os.environ[MUTANT_VARIABLE]]()
 
 

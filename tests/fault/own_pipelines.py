@@ -53,7 +53,6 @@ def kill_locally(folder: Path, kills: int, seed: str) -> tuple[bool, str]:
 
 
 def run_clean(folder: Path) -> Clean:
-    """Run the pipeline undisturbed, on the local runner."""
     job = Job(folder, 1, environment(), program=own_program())
     launch = job.start()
     try:
@@ -89,8 +88,6 @@ def kill_on_engine(folder: Path, name: str, kills: int, seed: str) -> tuple[bool
 
 
 class EngineJob:
-    """The job of the suite on an engine."""
-
     def __init__(self, folder: Path, name: str, engine: Engine, server: S3Server) -> None:
         self.root = f"s3://{server.bucket()}"
         self._engine = engine

@@ -34,8 +34,6 @@ _LAUNCHERS = {b"ledgerbeam", b"tests.fault.own_job"}
 
 
 class Process(NamedTuple):
-    """A process of a job."""
-
     pid: int
     role: Role
 
@@ -104,7 +102,6 @@ class Launch:
 
     @property
     def pid(self) -> int:
-        """Process id of the launcher."""
         return self._launcher.pid
 
     @property
@@ -114,7 +111,6 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """Name of its log."""
         return self._log.name
 
     def log(self) -> str:
@@ -126,7 +122,6 @@ class Launch:
         return self.log().count(DEATH)
 
     def processes(self) -> list[Process]:
-        """Return the living processes of the job."""
         self._launcher.poll()  # reaps it
         return processes(self._mark)
 

@@ -37,8 +37,6 @@ _LIVE = "from tests.fault.replay_stories import main; main()"
 
 @dataclass
 class Figures:
-    """What a replay counts."""
-
     operations: int = 0
     states: int = 0
     distinct: int = 0
@@ -47,7 +45,6 @@ class Figures:
     examples: dict[str, str] = field(default_factory=dict)
 
     def note(self, found: list[str]) -> None:
-        """Count one state that was judged."""
         self.distinct += 1
         self.bad += bool(found)
         for finding in found:
@@ -56,7 +53,6 @@ class Figures:
             self.examples.setdefault(kind, finding)
 
     def line(self) -> str:
-        """Return one line of figures."""
         kinds = "".join(f", {count} {kind}" for kind, count in sorted(self.findings.items()))
         return (
             f"{self.states} states replayed ({self.distinct} distinct) at cuts of {self.operations} traced calls, "
@@ -97,7 +93,6 @@ class JudgeProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def findings(self, state: State) -> list[str]:
-        """Return what is wrong with a state."""
         process = self._process = self._process or self._start()
         print(json.dumps([state.folder, state.acknowledged, state.begun]), file=process.stdin, flush=True)
         if process.stdout is None or not select.select([process.stdout], [], [], LIMIT_SECONDS)[0]:
@@ -126,7 +121,6 @@ class JudgeProcess:
         return process
 
     def close(self) -> None:
-        """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

@@ -37,8 +37,6 @@ from tests.ledger.builders import sum_of
 
 @dataclass(frozen=True)
 class State:
-    """What a crash left."""
-
     folder: str
     acknowledged: int
     begun: int
@@ -53,7 +51,6 @@ class Judge:
         self._notes: list[dict[str, Any]] = notes["steps"]
 
     def findings(self, state: State) -> Iterator[str]:
-        """Return what is wrong with a state."""
         try:
             if isinstance(self._told, ObjectsStory):
                 yield from self._objects(state)

@@ -62,7 +62,6 @@ class Tale:
         return made
 
     def change(self, count: int) -> list[Source]:
-        """Change some sources."""
         for name in self.some(list(self.sources), count):
             old = self.sources[name]
             self.sources[name] = replace(old, version=str(int(old.version) + 1))
@@ -110,7 +109,6 @@ class LedgerStory(Tale):
         self._run = ""
 
     def steps(self) -> Iterator[Step]:
-        """Return the steps, in order."""
         store = self.store
         yield lambda: store.open(create=True)
         yield lambda: store.open_job(JOB)
@@ -158,7 +156,6 @@ class OutputsStory(Tale):
         self._out = os.path.join(root, "out")
 
     def steps(self) -> Iterator[Step]:
-        """Return the steps, in order."""
         store = self.store
         yield lambda: store.open(create=True)
         yield lambda: store.register(self.new(12))
@@ -209,7 +206,6 @@ class ObjectsStory(Tale):
         self._sink = RemoteSink(objects, job=JOB.fingerprint)
 
     def steps(self) -> Iterator[Step]:
-        """Return the steps, in order."""
         store = self.store
         yield lambda: store.open(create=True)
         yield lambda: store.open_job(JOB)

@@ -33,8 +33,6 @@ _LONGEST = 1 << 26
 
 @dataclass(frozen=True)
 class Said:
-    """A line on standard output."""
-
     text: str
 
 
@@ -47,8 +45,6 @@ class Create:
 
 @dataclass(frozen=True)
 class MakeFolder:
-    """A new folder."""
-
     path: str
 
 
@@ -96,8 +92,6 @@ class Rename:
 
 @dataclass(frozen=True)
 class Link:
-    """A further name."""
-
     old: str
     new: str
 
@@ -147,7 +141,6 @@ def record(command: Sequence[str], root: Path, trace: Path, env: Mapping[str, st
 
 
 def parse(lines: Iterable[str], root: str) -> Iterator[Operation]:
-    """Read strace's lines."""
     return _Parser(root).parse(lines)
 
 
@@ -353,7 +346,6 @@ class Disk:
         }
 
     def apply(self, operation: Operation) -> None:
-        """Do what the process did."""
         do = self._do.get(type(operation))
         if do is not None:
             do(operation)

@@ -51,29 +51,23 @@ class MemoryObjects:
         self.host = 0
 
     def names(self, folder: str) -> list[str]:
-        """List."""
         return sorted(name for name in self.content if name.startswith(f"{folder}/" if folder else ""))
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
-        """Read."""
         self.asked["read", self.host] += sum(name.startswith("claims/") for name in names)
         return [self.content.get(name) for name in names]
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create."""
         return self.content.setdefault(name, data) == data
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write."""
         self.asked["write", self.host] += 1
         self.content[name] = data
 
     def exists(self, name: str) -> bool:
-        """Look."""
         return name in self.content
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete."""
         for name in names:
             self.content.pop(name, None)
 
@@ -152,7 +146,6 @@ class World:
         self.hosts = [Host(self, number) for number in range(len(starts))]
 
     def monotonic(self) -> float:
-        """The clock of all hosts."""
         return self.now
 
     def at(self, when: float, host: int, event: Callable[[], None], *, link: bool = False) -> None:
@@ -166,7 +159,6 @@ class World:
         heapq.heappush(self._events, (when, self._sequence, host, event))
 
     def run(self) -> Figures:
-        """Run to the end."""
         for host, start in zip(self.hosts, self.starts, strict=True):
             self.at(start + START_SECONDS, host.number, host.begin, link=True)
         with mock.patch.object(task_board, "time", self):
@@ -327,7 +319,6 @@ class Host:
         self.sink.commit([Leaf(task.span.source, lineage, "published", (Output(name, 1, name, 1),), 1, 1)])
 
     def close(self) -> None:
-        """Close what is open, of a host that has died too."""
         if self._board is not None:
             self._board.close()
         if hasattr(self, "store"):
@@ -335,7 +326,6 @@ class Host:
 
 
 def simulate(seed: int, hosts: int, tasks: int, folder: Path, *, calm: bool = False, mean: float = 4.0) -> Figures:
-    """Run one seed."""
     choice = random.Random(f"{seed} plan")
     starts = [0.0, *(round(choice.uniform(0, 40), 1) for _ in range(hosts - 1))]
     away: dict[int, Away] = {}

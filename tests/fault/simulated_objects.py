@@ -82,7 +82,6 @@ class SimulatedObjects:
         self._point(f"wrote {name}")
 
     def exists(self, name: str) -> bool:
-        """Look."""
         self._point(f"look {name}")
         return name in self.content
 

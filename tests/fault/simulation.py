@@ -128,7 +128,6 @@ class World:
     # Time and chance, for the ledger's modules
 
     def monotonic(self) -> float:
-        """Seconds since some moment."""
         self._passed += self.choice.random()
         return self._passed
 
@@ -144,11 +143,9 @@ class World:
         return BEGIN + self.monotonic() + self._offsets[machine]
 
     def token_hex(self, length: int) -> str:
-        """Random digits."""
         return self.choice.randbytes(length).hex()
 
     def writer_name(self) -> str:
-        """Name a writer."""
         return f"host-{self.token_hex(4)}"
 
     @contextlib.contextmanager
@@ -212,7 +209,6 @@ class World:
         return store
 
     def close(self, actor: Actor | None) -> None:
-        """Close the stores of an actor."""
         for store in self._stores.pop(actor, []):
             store.close()
 
@@ -229,7 +225,6 @@ class World:
                 yield FolderClaims(folders, folder, os.path.basename(folder.path))
 
     def board(self, host: str) -> Board:
-        """Return a new board of the current launcher."""
         self._names["board"] += 1
         board = Board(str(self.folder / f"board-{self._names['board']}"))
         assert self.scheduler.current is not None
@@ -238,15 +233,12 @@ class World:
         return board
 
     def launcher_of(self, board: Board) -> Actor:
-        """Return whose board it is."""
         return self._boards[board.path]
 
     def job_of(self, store: LmdbStore) -> str:
-        """Return the job that a store records for."""
         return store._job or ""
 
     def close_boards(self) -> None:
-        """Close all boards."""
         for board in self._opened:
             board.close()
 
@@ -274,7 +266,6 @@ class World:
                 self.deliver(*self._writing[actor])
 
     def deliver(self, leaves: Sequence[Leaf], number: int, job: str) -> None:
-        """Note leaves that were recorded."""
         self.model.deliveries += [Delivery(number, leaf.source_id, leaf.lineage, job) for leaf in leaves]
         for leaf in leaves:
             for output in leaf.outputs:
@@ -315,17 +306,14 @@ class World:
     # Actors
 
     def begin(self, what: str, body: Any, place: str = "", *arguments: Any) -> Actor:
-        """Start an actor."""
         self._names[what] += 1
         name = f"{what}-{self._names[what]}"
         return self.scheduler.start(name, place or name, lambda _: body(self, *arguments), self.close)
 
     def host(self) -> str:
-        """Choose a host."""
         return f"host-{self.choice.randrange(self.hosts)}"
 
     def begin_something(self) -> None:
-        """Start an actor, or change the world."""
         what = self.choice.choices(
             ["launch", "change", "forget", "withdraw", "compact", "read", "job", "forge"],
             [6, 3, 1, 1, 2 * (self.kind == "remote"), 1, 0.5, self.kind == "remote"],
@@ -353,7 +341,6 @@ class World:
     # Checks
 
     def fail(self, message: str) -> None:
-        """End the simulation."""
         raise SimulationError(f"{self.kind} seed {self.seed}: {message}")
 
     def check_hosts(self) -> None:
@@ -603,7 +590,6 @@ def work(world: World, board: Board, run: str, job: str, host: str) -> None:
 
 
 def do(world: World, tasks: Sequence[Leaf], sink: LedgerSink, run: str, job: str) -> None:
-    """Record the leaves of a task."""
     queue = [*tasks, *(task for task in tasks if world.choice.random() < AGAIN_SHARE)]
     while queue:
         batch = [queue.pop() for _ in range(min(len(queue), world.choice.randint(1, 3)))]
@@ -614,7 +600,6 @@ def do(world: World, tasks: Sequence[Leaf], sink: LedgerSink, run: str, job: str
 
 
 def forget(world: World, host: str, pattern: str, failures_only: bool) -> None:
-    """Return a user forgets sources."""
     with contextlib.suppress(StorageError):
         store = world.open(host)
         urls = [] if world.kind == "remote" else [s for page in store.source_ids() for s in page]
@@ -627,12 +612,10 @@ def forget(world: World, host: str, pattern: str, failures_only: bool) -> None:
 
 
 def rejects(leaf: Leaf) -> bool:
-    """Return whether records of a task were rejected."""
     return leaf.counts is not None and bool(leaf.counts.rejected)
 
 
 def withdraw(world: World, host: str, reason: str | None) -> None:
-    """A user makes tasks run again that have rejected records."""
     with contextlib.suppress(StorageError):
         store = world.open(host)
         tasks = list(store.rejected_tasks(reason))
@@ -670,7 +653,6 @@ def _forge(world: World) -> None:
 
 
 def run_compaction(world: World, host: str) -> None:
-    """Return a compaction."""
     with contextlib.suppress(StorageError):
         store = world.open(host)
         if isinstance(store, RemoteStore):
@@ -678,7 +660,6 @@ def run_compaction(world: World, host: str) -> None:
 
 
 def read(world: World, host: str) -> None:
-    """Somebody looks."""
     with contextlib.suppress(StorageError):
         store = world.open(host)
         store.refresh()
@@ -752,7 +733,6 @@ def _finish(world: World) -> None:
 
 
 def main() -> int:
-    """Run seeds. Returns 1 if one fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1)

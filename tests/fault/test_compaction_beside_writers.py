@@ -59,7 +59,6 @@ class Work:
         return run
 
     def deal(self) -> list[list[list[Leaf]]]:
-        """Return the commits of each writer."""
         choice = random.Random(18)
         shuffled = choice.sample(LEAVES, len(LEAVES))
         hands = [shuffled[rank::WRITERS] for rank in range(WRITERS)]

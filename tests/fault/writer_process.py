@@ -65,7 +65,6 @@ class Writer:
             store.end_run(run, "done")
 
     def compact(self) -> None:
-        """Compacts the ledger, if it is remote."""
         os.environ["LEDGERBEAM_CACHE"] = self.cache
         arm(self.fault)
         store = open_store(self.files.ledger, create=False)

@@ -242,7 +242,6 @@ def wait(pid: int) -> int:
 
 
 def in_child(body: Callable[[], Any], files: JobFiles) -> Any:
-    """Run a function in a child and return its result."""
     path = files.sources.parent / "result"
 
     def store() -> None:

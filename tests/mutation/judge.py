@@ -50,8 +50,6 @@ Covers = dict[str, dict[int, set[str]]]
 
 
 class Gathered(NamedTuple):
-    """What `gather` finds."""
-
     covers: Covers
     seconds: dict[str, float]
     failed: list[str]

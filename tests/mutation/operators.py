@@ -63,7 +63,6 @@ class Mutant:
     at_import: bool
 
     def is_valid(self) -> bool:
-        """Return whether the changed module compiles."""
         try:
             compile(self.source, self.path, "exec")
         except SyntaxError:

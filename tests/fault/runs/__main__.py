@@ -12,7 +12,6 @@ from tests.fault.runs.world import STEPS, simulate
 
 
 def main() -> int:
-    """Run seeds. Returns 1 if one fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.runs", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1)

@@ -39,11 +39,9 @@ class SimulatedHandle(LedgerHandle):
     """How a simulated worker reaches the ledger: by a group commit of its own, which does not commit by time."""
 
     def store(self) -> LedgerStore:
-        """Open the ledger."""
         return open_store(self.url, self.storage_options, create=False, job=self.job, run=self.run)
 
     def writer(self) -> LedgerWriter:
-        """Return the actor's group commit."""
         return _world().writer(self)
 
 
@@ -61,7 +59,6 @@ class _Found(PipelineVisitor):
         self.dofns: list[beam.DoFn] = []
 
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
-        """Look at one transform."""
         transform = transform_node.transform
         found = transform.fn if isinstance(transform, beam.ParDo) else None
         if isinstance(found, ChainDoFn) and not isinstance(found.transform, MatchSources | SkipCompleted):
@@ -69,7 +66,6 @@ class _Found(PipelineVisitor):
 
 
 def dofns(spec: Any, run_id: str) -> list[Any]:
-    """Return the DoFns of the job's own graph."""
     tracing = sys.gettrace()
     sys.settrace(None)
     try:

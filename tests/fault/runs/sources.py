@@ -47,7 +47,6 @@ class ChangingSources:
             self._write(path, self._content(path))
 
     def change(self) -> str:
-        """Change one file; say how."""
         path = self._choice.choice(sorted(self._former))
         if path in self._rest:
             return self._finish(path)
@@ -69,7 +68,6 @@ class ChangingSources:
                 self._write(path, self._content(path))
 
     def now(self) -> dict[Version, bytes]:
-        """Return what is there."""
         found = (_version(path) for path in sorted(self._former) if path.exists())
         return {version: self.held[version][-1] for version in found}
 
@@ -97,7 +95,6 @@ class ChangingSources:
         self.changed[path] = self._clock()
 
     def _write(self, path: Path, data: bytes, time: int | None = None) -> None:
-        """Put another file in the place of one."""
         aside = path.with_suffix(".new")
         aside.write_bytes(data)
         time = time or self._time()

@@ -101,7 +101,6 @@ class World:
 
     @property
     def current(self) -> Actor | None:
-        """The actor that runs now."""
         return self.scheduler.current
 
     # Time, hosts and chance
@@ -131,18 +130,15 @@ class World:
                 self.scheduler.point("flock")
 
     def uname(self) -> Any:
-        """Name the host of the current actor."""
         return SimpleNamespace(nodename=self._hosts.get(self.current, HOSTS[0]) if self.current else HOSTS[0])
 
     def trouble(self) -> None:
-        """Raise what a user's function may."""
         if not self.is_quiet and self.choice.random() < self._trouble_share:
             error = self.choice.choice([ValueError, MemoryError, SystemExit, KeyboardInterrupt, GeneratorExit, _Panic])
             self.note(f"function raises {error.__name__}")
             raise error("trouble")
 
     def note(self, what: str) -> None:
-        """Add a line to the schedule."""
         self.scheduler.schedule.append(f"world: {what}")
 
     @contextlib.contextmanager
@@ -184,7 +180,6 @@ class World:
             self.scheduler.point(f"{module} {name}")
 
     def change(self) -> None:
-        """Change the sources, or the clock."""
         if self.choice.random() < 0.15:
             self._offset = self.choice.choice(JUMPS)
             self.note(f"clock {self._offset:+.0f} s")
@@ -194,7 +189,6 @@ class World:
     # Actors
 
     def begin(self, what: str, host: str, body: Any) -> Actor:
-        """Start an actor on a host."""
         self._names[what] += 1
         name = f"{what}-{self._names[what]}"
 
@@ -251,7 +245,6 @@ class World:
             open_store(str(self.ledger), create=False).forget(url)
 
     def writer(self, handle: SimulatedHandle) -> LedgerWriter:
-        """Return the group commit of the current worker."""
         actor = self.current
         assert actor is not None
         if actor not in self._writers:
@@ -320,7 +313,6 @@ class World:
     # What must hold
 
     def fail(self, message: str) -> None:
-        """End the simulation."""
         raise SimulationError(message)
 
     @staticmethod
