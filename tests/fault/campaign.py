@@ -185,7 +185,7 @@ class Campaign:
             self._note(launch, job, f"hangs: not at its end after {LIMIT_SECONDS:.0f} s")
 
     def _check_deaths(self, launch: Launch, job: Job, kills: int) -> None:
-        """Return a launcher that sees more deaths than there were ends healthy workers and blames their tasks."""
+        """A launcher that sees more deaths than there were ends healthy workers and blames their tasks."""
         if launch.deaths() > kills:
             self._note(launch, job, f"told of {launch.deaths()} deaths of workers after {kills} kills")
 

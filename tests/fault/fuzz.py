@@ -207,7 +207,7 @@ class Sidecar:
         environment.write(change)
 
     def check(self) -> None:
-        """Return the sidecar must be consistent in itself, and everything that looks at it must work."""
+        """Check that the sidecar is consistent in itself, and that everything that reads it works."""
         if self._store is None:
             return
         shown = picture(self._store)

@@ -54,7 +54,7 @@ _CONFORMANCE = "tests/ledger/lmdb/test_store.py"
 
 
 def conformance(names: str) -> None:
-    """Return the tests of the conformance class whose names fit, on LMDB."""
+    """Run the tests of the conformance class whose names fit, on LMDB."""
     status = pytest.main(
         [
             "-q",
@@ -85,7 +85,7 @@ def fuzzing() -> None:
 
 
 def checksums() -> None:
-    """Return a flipped bit of a segment is noticed."""
+    """Check that a flipped bit of a segment is detected."""
     data = bytearray(segments.encode_segment(segments.Segment(1, 1.0, job="a")))
     data[data.index(b'"a"') + 1] ^= 1
     with pytest.raises(Exception, match="checksum"):
@@ -140,7 +140,7 @@ def remote_ledger() -> Iterator[tuple[ObjectFolder, RemoteStore, Callable[[], Re
 
 
 def folding_once() -> None:
-    """Return what was folded is not read again."""
+    """Check that folded objects are not read again."""
     with remote_ledger() as (_, writer, newcomer):
         writer.register([plain()])
         reader = newcomer()
@@ -149,7 +149,7 @@ def folding_once() -> None:
 
 
 def unknown_sources() -> None:
-    """Return a leaf of a source that nobody registered counts for nothing, and is no failure."""
+    """Check that a leaf of an unregistered source does not count, and is no failure."""
     with remote_ledger() as (objects, store, _):
         RemoteSink(objects).commit(leaves_of_split(plain("unknown"), 2))
         store.refresh()
@@ -159,7 +159,7 @@ def unknown_sources() -> None:
 
 
 def broken_compaction() -> None:
-    """Return a compaction that ends before its manifest, or after it, loses no leaf."""
+    """Check that a compaction that ends before or after its manifest loses no leaf."""
     for is_broken in (True, False):
         with remote_ledger() as (_, writer, newcomer):
             writer.register([plain()])
@@ -173,7 +173,7 @@ def broken_compaction() -> None:
 
 
 def moving_sidecar() -> None:
-    """Return a source that is replaced while a snapshot is written counts for new hosts as for all."""
+    """Check that a source replaced while a snapshot is written counts alike for new hosts and others."""
     with remote_ledger() as (_, writer, newcomer):
         writer.begin_run({})
         writer.register([plain(), plain("b")])
@@ -304,7 +304,7 @@ def _never_folded() -> Any:
 
 
 def _manifest_first() -> Any:
-    """Return the snapshot's manifest exists before its parts do."""
+    """Create the manifest of a snapshot before its parts."""
 
     class Early(compaction._Snapshot):
         def add(self, segment: Any) -> None:
@@ -323,7 +323,7 @@ def _manifest_first() -> Any:
 
 
 def _delete_first() -> Any:
-    """Return what a snapshot covers is deleted before its manifest exists."""
+    """Delete what a snapshot covers before its manifest exists."""
 
     class Hasty(compaction._Snapshot):
         def finish(self, environment: Any, covers: Any) -> None:
@@ -374,7 +374,7 @@ def _unknown_sources_fail() -> Any:
 
 
 def _restart_keeps_late() -> Any:
-    """Return a restart sets no cutoff."""
+    """Set no cutoff at a restart."""
     return _patch(
         sidecars, "_put_number", lambda real: lambda txn, key, n: None if key == b"cutoff" else real(txn, key, n)
     )

@@ -48,7 +48,7 @@ def _publish_late() -> None:
 
 
 def _drop_last_output() -> None:
-    """Return the last task of a source records an output that it never publishes."""
+    """The last task of a source records an output that it never publishes."""
     from ledgerbeam.transforms.chain import write
     from tests.fault.corpus import RECORDS, TASKS
 
@@ -68,7 +68,7 @@ def _name_by_process() -> None:
 
 
 def _complete_early() -> None:
-    """Return a source is complete with its first leaf, as where a child's -1 overtakes its parent's +N-1."""
+    """A source is complete with its first leaf, as where a child's -1 overtakes its parent's +N-1."""
     from ledgerbeam.ledger.lmdb import commit as lmdb_commit
     from tests.fault.corpus import TASKS
 
@@ -76,7 +76,7 @@ def _complete_early() -> None:
 
 
 def _commit_at_the_end() -> None:
-    """Return the group commit waits for the end of the bundle, as bundle finalizers would."""
+    """The group commit waits for the end of the bundle, as bundle finalizers would."""
     from ledgerbeam.ledger.worker.writer import LedgerWriter
 
     def patient(init: Callable[..., None]) -> Callable[..., None]:

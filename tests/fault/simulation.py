@@ -372,7 +372,7 @@ class World:
                     self.fail(f"host-{host} holds {known[source].urls} for complete, which it is not")
 
     def check(self, store: LmdbStore, what: str) -> dict[str, Any]:
-        """Return a store must hold what the model holds."""
+        """Check that a store holds what the model holds."""
         expected = self.model.expected()
         sources = {source.id: source for source in expected.leaves}
         found = {source for page in store.source_ids() for source in page}
@@ -445,7 +445,7 @@ class World:
         self.close(None)
 
     def check_new(self) -> None:
-        """Return a host that is new must show what the model has, whatever goes on."""
+        """Check that a new host shows what the model has, whatever goes on."""
         if self.kind == "remote" and JOB_NAME in self.objects.content:
             self._names["new"] += 1
             current, self.scheduler.current = self.scheduler.current, None
@@ -468,7 +468,7 @@ def without_gone(shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def launch(world: World, host: str) -> None:
-    """Return a launcher: registers what it lists, plans what is open, starts workers, and tidies up after them."""
+    """A launcher: it registers what it lists, plans what is open, starts workers, and tidies up after them."""
     job, scheduler = world.job, world.scheduler
     store = world.open(host)
     on_change: Any = world.choice.choice(["restart", "accept"])
@@ -568,7 +568,7 @@ def open_tasks(store: LmdbStore, listing: Sequence[Source]) -> list[Leaf]:
 
 
 def work(world: World, board: Board, run: str, job: str, host: str) -> None:
-    """Return a worker: draws tasks and records their leaves in batches, some of them again, some as failed."""
+    """A worker: it draws tasks and records their leaves in batches, some of them again, some as failed."""
     sink: LedgerSink = (
         world.open(host, job=job) if world.kind == "local" else RemoteSink(world.objects, job=job, run=run)
     )

@@ -17,7 +17,7 @@ trouble: Callable[[], None] | None = None
 
 
 def work(record: dict[str, Any]) -> Any:
-    """Return the user's function: some records are dropped, some doubled; the world may have it raise."""
+    """The user's function: it drops some records and doubles some; the world may have it raise."""
     if trouble is not None:
         trouble()
     return worked(record)

@@ -47,7 +47,7 @@ class Judge:
         return {place: place.read_bytes() for place in places}
 
     def check(self, *, alone: bool) -> None:
-        """Return what counts as complete must be of one version, in the ledger and, if a run was alone, on the disk."""
+        """Check that complete sources are of one version, in the ledger and, if a run was alone, on the disk."""
         for place, data in self._foreign.items():
             if not place.exists() or place.read_bytes() != data:
                 _fail(f"{place} is not ours, and was changed or removed")

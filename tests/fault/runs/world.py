@@ -163,7 +163,7 @@ class World:
             yield
 
     def _traced(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Return at a call inside of the library others may run, the caller may die, and the world may change."""
+        """At a call inside the library, others may run, the caller may die, and the world may change."""
         code = frame.f_code
         if self.is_quiet:
             sys.settrace(None)
