@@ -34,8 +34,7 @@ parts = st.one_of(
     ),
 )
 paths = st.one_of(
-    st.lists(parts, min_size=1, max_size=6).map("/".join),
-    st.lists(parts, min_size=20, max_size=60).map("/".join),
+    st.lists(parts, min_size=1, max_size=6).map("/".join), st.lists(parts, min_size=20, max_size=60).map("/".join)
 )
 urls_of_sources = paths.filter(is_text)  # others are refused as sources
 roots = st.sampled_from(["/", "/out", "s3://bucket", "s3://bucket/some/folder"])

@@ -87,12 +87,7 @@ def test_a_name_that_no_file_can_have_names_nothing(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize(
-    ("at", "put_in", "found"),
-    [
-        (0, b"\xff", "UTF-8"),
-        (-1, b"\xff", "UTF-8"),
-        (-2, b".x", "names no source"),
-    ],
+    ("at", "put_in", "found"), [(0, b"\xff", "UTF-8"), (-1, b"\xff", "UTF-8"), (-2, b".x", "names no source")]
 )
 def test_a_pack_with_a_damaged_name(tmp_path: Path, at: int, put_in: bytes, found: str) -> None:
     name = write_lines(tmp_path / "n.jsonl", 4).encode()

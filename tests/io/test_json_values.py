@@ -302,10 +302,7 @@ def test_cuts_keep_integers_and_refuse_nan(tmp_path: Path) -> None:
     assert row["recording"] == {"n": 2**70}
     with pytest.raises(RecordError, match="duration is nan"):
         cut_sample({"id": "c", "duration": math.nan}, {}, "x")
-    with (
-        pytest.raises(RecordError, match=r"duration is inf"),
-        SharWriter(str(tmp_path / "shar"), {}) as writer,
-    ):
+    with pytest.raises(RecordError, match=r"duration is inf"), SharWriter(str(tmp_path / "shar"), {}) as writer:
         writer.write({"id": "c", "duration": math.inf})
 
 

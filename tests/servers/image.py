@@ -95,11 +95,7 @@ def build_upon(dockerfile: Path, image: str) -> str:
 
 @contextlib.contextmanager
 def image_pool(
-    folder: Path | None = None,
-    *,
-    image: str = IMAGE,
-    env: Mapping[str, str] | None = None,
-    data: Path | None = None,
+    folder: Path | None = None, *, image: str = IMAGE, env: Mapping[str, str] | None = None, data: Path | None = None
 ) -> Iterator[WorkerPool]:
     """Run a container as a worker pool. Of this machine it has the network, and no files.
 

@@ -97,11 +97,7 @@ def test_two_formats_of_one_suffix_are_refused() -> None:
 @pytest.mark.parametrize(
     ("point", "code", "found"),
     [
-        (
-            "lines = its_format:Missing",
-            "",
-            r"lines = its_format:Missing of ledgerbeam\.formats in its-format cannot",
-        ),
+        ("lines = its_format:Missing", "", r"lines = its_format:Missing of ledgerbeam\.formats in its-format cannot"),
         ("lines = its_format:make", "def make():\n    1 / 0\n", "ZeroDivisionError"),
         ("word = examples.own_format:TextLines", "", "expected the format 'word', found 'lines'"),
     ],

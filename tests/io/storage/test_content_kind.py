@@ -62,11 +62,7 @@ CASES: dict[str, tuple[str, bytes, str]] = {
     "warc": ("a.jsonl", b"WARC/1.1\r\nWARC-Type: warcinfo\r\n", "found a WARC archive"),
     "UTF-16": ("a.jsonl", LINES.decode().encode("utf-16"), "found text in UTF-16; convert it to UTF-8"),
     "UTF-32": ("a.jsonl", LINES.decode().encode("utf-32"), "found text in UTF-32; convert it to UTF-8"),
-    "HTML": (
-        "a.jsonl",
-        b"<!DOCTYPE html>\n<html>404</html>\n",
-        "found a page of HTML or XML, as a server",
-    ),
+    "HTML": ("a.jsonl", b"<!DOCTYPE html>\n<html>404</html>\n", "found a page of HTML or XML, as a server"),
     "XML": ("a.jsonl", b'<?xml version="1.0"?><Error><Code>NoSuchKey</Code></Error>', "found a page of HTML or XML"),
     "CSV": ("a.jsonl", b"id,text\n1,some\n2,more\n", "found a table of CSV"),
     "TSV": ("a.jsonl", b"id\ttext\n1\tsome\n2\tmore\n", "found a table of CSV"),

@@ -152,10 +152,7 @@ def test_what_passes_is_survived(line: Line, operation: Operation, fault: str) -
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [
-        (lambda: Fault("reset"), "connect|reset by peer|disconnected"),
-        (expired, "credentials have expired"),
-    ],
+    [(lambda: Fault("reset"), "connect|reset by peer|disconnected"), (expired, "credentials have expired")],
     ids=["resets", "expired credentials"],
 )
 def test_what_stays_is_one_error_that_says_so(
