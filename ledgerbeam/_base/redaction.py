@@ -160,12 +160,9 @@ def command_without_secrets(words: Iterable[str]) -> list[str]:
         else:
             shown.append(_shown_word(word))
             is_option = word.startswith("--") and "=" not in word and len(word) > len("--")
-            option = word if is_option and after is not None and (not after.startswith("--") or _hides(word)) else ""
+            hides = word == _STORAGE_OPTIONS or is_credential(word)
+            option = word if is_option and after is not None and (hides or not after.startswith("--")) else ""
     return shown
-
-
-def _hides(option: str) -> bool:
-    return option == _STORAGE_OPTIONS or is_credential(option)
 
 
 def _shown_word(word: str) -> str:

@@ -79,11 +79,9 @@ def _has_wide(data: bytes, start: int, digits: bytes) -> bool:
     return False
 
 
-def _holds_null(line: bytes) -> bool:
-    return NULL in line
-
-
-holds_null: Callable[[bytes], bool] = _holds_null if native.compiled is None else native.compiled.holds_null
+holds_null: Callable[[bytes], bool] = (
+    (lambda line: NULL in line) if native.compiled is None else native.compiled.holds_null
+)
 """Returns whether JSON text contains the word `null`. It is called for every written record."""
 
 

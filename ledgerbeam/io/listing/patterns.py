@@ -294,7 +294,10 @@ def _part(text: str) -> Part:
         return Part(text, False, lambda names: [name for name in names if name == text])
     if text.startswith("*") and not _MAGIC.search(text, 1) and not text.endswith(_NOT_SOURCES):
         return Part(text, False, _select_suffix(text[1:]))
-    return Part(text, False, _select_regex(text))
+    matches = re.compile(_level_regex(text), re.DOTALL).fullmatch
+    return Part(
+        text, False, lambda names: [name for name in names if matches(name) and not name.endswith(_NOT_SOURCES)]
+    )
 
 
 def _select_any(names: list[str]) -> list[str]:
@@ -308,11 +311,6 @@ def _select_suffix(suffix: str) -> Select:
     if any(unwanted.endswith(suffix) for unwanted in _NOT_SOURCES):
         return lambda names: [name for name in _select_any(names) if name.endswith(suffix)]
     return lambda names: [name for name in names if name.endswith(suffix) and name[0] != "."]
-
-
-def _select_regex(text: str) -> Select:
-    matches = re.compile(_level_regex(text), re.DOTALL).fullmatch
-    return lambda names: [name for name in names if matches(name) and not name.endswith(_NOT_SOURCES)]
 
 
 def _level_regex(text: str) -> str:

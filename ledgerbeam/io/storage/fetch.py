@@ -67,7 +67,7 @@ def fetch_many(
     def fetch() -> None:
         nonlocal left
         ranges = [urls[i] for i in left], [starts[i] for i in left], [stops[i] for i in left]
-        if listed is None and store_of(urls[0]).api != "http":  # a web server may send another range
+        if listed is None and store_of(urls[0]).api not in ("http", "hub"):  # a web server may send another range
             answers = store.cat_ranges(*ranges, on_error="return", **kwargs)
         else:
             versions = [None if listed is None else listed[i].version for i in left]
@@ -219,14 +219,13 @@ async def _read_azure(store: Any, url: str, start: int | None, stop: int | None,
 
 async def _read_web(store: Any, url: str, start: int | None, stop: int | None, version: str | None) -> bytes:
     found, data = await read_web(store, url, start, stop)
-    if version is not None:
-        _require(version, found)
+    _require(version, found)
     return data
 
 
-def _require(version: str, found: object) -> None:
-    """Raise OtherVersionError if a response names another version."""
-    if found and str(found).strip('"') != version:
+def _require(version: str | None, found: object) -> None:
+    """Raise OtherVersionError if a response names another version; None stands for any version."""
+    if version and found and str(found).strip('"') != version:
         raise OtherVersionError(str(found).strip('"'))
 
 
@@ -235,7 +234,7 @@ def _read_plain(
     url: str,
     start: int | None,
     stop: int | None,
-    version: str,
+    version: str | None,
 ) -> bytes | BaseException:
     """Return the bytes that `read` returns with their version, or the error."""
     try:

@@ -7,7 +7,7 @@ foreign files. The folder itself, and its parents, may be links. Writing is in `
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
@@ -104,17 +104,13 @@ def refuse_folder_links(root: str, *, owned_by: str) -> None:
     Subfolders with other owners, marked by a subfolder of the name `owned_by`, are skipped.
     """
     if is_local(root):
-        link = next(_folder_links(canonical_url(root), owned_by), None)
-        if link is not None:
-            raise _is_link(link, root)
-
-
-def _folder_links(root: str, owned_by: str) -> Iterator[str]:
-    """Yield the links to folders below a local folder; see `refuse_folder_links`."""
-    for here, names, _ in os.walk(root):
-        if here != root and owned_by in names:
-            names.clear()
-        yield from (path for name in names if os.path.islink(path := os.path.join(here, name)))
+        top = canonical_url(root)
+        for here, names, _ in os.walk(top):
+            if here != top and owned_by in names:
+                names.clear()
+            for name in names:
+                if os.path.islink(path := os.path.join(here, name)):
+                    raise _is_link(path, root)
 
 
 def _is_link(link: str, root: str) -> UsageError:

@@ -8,7 +8,6 @@ the Xet hash in a bucket. So a commit that does not change a file keeps its vers
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from huggingface_hub import HfFileSystem, hf_hub_url
@@ -16,7 +15,6 @@ from huggingface_hub.hf_api import RepoFolder
 from huggingface_hub.utils import HfUri, get_session, hf_raise_for_status, parse_hf_uri
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io.storage.concurrency import CONCURRENCY
 from ledgerbeam.io.storage.responses import byte_range, require_range
 
 READ_SECONDS = 60.0  # longest wait for the next bytes of a read, in seconds
@@ -61,22 +59,6 @@ class HubFileSystem(HfFileSystem):
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """Read a range or the whole file: one request, and one more if the content is stored elsewhere."""
         return self.read_version(path, start, end)[1]
-
-    def cat_ranges(
-        self, paths: list[str], starts: Any, ends: Any, on_error: str = "return", **_: Any
-    ) -> list[bytes | BaseException]:
-        """Read ranges of files concurrently; an error takes the place of its result, or is raised."""
-
-        def read(path: str, start: int | None, end: int | None) -> bytes | BaseException:
-            try:
-                return self.cat_file(path, start, end)
-            except Exception as error:
-                if on_error == "raise":
-                    raise
-                return error
-
-        with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-hub") as pool:
-            return list(pool.map(read, paths, starts, ends))
 
     def read_version(self, path: str, start: int | None, end: int | None) -> tuple[str, bytes]:
         """Read a range or the whole file; return the version that the response names, and the bytes."""

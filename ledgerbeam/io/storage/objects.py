@@ -191,7 +191,10 @@ class ObjectFolder:
                     file.write(data)
                     file.flush()
                     os.fsync(descriptor)
-                created = _linked(aside, path)
+                os.link(aside, path)
+                created = True
+            except FileExistsError:
+                created = False
             finally:
                 os.unlink(aside)
             # Also if the object exists already: an earlier attempt may have failed before this line.
@@ -288,14 +291,6 @@ class _RefusedError(OSError):
         super().__init__(f"{error.get('Key')}: {error.get('Code')}: {error.get('Message')}")
         status = _REFUSALS.get(str(error.get("Code")), _BAD_REQUEST)
         self.response = {"Error": error, "ResponseMetadata": {"HTTPStatusCode": status}}
-
-
-def _linked(aside: str, path: str) -> bool:
-    try:
-        os.link(aside, path)
-    except FileExistsError:
-        return False
-    return True
 
 
 def _delete_local(folder: str, paths: Iterable[str]) -> None:

@@ -198,25 +198,25 @@ def _put(url: str, data: bytes, options: Options | None) -> None:
 @contextlib.contextmanager
 def _publish_local(path: str, not_before_ns: int) -> Iterator[BinaryIO]:
     output = _LocalOutput(path, not_before_ns)
-    try:
+    with _publishing([output]):
         yield output.file
-        output.sync()
-        output.rename()
-    except BaseException:
-        output.discard()
-        raise
-    with output.file, _write_errors(path, output.folder):
-        sync_folder(output.folder)
 
 
 def _publish_all_local(outputs: Sequence[tuple[str, bytes, int]]) -> None:
     opened: list[_LocalOutput] = []
-    try:
+    with _publishing(opened):
         for path, data, not_before_ns in outputs:
             output = _LocalOutput(path, not_before_ns)
             opened.append(output)
             output.file.write(data)
             output.file.flush()  # in this order: no index is older than its shard
+
+
+@contextlib.contextmanager
+def _publishing(opened: Sequence[_LocalOutput]) -> Iterator[None]:
+    """Publish open outputs in order when the body ends: sync all of them, rename them, sync their folders."""
+    try:
+        yield
         _sync_together(opened)
         for output in opened:
             output.rename()

@@ -264,7 +264,9 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     if any(type(cause).__name__ == "GatedRepoError" for cause in _chain(error)):
         remedy = "accept its conditions on its page of the Hub, and set HF_TOKEN"
         return StorageError(f"{url}: cannot {doing}, its repository is gated; {remedy}")
-    if isinstance(error, PermissionError) or status == _FORBIDDEN or _lacks_credentials(error):
+    # gcsfs raises an OSError without the status for a response 403.
+    lacks_credentials = type(error).__name__ in _CREDENTIALS_NAMES or str(error).startswith("Forbidden: ")
+    if isinstance(error, PermissionError) or status == _FORBIDDEN or lacks_credentials:
         return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {_access_remedy(url, doing)}")
     if status is not None and status >= _SERVER_FAULT:
         return StorageError(f"{url}: cannot {doing}, its server failed ({detail}); run again later")
@@ -301,11 +303,6 @@ def _access_remedy(url: str, doing: str) -> str:
     return _ACCESS_REMEDIES.get(
         scheme, "check the credentials (environment or storage options) and the bucket's policy"
     ).format(doing=doing)
-
-
-def _lacks_credentials(error: BaseException) -> bool:
-    # gcsfs raises an OSError without the status for a response 403.
-    return type(error).__name__ in _CREDENTIALS_NAMES or str(error).startswith("Forbidden: ")
 
 
 def byte_range(start: int | None, stop: int | None) -> str | None:
