@@ -32,8 +32,7 @@ from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.listing.left_out import LeftOut, NameSieve, OwnFiles, RequireSource, Sieve
 from ledgerbeam.io.listing.pages import Page, list_pages, read_source_list, stat_pages
 from ledgerbeam.io.listing.patterns import Pattern, may_vary
-from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.concurrency import ask_each
+from ledgerbeam.io.storage.client import Options, ask_each
 from ledgerbeam.io.storage.stat import FileInfo, FolderGivenError, folder_error, stat, stat_object
 from ledgerbeam.io.storage.urls import is_local, store_of
 from ledgerbeam.ledger import LedgerStore

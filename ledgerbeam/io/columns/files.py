@@ -14,8 +14,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.format import CACHE_BYTES, ColumnFormat, ColumnReader, GroupKey, HeldGroups
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.reader import numbers_of
-from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.concurrency import CONCURRENCY
+from ledgerbeam.io.storage.client import CONCURRENCY, Options
 from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url
 

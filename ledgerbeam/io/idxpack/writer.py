@@ -28,8 +28,7 @@ from ledgerbeam.io.idxpack.reader import (
     row_bytes,
 )
 from ledgerbeam.io.index.file import IndexFile, IndexLocation, index_bytes
-from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.concurrency import map_ahead
+from ledgerbeam.io.storage.client import Options, map_ahead
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import canonical_url

@@ -13,8 +13,7 @@ from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ChangedSourceError
 from ledgerbeam.io import native
 from ledgerbeam.io.index.file import Offsets
-from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.concurrency import map_ahead
+from ledgerbeam.io.storage.client import Options, map_ahead
 from ledgerbeam.io.storage.content_kind import HEAD, require_kind
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local

@@ -20,8 +20,7 @@ from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io import native
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER
-from ledgerbeam.io.storage.client import Options, call, filesystem
-from ledgerbeam.io.storage.concurrency import ask_each
+from ledgerbeam.io.storage.client import Options, ask_each, call, filesystem
 from ledgerbeam.io.storage.objects import ObjectFolder, s3_pages
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.responses import storage_error

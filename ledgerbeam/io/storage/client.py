@@ -1,4 +1,4 @@
-"""File systems of URLs, and calls to them with retries.
+"""File systems of URLs, and calls to them: with retries, and several at once.
 
 Every remote call of the package goes through `call`, which retries transient failures and translates errors.
 
@@ -20,7 +20,9 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ledgerbeam._base.extensions import install_command
@@ -28,30 +30,35 @@ from ledgerbeam._base.process import library_logger
 from ledgerbeam._base.redaction import register_environment, register_secrets
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.storage.responses import _first_line, is_transient, seconds_to_wait, storage_error
-from ledgerbeam.io.storage.urls import split_scheme, store_named
+from ledgerbeam.io.storage.urls import is_local, split_scheme, store_named
 
 if TYPE_CHECKING:
     import tenacity
 
+
 Options = Mapping[str, Any]
 """Storage options: keyword arguments of the fsspec file system, passed untouched."""
 
+CONCURRENCY = 16  # number of requests that one call keeps in flight
 ATTEMPTS = 5  # number of attempts of a remote call before its error is final
 PAUSE_SECONDS = 0.2  # upper bound of the random pause before the first retry; it doubles with every retry, up to 5 s
-
-
 LONGEST_WAIT_SECONDS = 300.0  # longest wait before a retry if the server names a time (`Retry-After`), in seconds
 SILENT_SECONDS = 2.0  # time of retries before the first warning, in seconds
 WARNING_SECONDS = 10.0  # least time between two warnings of retries in one process, in seconds
+ASKED_FOR = 1 << 20  # size of a body from which S3 is asked before it is sent, in bytes
 _LONG_PAUSE = 5.0  # a longer pause is named in the warning
+
+_VERSIONS = {"s3": "?versionId=", "azure": "?versionid="}
+"""Marker before the version of an object in its name, by the API of the store."""
+
+_IN_URLS = re.compile(r"[\t\r\n?#]")  # characters that have a special meaning in a URL but not in a key
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
+_R = TypeVar("_R")
 _log = library_logger(__name__)
-
-
 _filesystems: dict[tuple[int, str, str], Any] = {}
 _silent_until = 0.0
+_turn = threading.Lock()
 
 
 def filesystem(url: str, options: Options | None = None) -> Any:
@@ -69,37 +76,6 @@ def filesystem(url: str, options: Options | None = None) -> Any:
         # A forked child keeps its parent's instance in the table: closing it there could touch its sockets.
         found = _filesystems.setdefault(key, _connect(scheme, options or {}))
     return found
-
-
-def _connect(scheme: str, options: Options) -> Any:
-    register_environment()  # before the client can print its credentials
-    register_secrets(options)
-    try:
-        return _client(scheme)(skip_instance_cache=True, **options)
-    except ImportError as error:
-        store = store_named(scheme)
-        remedy = f"pip install {store.package}" if store.package else str(error)
-        remedy = install_command(store.extra) if store.extra else remedy
-        raise UsageError(f"{scheme}:// needs a package that is not installed: {remedy}") from error
-    except ValueError as error:
-        raise UsageError(f"{scheme}:// is not a file system that fsspec knows: {error}") from error
-
-
-def _client(scheme: str) -> Any:
-    import fsspec  # noqa: PLC0415
-
-    found = fsspec.get_filesystem_class(scheme)
-    if store_named(scheme).api == "hub":
-        from ledgerbeam.io.storage.hub import HubFileSystem  # noqa: PLC0415 - an optional package
-
-        return HubFileSystem
-    # The default class of gcsfs asks for the type of every bucket, uses gRPC for zonal ones, where an object is visible
-    # while it is being written, and does not survive a fork. Its base class uses the HTTP API.
-    plain = (kind for kind in found.__mro__ if (kind.__module__, kind.__name__) == ("gcsfs.core", "GCSFileSystem"))
-    named = with_literal_keys(next(plain, found), store_named(scheme).api)
-    if scheme == "memory":
-        return creating_in_turn(named)
-    return sending_at_once(named) if store_named(scheme).api == "s3" else named
 
 
 def import_client(scheme: str) -> None:
@@ -167,13 +143,62 @@ def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None
     )
 
 
-ASKED_FOR = 1 << 20  # size of a body from which S3 is asked before it is sent, in bytes
-_turn = threading.Lock()
+def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int, waiting: int = 0) -> Iterator[_R]:
+    """Apply a function to items in threads and yield the results, or its exceptions, in the order of the items.
 
-_VERSIONS = {"s3": "?versionId=", "azure": "?versionid="}
-"""Marker before the version of an object in its name, by the API of the store."""
+    Items are read lazily. At most `threads + waiting + 1` results exist at a time; `waiting` of them may wait for a
+    slow first one. Closing the iterator cancels the calls that have not started.
+    """
+    pool = ThreadPoolExecutor(threads, "ledgerbeam-ahead")
+    running: deque[Future[_R]] = deque()
+    try:
+        for item in items:
+            running.append(pool.submit(function, item))
+            if len(running) > threads + waiting:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
-_IN_URLS = re.compile(r"[\t\r\n?#]")  # characters that have a special meaning in a URL but not in a key
+
+def ask_each(ask: Callable[[str], _T], urls: Sequence[str]) -> list[_T]:
+    """Call a function for each URL, in order: for local ones in turn, else up to `CONCURRENCY` calls at once."""
+    if len(urls) < 2 or all(map(is_local, urls)):
+        return [ask(url) for url in urls]
+    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
+        return list(pool.map(ask, urls))
+
+
+def _connect(scheme: str, options: Options) -> Any:
+    register_environment()  # before the client can print its credentials
+    register_secrets(options)
+    try:
+        return _client(scheme)(skip_instance_cache=True, **options)
+    except ImportError as error:
+        store = store_named(scheme)
+        remedy = f"pip install {store.package}" if store.package else str(error)
+        remedy = install_command(store.extra) if store.extra else remedy
+        raise UsageError(f"{scheme}:// needs a package that is not installed: {remedy}") from error
+    except ValueError as error:
+        raise UsageError(f"{scheme}:// is not a file system that fsspec knows: {error}") from error
+
+
+def _client(scheme: str) -> Any:
+    import fsspec  # noqa: PLC0415
+
+    found = fsspec.get_filesystem_class(scheme)
+    if store_named(scheme).api == "hub":
+        from ledgerbeam.io.storage.hub import HubFileSystem  # noqa: PLC0415 - an optional package
+
+        return HubFileSystem
+    # The default class of gcsfs asks for the type of every bucket, uses gRPC for zonal ones, where an object is visible
+    # while it is being written, and does not survive a fork. Its base class uses the HTTP API.
+    plain = (kind for kind in found.__mro__ if (kind.__module__, kind.__name__) == ("gcsfs.core", "GCSFileSystem"))
+    named = with_literal_keys(next(plain, found), store_named(scheme).api)
+    if scheme == "memory":
+        return creating_in_turn(named)
+    return sending_at_once(named) if store_named(scheme).api == "s3" else named
 
 
 def with_literal_keys(client: Any, api: str | None) -> Any:

@@ -11,8 +11,7 @@ from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple
 
 from ledgerbeam.errors import ChangedSourceError, StorageError
-from ledgerbeam.io.storage.client import Options, call, filesystem
-from ledgerbeam.io.storage.concurrency import map_ahead
+from ledgerbeam.io.storage.client import Options, call, filesystem, map_ahead
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.responses import http_status, storage_error

@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any
 
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, NotIndexableError, SourceNotFoundError, StorageError
-from ledgerbeam.io.storage.client import ATTEMPTS, Options, call, filesystem
-from ledgerbeam.io.storage.concurrency import CONCURRENCY
+from ledgerbeam.io.storage.client import ATTEMPTS, CONCURRENCY, Options, call, filesystem
 from ledgerbeam.io.storage.responses import (
     byte_range,
     http_status,

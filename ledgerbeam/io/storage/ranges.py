@@ -12,8 +12,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, NotIndexableError, StorageError, UsageError
 from ledgerbeam.io import native
-from ledgerbeam.io.storage.client import Options, call, filesystem
-from ledgerbeam.io.storage.concurrency import map_ahead
+from ledgerbeam.io.storage.client import Options, call, filesystem, map_ahead
 from ledgerbeam.io.storage.fetch import fetch_many, read_from_beginning
 from ledgerbeam.io.storage.responses import http_status, storage_error
 from ledgerbeam.io.storage.stat import FileInfo, open_descriptor, stat

@@ -21,8 +21,7 @@ from ledgerbeam.errors import (
     StorageError,
     UsageError,
 )
-from ledgerbeam.io.storage.client import Options, call, filesystem
-from ledgerbeam.io.storage.concurrency import CONCURRENCY, ask_each
+from ledgerbeam.io.storage.client import CONCURRENCY, Options, ask_each, call, filesystem
 from ledgerbeam.io.storage.responses import storage_error
 from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 

@@ -17,7 +17,7 @@ from ledgerbeam.io.datasets.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.io.datasets.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.datasets.megatron.tokenizer import SpecialTokens
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.storage.concurrency import ask_each
+from ledgerbeam.io.storage.client import ask_each
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import FileInfo, stat, stat_many

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.exchange.slices import Partition
-from ledgerbeam.io.storage.concurrency import map_ahead
+from ledgerbeam.io.storage.client import map_ahead
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.ledger.opening import open_store

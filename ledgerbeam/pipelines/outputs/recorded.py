@@ -21,7 +21,7 @@ from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import LedgerDamagedError, SourceNotFoundError, StorageError
 from ledgerbeam.io import Options
 from ledgerbeam.io.listing.nested_folders import list_files, sizes_of
-from ledgerbeam.io.storage.concurrency import ask_each
+from ledgerbeam.io.storage.client import ask_each
 from ledgerbeam.io.storage.files import first_link, refuse_links
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import remove_stale_temporaries

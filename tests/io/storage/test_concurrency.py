@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from ledgerbeam.io.storage import concurrency
-from ledgerbeam.io.storage.concurrency import map_ahead
+from ledgerbeam.io.storage import client
+from ledgerbeam.io.storage.client import map_ahead
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -61,7 +61,7 @@ def test_what_is_closed_begins_no_further_item(monkeypatch: pytest.MonkeyPatch) 
             go_on.wait()
         return number
 
-    monkeypatch.setattr(concurrency, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(client, "ThreadPoolExecutor", Pool)
     results = cast(Generator[int], map_ahead(work, range(100), 1, 5))
     assert next(results) == 0
     results.close()

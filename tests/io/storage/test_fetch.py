@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError
-from ledgerbeam.io.storage import client, concurrency
+from ledgerbeam.io.storage import client
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.stat import FileInfo
 
@@ -107,7 +107,7 @@ def test_the_number_of_requests_at_once_is_told_to_stores_that_take_it() -> None
     fetch(store)
     assert store.options == [
         {"on_error": "return", "sizes": "of a store"},
-        {"on_error": "return", "batch_size": concurrency.CONCURRENCY},
+        {"on_error": "return", "batch_size": client.CONCURRENCY},
     ]
 
 

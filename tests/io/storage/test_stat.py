@@ -17,7 +17,7 @@ import pytest
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage import stat as storage_stat
-from ledgerbeam.io.storage.concurrency import ask_each
+from ledgerbeam.io.storage.client import ask_each
 from ledgerbeam.io.storage.stat import (
     FileInfo,
     content_name,

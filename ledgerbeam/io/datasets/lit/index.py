@@ -26,8 +26,7 @@ from ledgerbeam.errors import (
 from ledgerbeam.io.compression.content import age_fault
 from ledgerbeam.io.datasets.webdataset.writer import ShardLike, collapse_names, filled
 from ledgerbeam.io.listing.patterns import expand_braces
-from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.concurrency import CONCURRENCY, map_ahead
+from ledgerbeam.io.storage.client import CONCURRENCY, Options, map_ahead
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import FileInfo, stat_many, stat_object

@@ -17,9 +17,8 @@ from ledgerbeam._base.lazy import ArrayLike, DTypeLike, NDArray, np
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, RecordError, SourceNotFoundError, UsageError
 from ledgerbeam.io.datasets.megatron.index import BLOCK, MegatronIndex, stat_index
 from ledgerbeam.io.datasets.megatron.layout import MAGIC, Layout, dataset_prefix, dtype_code
-from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.client import CONCURRENCY, Options, map_ahead
 from ledgerbeam.io.storage.concatenate import concatenated
-from ledgerbeam.io.storage.concurrency import CONCURRENCY, map_ahead
 from ledgerbeam.io.storage.files import delete, refuse_foreign
 from ledgerbeam.io.storage.publish import publish, remove_stale_temporaries_of
 from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, stat

@@ -17,7 +17,7 @@ from ledgerbeam._base.extensions import load_extension
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTaskError, UsageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.storage.concurrency import CONCURRENCY, map_ahead
+from ledgerbeam.io.storage.client import CONCURRENCY, map_ahead
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore

@@ -17,7 +17,7 @@ from rich.filesize import decimal
 from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import SourceNotFoundError, UsageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.storage.concurrency import CONCURRENCY
+from ledgerbeam.io.storage.client import CONCURRENCY
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.iterators.job_source import GRAPH_SCHEME
 from ledgerbeam.ledger import LedgerStore
