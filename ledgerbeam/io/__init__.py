@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ledgerbeam.io.formats.registry import open_source, recognize, register
     from ledgerbeam.io.index.file import write_index
     from ledgerbeam.io.lines.formats import JsonlFormat, TextFormat
-    from ledgerbeam.io.lines.jsonl_reader import JsonlReader, encode_jsonl
+    from ledgerbeam.io.lines.jsonl import JsonlReader, encode_jsonl
     from ledgerbeam.io.storage.client import Options
     from ledgerbeam.io.storage.publish import publish_bytes
     from ledgerbeam.io.tar.format import TarFormat
@@ -79,7 +79,7 @@ if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name
             "formats.registry": "open_source recognize register",
             "index.file": "write_index",
             "lines.formats": "JsonlFormat TextFormat",
-            "lines.jsonl_reader": "JsonlReader encode_jsonl",
+            "lines.jsonl": "JsonlReader encode_jsonl",
             "storage.client": "Options",
             "storage.publish": "publish_bytes",
             "tar.format": "TarFormat",

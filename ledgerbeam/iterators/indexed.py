@@ -18,7 +18,7 @@ from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.idxpack.reader import IndexPack
 from ledgerbeam.io.index.file import IndexFile, IndexLocation, Rule
 from ledgerbeam.io.index.reader import IndexedRecords
-from ledgerbeam.io.lines.jsonl_reader import JsonlReader
+from ledgerbeam.io.lines.jsonl import JsonlReader
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.fetch import require_ranges
 from ledgerbeam.io.storage.stat import FileInfo

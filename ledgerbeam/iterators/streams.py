@@ -10,7 +10,7 @@ from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.io.compression.streams import is_pipe
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.formats.streamed import stream_each
-from ledgerbeam.io.lines.jsonl_reader import stream_records
+from ledgerbeam.io.lines.jsonl import stream_records
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.tar.format import TarFormat

@@ -25,8 +25,7 @@ from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import exact, holds_wide
 from ledgerbeam.io.lines.formats import JsonlFormat
-from ledgerbeam.io.lines.json_lines import HeldLines, JsonLines
-from ledgerbeam.io.lines.jsonl_reader import decode_line
+from ledgerbeam.io.lines.jsonl import HeldLines, JsonLines, decode_line
 from ledgerbeam.sources.kind import unreadable
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from ledgerbeam.io.formats.streamed import SpanReader
 from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.json_values import dumps, exact, holds_wide, json_form, loads, require_finite
-from ledgerbeam.io.lines.json_lines import JsonLines, JsonLinesBuilder
-from ledgerbeam.io.lines.jsonl_reader import split_jsonl, stream_records
+from ledgerbeam.io.lines.jsonl import JsonLines, JsonLinesBuilder, split_jsonl, stream_records
 from ledgerbeam.io.tar.sample import json_bytes, text_or_json
 from tests.cases import each
 

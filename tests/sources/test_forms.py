@@ -26,8 +26,7 @@ from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.formats.streamed import HeldBlock, LineBlocks
 from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.index.reader import RawRecord
-from ledgerbeam.io.lines.json_lines import JsonLines
-from ledgerbeam.io.lines.jsonl_reader import split_jsonl
+from ledgerbeam.io.lines.jsonl import JsonLines, split_jsonl
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import Source

@@ -15,7 +15,7 @@ import pytest
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.io import JsonlFormat, ParquetFormat, Sample
 from ledgerbeam.io.columns.schema import JobSchema
-from ledgerbeam.io.lines.json_lines import JsonLines
+from ledgerbeam.io.lines.jsonl import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.transforms import MapRecords
 from ledgerbeam.transforms.mapping.function import ConvertRecords

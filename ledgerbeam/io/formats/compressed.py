@@ -16,7 +16,7 @@ import zstandard
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam._base.names import INDEX_ENDING
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.compression.zstd_table import zstd_table_bytes
+from ledgerbeam.io.compression.content import zstd_table_bytes
 from ledgerbeam.io.formats.format import ShardEncoder, ShardFile
 
 ZSTD_ENDING = ".zst"  # suffix of the names of compressed files

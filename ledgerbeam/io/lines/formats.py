@@ -16,8 +16,7 @@ from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.newlines import build_jsonl_index, count_lines
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import holds_wide
-from ledgerbeam.io.lines.json_lines import JsonLines
-from ledgerbeam.io.lines.jsonl_reader import JsonlReader, decode_lines, encode_jsonl, raw_lines, split_jsonl
+from ledgerbeam.io.lines.jsonl import JsonLines, JsonlReader, decode_lines, encode_jsonl, raw_lines, split_jsonl
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import HEAD, require_lines
 from ledgerbeam.io.storage.ranges import RangeReader

@@ -28,7 +28,7 @@ from ledgerbeam.io.columns.tables import REMEDY, TableMaker
 from ledgerbeam.io.columns.values import is_json, record_is_value
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import holds_wide
-from ledgerbeam.io.lines.jsonl_reader import decode_line, decode_lines
+from ledgerbeam.io.lines.jsonl import decode_line, decode_lines
 
 PIECE = 64 * 2**20  # bytes that are parsed at once, unless a line has more
 _MOST = 2**31 - 64  # pyarrow counts the bytes of a block in 32 bits

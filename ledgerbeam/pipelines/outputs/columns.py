@@ -17,7 +17,7 @@ from ledgerbeam.io import Format, Options
 from ledgerbeam.io.columns.format import PAGE_BYTES, ROW_GROUP_BYTES
 from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import format_named
-from ledgerbeam.io.lines.jsonl_reader import stream_records
+from ledgerbeam.io.lines.jsonl import stream_records
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.urls import canonical_url

@@ -23,7 +23,7 @@ from ledgerbeam._base.redaction import (
 )
 from ledgerbeam.errors import LedgerbeamError, StorageError, UsageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.lines.jsonl_reader import stream_records
+from ledgerbeam.io.lines.jsonl import stream_records
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.rows import FailureRow, OutputRow

@@ -26,7 +26,7 @@ from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Node
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, Pieces, encode_hashes
 from ledgerbeam.io.exchange.run_file import SUFFIX, payload_of
 from ledgerbeam.io.exchange.slices import EARLIER
-from ledgerbeam.io.lines.json_lines import JsonLines
+from ledgerbeam.io.lines.jsonl import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.buckets import GatheredRecords

@@ -20,7 +20,7 @@ from ledgerbeam.io.conversion import VERSION, conversion_of
 from ledgerbeam.io.exchange.order import By
 from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_sorted, is_json_text, record_of, task_mark
 from ledgerbeam.io.exchange.slices import Partition
-from ledgerbeam.io.lines.json_lines import JsonLines
+from ledgerbeam.io.lines.jsonl import JsonLines
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.job import Json

@@ -13,7 +13,7 @@ from ledgerbeam.io import Format, Sample
 from ledgerbeam.io.exchange.order import Joining
 from ledgerbeam.io.exchange.run_file import is_json_text, record_of
 from ledgerbeam.io.formats.format import json_value
-from ledgerbeam.io.lines.json_lines import JsonLinesBuilder
+from ledgerbeam.io.lines.jsonl import JsonLinesBuilder
 from ledgerbeam.io.tar.sample import member_bytes
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts

@@ -13,7 +13,7 @@ from ledgerbeam.io import Format, Sample
 from ledgerbeam.io.formats.format import TableMaking, is_columnar
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.json_values import NanRule
-from ledgerbeam.io.lines.json_lines import LINE_BREAK, JsonLinesBuilder
+from ledgerbeam.io.lines.jsonl import LINE_BREAK, JsonLinesBuilder
 from ledgerbeam.io.tar.writer import TarBuilder, TarSamples
 from ledgerbeam.ledger import Task
 

@@ -17,7 +17,7 @@ from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, Sourc
 from ledgerbeam.io.formats.registry import format_named, recognize
 from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.index.file import IndexFile, write_index
-from ledgerbeam.io.lines.jsonl_reader import stream_records
+from ledgerbeam.io.lines.jsonl import stream_records
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.tar.format import TarFormat

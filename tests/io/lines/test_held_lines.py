@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from ledgerbeam.io.lines import json_lines as held
-from ledgerbeam.io.lines.json_lines import HeldLines
+from ledgerbeam.io.lines import jsonl as held
+from ledgerbeam.io.lines.jsonl import HeldLines
 from tests.memory import peak_of
 
 

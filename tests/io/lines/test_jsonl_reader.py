@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import IndexMismatchError, RecordError
 from ledgerbeam.io.index.file import write_index
 from ledgerbeam.io.index.newlines import build_jsonl_index
-from ledgerbeam.io.lines.jsonl_reader import JsonlReader, encode_jsonl, split_jsonl
+from ledgerbeam.io.lines.jsonl import JsonlReader, encode_jsonl, split_jsonl
 from tests.cases import each
 
 pytestmark = pytest.mark.usefixtures("implementation")

@@ -16,7 +16,7 @@ from ledgerbeam.io.columns.tables import to_table
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.lines import jsonl_tables as tables
 from ledgerbeam.io.lines.formats import TextFormat
-from ledgerbeam.io.lines.jsonl_reader import split_jsonl
+from ledgerbeam.io.lines.jsonl import split_jsonl
 from ledgerbeam.io.lines.jsonl_tables import JsonTables, schema_of_lines
 from tests.cases import each
 

@@ -14,7 +14,7 @@ import pytest
 
 from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError, StorageError
 from ledgerbeam.io.index.file import write_index
-from ledgerbeam.io.lines.jsonl_reader import JsonlReader, encode_jsonl
+from ledgerbeam.io.lines.jsonl import JsonlReader, encode_jsonl
 from ledgerbeam.io.listing import pages as listing
 from ledgerbeam.io.storage import client as remote
 from ledgerbeam.io.storage import files as storage

@@ -12,7 +12,7 @@ import pytest
 from ledgerbeam.errors import CheckpointError, NotIndexableError, SourceError, UsageError
 from ledgerbeam.io import recognize
 from ledgerbeam.io.compression.streams import ALLOW_PIPES, read_pipe
-from ledgerbeam.io.lines.jsonl_reader import stream_records
+from ledgerbeam.io.lines.jsonl import stream_records
 from ledgerbeam.iterators import Filter, IndexedManifest, Jsonl, Manifest, Shuffle
 from tests.cases import each
 

@@ -17,7 +17,7 @@ from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls
 from ledgerbeam.io.exchange.slices import Partition
-from ledgerbeam.io.lines.json_lines import HeldLines
+from ledgerbeam.io.lines.jsonl import HeldLines
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords

@@ -12,7 +12,7 @@ import pytest
 
 from ledgerbeam import stats
 from ledgerbeam.io.exchange.slices import Partition
-from ledgerbeam.io.lines.json_lines import HeldLines
+from ledgerbeam.io.lines.jsonl import HeldLines
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts

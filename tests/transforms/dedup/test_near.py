@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.io.lines.json_lines import HeldLines
+from ledgerbeam.io.lines.jsonl import HeldLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords

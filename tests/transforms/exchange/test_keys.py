@@ -12,7 +12,7 @@ import pytest
 
 from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io.exchange.order import KeyOrder, Scheme
-from ledgerbeam.io.lines.json_lines import HeldLines
+from ledgerbeam.io.lines.jsonl import HeldLines
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.exchange.keys import RecordKeys, field_of

@@ -15,7 +15,7 @@ from ledgerbeam.io.exchange.run_file import decode_block, parse_footer, parse_ta
 from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.registry import format_named
-from ledgerbeam.io.lines.json_lines import JsonLinesBuilder
+from ledgerbeam.io.lines.jsonl import JsonLinesBuilder
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.forms import PlacedForm, PlacedPart, PlacedRecords, RecordBlocks

@@ -37,7 +37,7 @@ from ledgerbeam.io.formats.streamed import decode_raw
 from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.index.reader import NumberedRecords, RawRecord
 from ledgerbeam.io.json_values import dumps, loads
-from ledgerbeam.io.lines.jsonl_reader import encode_jsonl
+from ledgerbeam.io.lines.jsonl import encode_jsonl
 from ledgerbeam.io.listing.pages import list_folder
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.urls import canonical_url, is_local

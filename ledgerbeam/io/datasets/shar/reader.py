@@ -31,7 +31,7 @@ from ledgerbeam.io.formats.streamed import stream_each
 from ledgerbeam.io.index.reader import NumberedRecords, RawRecord, require_span
 from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.lines.formats import JsonlFormat
-from ledgerbeam.io.lines.jsonl_reader import stream_records
+from ledgerbeam.io.lines.jsonl import stream_records
 from ledgerbeam.io.listing.pages import list_folder
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes

@@ -1,10 +1,12 @@
-"""JSONL: decode and encode records, read them in order, and access them through an index."""
+"""JSON lines: values decoded and encoded, in memory, in order, and by number through an index."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Any
+import io
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, pairwise
+from typing import Any, Self, overload
 
 import orjson
 
@@ -13,20 +15,33 @@ from ledgerbeam.errors import LedgerbeamError, RecordError
 from ledgerbeam.io.compression.streams import decompressed, is_pipe
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.file import Offsets
-from ledgerbeam.io.index.newlines import count_lines
+from ledgerbeam.io.index.newlines import count_lines, line_ends
 from ledgerbeam.io.index.reader import IndexedRecords, RawRecord
-from ledgerbeam.io.json_values import exact, holds_wide, loads
-from ledgerbeam.io.lines.json_lines import JsonLines, JsonLinesBuilder
+from ledgerbeam.io.json_values import (
+    MOST_DEEP,
+    NanRule,
+    dumps_wide,
+    exact,
+    holds_null,
+    holds_wide,
+    json_form,
+    loads,
+    require_finite,
+)
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import line_fault
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
 
+LINE_BREAK = "holds a line break inside its JSON; expected one line. Return plain values instead of orjson.Fragment"
+"""Error of a value whose JSON has several lines."""
+
+_NEWLINE = b"\n"
 _BLANK = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _PREVIEW = 120
 _PIECE = 64  # lines that are yielded together
-_NEWLINE = b"\n"
+_AT_ONCE = 256 * 1024  # bytes that are searched for newlines together, so that they stay in the cache
 
 
 def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
@@ -70,6 +85,12 @@ def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide:
         return values
 
 
+def _decode_all(lines: list[bytes], *, wide: bool) -> list[Any]:
+    decode = orjson.loads
+    values = [decode(line) for line in lines]
+    return list(map(exact, lines, values)) if wide else values
+
+
 def raw_lines(lines: list[bytes], url: str, record: int, start: int) -> list[RawRecord]:
     """Return consecutive lines without their newlines as records with their positions, without blank lines."""
     found = []
@@ -108,47 +129,6 @@ def stream_records(url: str, options: Options | None = None, listed: FileInfo | 
         line += pieces[-1]
     if line.strip():
         yield decode_line(bytes(line), url, record, start)
-
-
-def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
-    """Encode values as JSONL, one line each, with keys in the order of the mapping.
-
-    Args:
-        records: Values that orjson encodes, and integers beyond 64 bits; or `JsonLines`, which are already encoded.
-
-    Returns:
-        The bytes, and the `N + 1` offsets of the lines.
-
-    Raises:
-        RecordError: JSON cannot hold a value, such as NaN or an infinity; the message has its position and type.
-    """
-    if not isinstance(records, JsonLines):
-        builder = JsonLinesBuilder()
-        for value in records:
-            builder.add(value)
-        records = builder.finish()
-    return records.data, records.offsets
-
-
-def _in_pieces(values: Iterator[Any]) -> Iterator[list[Any]]:
-    """Divide values into lists. Values before one that cannot be decoded are yielded before the error."""
-    while True:
-        piece: list[Any] = []
-        try:
-            piece.extend(islice(values, _PIECE))
-        except RecordError:
-            if piece:
-                yield piece
-            raise
-        if not piece:
-            return
-        yield piece
-
-
-def _decode_all(lines: list[bytes], *, wide: bool) -> list[Any]:
-    decode = orjson.loads
-    values = [decode(line) for line in lines]
-    return list(map(exact, lines, values)) if wide else values
 
 
 class JsonlReader(IndexedRecords[Any]):
@@ -253,3 +233,197 @@ class JsonlReader(IndexedRecords[Any]):
             raise self.index.mismatch(
                 f"expected record {record} to be the line of bytes [{start}, {stop}), found {found}"
             )
+
+
+def _in_pieces(values: Iterator[Any]) -> Iterator[list[Any]]:
+    """Divide values into lists. Values before one that cannot be decoded are yielded before the error."""
+    while True:
+        piece: list[Any] = []
+        try:
+            piece.extend(islice(values, _PIECE))
+        except RecordError:
+            if piece:
+                yield piece
+            raise
+        if not piece:
+            return
+        yield piece
+
+
+def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
+    """Encode values as JSONL, one line each, with keys in the order of the mapping.
+
+    Args:
+        records: Values that orjson encodes, and integers beyond 64 bits; or `JsonLines`, which are already encoded.
+
+    Returns:
+        The bytes, and the `N + 1` offsets of the lines.
+
+    Raises:
+        RecordError: JSON cannot hold a value, such as NaN or an infinity; the message has its position and type.
+    """
+    if not isinstance(records, JsonLines):
+        builder = JsonLinesBuilder()
+        for value in records:
+            builder.add(value)
+        records = builder.finish()
+    return records.data, records.offsets
+
+
+class JsonLines(Sequence[Any]):
+    """The values of a JSONL file in memory. Each value is decoded at its access.
+
+    Attributes:
+        offsets: Offset of each line, and the end of the last one: `N + 1`, u64.
+        nulled: Number of NaN and infinities, which JSON does not have, that were written as null.
+    """
+
+    def __init__(self, data: bytes, offsets: Offsets, nulled: int = 0) -> None:
+        self.data = data
+        self.offsets = offsets
+        self.nulled = nulled
+
+    def __repr__(self) -> str:
+        return f"JsonLines({len(self)} lines, {len(self.data)} bytes)"
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, item: int) -> Any: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[Any]: ...
+    def __getitem__(self, item: int | slice) -> Any:
+        found = range(len(self))[item]
+        if isinstance(found, int):
+            start, stop = self.offsets[found : found + 2].tolist()
+            return loads(self.data[start:stop])
+        return [self[number] for number in found]
+
+    def __eq__(self, other: object) -> bool:
+        return self.data == other.data if isinstance(other, JsonLines) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def lines(self) -> list[bytes]:
+        """Return each line with its newline."""
+        return [self.data[start:stop] for start, stop in pairwise(self.offsets.tolist())]
+
+
+class JsonLinesBuilder:
+    """Encodes values as lines of JSON, with keys in the order of the mapping. An added value may be changed later."""
+
+    def __init__(self, nan: NanRule = "refuse") -> None:
+        self._nan: NanRule = nan
+        self._nulled = 0
+        self._data = io.BytesIO()
+        self._lengths = array("Q")
+        self._write = self._data.write
+        self._note = self._lengths.append
+
+    def add(self, value: Any) -> None:
+        """Add a value. RecordError, with its position and type, if JSON cannot hold it; then nothing is added."""
+        try:
+            line = orjson.dumps(value, json_form, orjson.OPT_APPEND_NEWLINE)
+        except orjson.JSONEncodeError as error:
+            line = self._encode_wide(value, error)
+        if holds_null(line):
+            self._nulled += self._count_nulled(value)
+        self._note(self._write(line))
+
+    def encode(self, value: Any) -> tuple[bytes, int]:
+        """Return the line of a value, for `append`, and the number of its nulled numbers. RecordError as for `add`."""
+        try:
+            line = orjson.dumps(value, json_form, orjson.OPT_APPEND_NEWLINE)
+        except orjson.JSONEncodeError as error:
+            line = self._encode_wide(value, error)
+        return line, self._count_nulled(value) if holds_null(line) else 0
+
+    def append(self, line: bytes, nulled: int) -> None:
+        """Add a result of `encode`."""
+        self._nulled += nulled
+        self._note(self._write(line))
+
+    def finish(self) -> JsonLines:
+        """Return the added values. RecordError if one has a line break in its JSON."""
+        data = self._data.getvalue()
+        offsets = np.zeros(len(self._lengths) + 1, np.uint64)
+        np.cumsum(np.frombuffer(self._lengths, np.uint64), out=offsets[1:])
+        if count_lines(data) != len(self._lengths):  # only an orjson.Fragment can have a line break
+            lines = enumerate(pairwise(offsets.tolist()))
+            broken = next(number for number, (start, stop) in lines if data.count(_NEWLINE, start, stop) != 1)
+            raise RecordError(f"output record {broken} {LINE_BREAK}")
+        return JsonLines(data, offsets, self._nulled)
+
+    @property
+    def _position(self) -> int:
+        return len(self._lengths)
+
+    def _count_nulled(self, value: Any) -> int:
+        try:
+            return require_finite(value, self._nan)
+        except RecordError as error:
+            raise RecordError(f"output record {self._position}: {error}") from error
+
+    def _encode_wide(self, value: Any, error: TypeError) -> bytes:
+        try:
+            return dumps_wide(value, orjson.OPT_APPEND_NEWLINE, error)
+        except orjson.JSONEncodeError as refused:
+            raise RecordError(
+                f"output record {self._position} ({type(value).__name__}) cannot be written as JSON: {refused}; return "
+                f"dicts, lists, strings, numbers, booleans or None, nested at most {MOST_DEEP} times"
+            ) from error
+
+
+class HeldLines(Sequence[bytes]):
+    """Some lines of bytes in memory, without their newlines. Picklable."""
+
+    def __init__(self, data: bytes, starts: NDArray[np.integer[Any]], stops: NDArray[np.integer[Any]]) -> None:
+        self.data = data
+        # Items of an `array` are Python integers, which takes a fifth of the time of NumPy's.
+        self._starts, self._stops = (array("q", ends.astype(np.int64).tobytes()) for ends in (starts, stops))
+
+    @classmethod
+    def split(cls, data: bytes) -> Self:
+        """Return all lines of bytes. The last line may lack its newline."""
+        view = memoryview(data)
+        ends = [line_ends(view[begin : begin + _AT_ONCE], begin) for begin in range(0, len(view), _AT_ONCE)]
+        if data and data[-1:] != b"\n":
+            ends.append(np.array([len(data) + 1], np.uint64))
+        after = np.concatenate([np.zeros(1, np.uint64), *ends])
+        return cls(data, after[:-1], after[1:] - np.uint64(1))
+
+    @classmethod
+    def joined(cls, lines: Iterable[bytes]) -> Self:
+        """Return lines from other places as one object."""
+        return cls.split(b"".join([line + b"\n" for line in lines]))
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, item: int) -> bytes:  # type: ignore[override]
+        return self.data[self._starts[item] : self._stops[item]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        data = self.data
+        return (data[start:stop] for start, stop in zip(self._starts, self._stops, strict=True))
+
+    def at(self, places: Any) -> Self:
+        """Return the lines at some positions, or the lines of a mask."""
+        return type(self)(self.data, *(np.frombuffer(ends, np.int64)[places] for ends in (self._starts, self._stops)))
+
+    def start(self, place: int) -> int:
+        """Return the offset of a line."""
+        return self._starts[place]
+
+    def first_bytes(self) -> NDArray[np.uint8]:
+        """Return the first byte of each line; for an empty line its newline."""
+        found: NDArray[np.uint8] = np.frombuffer(self.data, np.uint8)[np.frombuffer(self._starts, np.int64)]
+        return found
+
+    def blank(self) -> NDArray[np.bool_]:
+        """Return for each line whether it has only white space."""
+        found = np.isin(self.first_bytes(), np.frombuffer(_BLANK, np.uint8))
+        for place in np.flatnonzero(found).tolist():
+            found[place] = not self[place].strip(_BLANK)
+        return found
