@@ -10,7 +10,7 @@ import pytest
 
 from examples.own_format import TextLines
 from ledgerbeam.errors import ArchiveError, RecordError
-from ledgerbeam.io import JsonlFormat, OffsetFormat, RecordFormat, Sample, TarFormat
+from ledgerbeam.io import JsonlFormat, OffsetFormat, RecordFormat, Sample, TarFormat, TextFormat
 from ledgerbeam.io.formats.testing import FormatContract
 from tests.cases import each
 
@@ -62,6 +62,11 @@ class TestText(FormatContract):
 
     def records(self, count: int) -> list[Any]:
         return [f"line {number} " + "ö" * (number * 7 % 30) for number in range(count)]
+
+
+class TestLines(TestText):
+    def format(self) -> OffsetFormat:
+        return TextFormat()
 
 
 class TestJsonl(FormatContract):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import AbstractContextManager
+from pathlib import Path
 
-from ledgerbeam.io.listing.nested_folders import nested_owners, note_nested
+from ledgerbeam.io.listing.nested_folders import list_files, nested_owners, note_nested
 from ledgerbeam.io.storage.files import delete
 from ledgerbeam.io.storage.publish import publish_bytes
 from tests.io.conftest import Place
@@ -92,3 +93,12 @@ def test_a_folder_around_where_one_may_not_look_is_passed_over(nobody: AbstractC
                 note_nested(f"{outer}/{folder}", f"{len(folder)}")
             assert nested_owners(f"{outer}/a") == {"b": "_ledgerbeam/3.json"}
         assert os.listdir(f"{outer}/_ledgerbeam") == []
+
+
+def test_what_lies_behind_a_link_to_a_folder_is_not_in_it(tmp_path: Path) -> None:
+    for name in ("out/mine", "out/deep/mine", "victim/other"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "out/link").symlink_to(tmp_path / "victim")
+    names = [name for page in list_files(str(tmp_path / "out")) for name in page.names]
+    assert sorted(names) == ["deep/mine", "mine"]
