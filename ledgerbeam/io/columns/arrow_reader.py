@@ -59,8 +59,8 @@ class ArrowReader(GroupedRows):
     def _read_footer(self) -> tuple[pa.Schema, list[RowGroup]]:
         start, end = self._end_bytes()
         size = self._content.size
-        footer = parse_footer(end[:-_FOOTER_END])
-        blocks = footer.dictionaries + footer.batches
+        dictionaries, self._blocks = parse_footer(end[:-_FOOTER_END])
+        blocks = dictionaries + self._blocks
         for block in blocks:
             if min(block) < 0 or sum(block) > size:
                 raise SourceError(f"{self.url}: a record batch lies outside of the file; it is damaged, write it again")
@@ -68,9 +68,9 @@ class ArrowReader(GroupedRows):
             [block.start for block in blocks], [block.start + block.head for block in blocks]
         )
         parsed = list(map(parse_batch, heads))
-        count = len(footer.dictionaries)
-        self._blocks, self._batches = footer.batches, parsed[count:]
-        self._dictionaries = list(zip(footer.dictionaries, parsed[:count], strict=True))
+        count = len(dictionaries)
+        self._batches = parsed[count:]
+        self._dictionaries = list(zip(dictionaries, parsed[:count], strict=True))
         self._known = [(start, end), *((block.start, head) for block, head in zip(blocks, heads, strict=True))]
         schema = self._opened(PlacedFile(self._content)).schema
         names = schema.names
@@ -185,13 +185,6 @@ class Block(NamedTuple):
     body: int  # bytes of its buffers, which follow the metadata
 
 
-class ArrowFooter(NamedTuple):
-    """The positions of the messages of a file."""
-
-    dictionaries: list[Block]  # of the dictionaries
-    batches: list[Block]  # of the record batches
-
-
 class Batch(NamedTuple):
     """A record batch, or the values of a dictionary."""
 
@@ -201,12 +194,12 @@ class Batch(NamedTuple):
     is_compressed: bool  # whether the buffers are compressed
 
 
-def parse_footer(data: bytes) -> ArrowFooter:
-    """Return the positions of the messages in a footer, without the bytes after it. Raises ValueError."""
+def parse_footer(data: bytes) -> tuple[list[Block], list[Block]]:
+    """Return the positions of dictionaries and of record batches, from a footer alone. Raises ValueError."""
     try:
         root = _Table.root(data)
         dictionaries, batches = ([Block(*block) for block in root.structs(field, _BLOCK)] for field in (2, 3))
-        return ArrowFooter(dictionaries, batches)
+        return dictionaries, batches
     except struct.error as error:
         raise ValueError("the footer points outside of itself") from error
 
@@ -264,7 +257,8 @@ def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
     if types.is_run_end_encoded(kind):
         return buffers_of(kind.run_end_type, variadic, depth + 1) + buffers_of(kind.value_type, variadic, depth + 1)
     if not types.is_nested(kind):
-        return 3 if any(is_of(kind) for is_of in (types.is_binary, types.is_string, *_large(types))) else 2
+        texts = (types.is_binary, types.is_string, types.is_large_binary, types.is_large_string)
+        return 3 if any(is_of(kind) for is_of in texts) else 2
     parts = [kind.field(number).type for number in range(kind.num_fields)]
     if types.is_map(kind):
         parts = [kind.key_type, kind.item_type]
@@ -274,10 +268,6 @@ def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
     elif types.is_list(kind) or types.is_large_list(kind) or (types.is_union(kind) and kind.mode == "dense"):
         own = 2
     return own + sum(buffers_of(part, variadic, depth + 1) for part in parts)
-
-
-def _large(types: Any) -> tuple[Any, Any]:
-    return types.is_large_binary, types.is_large_string
 
 
 class _Table:

@@ -486,7 +486,7 @@ def _words_of(found: Mapping[str, Any], words: Mapping[str, tuple[bytes, bytes]]
 
 
 def _metadata_json(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
-    return {_text(key): _bytes_json(value) for key, value in sorted(metadata.items())}
+    return {key.decode("utf-8", "surrogateescape"): _bytes_json(value) for key, value in sorted(metadata.items())}
 
 
 def _metadata_of(found: Any, where: str) -> dict[bytes, bytes]:
@@ -508,10 +508,6 @@ def _metadata_value(found: Any, where: str) -> bytes:
     if isinstance(found, Mapping) and isinstance(found.get(_BASE64), str):
         return base64.b64decode(found[_BASE64])
     raise UsageError(f"{where}: expected strings as metadata, found {found!r:.80}")
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
 
 
 def _require_names(names: list[str], where: str) -> None:

@@ -48,11 +48,6 @@ def encode_text(value: Any) -> bytes:
     return value.encode()
 
 
-def decode_text(data: bytes) -> str:
-    """Decode UTF-8 without other changes."""
-    return data.decode("utf-8")
-
-
 def encode_csv(value: Any) -> bytes:
     """Encode rows of texts, quoted where necessary, with a line feed after each.
 
@@ -71,17 +66,6 @@ def encode_csv(value: Any) -> bytes:
 def decode_csv(data: bytes) -> list[list[str]]:
     """Decode the rows of a CSV file, with the first row as a normal one and without blank lines."""
     return [row for row in csv.reader(io.StringIO(data.decode("utf-8"), newline=""), strict=True) if row]
-
-
-def encode_msgpack(value: Any) -> bytes:
-    """Encode a value with MessagePack: JSON values and bytes."""
-    data: bytes = _msgpack().packb(value, use_bin_type=True)
-    return data
-
-
-def decode_msgpack(data: bytes) -> Any:
-    """Decode MessagePack. Keys may be any hashable value, texts are UTF-8."""
-    return _msgpack().unpackb(data, raw=False, strict_map_key=False)
 
 
 def encode_pickle(value: Any) -> bytes:
@@ -179,12 +163,6 @@ def encode_safetensors(value: Any) -> bytes:
     arrays = {name: np.ascontiguousarray(array) for name, array in _array_mapping(value).items()}
     data: bytes = _safetensors().save(arrays)
     return data
-
-
-def decode_safetensors(data: bytes) -> dict[str, NDArray[Any]]:
-    """Decode safetensors to arrays by name."""
-    found: dict[str, NDArray[Any]] = _safetensors().load(data)
-    return found
 
 
 def _array_mapping(value: Any) -> Mapping[str, Any]:
@@ -377,22 +355,10 @@ def _codec(encode: Encoder, decode: Decoder, *extensions: str) -> Codec:
     return Codec(lambda value, _: encode(value), decode, extensions)
 
 
-def _encode_cls(label: Any) -> bytes:
-    return b"%d" % operator.index(label)
-
-
-def _encode_json(value: Any) -> bytes:
-    return json.dumps(value).encode()
-
-
 def _encode_mat(value: Any) -> bytes:
     target = io.BytesIO()
     _scipy_io().savemat(target, value)
     return _MAT_TEXT + target.getvalue()[len(_MAT_TEXT) :]
-
-
-def _decode_mat(data: bytes) -> Any:
-    return _scipy_io().loadmat(io.BytesIO(data))
 
 
 def _segmentation(bits: int) -> Codec:
@@ -405,25 +371,29 @@ def _audio(extension: str) -> Codec:
 
 
 _codecs: dict[str, Codec] = {
-    "CLS": _codec(_encode_cls, int, "cls"),
+    "CLS": _codec(lambda label: b"%d" % operator.index(label), int, "cls"),
     "CSV": _codec(encode_csv, decode_csv, "csv"),
     "FLAC": _audio("flac"),
-    "JSON": _codec(_encode_json, json.loads, "json"),
-    "MAT": _codec(_encode_mat, _decode_mat, "mat"),
+    "JSON": _codec(lambda value: json.dumps(value).encode(), json.loads, "json"),
+    "MAT": _codec(_encode_mat, lambda data: _scipy_io().loadmat(io.BytesIO(data)), "mat"),
     "MP3": _audio("mp3"),
     "MP4": _codec(encode_mp4, decode_mp4, "mp4"),
-    "MSGPACK": _codec(encode_msgpack, decode_msgpack, "msgpack"),
+    "MSGPACK": _codec(
+        lambda value: _msgpack().packb(value, use_bin_type=True),
+        lambda data: _msgpack().unpackb(data, raw=False, strict_map_key=False),  # keys may be any hashable value
+        "msgpack",
+    ),
     "NPY": _codec(encode_npy, decode_npy, "npy"),
     "NPZ": _codec(encode_npz, decode_npz, "npz"),
     "PIL": Codec(encode_image, decode_image),
     "PKL": _codec(encode_pickle, pickle.loads, "pkl"),  # noqa: S301 - only where a caller asks for it
     "RLE": _codec(encode_rle, decode_rle, "rle"),
-    "SAFETENSORS": _codec(encode_safetensors, decode_safetensors, "safetensors"),
+    "SAFETENSORS": _codec(encode_safetensors, lambda data: _safetensors().load(data), "safetensors"),
     "SEG16": _segmentation(16),
     "SEG24": _segmentation(24),
     "SEG32": _segmentation(32),
     "SEG8": _segmentation(8),
-    "TXT": _codec(encode_text, decode_text, "txt"),
+    "TXT": _codec(encode_text, bytes.decode, "txt"),
     "WAV": _audio("wav"),
 }
 

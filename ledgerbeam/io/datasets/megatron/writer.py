@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from ledgerbeam._base.lazy import ArrayLike, DTypeLike, NDArray, np
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, RecordError, SourceNotFoundError, UsageError
@@ -363,14 +363,6 @@ _LOOKS = re.compile(re.escape(MAGIC))
 _LOAD = 8 * 1024 * 1024  # a larger index is read in parts
 
 
-class _OpenedPart(NamedTuple):
-    """A dataset to be joined, and the state of its files when the merge starts."""
-
-    data: FileInfo
-    listed: FileInfo
-    arrays: MegatronIndex
-
-
 def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None = None) -> Layout:
     """Join datasets in the given order.
 
@@ -404,13 +396,13 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
         raise UsageError(f"{target} is both a part and the result; choose another output")
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-merge") as pool:
         parts = list(pool.map(partial(_open, options=options), places))
-    sources, indexes = [part.data for part in parts], [part.arrays for part in parts]
+    sources, listed, indexes = map(list, zip(*parts, strict=True))
     layout = _merged_layout(indexes)
     require_replaceable(target, sum(source.size for source in sources), options)
     for ending in (".bin", ".idx"):  # temporaries of killed merges take disk space
         remove_stale_temporaries_of(target + ending)
     with publish(target + ".idx", options) as file:
-        with SourceWatch([*sources, *(part.listed for part in parts)]) as watch:
+        with SourceWatch([*sources, *listed]) as watch:
             _write_index(indexes, layout, file)
         with concatenated(sources, target + ".bin", options):
             watch.check()  # index and tokens must have one version
@@ -460,13 +452,13 @@ def _is_same(target: str, place: str) -> bool:
     return False
 
 
-def _open(prefix: str, options: Options | None) -> _OpenedPart:
-    """Describe the files of a part, and check their sizes."""
+def _open(prefix: str, options: Options | None) -> tuple[FileInfo, FileInfo, MegatronIndex]:
+    """Return the properties of the two files of a part, and its index, which fits the `.bin`."""
     data, listed = stat(prefix + ".bin", options), stat_index(prefix, options)
     index = MegatronIndex(listed.url, options, listed=listed)
     index.check_ends(data.size)
     index.close()
-    return _OpenedPart(data, listed, index)
+    return data, listed, index
 
 
 def _merged_layout(indexes: Sequence[MegatronIndex]) -> Layout:
