@@ -1,8 +1,10 @@
-"""Decoded sizes of columns of a row group, from the heads of their pages, before pyarrow decodes them.
+"""Parse the footers and the heads of pages of Parquet files, and find the decoded sizes of columns.
 
-The footer counts encoded bytes: a page of numbers into a dictionary, or of runs, can stand for thousands of times more.
+pyarrow parses footers too, but its accessors for columns crash the process if a damaged footer is inconsistent. Its
+reads of the data do not crash. The footer counts encoded bytes: a page of numbers into a dictionary, or of runs, can
+stand for thousands of times more. So the sizes are found before pyarrow decodes the pages.
 
-Sources: the documents Encodings and `parquet.thrift` of the format.
+Sources: the specification of the Thrift compact protocol, `parquet.thrift` and the document Encodings of the format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,19 @@
-"""The schemas of the outputs of a job: one for each route, decided before the job starts, and part of its identity."""
+"""The schemas of the outputs of a job, one for each route, and their JSON, which people can read and write.
+
+The schemas are decided before the job starts, and are part of its identity.
+
+    {"columns": {
+        "text": "string",
+        "score": {"type": "double", "nullable": false},
+        "at": "timestamp[us, tz=UTC]",
+        "tags": {"type": "list", "items": "string"},
+        "meta": {"type": "struct", "fields": {"lang": {"type": "string", "null": "absent"}, "any": "json"}}},
+     "keys": "exact",
+     "metadata": {"author": "..."}}
+
+Types have the names that pyarrow prints, or its aliases. `json` is JSON text; `values` describes `"null": "absent"` and
+`"keys": "exact"`.
+"""
 
 from __future__ import annotations
 

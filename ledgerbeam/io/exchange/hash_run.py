@@ -2,6 +2,12 @@
 
 The files have the format of `run_file`. A task may have many hashes for one record, such as the bands of a document.
 These entries share a number and a payload.
+
+Connected components of a graph of hashes are found in rounds. Each part of a round reads only some of the edges. The
+rounds follow R. Kiveris, S. Lattanzi, V. Mirrokni, V. Rastogi and S. Vassilvitskii, "Connected Components in MapReduce
+and Beyond", Proceedings of the ACM Symposium on Cloud Computing, 2014. A large star connects all later neighbours of a
+node with its least neighbour, a small star the earlier ones. Neither step changes which nodes are connected. When
+neither changes an edge, each component is a star around its least node.
 """
 
 from __future__ import annotations

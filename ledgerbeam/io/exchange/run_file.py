@@ -14,10 +14,15 @@
     block    a frame of Zstandard: for each record u64 number, u32 bytes of the key, u32 bytes of the record, column by
              column; then the keys, then the records
 
-A record has the form of `payloads`. All numbers are little-endian, checksums are BLAKE3. The checksum of a table covers
-the checksums of its blocks, and so all records of its bucket. The bytes are a function of the records, of the task and
-of the version of Zstandard. With the mark of the expected task a reader detects an older copy of a file, or another
-file in its place.
+    record   JSON text           a JSON value; of a JSONL source the unchanged line
+             00 size list data   a sample: the number of bytes of a JSON list `[key, [extension, size], ...]` (4 bytes),
+                                 this list, and the contents of the members
+             01 JSON text        a value with NaN or infinities, in the notation of Python's json module
+
+JSON text begins with neither of these bytes. All numbers are little-endian, checksums are BLAKE3. The checksum of a
+table covers the checksums of its blocks, and so all records of its bucket. The bytes are a function of the records, of
+the task and of the version of Zstandard. With the mark of the expected task a reader detects an older copy of a file,
+or another file in its place.
 """
 
 from __future__ import annotations

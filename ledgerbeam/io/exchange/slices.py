@@ -1,9 +1,14 @@
-"""The slices of run files that make up each bucket of an exchange, gathered from the footers.
+"""The buckets of an exchange, and the slices of run files that make up each bucket, gathered from the footers.
 
     <place>.runs      JSON: the layout of the run files, see `RunLayout`
     <place>.slices    entries of `run_file.ENTRY`, by area, in an area by bucket, and in a bucket by run
 
 Both files are written once, when all run files exist.
+
+Each part of a bucket reads a slice of each run file. If that makes too many slices, the first stage writes run files
+with few wide ranges of buckets. A merge reads one range from a group of neighbouring run files. It writes one run file,
+divided into narrower ranges. So the run files stay as large and as many, but each range is in fewer of them. After the
+last merge a bucket is read from the run files of its range alone.
 """
 
 from __future__ import annotations
@@ -414,7 +419,7 @@ MOST_BUCKETS = 10_000_000
 
 @dataclass(frozen=True)
 class Partition:
-    """The division of an order into buckets.
+    """The division of an order into buckets, a part of a job's identity.
 
     Attributes:
         block_bytes: Size of the blocks of run files, which limits how finely a bucket can be divided into parts.

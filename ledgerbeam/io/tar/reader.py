@@ -1,4 +1,8 @@
-"""Samples of tar archives: building an index, and random access through it."""
+"""Samples of tar archives: building an index, and random access through it.
+
+An index does not name its archive. An index of an older archive of the same size passes every check of sizes and times;
+but if it splits a sample or joins two, the names of the members show it.
+"""
 
 from __future__ import annotations
 

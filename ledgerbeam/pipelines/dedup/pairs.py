@@ -5,7 +5,7 @@
 
 The run files of the first job are the signatures. They are kept, so that a later run signs only added documents.
 
-If there are more pairs than one process can cluster, more jobs follow, see `io.exchange.stars`:
+If there are more pairs than one process can cluster, more jobs follow, see `io.exchange.hash_run`:
 
     stars     each document with the least document of its pairs         ledger CLUSTER/stars
     round-N   large stars and small stars in turn, until no change       ledger CLUSTER/round-1, CLUSTER/round-2, ...

@@ -1,4 +1,4 @@
-"""Clusters with more pairs than one process can join. Functions of their tasks; see `io.exchange.stars`.
+"""Clusters with more pairs than one process can join. Functions of their tasks; see `io.exchange.hash_run`.
 
 All stages exchange rows keyed by hashes of records. The rows of a key may be divided among parts of a bucket. Each part
 has all of its leading rows; see `io.exchange.hash_run.LEADING`.

@@ -1,6 +1,10 @@
-"""The index of the members of a LIT dataset: read, or made by walking the shards.
+"""The layout of a LIT dataset: `config.json`, shards, and an index of members for each fold, read or made from shards.
 
-`write_lit_metadata` makes a dataset of existing shards: their index and the configuration.
+    config.json       {"train": "/train_{0000..0071}.tar", "extensions": ["jpg", "cls"], "metadata": {"num_train": ...}}
+    train.idx.json    {"train_0000.tar": {".jpg": {"key": 0, ...}, ".cls": {...}}, ...}
+
+An index has the offset of each member's first header. `write_lit_metadata` makes a dataset of existing shards. Sources:
+the README and `litdata.py`, `writer.py` of the published package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The index of a Megatron dataset: its arrays, read as a whole or in parts."""
+"""The two files of a Megatron dataset: arrays of the `.idx`, and tokens of the `.bin` by byte range."""
 
 from __future__ import annotations
 

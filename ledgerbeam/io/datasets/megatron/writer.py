@@ -1,4 +1,7 @@
-"""Write Megatron datasets, with the same bytes as `IndexedDatasetBuilder` of megatron-core 0.16.1."""
+"""Write Megatron datasets, with the same bytes as `IndexedDatasetBuilder` of megatron-core 0.16.1, and join them.
+
+A merge joins the `.bin` as bytes, and the `.idx` by arithmetic on its arrays.
+"""
 
 from __future__ import annotations
 

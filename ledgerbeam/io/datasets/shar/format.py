@@ -1,4 +1,14 @@
-"""Shar as a format: the shards that jobs write, and folders that are opened as one source."""
+"""Shar as a format: shards that jobs write, folders that are opened as one source, and shards as sources of samples.
+
+A shard is all files `<field>.<number>.jsonl` or `.tar` with one number, as lhotse writes them, or all files
+`<name>.<field>.jsonl` or `.tar` with one name, as `ledgerbeam convert --to shar` does. One of the fields is `cuts`.
+
+Each member of a sample becomes a field or a part of the cut:
+
+    sample a: wav, npy, txt, json     with the fields recording=wav, embedding=npy
+    cut a:    recording, embedding, one supervision with the text, custom: {"json": ...}
+    sample a: json (the cut), recording.wav, recording.json, embedding.npy, embedding.json
+"""
 
 from __future__ import annotations
 

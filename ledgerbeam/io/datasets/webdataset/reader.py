@@ -1,4 +1,7 @@
-"""Random access to the samples of many indexed shards as one sequence."""
+"""Random access to the samples of many indexed shards as one sequence, and the indexes of wids that list shards.
+
+Source of the index: `wids_specs.py` and `wids_index.py` of webdataset 0.2.111, the last release that has them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write samples to numbered shards of limited size."""
+"""Shards of samples: written in limited size, listed in metadata, and short forms of lists of numbered names."""
 
 from __future__ import annotations
 
