@@ -38,39 +38,6 @@ the remedy.
 
 from __future__ import annotations
 
-__all__ = [
-    "ArchiveError",
-    "ChangedSourceError",
-    "CheckpointError",
-    "CheckpointMismatchError",
-    "DiskFullError",
-    "FunctionError",
-    "IndexError_",
-    "IndexMismatchError",
-    "IndexNotFoundError",
-    "JobMismatchError",
-    "LedgerDamagedError",
-    "LedgerError",
-    "LedgerNotFoundError",
-    "LedgerVersionError",
-    "LedgerbeamError",
-    "NegativePendingCountError",
-    "NonDeterministicTaskError",
-    "NotIndexableError",
-    "PublicationError",
-    "RecordError",
-    "RejectLimitError",
-    "RunFileError",
-    "ScatterIncompleteError",
-    "SourceError",
-    "SourceNotFoundError",
-    "StorageError",
-    "TasksFailedError",
-    "UnsupportedShapeError",
-    "UsageError",
-    "WorkerDiedError",
-]
-
 
 class LedgerbeamError(Exception):
     """Base class of the errors of ledgerbeam."""

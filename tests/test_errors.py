@@ -63,10 +63,6 @@ def test_the_drawing_shows_every_class_below_its_parent() -> None:
         assert bases == expected, f"{error.__name__} is drawn as {expected}"
 
 
-def test_the_module_exports_every_class_and_nothing_else() -> None:
-    assert sorted(errors.__all__) == [error.__name__ for error in CLASSES]
-
-
 @each("error", CLASSES)
 def test_every_class_says_what_it_means(error: type[LedgerbeamError]) -> None:
     assert "__doc__" in vars(error)

@@ -279,16 +279,10 @@ class Mix(ItemTransform):
             yield token if self._is_drawn else None, self._mixed(item, key, self._epoch, draw)
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
-        if not self._is_drawn:
-            return super().read_many(tokens, epoch)
-        return self._mix(self.source.read_many(tokens, epoch), tokens, self._when(epoch))
+        return super().read_many(tokens, epoch) if self._is_drawn else IteratorNode.read_many(self, tokens, epoch)
 
-    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        return self._mix(self.source.read_at(positions, epoch), self.tokens(positions, epoch), self._when(epoch))
-
-    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
-        when = self._when(epoch)
-        return ((token, self._mix([item], [token], when)[0]) for token, item in self.source.pairs_at(positions, epoch))
+    def make(self, item: Any, token: Token | None, epoch: int) -> Any:
+        return self._mixed(item, token, epoch, self._draw)
 
     def save(self) -> State:
         state = super().save()
@@ -315,11 +309,7 @@ class Mix(ItemTransform):
     def parameters(self) -> dict[str, Any]:
         return {"function": describe_function(self.function), "probability": self.probability, "seed": self.seed}
 
-    def _mix(self, items: list[Any], tokens: Sequence[Token], epoch: int) -> list[Any]:
-        pairs = zip(items, tokens, strict=True)
-        return [item if item is MISSING else self._mixed(item, token, epoch, self._draw) for item, token in pairs]
-
-    def _mixed(self, item: Any, token: Token, epoch: int, draw: Callable[[random.Random], Any]) -> Any:
+    def _mixed(self, item: Any, token: Token | None, epoch: int, draw: Callable[[random.Random], Any]) -> Any:
         chance = item_chance(self.seed, epoch, token, repr(self))
         return self.function(item, draw(chance), chance) if chance.random() < self.probability else item
 

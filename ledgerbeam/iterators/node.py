@@ -439,6 +439,10 @@ class Transform(DerivedNode):
 class ItemTransform(Transform):
     """A node that makes one item from each item of its source, with the same places and tokens."""
 
+    @abstractmethod
+    def make(self, item: Any, token: Token | None, epoch: int) -> Any:
+        """Return the item that is made from an item of the source in an epoch."""
+
     def __len__(self) -> int:
         return len(self.source)  # type: ignore[arg-type]
 
@@ -455,3 +459,17 @@ class ItemTransform(Transform):
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
         return self.source.tokens(positions, epoch)
+
+    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
+        return self._make_all(self.source.read_many(tokens, epoch), tokens, epoch)
+
+    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
+        return self._make_all(self.source.read_at(positions, epoch), self.tokens(positions, epoch), epoch)
+
+    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
+        when = self._when(epoch)
+        return ((token, self.make(item, token, when)) for token, item in self.source.pairs_at(positions, epoch))
+
+    def _make_all(self, items: list[Any], tokens: Sequence[Token], epoch: int | None) -> list[Any]:
+        when, pairs = self._when(epoch), zip(items, tokens, strict=True)
+        return [item if item is MISSING else self.make(item, token, when) for item, token in pairs]

@@ -37,30 +37,15 @@ class Map(ItemTransform):
                 yield token, function(item)
             return
         for token, item in self.source.pairs():
-            yield token, self._apply(item, token, self._epoch)
+            yield token, self.make(item, token, self._epoch)
 
-    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
-        return self._apply_all(self.source.read_many(tokens, epoch), tokens, epoch)
-
-    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        return self._apply_all(self.source.read_at(positions, epoch), self.tokens(positions, epoch), epoch)
-
-    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
-        when = self._when(epoch)
-        return ((token, self._apply(item, token, when)) for token, item in self.source.pairs_at(positions, epoch))
-
-    def parameters(self) -> dict[str, Any]:
-        return {"function": describe_function(self.function), "seed": self.seed}
-
-    def _apply_all(self, items: list[Any], tokens: Sequence[Token], epoch: int | None) -> list[Any]:
-        when = self._when(epoch)
-        pairs = zip(items, tokens, strict=True)
-        return [item if item is MISSING else self._apply(item, token, when) for item, token in pairs]
-
-    def _apply(self, item: Any, token: Token | None, epoch: int) -> Any:
+    def make(self, item: Any, token: Token | None, epoch: int) -> Any:
         if self.seed is None:
             return self.function(item)
         return self.function(item, item_chance(self.seed, epoch, token, repr(self)))
+
+    def parameters(self) -> dict[str, Any]:
+        return {"function": describe_function(self.function), "seed": self.seed}
 
 
 class Filter(Transform):

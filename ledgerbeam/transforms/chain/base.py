@@ -69,22 +69,13 @@ class LedgerHandle:
 
     def store(self) -> LedgerStore:
         """Return the store of this process. A remote ledger is read once, at the first call."""
-        place = self._place
-        with _stores_lock:
-            store = _stores.get(place)
-            if store is None:
-                store = open_store(self.url, self.storage_options, create=False, job=self.job, run=self.run)
-                _stores[place] = store
-            return store
+        return _shared_store(
+            self._place, lambda: open_store(self.url, self.storage_options, create=False, job=self.job, run=self.run)
+        )
 
     def mirror(self) -> LedgerStore:
         """Return the local copy of the ledger, as of the last refresh by the launcher. Makes no request."""
-        place = self._mirror_place
-        with _stores_lock:
-            store = _stores.get(place)
-            if store is None:
-                store = _stores[place] = open_mirror(self.url)
-            return store
+        return _shared_store(self._mirror_place, lambda: open_mirror(self.url))
 
     @cached_property
     def _place(self) -> LedgerPlace:
@@ -165,9 +156,21 @@ class LedgerHandle:
             report_times(self.run_dir, at_once=at_once)
 
 
+def _shared_store(place: LedgerPlace, opened: Callable[[], LedgerStore]) -> LedgerStore:
+    with _stores_lock:
+        if place not in _stores:
+            _stores[place] = opened()
+        return _stores[place]
+
+
 def fatal_errors(ledger: LedgerHandle | None) -> AbstractContextManager[None]:
     """Return `LedgerHandle.fatal_errors`. For a chain without a ledger, return a context that does nothing."""
     return nullcontext() if ledger is None else ledger.fatal_errors()
+
+
+def working_on(ledger: LedgerHandle | None, tasks: Sequence[Task]) -> AbstractContextManager[None]:
+    """Return `LedgerHandle.working_on`. For a chain without a ledger, return a context that does nothing."""
+    return nullcontext() if ledger is None else ledger.working_on(tasks)
 
 
 class Listing(Protocol):
@@ -286,6 +289,20 @@ class ChainDoFn(beam.DoFn):
         if self._work is None:  # the runner did not call setup
             self._work = self.work()
         return self._work
+
+
+class Emit(beam.DoFn):
+    """Emit known elements for the one element that starts the pipeline."""
+
+    def __init__(self, elements: Callable[[], Iterable[Any]], ledger: LedgerHandle | None) -> None:
+        self._elements = elements
+        self._ledger = ledger
+
+    def process(self, element: Any) -> Iterator[Any]:
+        """Emit the elements."""
+        del element
+        with fatal_errors(self._ledger):
+            yield from self._elements()
 
 
 def size_of(name: str, value: int | str | None) -> int | None:

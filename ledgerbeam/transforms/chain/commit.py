@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +16,9 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import MEASURED, Failure, Leaf
 from ledgerbeam.ledger.summaries import joined_statistics
-from ledgerbeam.ledger.worker.reports import take_times, timed
 from ledgerbeam.ledger.worker.run_folders import CommitNotes
-from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, LedgerHandle, fatal_errors
+from ledgerbeam.ledger.worker.stopwatch import take_times, timed
+from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, Emit, LedgerHandle
 from ledgerbeam.transforms.chain.write import WrittenTask
 from ledgerbeam.user_code.modules import require_modules
 
@@ -66,19 +65,8 @@ class CommitTasks(ChainTransform):
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return the DoFn that records tasks. If all tasks are recorded, it only emits their summaries."""
         if values.committed is not None:
-            return _Committed(values.committed, values.ledger)
+            return Emit(values.committed, values.ledger)
         return _Commit(values.require_ledger(), values.most_rejected, has_downstream=values.has_downstream)
-
-
-class _Committed(beam.DoFn):
-    def __init__(self, committed: Callable[[], Iterable[CommittedTask]], ledger: LedgerHandle | None) -> None:
-        self._committed = committed
-        self._ledger = ledger
-
-    def process(self, element: bytes) -> Iterator[CommittedTask]:
-        del element  # the impulse that starts the pipeline
-        with fatal_errors(self._ledger):
-            yield from self._committed()
 
 
 class _Commit(beam.DoFn):

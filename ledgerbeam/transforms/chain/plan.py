@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -37,11 +37,13 @@ from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms.chain.base import (
     ChainTransform,
     ChainValues,
+    Emit,
     LedgerHandle,
     Listing,
     Packer,
     fatal_errors,
     size_of,
+    working_on,
 )
 from ledgerbeam.transforms.chain.schedule import DrawTasks, Planned, PostTasks, StreamedTasks, ThreadsBeside
 
@@ -164,25 +166,16 @@ class SkipCompleted(ChainTransform):
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return the DoFn that looks up sources in the ledger. If the launcher has done so, it emits the open ones."""
         if values.open_sources is not None:
-            return _Given(values.open_sources, values.ledger)
+            return Emit(values.open_sources, values.ledger)
         ledger = values.require_ledger()
         if values.packer is None or values.listing is None:
             return _SkipPages(ledger)
         return _SkipPacks(ledger, values.packer, values.listing)
 
 
-class _Given(beam.DoFn):
-    def __init__(self, open_sources: Callable[[], Iterable[PendingSource]], ledger: LedgerHandle | None) -> None:
-        self._open_sources = open_sources
-        self._ledger = ledger
+class _Skip(beam.DoFn):
+    """Base of DoFns that emit open sources."""
 
-    def process(self, page: Page) -> Iterator[PendingSource]:
-        del page  # empty
-        with fatal_errors(self._ledger):
-            yield from self._open_sources()
-
-
-class _SkipPages(beam.DoFn):
     def __init__(self, ledger: LedgerHandle) -> None:
         self._ledger = ledger
         self._open = Metrics.counter("ledgerbeam", "sources_open")
@@ -192,29 +185,28 @@ class _SkipPages(beam.DoFn):
         with self._ledger.fatal_errors():
             self._ledger.store().refresh()  # an earlier pipeline of this process may have opened it
 
+    def _counted(self, sources: list[PendingSource], found: int) -> list[PendingSource]:
+        self._open.inc(len(sources))
+        self._skipped.inc(found - len(sources))
+        return sources
+
+
+class _SkipPages(_Skip):
     def process(self, page: Page) -> Iterator[PendingSource]:
         with self._ledger.fatal_errors():
             store = self._ledger.store()
             ids = source_ids(page.urls, page.sizes, page.versions)
             sources = with_progress(open_sources(ids, page.urls, page.sizes, page.versions, store), store)
-        self._open.inc(len(sources))
-        self._skipped.inc(len(page.urls) - len(sources))
-        yield from sources
+        yield from self._counted(sources, len(page.urls))
 
 
-class _SkipPacks(beam.DoFn):
+class _SkipPacks(_Skip):
     """List the sources here: a pack can span two pages, and the pages of all sources do not fit into memory."""
 
     def __init__(self, ledger: LedgerHandle, pack: Packer, listing: Listing) -> None:
-        self._ledger = ledger
+        super().__init__(ledger)
         self._pack = pack
         self._listing = listing
-        self._open = Metrics.counter("ledgerbeam", "sources_open")
-        self._skipped = Metrics.counter("ledgerbeam", "sources_skipped")
-
-    def setup(self) -> None:
-        with self._ledger.fatal_errors():
-            self._ledger.store().refresh()  # an earlier pipeline of this process may have opened it
 
     def process(self, page: Page) -> Iterator[PendingSource]:
         del page  # empty
@@ -226,10 +218,7 @@ class _SkipPacks(beam.DoFn):
                 for row in zip(listed.urls, listed.sizes, listed.versions, strict=True)
             )
             for packs, ids in open_packs(self._pack(members), store):
-                sources = with_progress(packs, store)
-                self._open.inc(len(sources))
-                self._skipped.inc(len(ids) - len(sources))
-                yield from sources
+                yield from self._counted(with_progress(packs, store), len(ids))
 
 
 class Planner(ChainTransform):
@@ -320,7 +309,7 @@ class _Plan(beam.DoFn):
             return
         if not self._waits(source):
             yield from self._ended()
-            with self._working_on([source]), timed("index"), fatal_errors(self._ledger):
+            with working_on(self._ledger, [_whole(source)]), timed("index"), fatal_errors(self._ledger):
                 cut = self._cut(source)
             yield from self._tasks(source, cut)
         elif is_local(source.source.url) and source.source.size <= TOGETHER_BYTES:
@@ -359,7 +348,7 @@ class _Plan(beam.DoFn):
         """Start to divide sources in another thread; first yield tasks of earlier ones until the limits allow it."""
         yield from self._until(AT_ONCE - 1, BESIDE_BYTES - _size_of(sources))
         marked = ExitStack()
-        marked.enter_context(self._working_on(sources))
+        marked.enter_context(working_on(self._ledger, [*map(_whole, sources)]))
         self._begun.append(_Planning(sources, self._threads.submit(self._cut_all, sources), marked))
 
     def _ended(self) -> Iterator[Planned]:
@@ -398,9 +387,6 @@ class _Plan(beam.DoFn):
             yield StreamedTasks(
                 tuple(tasks[number] for number in left), tuple(places[number] for number in left), cut.stream.format
             )
-
-    def _working_on(self, sources: Iterable[PendingSource]) -> AbstractContextManager[None]:
-        return nullcontext() if self._ledger is None else self._ledger.working_on([*map(_whole, sources)])
 
     def _cut_all(self, sources: list[PendingSource]) -> _Cuts:
         began, worked = time.monotonic(), time.thread_time()

@@ -25,7 +25,7 @@ from ledgerbeam.ledger.model.accounts import Statistic, read_shares
 from ledgerbeam.ledger.summaries import joined_statistics
 from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.forms import RecordBlocks
-from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues, LedgerHandle, fatal_errors
+from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues, LedgerHandle, fatal_errors, working_on
 from ledgerbeam.user_code.guards import describe_error, failed_by, is_interrupt, running_user_code
 from ledgerbeam.user_code.objects import take_set_ups
 
@@ -167,19 +167,12 @@ class _Process(beam.DoFn):
             yield result
 
     def _results(self, task: Task) -> list[TaskResult]:
-        try:
-            with timed("function"), fatal_errors(self._ledger), running_user_code():
-                with stats.collecting() as collected:
-                    results = check_result(task, self._function(task), _name(self._function))
-                return _with_statistics(_with_read(results, task), task, collected)
-        except LedgerbeamError:
-            raise
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            return [_failure(task, error)]
-        finally:
-            hold_standard_descriptors()  # if the function closed them, an output could get their numbers
+        return _guarded(
+            self._ledger,
+            [task],
+            lambda: check_result(task, self._function(task), _name(self._function)),
+            lambda results, collected: _with_statistics(_with_read(results, task), task, collected),
+        )
 
 
 class _Batch(beam.DoFn):
@@ -215,32 +208,22 @@ class _Batch(beam.DoFn):
         batch, self._held = self._held, []
         if not batch:
             return
-        if self._ledger is None:
-            yield from self._results(batch)
-            return
-        with self._ledger.working_on(batch):
-            yield from self._results(batch)
+        with working_on(self._ledger, batch):
+            yield from _guarded(
+                self._ledger,
+                batch,
+                lambda: self._checked(batch, self._function(list(batch))),
+                self._without_statistics,
+            )
 
-    def _results(self, batch: list[Task]) -> list[TaskResult]:
-        try:
-            with timed("function"), fatal_errors(self._ledger), running_user_code():
-                with stats.collecting() as collected:
-                    results = self._checked(batch, self._function(list(batch)))
-                if observed := collected.statistics():
-                    raise UnsupportedShapeError(
-                        f"{_name(self._function)} observed {', '.join(observed)} with ledgerbeam.stats for a batch of "
-                        "tasks: after a crash batches differ, so some observations would count twice; observe in a "
-                        "function of one task, with ProcessTask"
-                    )
-                return results
-        except LedgerbeamError:
-            raise
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            return [_failure(task, error) for task in batch]
-        finally:
-            hold_standard_descriptors()
+    def _without_statistics(self, results: list[TaskResult], collected: stats.Collected) -> list[TaskResult]:
+        if observed := collected.statistics():
+            raise UnsupportedShapeError(
+                f"{_name(self._function)} observed {', '.join(observed)} with ledgerbeam.stats for a batch of "
+                "tasks: after a crash batches differ, so some observations would count twice; observe in a "
+                "function of one task, with ProcessTask"
+            )
+        return results
 
     def _checked(self, batch: list[Task], results: Sequence[TaskResult | None]) -> list[TaskResult]:
         name = _name(self._function)
@@ -263,6 +246,28 @@ class _Batch(beam.DoFn):
             check_slot(task, result, name)
             checked += _with_read([result], task)
         return checked
+
+
+def _guarded(
+    ledger: LedgerHandle | None,
+    tasks: Sequence[Task],
+    call: Callable[[], list[TaskResult]],
+    finish: Callable[[list[TaskResult], stats.Collected], list[TaskResult]],
+) -> list[TaskResult]:
+    """Call user code for tasks, and finish its results. If it raises, each task fails."""
+    try:
+        with timed("function"), fatal_errors(ledger), running_user_code():
+            with stats.collecting() as collected:
+                results = call()
+            return finish(results, collected)
+    except LedgerbeamError:
+        raise
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        return [failed_by(error, task, f"{task.name}: {describe_error(error)}") for task in tasks]
+    finally:
+        hold_standard_descriptors()  # if the function closed them, an output could get their numbers
 
 
 def _with_read(results: list[TaskResult], task: Task) -> list[TaskResult]:
@@ -302,10 +307,6 @@ def _with_statistics(results: list[TaskResult], task: Task, collected: stats.Col
             case FailedTask():
                 carried.append(result)
     return carried
-
-
-def _failure(task: Task, error: BaseException) -> FailedTask:
-    return failed_by(error, task, f"{task.name}: {describe_error(error)}")
 
 
 def _name(function: Any) -> str:

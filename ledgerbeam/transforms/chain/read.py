@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, get_args
 
 import apache_beam as beam
@@ -15,13 +15,12 @@ from apache_beam.metrics.metric import Metrics
 
 from ledgerbeam.errors import FunctionError, IndexError_, SourceError, StorageError, UsageError
 from ledgerbeam.io.formats.format import StreamSpan
-from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
-from ledgerbeam.ledger.worker.reports import timed
-from ledgerbeam.sources import Sources, StreamReader
-from ledgerbeam.sources.forms import OnError, RecordBlocks, read_records
-from ledgerbeam.sources.kind import RawSpan, TaskReader
-from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues, LedgerHandle
+from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.sources import Sources
+from ledgerbeam.sources.forms import OnError, RecordBlocks
+from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
+from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues, LedgerHandle, working_on
 from ledgerbeam.transforms.chain.schedule import StreamedTasks, this_overlap
 from ledgerbeam.user_code.guards import failed_by, message_of
 
@@ -82,7 +81,7 @@ class _Read(beam.DoFn):
                 read = partial(_read_fetched, fetched, partial(reader.read, element))
                 # The body includes the yield: the same fused stage processes and writes the task meanwhile.
                 raw = RawSpan(partial(reader.read_raw, element), self._sources, element)
-                with self._working_on(element):
+                with working_on(self._ledger, [element]):
                     found = self._read(element, read, partial(reader.read_each, element), raw)
                     yield found
                     self._count(found)
@@ -92,33 +91,20 @@ class _Read(beam.DoFn):
     def _read_stream(self, streamed: StreamedTasks) -> Iterator[Task | FailedTask]:
         source = streamed.tasks[0].source
         with ExitStack() as stack:
-            reader: StreamReader | None = None
-
-            def opened() -> StreamReader:
-                nonlocal reader
-                if reader is None:
-                    reader = stack.enter_context(self._sources.kind_of(source).open_stream(source, streamed.format))
-                return reader
-
+            # The first read opens the stream.
+            opened = cache(
+                lambda: stack.enter_context(self._sources.kind_of(source).open_stream(source, streamed.format))
+            )
             for task, span in zip(streamed.tasks, streamed.spans, strict=True):
 
-                def read(span: StreamSpan = span) -> Any:
-                    return opened().read(span)
+                def call(method: str, span: StreamSpan = span) -> Any:
+                    return getattr(opened(), method)(span)
 
-                def read_raw(span: StreamSpan = span) -> list[RawRecord]:
-                    return opened().read_raw(span)
-
-                def read_each(span: StreamSpan = span) -> Any:
-                    return opened().read_each(span)
-
-                raw = RawSpan(read_raw, self._sources, task, (span, streamed.format))
-                with self._working_on(task):
-                    found = self._read(task, read, read_each, raw)
+                raw = RawSpan(partial(call, "read_raw"), self._sources, task, (span, streamed.format))
+                with working_on(self._ledger, [task]):
+                    found = self._read(task, partial(call, "read"), partial(call, "read_each"), raw)
                     yield found
                     self._count(found)
-
-    def _working_on(self, task: Task) -> AbstractContextManager[None]:
-        return nullcontext() if self._ledger is None else self._ledger.working_on([task])
 
     def _read(
         self, task: Task, read: Callable[[], Any], read_each: Callable[[], Any], raw: RawSpan | None = None
