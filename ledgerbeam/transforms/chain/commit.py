@@ -16,8 +16,8 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import MEASURED, Failure, Leaf
 from ledgerbeam.ledger.summaries import joined_statistics
+from ledgerbeam.ledger.worker.reports import take_times, timed
 from ledgerbeam.ledger.worker.run_folders import CommitNotes
-from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, Emit, LedgerHandle
 from ledgerbeam.transforms.chain.write import WrittenTask
 from ledgerbeam.user_code.modules import require_modules

@@ -16,10 +16,10 @@ from apache_beam.metrics.metric import Metrics
 from ledgerbeam.errors import FunctionError, IndexError_, SourceError, StorageError, UsageError
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
-from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources import Sources
-from ledgerbeam.sources.forms import OnError, RecordBlocks
-from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
+from ledgerbeam.sources.forms import OnError, RecordBlocks, read_records
+from ledgerbeam.sources.kind import RawSpan, TaskReader
 from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues, LedgerHandle, working_on
 from ledgerbeam.transforms.chain.schedule import StreamedTasks, this_overlap
 from ledgerbeam.user_code.guards import failed_by, message_of

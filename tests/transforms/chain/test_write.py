@@ -41,7 +41,7 @@ from ledgerbeam.transforms.chain import write as transforms_write
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 from ledgerbeam.transforms.chain.commit import CommittedTask, _Commit
 from ledgerbeam.transforms.chain.schedule import this_overlap
-from ledgerbeam.transforms.chain.write import WrittenTask, _Publishing, _Write, output_name
+from ledgerbeam.transforms.chain.write import WrittenTask, _Write, output_name
 from ledgerbeam.transforms.dedup.duplicates import HashedRecords, HashEncoder
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatteredRecords
 from ledgerbeam.transforms.mapping.outcomes import RejectedRecord, Rejection, TaskResults
@@ -110,11 +110,6 @@ def test_what_is_written_does_not_hold_its_source_open(tmp_path: Path) -> None:
     """It waits for others, and for its commit; what reads the records of the task again goes with these."""
     found = write(tmp_path, format_named("jsonl"), task([{}], raw=list))
     assert (found.task.records, found.task.raw) == (None, None)
-
-
-def test_a_task_that_nobody_timed_took_no_time(tmp_path: Path) -> None:
-    assert write(tmp_path, format_named("jsonl"), task([{}])).seconds == 0.0
-    assert WrittenTask(task(), (), 1, 1).seconds == 0.0
 
 
 def test_the_files_of_a_shard_are_published_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,11 +195,7 @@ def test_a_store_that_refuses_ends_the_job(tmp_path: Path) -> None:
 def test_markers_pass(tmp_path: Path) -> None:
     for marker in (NoneTask(task()), FailedTask(task(), "reason")):
         assert write(tmp_path, format_named("jsonl"), marker) == marker
-
-
-def test_whatever_comes_out_is_of_a_type_that_beam_is_told(tmp_path: Path) -> None:
-    for element in (task([{}]), NoneTask(task()), FailedTask(task(), "reason")):
-        assert isinstance(write(tmp_path, format_named("jsonl"), element), get_args(WriteTasks.elements))
+        assert isinstance(marker, get_args(WriteTasks.elements))  # as Beam is told
 
 
 def test_what_cannot_be_written_to_is_refused_before_anything_runs() -> None:
@@ -212,7 +203,7 @@ def test_what_cannot_be_written_to_is_refused_before_anything_runs() -> None:
         WriteTasks("/out", "orc")
     with pytest.raises(UsageError):
         WriteTasks("s3://key:secret@bucket/out", "jsonl")
-    assert WriteTasks("file:///out/", "tar").output == "/out"
+    assert WriteTasks("file:///out/", "tar").display_data() == {"output": "/out", "to": "tar"}
 
 
 class TestNames:
@@ -270,6 +261,9 @@ class TestCommit:
             commit.process(element)
         commit.finish_bundle()
 
+    def downstream(self, tmp_path: Path, **more: Any) -> _Commit:
+        return _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600, **more), has_downstream=True)
+
     def part(self, ordinal: int, records: Any = None) -> Task:
         return Task(SOURCE, ordinal, ordinal + 1, ((ordinal, 3),), records)
 
@@ -299,14 +293,6 @@ class TestCommit:
             self.commit(tmp_path, NoneTask(self.part(0)), "text")
         assert store.totals().tasks == 1
 
-    def test_the_time_of_a_commit_is_told_in_milliseconds(self) -> None:
-        writer = SimpleNamespace(flush=lambda: SimpleNamespace(seconds=1.5))
-        ledger = SimpleNamespace(fatal_errors=nullcontext, writer=lambda: writer, note_times=lambda **_: None)
-        commit = _Commit(ledger, has_downstream=False)  # type: ignore[arg-type]
-        with reported() as metrics:
-            commit.finish_bundle()
-        assert metrics.values("commit_ms") == (1, 1500)
-
     def test_the_time_of_a_task_is_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
         self.commit(tmp_path, WrittenTask(self.part(0), (), 1, 1, 100.0))
         assert [seconds > 10 for seconds in store.durations()] == [True]
@@ -315,7 +301,7 @@ class TestCommit:
         self, tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(transforms_commit, "HELD", 2)
-        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), has_downstream=True)
+        commit = self.downstream(tmp_path)
         assert commit.process(NoneTask(self.part(0))) == []
         assert store.totals().tasks == 0
         assert [found.start for found in commit.process(NoneTask(self.part(1)))] == [0, 1]
@@ -325,7 +311,7 @@ class TestCommit:
         assert store.completed_count() == 1
 
     def test_a_task_that_fails_releases_none_that_is_not_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
-        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), has_downstream=True)
+        commit = self.downstream(tmp_path)
         assert commit.process(NoneTask(self.part(0))) == []
         assert commit.process(FailedTask(self.part(1), "RecordError", "x")) == []
         assert store.totals().tasks == 0
@@ -369,22 +355,16 @@ class TestCommit:
         assert store.totals().tasks == 0
 
     def test_a_bundle_that_failed_releases_nothing(self, tmp_path: Path, store: LedgerStore) -> None:
-        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), has_downstream=True)
+        commit = self.downstream(tmp_path)
         commit.process(NoneTask(self.part(0)))
         commit.start_bundle()
         commit.process(NoneTask(self.part(1)))
         assert [found.value.start for found in commit.finish_bundle()] == [1]
         assert store.totals().tasks == 2
 
-    def test_any_number_is_rejected_where_no_limit_is_given(self, tmp_path: Path, store: LedgerStore) -> None:
-        counts = RecordCounts(5, 1, {}, {"bad": 4}, {"": 1})
-        self.commit(tmp_path, WrittenTask(self.part(0), (), 1, 1, counts=counts))
-        assert store.totals().tasks == 1
-
     def test_tasks_of_a_process_are_noted_in_one_file(self, tmp_path: Path, store: LedgerStore) -> None:
         (tmp_path / "run").mkdir()
-        handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600, run_dir=str(tmp_path / "run"))
-        commit = _Commit(handle, has_downstream=True)
+        commit = self.downstream(tmp_path, run_dir=str(tmp_path / "run"))
         for ordinal in range(3):
             assert commit.process(NoneTask(self.part(ordinal))) == []
         assert commit.finish_bundle() == []
@@ -421,8 +401,7 @@ class TestCommit:
 
     def test_a_runner_may_end_it_twice_and_use_it_again(self, tmp_path: Path, store: LedgerStore) -> None:
         (tmp_path / "run").mkdir()
-        handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600, run_dir=str(tmp_path / "run"))
-        commit = _Commit(handle, has_downstream=True)
+        commit = self.downstream(tmp_path, run_dir=str(tmp_path / "run"))
         for ordinal in range(2):
             commit.process(NoneTask(self.part(ordinal)))
             commit.finish_bundle()
@@ -447,38 +426,24 @@ class TestCommit:
         with timed("publish"):
             time.sleep(0.05)
         took = time.monotonic() - began
-        commit.finish_bundle()
+        with reported() as metrics:
+            commit.finish_bundle()
+        assert metrics.values("commit_ms") == (1, 1500)
         assert noted == [True]
         assert 50_000 <= told["publish"] <= 1e6 * took + 1
         assert "encode" not in told
 
 
+@pytest.mark.parametrize("together", [1, 32])  # at 32 files the task waits for others
 def test_what_a_bundle_that_failed_has_begun_is_not_emitted_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    writes: _Write, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 1)  # none waits for others
-    writes = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
-    writes._publishing = 1e9  # it takes long
-    this_overlap().follows = True
+    monkeypatch.setattr(transforms_write, "TOGETHER_FILES", together)
+    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
+    publish_beside(writes)
     assert list(writes.process(task([{}]))) == []
-    this_overlap().follows = False
     writes.start_bundle()
     assert writes.finish_bundle() == []
-    this_overlap().held = 0
-    writes.teardown()
-
-
-def test_what_is_not_published_comes_behind_what_is_in_its_turn(tmp_path: Path) -> None:
-    writes = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
-    writes._publishing = 1e9  # it takes long
-    this_overlap().follows = True
-    assert list(writes.process(task([{}]))) == []
-    marks: list[NoneTask | FailedTask] = [NoneTask(task(start=7)), FailedTask(task(start=9), "Reason", "")]
-    written, *rest = [found for mark in marks for found in writes.process(mark)]
-    assert isinstance(written, WrittenTask)
-    assert rest == marks
-    this_overlap().follows = False
-    writes.teardown()
 
 
 @pytest.fixture
@@ -490,27 +455,23 @@ def writes(tmp_path: Path) -> Iterator[_Write]:
     this_overlap().held = 0
 
 
-def test_publishing_takes_long_from_a_share_of_the_time_on(writes: _Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transforms_write, "BEHIND_SHARE", 0.25)
-    monkeypatch.setattr(time, "monotonic", lambda: 110.0)
-    writes._since = 10.0
-    for seconds, takes_long in ((0.0, False), (24.9, False), (25.0, True), (90.0, True)):
-        writes._publishing = seconds
-        assert writes._takes_long() is takes_long
-    writes._publishing, writes._since = 0.0, 110.0  # nothing is published yet
-    assert not writes._takes_long()
+def publish_beside(writes: _Write) -> None:
+    """Let publishing take long while another task is certain to follow."""
+    writes._publishing = 1e9
+    this_overlap().follows = True
 
 
-def test_the_time_of_a_worker_begins_with_its_first_task(writes: _Write) -> None:
-    for start, started in ((3, 50.0), (5, 70.0)):
-        list(writes.process(task([{}], start, started=started)))
-    assert writes._since == 50.0
-    assert 0 < writes._publishing < 60
+def test_what_is_not_published_comes_behind_what_is_in_its_turn(writes: _Write) -> None:
+    publish_beside(writes)
+    assert list(writes.process(task([{}]))) == []
+    marks: list[NoneTask | FailedTask] = [NoneTask(task(start=7)), FailedTask(task(start=9), "Reason", "")]
+    written, *rest = [found for mark in marks for found in writes.process(mark)]
+    assert isinstance(written, WrittenTask)
+    assert rest == marks
 
 
 def test_what_is_published_beside_is_counted_as_held_and_emitted_at_the_end(writes: _Write) -> None:
-    writes._publishing = 1e9  # it takes long
-    this_overlap().follows = True
+    publish_beside(writes)
     begun: list[Any] = []
     for start in (3, 5, 7):
         begun += writes.process(task([{}], start))
@@ -535,8 +496,7 @@ def test_small_outputs_are_published_together_once_there_are_enough(
     monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 6)
     monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
     monkeypatch.setattr(transforms_write, "TOGETHER_BYTES", 1000)
-    writes._publishing = 1e9  # it takes long
-    this_overlap().follows = True
+    publish_beside(writes)
     emitted: list[Any] = []
     for start in range(1, 9):
         emitted += writes.process(task([{"text": "x" * 1000 * (start == 5)}], start))
@@ -547,34 +507,9 @@ def test_small_outputs_are_published_together_once_there_are_enough(
     assert together == [names[:6], names[6:10], names[10:]]  # by their number, by their size, and what is left
 
 
-@pytest.mark.parametrize(
-    ("sizes", "files", "is_due"),
-    [
-        ([], 1, False),
-        ([4, 5], 1, False),
-        ([4, 6], 1, True),
-        ([1, 1], 2, False),
-        ([1, 1, 1], 1, False),
-        ([1, 1], 3, True),
-    ],
-)
-def test_outputs_are_published_together_from_so_many_bytes_or_files_on(
-    monkeypatch: pytest.MonkeyPatch, sizes: list[int], files: int, is_due: bool
-) -> None:
-    monkeypatch.setattr(transforms_write, "TOGETHER_BYTES", 10)
-    monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 5)
-    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
-    group = _Publishing()
-    group._since = time.monotonic()
-    for size in sizes:
-        group.add(SimpleNamespace(size=size, files=[None] * files))  # type: ignore[arg-type]
-    assert group.is_due() is is_due
-
-
 def test_small_outputs_wait_for_others_only_so_long(writes: _Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 0.05)
-    writes._publishing = 1e9  # it takes long
-    this_overlap().follows = True
+    publish_beside(writes)
     assert list(writes.process(task([{}], 1))) == []
     assert (len(writes._behind), len(writes._gathering.tasks)) == (0, 1)
     time.sleep(0.06)
@@ -587,8 +522,7 @@ def test_small_outputs_wait_for_others_only_so_long(writes: _Write, monkeypatch:
 def test_outputs_on_a_store_wait_for_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     writes = _Write("memory://out-alone", format_named("jsonl"), "/data/", {}, None)
     monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
-    writes._publishing = 1e9  # it takes long
-    this_overlap().follows = True
+    publish_beside(writes)
     found = list(writes.process(task([{}], 1)))
     assert writes._gathering.tasks == []
     found += [windowed.value for windowed in writes.finish_bundle()]
@@ -596,23 +530,11 @@ def test_outputs_on_a_store_wait_for_no_others(monkeypatch: pytest.MonkeyPatch) 
     writes.teardown()
 
 
-def test_a_bundle_that_is_tried_again_begins_with_nothing_behind_it(
-    writes: _Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
-    writes._publishing = 1e9  # it takes long
-    this_overlap().follows = True
-    assert list(writes.process(task([{}], 1))) == []
-    writes.start_bundle()
-    assert writes.finish_bundle() == []
-
-
 def test_what_is_published_by_now_is_emitted_with_the_next_task(
     writes: _Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 1)  # none waits for others
-    writes._publishing = 1e9  # it takes long
-    this_overlap().follows = True
+    publish_beside(writes)
     assert list(writes.process(task([{}], 3))) == []
     writes._behind[0].published.result()
     (emitted,) = writes.process(task([{}], 5))
@@ -673,21 +595,6 @@ def test_a_route_that_is_named_like_a_folder_of_sources_is_refused_before_anythi
     with pytest.raises(UsageError, match=r"route 'in': expected a folder .*/out/in of its own"):
         list(writes.process(task(results)))
     assert not (tmp_path / "out").exists()
-
-
-def test_the_transform_says_where_and_how_is_written(tmp_path: Path) -> None:
-    shown = WriteTasks(f"{tmp_path}/out/", "jsonl")
-    assert shown.display_data() == {"output": f"{tmp_path}/out", "to": "jsonl"}
-    for base, name in (
-        ("/data/", "in/a.jsonl-0000000003-000002.jsonl"),
-        ("/data/in/", "a.jsonl-0000000003-000002.jsonl"),
-    ):
-        work: Any = shown.dofn(ChainValues(base=base))
-        (written,) = work.process(task([{}]))
-        assert written.outputs[0].name == name
-        assert (tmp_path / "out" / name).exists()
-    own = Encoder(ShardFile(".x", b"x", 1))
-    assert WriteTasks("/out", own).encoder(ChainValues()) is own
 
 
 def test_no_more_groups_than_threads_are_published_at_once(writes: _Write) -> None:
