@@ -57,6 +57,20 @@ _JOB_RAISES = (
 )
 
 
+_SECRET = ("storage_options",)  # options whose values are never shown
+_WORDS: Mapping[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    PathLike: "a path or a URL",
+    Callable: "a function",
+    Iterable: "a list",
+    Sequence: "a list",
+    Mapping: "a table",
+}
+
+
 class Option(NamedTuple):
     """One option of calls, commands and steps of flows.
 
@@ -282,9 +296,6 @@ def _entry(text: str) -> str:
     return textwrap.fill(text.rstrip(), _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
 
 
-_SECRET = ("storage_options",)  # options whose values are never shown
-
-
 def words_of(hint: Any) -> tuple[Any, ...]:
     """Return the only values of a type, with None if it is one of them; nothing for a type that has other values."""
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
@@ -336,19 +347,6 @@ def _is_whole(value: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-_WORDS: Mapping[Any, str] = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    PathLike: "a path or a URL",
-    Callable: "a function",
-    Iterable: "a list",
-    Sequence: "a list",
-    Mapping: "a table",
-}
 
 
 def _shown(hint: Any) -> str:

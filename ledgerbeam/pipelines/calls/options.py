@@ -24,14 +24,16 @@ STEPS = "steps"
 PYTHON = ""  # group of the options that the command line does not have
 
 
+_PROGRESS = Option(PYTHON, "show progress on standard error", unset="on a terminal and in a notebook")
+_DEBUG = Option(PYTHON, "raise the error of a worker with its whole traceback", default=False)
+_BEAM_OPTIONS = Option(PYTHON, 'Beam options, such as `["--runner=PrismRunner"]`', default=(), unset="the local runner")
+
+
 class ConsoleOptions(TypedDict, total=False):
     """Options of every call."""
 
-    progress: Annotated[
-        "bool | RunConsole | None",
-        Option(PYTHON, "show progress on standard error", unset="on a terminal and in a notebook"),
-    ]
-    debug: Annotated[bool, Option(PYTHON, "raise the error of a worker with its whole traceback", default=False)]
+    progress: Annotated["bool | RunConsole | None", _PROGRESS]
+    debug: Annotated[bool, _DEBUG]
 
 
 class StoreOptions(TypedDict, total=False):
@@ -252,10 +254,7 @@ class JobOptions(TypedDict, total=False):
     log_level: Annotated[
         LogLevel, Option(CONSOLE, "lowest level of log messages of functions to show", default="warning")
     ]
-    options: Annotated[
-        Sequence[str],
-        Option(PYTHON, 'Beam options, such as `["--runner=PrismRunner"]`', default=(), unset="the local runner"),
-    ]
+    options: Annotated[Sequence[str], _BEAM_OPTIONS]
 
 
 class ProfileOptions(TypedDict, total=False):
@@ -416,14 +415,9 @@ class FlowOptions(TypedDict, total=False):
         LogLevel | None,
         Option(CONSOLE, "lowest level of log messages of functions to show", unset="as the step says, else warning"),
     ]
-    options: Annotated[
-        Iterable[str],
-        Option(PYTHON, 'Beam options, such as `["--runner=PrismRunner"]`', default=(), unset="the local runner"),
-    ]
-    progress: Annotated[
-        bool | None, Option(PYTHON, "show progress on standard error", unset="on a terminal and in a notebook")
-    ]
-    debug: Annotated[bool, Option(PYTHON, "raise the error of a worker with its whole traceback", default=False)]
+    options: Annotated[Iterable[str], _BEAM_OPTIONS]
+    progress: Annotated[bool | None, _PROGRESS]
+    debug: Annotated[bool, _DEBUG]
 
 
 class PipelineRunOptions(TypedDict, total=False):
@@ -477,9 +471,7 @@ class PipelineRunOptions(TypedDict, total=False):
             unset="1%, at least two tasks, within 2% of the workers' time",
         ),
     ]
-    progress: Annotated[
-        bool | None, Option(PYTHON, "show progress on standard error", unset="on a terminal and in a notebook")
-    ]
+    progress: Annotated[bool | None, _PROGRESS]
 
 
 URLS = "source URLs, with *, ?, [...], ** and {a,b} or {000..127} braces"

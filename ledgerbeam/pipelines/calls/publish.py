@@ -1,4 +1,4 @@
-"""``publish`` and ``merge``: make a dataset of the outputs of a job, send it, or join Megatron datasets."""
+"""``publish``: make a dataset of the outputs of a job, or send it."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Results of calls."""
+"""Results of calls, and their view in notebooks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.console.run_progress import count, duration
 
 SHOWN_FAILURES = 3
+
+
+MOST_SHOWN = 500  # maximum number of characters of a value
 
 
 class ResultRows(Protocol):
@@ -146,16 +149,8 @@ class JobInterrupt(KeyboardInterrupt):
         self.result = Result("", complete=False, interrupted=True) if result is None else result
 
 
-MOST_SHOWN = 500  # maximum number of characters of a value
-
-
 def html_table(caption: str, rows: Iterable[tuple[str, str | None]]) -> str:
-    """Return facts as an HTML table, escaped and without secrets.
-
-    Args:
-        caption: Caption of the table.
-        rows: Name and value of each fact; a fact without a value is left out.
-    """
+    """Return facts as an HTML table, escaped and without secrets. A fact without a value is left out."""
     cells = "".join(f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in rows if value)
     return f"<table><caption>{_shown(caption)}</caption>{cells}</table>"
 

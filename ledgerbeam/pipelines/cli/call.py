@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from ledgerbeam._base.interrupts import INTERRUPTED
 from ledgerbeam._base.redaction import HIDDEN, command_without_secrets, printable, without_secrets
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.calls.call import call_of, spec_of
@@ -18,7 +19,16 @@ from ledgerbeam.pipelines.console.reporter import Reporter, print_json
 from ledgerbeam.pipelines.console.run_progress import count, duration
 from ledgerbeam.pipelines.report.accounts import account_lines
 
-INTERRUPTED = 130
+DONE, NOT_ALL = 0, 3
+SHOWN_CHARACTERS = 300
+_WHY = {
+    "new": "not in the ledger yet",
+    "changed": "changed since they were processed",
+    "failed": "with failed tasks",
+    "open": "started or waiting",
+    "complete": "skipped",
+    "gone": "no longer listed; their outputs are kept",
+}
 
 
 class _CommandLine(Reporter):
@@ -73,20 +83,6 @@ def _print(result: Result, lines: Iterator[str], args: argparse.Namespace, say: 
     else:
         for line in lines:
             say(line)
-
-
-DONE, NOT_ALL = 0, 3
-
-SHOWN_CHARACTERS = 300
-
-_WHY = {
-    "new": "not in the ledger yet",
-    "changed": "changed since they were processed",
-    "failed": "with failed tasks",
-    "open": "started or waiting",
-    "complete": "skipped",
-    "gone": "no longer listed; their outputs are kept",
-}
 
 
 def exit_status(result: Result) -> int:

@@ -8,6 +8,7 @@ import os
 import sys
 from functools import partial
 
+from ledgerbeam._base.interrupts import INTERRUPTED
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.call_spec import CallSpec
 from ledgerbeam.pipelines.calls.options import (
@@ -49,7 +50,7 @@ def _run(args: argparse.Namespace, beam_args: list[str]) -> int:
         first error.
     """
     from ledgerbeam.pipelines.calls.result import Result
-    from ledgerbeam.pipelines.cli.call import INTERRUPTED, NOT_ALL, exit_status, summary_lines
+    from ledgerbeam.pipelines.cli.call import NOT_ALL, exit_status, summary_lines
     from ledgerbeam.pipelines.console.reporter import Reporter, print_json
     from ledgerbeam.pipelines.console.run_console import RunConsole
     from ledgerbeam.pipelines.flows.flow import Flow

@@ -73,9 +73,6 @@ def _check_job(words: Sequence[str]) -> None:
         )
 
 
-COMMANDS = {"launch": Command("print a script to start a job on many hosts", _add_arguments, _run)}
-
-
 PROGRAM = "ledgerbeam"
 _GRACE_SECONDS = 60  # from the signal to the end of a host's time; the host then releases its claimed work at once
 _RETRIES = 6  # maximum number of restarts of a pod at its index, not counting pods that a node has evicted
@@ -381,3 +378,5 @@ LAUNCHERS = {
     ),
     "ssh": HostLauncher("print a script that runs the command on hosts of a list", _add_ssh, _ssh_script),
 }
+
+COMMANDS = {"launch": Command("print a script to start a job on many hosts", _add_arguments, _run)}

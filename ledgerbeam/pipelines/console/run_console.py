@@ -1,4 +1,4 @@
-"""Interface of consoles, which receive the output and progress of a run."""
+"""Consoles, which receive the output and progress of a run: their interface, and the console of Python calls."""
 
 from __future__ import annotations
 

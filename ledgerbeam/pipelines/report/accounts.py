@@ -1,4 +1,4 @@
-"""Record counts for people: lines and table rows made from `RecordCounts`."""
+"""Record counts, statistics of functions, and times of workers, as lines and table rows for people."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from ledgerbeam.pipelines.console.run_progress import count, duration
 MAIN_ROUTE = "(no route)"  # label of the route without a name
 
 SHOWN_NAMES = 10
+
+
+SHOWN_VALUES = 10  # maximum number of most frequent values that are shown
 
 
 def shown_records(counts: RecordCounts) -> dict[str, Any]:
@@ -70,9 +73,6 @@ def _most_first(part: Mapping[str, int]) -> list[tuple[str, int]]:
 
 def _listed(part: Mapping[str, int]) -> str:
     return ", ".join(f"{printable(name)} {number:,}" for name, number in _most_first(part))
-
-
-SHOWN_VALUES = 10  # maximum number of most frequent values that are shown
 
 
 class StatisticRow(NamedTuple):

@@ -15,6 +15,9 @@ from ledgerbeam.pipelines.report.accounts import account_table
 from ledgerbeam.pipelines.report.hosts import Host
 from ledgerbeam.pipelines.report.state import LedgerState
 
+MOST_HOSTS = 100  # maximum number of hosts with their own metrics: active hosts first, then hosts with the most tasks
+OTHERS = "others"  # host label of the sum over all further hosts
+
 
 class Metric(NamedTuple):
     """One value of a metric.
@@ -27,11 +30,6 @@ class Metric(NamedTuple):
     text: str
     labels: dict[str, str]
     value: float
-
-
-MOST_HOSTS = 100  # maximum number of hosts with their own metrics: active hosts first, then hosts with the most tasks
-
-OTHERS = "others"  # host label of the sum over all further hosts
 
 
 def job_metrics(state: LedgerState, hosts: Sequence[Host] = ()) -> list[Metric]:

@@ -201,7 +201,7 @@ def _plots(data: ReportData) -> list[PlotSection]:
             "Progress",
             f"{course}. Dashed lines: start of a run.",
             progress_plot(steps, [run["began"] for run in data.runs], f"Tasks recorded over time: {course}"),
-            [("until", "when"), ("tasks", "number"), ("sources", "number")],
+            _heads("until|when", "tasks", "sources"),
             [[_moment(s.end), f"{s.tasks_so_far:,}", f"{s.work.sources:,}"] for s in steps if s.work.tasks],
         ),
         PlotSection(
@@ -209,13 +209,7 @@ def _plots(data: ReportData) -> list[PlotSection]:
             "Throughput",
             f"At most {fastest:,.1f} tasks per second, in {step}.",
             throughput_plot(steps, data.step_seconds, f"Tasks per second over time, at most {fastest:,.1f}"),
-            [
-                ("from", "when"),
-                ("tasks/s", "number"),
-                ("records/s", "number"),
-                ("bytes/s", "number"),
-                ("failed", "number"),
-            ],
+            _heads("from|when", "tasks/s", "records/s", "bytes/s", "failed"),
             [
                 [
                     _moment(s.begin),
@@ -239,7 +233,7 @@ def _plots(data: ReportData) -> list[PlotSection]:
                 "Task durations",
                 f"{below[0].upper()}{below[1:]}.",
                 durations_plot(data.durations, data.quantiles, f"Number of tasks by duration: {below}"),
-                [("from", "number"), ("to", "number"), ("tasks", "number")],
+                _heads("from", "to", "tasks"),
                 [[_seconds(b.low), _seconds(b.high), f"{b.tasks:,}"] for b in data.durations if b.tasks],
             )
         )
@@ -252,11 +246,17 @@ def _plots(data: ReportData) -> list[PlotSection]:
                 "Failures by reason",
                 f"{count(failed, 'task')} failed and not done later.",
                 failures_plot(data.kinds, f"Failed tasks by reason; most, {most.tasks:,}: {_text(most.reason)}"),
-                [("reason", "name"), ("tasks", "number"), ("sources", "number")],
+                _heads("reason|name", "tasks", "sources"),
                 [[_text(kind.reason), f"{kind.tasks:,}", f"{kind.sources:,}"] for kind in data.kinds],
             )
         )
     return plots
+
+
+def _heads(*heads: str) -> Heads:
+    """Return column heads given as ``NAME|CLASS``; a name alone is the head of a column of numbers."""
+    parts = (head.partition("|") for head in heads)
+    return [(name, kind if bar else "number") for name, bar, kind in parts]
 
 
 def _hosts_section(data: ReportData) -> PlotSection:
@@ -265,13 +265,12 @@ def _hosts_section(data: ReportData) -> PlotSection:
     darkest = f"the darkest is {most.fastest:,.1f} tasks per second, on {_text(most.host)}"
     text = f"Darker means more tasks per second: {darkest}. A line below: a run was active."
     label = "; ".join(f"{_text(band.host)}: {count(band.tasks, 'task')}" for band in bands)
-    heads = [(name, "number") for name in ("runs", "tasks", "records", "failed", "tasks/s at most")]
     return PlotSection(
         "hosts",
         "Hosts",
         text,
         hosts_plot(bands, data.steps, f"Tasks over time by host: {label}"),
-        [("host", "name"), *heads],
+        _heads("host|name", "runs", "tasks", "records", "failed", "tasks/s at most"),
         [
             [
                 _text(band.host),
@@ -296,22 +295,16 @@ class TableSection(NamedTuple):
 
 
 def _tables(data: ReportData, base: Any) -> list[TableSection]:
-    tables = []
-    if data.stages:
-        tables.append(_stages_table(data.stages))
-    if not data.records.is_plain:
-        tables.append(_records_table(data.records))
-    if data.kinds:
-        tables.append(_failures_table(data))
-    if data.statistics or data.statistics_error:
-        tables.append(_statistics_table(data))
-    if data.slowest:
-        tables.append(_slowest_table(data, base if isinstance(base, str) else ""))
-    if any(run["time"] for run in data.runs):
-        tables.append(_time_table(data.runs))
-    if data.runs:
-        tables.append(_runs_table(data.runs, data.runs_left_out))
-    return tables
+    tables = [
+        _stages_table(data.stages) if data.stages else None,
+        None if data.records.is_plain else _records_table(data.records),
+        _failures_table(data) if data.kinds else None,
+        _statistics_table(data) if data.statistics or data.statistics_error else None,
+        _slowest_table(data, base if isinstance(base, str) else "") if data.slowest else None,
+        _time_table(data.runs) if any(run["time"] for run in data.runs) else None,
+        _runs_table(data.runs, data.runs_left_out) if data.runs else None,
+    ]
+    return [table for table in tables if table is not None]
 
 
 def _stages_table(stages: Mapping[str, LedgerState]) -> TableSection:
@@ -325,13 +318,13 @@ def _stages_table(stages: Mapping[str, LedgerState]) -> TableSection:
         skew = ["", "", ""] if sizes is None else [f"{sizes.number:,}", decimal(sizes.largest), f"{sizes.skew:,.1f} x"]
         state = "complete" if found["complete"] else "not complete"
         rows.append([name, state, *done, decimal(found["bytes"]), *skew])
-    heads = [("stage", "name"), ("state", ""), *((name, "number") for name in columns)]
+    heads = _heads("stage|name", "state|", *columns)
     text = "Stages run in this order, each with its own ledger. A stage reads the outputs of the stage before."
     return TableSection("stages", "Stages", text, heads, rows)
 
 
 def _records_table(records: RecordCounts) -> TableSection:
-    heads = [("records", ""), ("reason or route", "name"), ("number", "number"), ("of those read", "number")]
+    heads = _heads("records|", "reason or route|name", "number", "of those read")
     rows = [
         [what, _text(name), f"{number:,}", _percent(number, records.read) if records.read else ""]
         for what, name, number in account_table(records)
@@ -341,14 +334,14 @@ def _records_table(records: RecordCounts) -> TableSection:
 
 
 def _failures_table(data: ReportData) -> TableSection:
-    heads = [("reason", ""), ("tasks", "number"), ("sources", "number"), ("for example", "error")]
+    heads = _heads("reason|", "tasks", "sources", "for example|error")
     rows = [[_text(kind.reason), f"{kind.tasks:,}", f"{kind.sources:,}", _text(kind.example)] for kind in data.kinds]
     command = _text(shlex.join(["ledgerbeam", "ledger", "failures", data.ledger]))
     return TableSection("examples", "Failures", f"To list all failures and commands to retry: {command}", heads, rows)
 
 
 def _statistics_table(data: ReportData) -> TableSection:
-    heads = [("name", "name"), ("kind", ""), ("tasks", "number"), ("value", ""), ("off by", "")]
+    heads = _heads("name|name", "kind|", "tasks", "value|", "off by|")
     rows = [[_text(cell) for cell in row] for row in data.statistics]
     text = _text(data.statistics_error) or "Statistics that the function recorded, over all recorded tasks."
     return TableSection("statistics", "Statistics", text, heads, rows)
@@ -367,11 +360,8 @@ def _slowest_table(data: ReportData, base: str) -> TableSection:
             _seconds(totals.milliseconds / 1000),
         ]
         rows.append([_text(source.url.removeprefix(base)) + pack, source.state, *numbers])
-    heads = [
-        ("source", "name"),
-        ("state", ""),
-        *((name, "number") for name in ("size", "tasks", "read", "dropped", "rejected", "written", "task time")),
-    ]
+    columns = ("size", "tasks", "read", "dropped", "rejected", "written", "task time")
+    heads = _heads("source|name", "state|", *columns)
     text = "By the total time of their tasks, over all workers."
     return TableSection("slowest", "Slowest sources", text, heads, rows)
 
@@ -391,8 +381,7 @@ def _runs_table(runs: Sequence[Mapping[str, Any]], left_out: int) -> TableSectio
         took = "" if run["seconds"] is None else duration(run["seconds"])
         where = _text(f"{info.get('host', '?')}, process {info.get('pid', '?')}")
         rows.append([run["id"], _moment(run["began"]), took, run["state"], listed, *done, where])
-    numbers = [(name, "number") for name in ("listed", "tasks", "sources")]
-    heads = [("run", ""), ("began", "when"), ("took", "number"), ("outcome", "when"), *numbers, ("where", "when")]
+    heads = _heads("run|", "began|when", "took", "outcome|when", "listed", "tasks", "sources", "where|when")
     text = f"The newest {len(runs):,}; {left_out:,} older runs are left out." if left_out else "Newest first."
     last = runs[0]["info"]
     command = _text(shlex.join(last["command"])) if last.get("command") else ""

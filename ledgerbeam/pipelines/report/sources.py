@@ -1,4 +1,4 @@
-"""Facts and records of one source, printed as text or JSON."""
+"""Facts, records and checks of sources and their indexes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.urls import index_again
 from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.pipelines.console.reporter import print_json, print_json_stream
+
+DEEP_CHUNK_RECORDS = 10_000
+PAGE_SOURCES = 1_000
 
 
 @dataclass(frozen=True)
@@ -115,10 +118,6 @@ def _as_line(record: Any) -> bytes:
         members = ", ".join(f"{extension} ({len(content):,} bytes)" for extension, content in record.items())
         return f"{record.key}: {members}".encode(errors="surrogateescape")
     return dumps(_as_json(record))
-
-
-DEEP_CHUNK_RECORDS = 10_000
-PAGE_SOURCES = 1_000
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""State of the job of a ledger, and of its buckets, as values for people and programs."""
+"""State of the job of a ledger: its stages, runs, rates, time left and buckets."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from ledgerbeam.pipelines.preview.costs import MOST_SOURCES, Cost, cost_of_rest
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work, run_state, work_by_run
 from ledgerbeam.sources.kind import BUCKET_SCHEME
+
+RECENT_SECONDS = 60  # window of current rates, and time without progress after which a run is silent, in seconds
 
 
 class LedgerState(NamedTuple):
@@ -111,9 +113,6 @@ def bucket_sizes(store: LedgerStore) -> BucketSizes | None:
     largest, url = max(sizes)
     plain = [size for size, _ in sizes]
     return BucketSizes(len(sizes), sum(plain), int(statistics.median(plain)), largest, url.rpartition("/")[2])
-
-
-RECENT_SECONDS = 60  # window of current rates, and time without progress after which a run is silent, in seconds
 
 
 @dataclass(frozen=True)

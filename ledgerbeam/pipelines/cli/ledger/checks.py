@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger verify``: checks of outputs, and of the datasets and metadata made of them."""
+"""``ledgerbeam ledger`` verify and audit: check outputs, datasets and metadata, or repeat some tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger failures``: failed tasks by reason, and the commands to retry them."""
+"""``ledgerbeam ledger`` failures, rejects, outputs, stats and metrics: print what tasks have recorded."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from ledgerbeam.pipelines.report.metrics import Metric, exposition, job_metrics
 from ledgerbeam.pipelines.report.state import every_ledger, ledger_state, stage_statistics
 
 SHOWN_ROWS = 5  # maximum number of failures printed per reason
+
+
+_SHOWN_ERROR = 300  # maximum number of characters printed of an error
 
 
 def failures(store: LedgerStore, args: argparse.Namespace) -> int:
@@ -79,9 +82,6 @@ def _failure_line(row: FailureRow) -> str:
     named = error if row.url in error else f"{row.task}: {error}"
     again = f" (tried {row.attempts:,} times, last at {timestamp(row.last)})" if row.attempts > 1 else ""
     return printable(without_secrets(named)) + again
-
-
-_SHOWN_ERROR = 300  # maximum number of characters printed of an error
 
 
 def rejects(store: LedgerStore, args: argparse.Namespace) -> int:

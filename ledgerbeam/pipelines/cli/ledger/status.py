@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger status``: progress, rates and runs of a job."""
+"""``ledgerbeam ledger status``: progress, rates, runs and hosts of a job."""
 
 from __future__ import annotations
 
@@ -53,6 +53,13 @@ from ledgerbeam.sources.listing import stat_source
 SHOWN_RUNS = 10
 SHOWN_CHANGES = 10
 SHOWN_COMMAND, SHOWN_VALUE = 1000, 1000  # characters
+
+
+PAGE_SOURCES = 1000
+HEADS = ["host", "run", "engine", "state", "tasks", "records", "written", "rate", "in work", "failed", "last news"]
+ENDED_RUNS = 2
+"""Number of the newest ended runs that are shown for a host. Its sum counts all runs."""
+MOST_HOSTS = 200
 
 
 def status(store: LedgerStore, args: argparse.Namespace) -> int:
@@ -193,9 +200,6 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
         print(f"\nlast command, in {runs[-1]['info'].get('folder')}:\n  {shown}")
 
 
-PAGE_SOURCES = 1000
-
-
 @dataclass(frozen=True)
 class ChangedSource:
     """A source that has changed since the last listing.
@@ -246,14 +250,6 @@ def _look(row: SourceRow, options: Options) -> bytes | None:
         return None
     ids = [source_id(now.url, now.size, now.version) for now in found]
     return pack_id(ids) if row.member_urls else ids[0]
-
-
-HEADS = ["host", "run", "engine", "state", "tasks", "records", "written", "rate", "in work", "failed", "last news"]
-
-ENDED_RUNS = 2
-"""Number of the newest ended runs that are shown for a host. Its sum counts all runs."""
-
-MOST_HOSTS = 200
 
 
 def print_hosts(hosts: Sequence[Host]) -> None:

@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger export``: the tables of a ledger as JSON lines or Parquet."""
+"""``ledgerbeam ledger`` export, report, forget and compact: write files about a ledger, or change it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ from ledgerbeam.pipelines.report.data import report_data
 from ledgerbeam.pipelines.report.tables import TABLES, Table, arrow_batches, arrow_schema, blocks
 
 Writer = Callable[[Table, LedgerStore, BinaryIO, Callable[[int, int], None]], int]
+
+
+_MARK = "ledgerbeam.columns"  # key of the column names in the metadata of a Parquet file
+EXTRA = ("jinja2", "vl_convert")  # packages of the extra ``report``
+_REPORT_LOOKS = re.compile(rb"\Z|<!doctype html>(?s:.*)<footer>Made by ledgerbeam ")
 
 
 def export(store: LedgerStore, args: argparse.Namespace) -> int:
@@ -90,8 +95,6 @@ def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO, advance: Ca
 
 _WRITERS: dict[str, Writer] = {"jsonl": _write_jsonl, "parquet": _write_parquet}
 
-_MARK = "ledgerbeam.columns"  # key of the column names in the metadata of a Parquet file
-
 
 def _looks_of_jsonl(table: Table) -> re.Pattern[bytes]:
     # Atomic groups prevent backtracking: a line of another program may contain some of the names many times.
@@ -104,11 +107,6 @@ def _looks_of_parquet(table: Table) -> re.Pattern[bytes]:
 
 _LOOKS = {"jsonl": _looks_of_jsonl, "parquet": _looks_of_parquet}
 """Patterns that recognize an earlier export of a table, by format; see `Looks`."""
-
-
-EXTRA = ("jinja2", "vl_convert")  # packages of the extra ``report``
-
-_REPORT_LOOKS = re.compile(rb"\Z|<!doctype html>(?s:.*)<footer>Made by ledgerbeam ")
 
 
 def report(store: LedgerStore, args: argparse.Namespace) -> int:
