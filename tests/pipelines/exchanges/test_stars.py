@@ -223,16 +223,14 @@ LEDGERS = ("L", "L/cluster", *(f"L/cluster/{name}" for name in ("pairs", "pairs/
 def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     workspace = make_workspace(tmp_path_factory.mktemp("clean"))
     write_sources(workspace)
-    ran = workspace.run(*NEAR)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*NEAR)
     return shards(workspace)
 
 
 @pytest.mark.slow
 def test_a_run_in_rounds_has_the_bytes_of_one_without(workspace: Workspace, clean: dict[str, bytes]) -> None:
     write_sources(workspace)
-    ran = workspace.run(*IN_ROUNDS, "--workers", "2", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*IN_ROUNDS, "--workers", "2", "--json")
     assert shards(workspace) == clean
     assert list(ran.json["stages"]) == ["scatter", "pairs", *ROUNDS, "cluster", "dedup"]
     assert sorted(path.name for path in (workspace.root / "out").glob("_*")) == ["_ledgerbeam", "_signatures"]
@@ -264,8 +262,7 @@ def test_a_kill_between_any_two_stages_changes_nothing(
     write_sources(workspace)
     killed = workspace.run(*IN_ROUNDS, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{point}"})
     assert killed.status != 0
-    ran = workspace.run(*IN_ROUNDS)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*IN_ROUNDS)
     assert shards(workspace) == clean
 
 
@@ -284,8 +281,7 @@ def test_files_come_and_go(workspace: Workspace, keep_runs: tuple[str, ...]) -> 
     write_sources(workspace)
 
     def changed() -> dict[str, int]:
-        ran = workspace.run(*IN_ROUNDS, *keep_runs, "--json")
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*IN_ROUNDS, *keep_runs, "--json")
         assert workspace.records("out") == survivors(workspace)
         return {name: stage["done"]["tasks"] for name, stage in ran.json["stages"].items()}
 
@@ -319,16 +315,14 @@ def lines_of(workspace: Workspace, output: str) -> list[bytes]:
 def test_marks_preferences_and_earlier_ones_are_those_of_one_process(workspace: Workspace) -> None:
     write_sources(workspace)
     write_jsonl(workspace.root / "old" / "d.jsonl", rows_of("d", 80))
-    start = workspace.run(*NEAR[:1], "old/*.jsonl", *NEAR[2:8], "--output", "first", "--to", "jsonl", "--ledger", "L1")
-    assert start.status == 0, start.err
+    workspace.succeed(*NEAR[:1], "old/*.jsonl", *NEAR[2:8], "--output", "first", "--to", "jsonl", "--ledger", "L1")
     for more in (("--prefer", "s"), ("--against", f"{workspace.root}/L1", "--prefer", "s")):
         name = f"out{len(more)}"
         base = (*NEAR[:8], *more, "--to", "jsonl", "--task-bytes", "3000")
         for way, cluster in (("one", ()), ("rounds", ("--cluster-bytes", "1"))):
             for marked in ((), ("--mark",)):
                 output = f"{name}-{way}{''.join(marked)}"
-                ran = workspace.run(*base, *cluster, *marked, "--output", output, "--ledger", f"{output}.ledger")
-                assert ran.status == 0, ran.err
+                workspace.succeed(*base, *cluster, *marked, "--output", output, "--ledger", f"{output}.ledger")
         assert jsonl(workspace, f"{name}-one") == jsonl(workspace, f"{name}-rounds") != {}
         assert lines_of(workspace, f"{name}-one--mark") == lines_of(workspace, f"{name}-rounds--mark") != []
         shown = workspace.run("ledger", "status", f"{name}-rounds--mark.ledger", "--json").json
@@ -338,8 +332,7 @@ def test_marks_preferences_and_earlier_ones_are_those_of_one_process(workspace: 
     # Of the same ledger the other way, with other buckets: nothing of the first one is left.
     output = f"{name}-rounds--mark"
     lines = lines_of(workspace, output)
-    ran = workspace.run(*base, "--mark", "--output", output, "--ledger", f"{output}.ledger")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*base, "--mark", "--output", output, "--ledger", f"{output}.ledger")
     assert lines_of(workspace, output) == lines
     assert list(json.loads(workspace.run("ledger", "status", f"{output}.ledger", "--json").out)["stages"]) == [
         "pairs/scatter",
@@ -353,8 +346,7 @@ def test_candidates_are_those_of_one_process(workspace: Workspace) -> None:
     base = (*NEAR[:8], "--threshold", "0.75", "--verify", "--to", "jsonl", "--task-bytes", "3000", "--json")
     read = []
     for output, more in (("one", ()), ("rounds", ("--cluster-bytes", "1"))):
-        ran = workspace.run(*base, *more, "--output", output, "--ledger", f"{output}.ledger")
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*base, *more, "--output", output, "--ledger", f"{output}.ledger")
         read.append(ran.json["stages"]["texts"]["records"]["read"])
     assert read[0] == read[1] > 0
     assert jsonl(workspace, "one") == jsonl(workspace, "rounds") != {}
