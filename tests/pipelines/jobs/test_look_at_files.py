@@ -1,19 +1,26 @@
-"""`look_at_files`: which sources that are done in part are begun anew; `test_replaced` has whole jobs."""
+"""`look_at_files` and `JobListing`: sources that start again, counts, and missing sources; `test_replaced` has whole jobs."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import os
+from collections.abc import Collection
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
 
-from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.errors import NotIndexableError
+from ledgerbeam.io.listing.pages import Page, list_pages
 from ledgerbeam.ledger import LedgerStore, Source, Task
 from ledgerbeam.ledger.model.identity import content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.pipelines.jobs import listing
+from ledgerbeam.pipelines.jobs.listing import JobListing, listed_pages
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob, MapJob
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs.recorded import look_at_files
 
 
@@ -145,3 +152,45 @@ def test_a_source_that_is_complete_meanwhile_is_left_out(tmp_path: Path, store: 
     store.register(sources)
     store.commit([Leaf(sources[0].id, (), "published", (), 1, 3)])
     assert [row.source.url for row in look_at_files(sources, store)] == [sources[1].url]
+
+
+IDS = [blake2b(bytes([number]), digest_size=16).digest() for number in range(200)]
+
+
+@pytest.mark.parametrize("few", [0, 1000])
+def test_ids_that_were_not_listed_are_found_in_a_set_and_in_a_column(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(listing, "_FEW", few)
+    known = listing._Known(listing._prefixes([*IDS[::2], *IDS[::4]]))  # some were listed twice
+    assert known.count() == 100
+    assert list(known.missing(IDS)) == IDS[1::2]
+    assert list(known.missing(IDS[::2])) == []
+
+
+ONE, OTHER = (Source(f"/in/{name}", 1, "1") for name in "ab")
+
+
+def listing_of(folder: Path, store: LedgerStore, *pages: Page, only: Collection[bytes] | None = None) -> JobListing:
+    files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
+    job = MapJob(files=files, function="m:f", made_of={}, output=str(folder / "out"), to="jsonl").resolve_ledger("L")
+    return JobListing(job, store, iter(pages), store.begin_run({"token": "t"}), only=only)
+
+
+def test_a_source_that_was_listed_twice_hides_none_that_is_gone(tmp_path: Path, store: LedgerStore) -> None:
+    store.register([ONE, OTHER])
+    listed = listing_of(tmp_path, store)
+    listed.count_listed([ONE.id, ONE.id])
+    assert list(listed.gone()) == [OTHER.id]
+
+
+def test_what_is_open_and_not_to_be_done_is_not_counted_as_skipped(tmp_path: Path, store: LedgerStore) -> None:
+    page = Page([ONE.url, OTHER.url], [1, 1], ["1", "1"])
+    listed = listing_of(tmp_path, store, page, only={ONE.id})
+    assert list(listed.open_sources()) == [[ONE]]
+    assert (listed.found, listed.skipped) == (2, 0)
+
+
+def test_a_source_that_a_job_cannot_do_is_refused_before_there_is_a_listing(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.xz").touch()
+    job = IndexJob(files=ListedFiles(patterns=(f"{tmp_path}/*",))).resolve_ledger(str(tmp_path / "L"))
+    with pytest.raises(NotIndexableError):
+        listed_pages(job, lambda _: None)

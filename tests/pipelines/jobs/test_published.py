@@ -1,4 +1,4 @@
-"""Metadata beside the shards of a job, in one process: when it is written, what is noted and said of it."""
+"""Metadata beside the shards of a job, in one process: when it is written, and the notes and messages about its files."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import PublicationError, UsageError
+from ledgerbeam.errors import PublicationError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.tar.writer import encode_tar
-from ledgerbeam.ledger import LedgerStore, Output, Source
+from ledgerbeam.ledger import LedgerStore, Output, OutputShard, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
@@ -24,7 +26,16 @@ from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.jobs.one_stage import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs import published as published_module
-from ledgerbeam.pipelines.outputs.published import PublishedFile, PublishedMetadata, forget_published, published_files
+from ledgerbeam.pipelines.outputs.published import (
+    OutputStamp,
+    PublishedFile,
+    PublishedMetadata,
+    checksum_at,
+    content_problem,
+    forget_published,
+    published_files,
+    size_problem,
+)
 
 FORMS = ("webdataset", "energon", "lit")
 TEMPORARY = ".wids.json.1-2.lbtmp"
@@ -348,3 +359,147 @@ def test_it_lies_in_the_output_folder_and_replaces_nothing_there(made: Made) -> 
     lit = PublishedMetadata("lit")
     assert (lit.name, lit.replaces_shards, lit.place(made.job), lit.files()) == ("published", False, str(made.out), [])
     assert lit.not_made(made.job).startswith(f"{made.out}: not published as lit, because records are missing")
+
+
+SHARDS = (OutputShard("a-0.tar", 3, "sum:a", 1, "/in/a", 0), OutputShard("b\udcff-0.tar", 4, "sum:b", 2, "/in/b", 0))
+
+
+OF = "0452a44018078c56b7c7123c85a33993"
+"""What names them, also in notes of earlier versions."""
+
+
+class Place:
+    """A work folder, and a folder with files to note."""
+
+    def __init__(self, root: Path) -> None:
+        self.work, self.files = root / "work", [f"{root}/{name}" for name in "xy"]
+        for url in self.files:
+            Path(url).write_bytes(b"abc")
+
+    def stamp(self, *shards: OutputShard, fingerprint: str = "f") -> OutputStamp:
+        return OutputStamp(str(self.work), "note", fingerprint, shards or SHARDS, {})
+
+    @property
+    def note(self) -> Path:
+        return self.work / "note.json"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_what_is_noted_is_read_until_it_is_made_anew(place: Place) -> None:
+    stamp = place.stamp()
+    assert (stamp.noted(), stamp.read()) == (None, None)
+    assert not stamp.begin()
+    assert (stamp.noted(), stamp.read()) == (None, None)
+    assert stamp.begin()
+    stamp.end(iter(place.files), what="ever")
+    found = place.stamp().read()
+    assert found == place.stamp().noted() == json.loads(place.note.read_bytes())
+    assert found is not None
+    assert (found["files"], found["what"]) == (dict.fromkeys(place.files, 3), "ever")
+    assert not stamp.begin()
+    assert stamp.read() is None
+
+
+def test_a_note_of_an_earlier_version_counts(place: Place) -> None:
+    place.work.mkdir()
+    place.note.write_text(f'{{"of": "{OF}", "files": {{}}}}')
+    assert place.stamp().read() == {"of": OF, "files": {}}
+
+
+def test_files_that_are_gone_or_have_another_size_are_noted_and_not_read(place: Place) -> None:
+    stamp = place.stamp()
+    stamp.end(place.files)
+    noted = stamp.noted()
+    for url in place.files:
+        Path(url).write_bytes(b"ab")
+        assert (stamp.noted(), stamp.read()) == (noted, None)
+        Path(url).unlink()
+        assert (stamp.noted(), stamp.read()) == (noted, None)
+        Path(url).write_bytes(b"xyz")
+        assert (stamp.noted(), stamp.read()) == (noted, noted)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SHARDS[::-1],
+        SHARDS[:1],
+        (SHARDS[0], replace(SHARDS[1], name="b-0.tar")),
+        (SHARDS[0], replace(SHARDS[1], checksum="sum:c")),
+    ],
+)
+def test_it_is_of_these_very_shards(place: Place, other: tuple[OutputShard, ...]) -> None:
+    place.stamp().end(place.files)
+    assert place.stamp(*other).noted() is None
+    assert place.stamp(fingerprint="g").noted() is None
+    same = [replace(shard, size=9, records=9, source="/x", first=9) for shard in SHARDS]
+    assert place.stamp(*same).noted() is not None
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"of": "OF"}', '{"of": "OF", "files": ["x"]}'])
+def test_a_note_that_does_not_read_is_none(place: Place, text: str) -> None:
+    place.work.mkdir()
+    place.note.write_text(text.replace("OF", OF))
+    assert (place.stamp().noted(), place.stamp().read()) == (None, None)
+    assert not place.stamp().begin()
+    place.stamp().end(place.files)
+    assert place.stamp().read() is not None
+
+
+def test_no_link_is_followed(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    place.work.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="found a link"):
+        place.stamp().noted()
+
+
+CONTENT = b"to be or not\n"
+SUM = content_checksum([CONTENT])
+
+
+def test_a_file_as_it_was_noted_has_no_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(CONTENT)
+    url = f"{tmp_path}/file"
+    assert checksum_at(url, {}) == SUM
+    assert size_problem(url, len(CONTENT), {}) is None
+    for noted in (SUM, blake2b(CONTENT, digest_size=16).hexdigest()):  # the latter by earlier versions
+        assert content_problem(url, len(CONTENT), noted, {}) is None
+
+
+def test_another_size_or_content_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(CONTENT)
+    url = f"{tmp_path}/file"
+    for size in (len(CONTENT) - 1, len(CONTENT) + 1):
+        said = f"expected {size} bytes, found {len(CONTENT)}"
+        assert (size_problem(url, size, {}), content_problem(url, size, SUM, {})) == (said, said)
+    other = content_checksum([b"to be or naught"])
+    assert content_problem(url, len(CONTENT), other, {}) == f"expected the checksum {other}, found {SUM}"
+
+
+def test_a_span_is_compared_alone_in_a_file_of_its_size(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(CONTENT)
+    url, size = f"{tmp_path}/file", len(CONTENT)
+    for start, stop in ((0, size), (3, 5), (size, size), (0, 0)):
+        assert content_problem(url, size, content_checksum([CONTENT[start:stop]]), {}, (start, stop)) is None
+    said = f"bytes 3 to 5: expected the checksum {SUM}, found {content_checksum([CONTENT[3:5]])}"
+    assert content_problem(url, size, SUM, {}, (3, 5)) == said
+    assert content_problem(url, size + 1, SUM, {}, (0, size)) == f"expected {size + 1} bytes, found {size}"
+
+
+def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+    url, said = f"{tmp_path}/file", "expected 3 bytes, found no such file or object"
+    assert (size_problem(url, 3, {}), content_problem(url, 3, SUM, {})) == (said, said)
+    with pytest.raises(SourceNotFoundError):
+        checksum_at(url, {})
+
+
+def test_what_cannot_be_read_is_told_in_the_words_of_the_error(tmp_path: Path) -> None:
+    (tmp_path / "file").symlink_to("file")
+    url = f"{tmp_path}/file"
+    for said in (size_problem(url, 3, {}), content_problem(url, 3, SUM, {})):
+        assert "symbolic links" in str(said)
+        assert url in str(said)

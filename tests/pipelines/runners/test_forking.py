@@ -1,7 +1,8 @@
-"""A server forks for each who asks, tells how that has ended, and ends what nobody waits for."""
+"""Forked processes: environment, status, memory, and their end."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.pipelines.runners.forking import NUMBER, ForkServer, Wave, ask, fork_to
 from ledgerbeam.pipelines.runners.waves import Waves, run_wave
 from tests.cases import each
+from tests.pipelines.conftest import Workspace
 from tests.servers.process import name_of, wait_until
 
 
@@ -221,3 +223,32 @@ def test_the_client_of_a_store_is_imported_without_a_thread() -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout == "0 True False\n"
+
+
+FUNCTION = """
+import gc
+import os
+from pathlib import Path
+
+def look(record):
+    began = Path("/proc/self/environ").read_bytes().decode().split("\\0")
+    found = dict(row.partition("=")[::2] for row in began)
+    names = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+    return {"began": [*map(found.get, names)], "sees": [*map(os.environ.get, names)], "frozen": gc.get_freeze_count()}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("own", "began"), [(None, "4194304"), ("5000000", "5000000")])
+def test_workers_keep_little_of_what_they_have_freed(workspace: Workspace, own: str | None, began: str) -> None:
+    (workspace.root / "arenas.py").write_text(FUNCTION)
+    workspace.jsonl("in/a.jsonl", 1)
+    if own is not None:
+        workspace.env["MALLOC_MMAP_THRESHOLD_"] = own
+    ran = workspace.run("map", "arenas:look", "in/a.jsonl", "--output", "out", "--to", "jsonl", "--audit=off")
+    assert ran.status == 0, ran.err
+    (shard,) = (workspace.root / "out").glob("*.jsonl")
+    found = json.loads(shard.read_text())
+    assert found["began"] == [began, "33554432"]
+    assert found["sees"] == [own, None]
+    assert found["frozen"] > 50_000, "what is imported before the fork is no garbage"

@@ -19,8 +19,7 @@ from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import JOB, failure_of
 from tests.ledger.remote.test_store import Hosts
 from tests.pipelines.conftest import Workspace
-from tests.pipelines.jobs.test_restart import wait_for
-from tests.pipelines.jobs.test_sharing import COMMAND, WORK
+from tests.pipelines.jobs.test_restart import COMMAND, WORK, wait_for
 
 SOURCES = [plain(f"s{number:02d}", size=100) for number in range(20)]
 HOUR = 3600.0

@@ -18,8 +18,7 @@ import s3fs
 
 from ledgerbeam import open_ledger
 from tests.pipelines.conftest import Workspace
-from tests.pipelines.jobs.test_restart import wait_for
-from tests.pipelines.jobs.test_sharing import WORK
+from tests.pipelines.jobs.test_restart import WORK, wait_for
 from tests.servers.s3_proxy import Fault, S3Proxy
 
 TASKS = 80
