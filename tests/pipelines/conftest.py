@@ -152,6 +152,12 @@ class Workspace:
             assert text in done.stderr
         return Ran(done.returncode, done.stdout, done.stderr)
 
+    def succeed(self, *args: str | Path, timeout: float = 120, env: Mapping[str, str] | None = None) -> Ran:
+        """Run a command that must end with status 0."""
+        ran = self.run(*args, timeout=timeout, env=env)
+        assert ran.status == 0, ran.err
+        return ran
+
     def start(self, *args: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         command = [*self.prefix, *_command(args)]
         process = subprocess.Popen(

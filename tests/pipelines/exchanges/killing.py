@@ -78,8 +78,7 @@ class OnStore:
 
     def run(self) -> Ran:
         """Do what is left; return how it ended."""
-        ran = self._workspace.run(*self._command, "--json", env=self._env)
-        assert ran.status == 0, ran.err
+        ran = self._workspace.succeed(*self._command, "--json", env=self._env)
         self.store.invalidate_cache()
         return ran
 

@@ -105,10 +105,8 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """An earlier deduplication, and the one against it, done."""
     workspace = make_workspace(tmp_path_factory.mktemp("earlier"))
     write_both(workspace)
-    ran = workspace.run(*EARLIER)
-    assert ran.status == 0, ran.err
-    ran = workspace.run(*LATER, "--json")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*EARLIER)
+    workspace.succeed(*LATER, "--json")
     assert workspace.records("out") == survivors(workspace)
     new = documents(workspace, "in")
     assert 20 < len(workspace.records("out")) < len(new) - len(compared({}, new)), "some are near earlier ones alone"
@@ -144,8 +142,7 @@ def test_only_signatures_are_read_and_a_rerun_does_nothing(earlier: Workspace, t
 def test_a_kill_between_any_two_stages_changes_nothing(earlier: Workspace, again: Workspace, point: int) -> None:
     killed = again.run(*LATER, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{point}"})
     assert killed.status != 0
-    ran = again.run(*LATER)
-    assert ran.status == 0, ran.err
+    again.succeed(*LATER)
     assert [row["at"] for row in again.records("out")] == [row["at"] for row in earlier.records("out")]
 
 
@@ -155,11 +152,9 @@ def test_month_after_month(workspace: Workspace) -> None:
     write_both(workspace)
     write_jsonl(workspace.root / "third" / "c.jsonl", rows_of("c", 60))
     for command in (EARLIER, LATER):
-        ran = workspace.run(*command)
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*command)
     third = (*DEDUP, "third/*.jsonl", "--output", "last", "--ledger", "L3", "--against", "L1", "--against", "L")
-    ran = workspace.run(*third, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*third, "--json")
 
     def expected() -> list[dict[str, Any]]:
         new = documents(workspace, "third")
@@ -171,8 +166,7 @@ def test_month_after_month(workspace: Workspace) -> None:
     copied = [row for row in documents(workspace, "third").values() if row["text"]][::2]
     write_jsonl(workspace.root / "old" / "r.jsonl", copied)
     assert workspace.run(*EARLIER).status == 0
-    ran = workspace.run(*third, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*third, "--json")
     assert workspace.records("last") == expected()
     assert len(expected()) < kept
     assert ran.json["stages"]["scatter"]["done"]["tasks"] == 0
@@ -184,8 +178,7 @@ def test_month_after_month(workspace: Workspace) -> None:
     forget = re.search(r"ledgerbeam (ledger forget \S+ '\*')", refused.err)
     assert forget is not None, refused.err
     for again in (shlex.split(forget[1]), EARLIER, third):
-        ran = workspace.run(*again)
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*again)
     assert workspace.records("last") == expected()
 
 
@@ -197,8 +190,7 @@ def test_against_a_ledger_on_s3(workspace: Workspace, s3: S3Server) -> None:
     first = (*DEDUP, "old/*.jsonl", "--output", f"{place}/first", "--ledger", f"{place}/L1")
     later = (*DEDUP, "in/*.jsonl", "--output", "out", "--ledger", "L", "--against", f"{place}/L1")
     for command in (first, later):
-        ran = workspace.run(*command, env=s3.env)
-        assert ran.status == 0, ran.err
+        workspace.succeed(*command, env=s3.env)
     assert workspace.records("out") == survivors(workspace)
     assert workspace.run(*later, env=s3.env).status == 0
 
@@ -219,8 +211,7 @@ def test_what_cannot_be_compared_is_refused(earlier: Workspace, again: Workspace
     shutil.copytree(earlier.root / "old", again.root / "in", dirs_exist_ok=True)
     other = (*DEDUP, f"{earlier.root}/{{old,in}}/*.jsonl", "--output", "out", "--against", "L1")
     assert "would be a duplicate of itself" in refused(command=other)
-    sorted_ = again.run("sort", "in/*.jsonl", "--by", "at", "--output", "sorted", "--to", "jsonl", "--ledger", "S")
-    assert sorted_.status == 0, sorted_.err
+    again.succeed("sort", "in/*.jsonl", "--by", "at", "--output", "sorted", "--to", "jsonl", "--ledger", "S")
     assert "found that of a job 'sort'" in refused("--against", "S")
     itself = (*LATER[:-2], "--output", "itself", "--ledger", "L5")
     assert again.run(*itself).status == 0

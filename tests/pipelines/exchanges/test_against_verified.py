@@ -99,10 +99,8 @@ def survivors(workspace: Workspace, *, prefer: bool = False) -> list[dict[str, A
 def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     workspace = make_workspace(tmp_path_factory.mktemp("clean"))
     write_both(workspace)
-    ran = workspace.run(*EARLIER)
-    assert ran.status == 0, ran.err
-    ran = workspace.run(*LATER, "--json")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*EARLIER)
+    workspace.succeed(*LATER, "--json")
     kept = workspace.records("out")
     assert kept == survivors(workspace)
     new = documents(workspace, "in")
@@ -122,8 +120,7 @@ def test_a_kill_between_any_two_stages_changes_nothing(
     assert workspace.run(*EARLIER).status == 0
     killed = workspace.run(*LATER, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{point}"})
     assert killed.status != 0
-    ran = workspace.run(*LATER)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*LATER)
     assert shards(workspace) == clean
 
 
@@ -132,8 +129,7 @@ def test_a_kill_between_any_two_stages_changes_nothing(
 def test_rounds_packs_and_a_preference(workspace: Workspace, more: tuple[str, ...]) -> None:
     write_both(workspace)
     assert workspace.run(*EARLIER).status == 0
-    marked = workspace.run(*LATER, *more, "--mark", "--output", "marks", "--ledger", "M")
-    assert marked.status == 0, marked.err
+    workspace.succeed(*LATER, *more, "--mark", "--output", "marks", "--ledger", "M")
     prefer = "--prefer" in more
     expected = compared(documents(workspace, "old"), documents(workspace, "in"), SHARE, prefer=prefer)
     rows = workspace.records("marks")
@@ -161,15 +157,13 @@ def test_an_earlier_one_that_has_changed_is_compared_as_it_is_signed_or_said_to_
     assert f"{path}: the file has changed: --verify compares" in changed.err
     path.unlink()
     moved.rename(path)
-    ran = workspace.run(*LATER)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*LATER)
     assert workspace.records("out") == survivors(workspace)
     copied = [row for row in documents(workspace, "in").values() if row["text"]][::2]
     write_jsonl(workspace.root / "old" / "r.jsonl", copied)
     path.unlink()
     assert workspace.run(*EARLIER).status == 0
-    ran = workspace.run(*LATER, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*LATER, "--json")
     assert ran.json["stages"]["scatter"]["done"]["tasks"] == 0
     assert workspace.records("out") == survivors(workspace)
 
@@ -183,8 +177,7 @@ def test_a_kill_before_earlier_files_are_known_does_not_leave_those_of_another_s
     write_jsonl(workspace.root / "old" / "r.jsonl", copied)
     assert workspace.run(*EARLIER).status == 0
     assert workspace.run(*LATER, env={"LEDGERBEAM_FAULT": "exchange.earlier:1"}).status != 0
-    ran = workspace.run(*LATER)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*LATER)
     assert workspace.records("out") == survivors(workspace)
 
 
@@ -209,6 +202,5 @@ def test_against_a_ledger_and_sources_on_s3(workspace: Workspace, s3: S3Server) 
     first = (*EARLIER[:-4], "--output", f"{place}/first", "--ledger", f"{place}/L1")
     later = tuple(f"{place}/L1" if word == "L1" else word for word in LATER)
     for command in (first, later):
-        ran = workspace.run(*command, env=s3.env)
-        assert ran.status == 0, ran.err
+        workspace.succeed(*command, env=s3.env)
     assert workspace.records("out") == survivors(workspace)

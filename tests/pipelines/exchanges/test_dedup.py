@@ -99,8 +99,7 @@ def in_sources(workspace: Workspace) -> list[dict[str, Any]]:
 def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     workspace = make_workspace(tmp_path_factory.mktemp("clean"))
     write_sources(workspace)
-    ran = workspace.run(*DEDUP, "--workers", "2", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*DEDUP, "--workers", "2", "--json")
     assert workspace.records("out") == survivors(in_sources(workspace))
     assert not [path for path in (workspace.root / "out").iterdir() if path.name in ("_runs", "_drops")]
     counts = ran.json["records"]
@@ -127,8 +126,7 @@ def test_a_kill_at_a_point_of_any_stage_changes_nothing(
     write_sources(workspace)
     options = ("--workers", "1", "--flush-interval", "0.01")
     workspace.run(*DEDUP, *options, env={"LEDGERBEAM_FAULT": fault})
-    ran = workspace.run(*DEDUP, *options)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*DEDUP, *options)
     assert workspace.files("out") == clean
 
 
@@ -146,8 +144,7 @@ def test_a_run_after_any_change_is_a_run_from_nothing(workspace: Workspace) -> N
     write_sources(workspace)
 
     def changed(*options: str) -> dict[str, Any]:
-        ran = workspace.run(*DEDUP, *options, "--json")
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*DEDUP, *options, "--json")
         assert workspace.records("out") == survivors(in_sources(workspace))
         return dict(ran.json["stages"])
 
@@ -174,11 +171,9 @@ def test_content_preference_and_marks(workspace: Workspace) -> None:
     assert workspace.run("dedup", "other/*.jsonl", "--content", "--output", "one", "--to", "jsonl").status == 0
     assert workspace.records("one") == [rows[0], rows[2], rows[3]]
     write_sources(workspace)
-    best = workspace.run(*DEDUP, "--prefer", "s")
-    assert best.status == 0, best.err
+    workspace.succeed(*DEDUP, "--prefer", "s")
     assert workspace.records("out") == survivors(in_sources(workspace), prefer=True)
-    marked = workspace.run(*DEDUP[:4], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000")
-    assert marked.status == 0, marked.err
+    workspace.succeed(*DEDUP[:4], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000")
     marks = {(row["source"], row["record"]) for row in workspace.records("marks")}
     every = [
         (str(path), number, json.loads(line))

@@ -294,8 +294,7 @@ def test_failures_of_any_stage_are_shown_and_done_again_by_the_command_that_is_p
     assert row["source"].endswith("b.jsonl")
     assert list(open_ledger(workspace.root / "L").failures()) == [row]
     assert group["retry"] in workspace.run("ledger", "failures", "L").out
-    ran = workspace.run(*shlex.split(group["retry"])[1:], "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*shlex.split(group["retry"])[1:], "--json")
     assert ran.json["stages"]["scatter"]["done"]["tasks"] == 1
     assert [row["k"] for row in workspace.records("out")] == [0, 1, 2]
 
@@ -326,11 +325,9 @@ def test_a_key_that_no_record_has_is_told(workspace: Workspace, what: tuple[str,
     write_jsonl(workspace.root / "in" / "b.jsonl", [{"k": 4}])
     (workspace.root / "functions.py").write_text("def last(key, records):\n    return list(records)[-1]\n")
     (command, *rest), options = what, ("in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
-    ran = workspace.run(command, *rest, *options)
-    assert ran.status == 0
+    ran = workspace.succeed(command, *rest, *options)
     assert f"none of 3 records has a key: {what[-1]} is missing" in ran.err
     assert "records without a key" in workspace.run("ledger", "stats", "L").out
     write_jsonl(workspace.root / "in" / "c.jsonl", [{"kk": "a b c", "u": {"v": 1}}])
-    ran = workspace.run(command, *rest, *options)
-    assert ran.status == 0
+    ran = workspace.succeed(command, *rest, *options)
     assert "none of" not in ran.err

@@ -62,8 +62,7 @@ def command(request: pytest.FixtureRequest) -> Sequence[str]:
 def alone(workspace: Workspace, command: Sequence[str]) -> dict[str, bytes]:
     """What one launcher writes."""
     write_sources(workspace.root)
-    ran = workspace.run(*command, "--output", "alone", "--ledger", "alone.ledger")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command, "--output", "alone", "--ledger", "alone.ledger")
     for ledger in LEDGERS[tuple(command)]:
         assert (workspace.root / f"alone.ledger{ledger.removeprefix('L')}").exists()
     return workspace.files("alone")

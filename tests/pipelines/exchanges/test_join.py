@@ -283,8 +283,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The outputs of a run that nothing disturbed."""
     workspace = make_workspace(tmp_path_factory.mktemp("clean"))
     write_sides(workspace)
-    ran = workspace.run(*JOIN, *SUFFIX, "--workers", "2", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*JOIN, *SUFFIX, "--workers", "2", "--json")
     assert as_found(workspace) == expected(workspace)
     assert not (workspace.root / "out" / "_runs").exists()
     assert len(workspace.files("out")) > 10
@@ -310,8 +309,7 @@ def test_a_kill_at_a_point_of_any_stage_changes_nothing(
     write_sides(workspace)
     options = (*SUFFIX, "--workers", "1", "--flush-interval", "0.01")
     workspace.run(*JOIN, *options, env={"LEDGERBEAM_FAULT": fault})
-    ran = workspace.run(*JOIN, *options)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*JOIN, *options)
     assert workspace.files("out") == clean
 
 
@@ -329,8 +327,7 @@ def test_a_run_after_any_change_of_either_side_is_a_run_from_nothing(workspace: 
     write_sides(workspace)
 
     def changed(*options: str) -> dict[str, Any]:
-        ran = workspace.run(*JOIN, *SUFFIX, *options, "--json")
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*JOIN, *SUFFIX, *options, "--json")
         assert as_found(workspace) == expected(workspace)
         return {name: stage["done"]["tasks"] for name, stage in ran.json["stages"].items()}
 
@@ -358,18 +355,15 @@ def test_other_results_are_other_jobs_and_conflicts_are_named(workspace: Workspa
     nested = workspace.run(*JOIN, "--as", "other")
     assert nested.status == 1
     assert "as: was" in nested.err
-    nested = workspace.run(*JOIN, "--as", "other", "--on-job-change", "restart")
-    assert nested.status == 0, nested.err
+    workspace.succeed(*JOIN, "--as", "other", "--on-job-change", "restart")
     found = workspace.records("out")
     assert {row["other"] and row["other"]["id"] == row["k"] for row in found} == {None, True}
-    anti = workspace.run(*JOIN, "--how", "anti", "--on-job-change", "restart", "--json")
-    assert anti.status == 0, anti.err
+    anti = workspace.succeed(*JOIN, "--how", "anti", "--on-job-change", "restart", "--json")
     assert as_found(workspace) == sorted(
         json.dumps(row) for row in map(json.loads, expected(workspace)) if "right" not in row
     )
     assert anti.json["records"]["dropped"] == {"matched": 360 - anti.json["records"]["kept"]}
-    inner = workspace.run(*JOIN, *SUFFIX, "--how", "inner", "--on-job-change", "restart", "--json")
-    assert inner.status == 0, inner.err
+    workspace.succeed(*JOIN, *SUFFIX, "--how", "inner", "--on-job-change", "restart", "--json")
     assert as_found(workspace) == sorted(
         json.dumps(row) for row in map(json.loads, expected(workspace)) if "right" in row
     )
@@ -389,8 +383,7 @@ def test_what_means_nothing_is_refused_and_a_dry_run_writes_nothing(workspace: W
     nothing = workspace.run("join", "left/*.jsonl", "no/*.jsonl", *JOIN[3:])
     assert nothing.status == 1
     assert f"{workspace.root}/no/*.jsonl" in nothing.err
-    preview = workspace.run(*JOIN, *SUFFIX, "--dry-run", "--json")
-    assert preview.status == 0, preview.err
+    preview = workspace.succeed(*JOIN, *SUFFIX, "--dry-run", "--json")
     assert preview.json["sources"]["new"] == 5
     assert not workspace.records("out")
 
@@ -400,22 +393,20 @@ def test_images_take_their_captions_and_a_corpus_is_joined_with_itself(workspace
     data, _ = encode_tar([Sample(f"i/{n}", {"png": bytes([n])}) for n in range(9)])
     (workspace.root / "images.tar").write_bytes(data)
     write_jsonl(workspace.root / "captions.jsonl", [{"id": f"i/{n}", "caption": str(n)} for n in range(0, 9, 2)])
-    ran = workspace.run(
+    workspace.succeed(
         *("join", "images.tar", "captions.jsonl", "--by", "__key__", "--right-by", "id", "--as", "json"),
         *("--output", "pairs", "--to", "tar"),
     )
-    assert ran.status == 0, ran.err
     shards = [load_tar(path) for path in sorted((workspace.root / "pairs").glob("*.tar"))]
     found = {key: members for shard in shards for key, members in shard.items()}
     assert found == {
         f"i/{n}": {"png": bytes([n]), "json": b'{"id":"i/%d","caption":"%d"}' % (n, n)} for n in range(0, 9, 2)
     }
     write_jsonl(workspace.root / "tree.jsonl", [{"id": n, "parent": n // 2 or None} for n in range(1, 12)])
-    ran = workspace.run(
+    workspace.succeed(
         *("join", "tree.jsonl", "tree.jsonl", "--by", "parent", "--right-by", "id", "--as", "up"),
         *("--output", "edges", "--to", "jsonl"),
     )
-    assert ran.status == 0, ran.err
     assert sorted((row["id"], row["up"]["id"]) for row in workspace.records("edges")) == [
         (n, n // 2) for n in range(2, 12)
     ]
@@ -434,11 +425,10 @@ def test_columns_are_those_of_both_sides(workspace: Workspace, nested: bool) -> 
     for side, columns in sides.items():
         pq.write_table(pa.table(columns), workspace.root / f"{side}.parquet")
     options = ("--as", "of") if nested else ("--suffix", "_r")
-    ran = workspace.run(
+    workspace.succeed(
         *("join", "left.parquet", "right.parquet", "--by", "id", "--how", "left", *options),
         *("--output", "out", "--to", "parquet"),
     )
-    assert ran.status == 0, ran.err
     (path,) = (workspace.root / "out").glob("*.parquet")
     found = pq.read_table(path).sort_by("id")
     left, right = (pa.table(columns) for columns in sides.values())

@@ -222,8 +222,7 @@ def survivors(workspace: Workspace, *, prefer: bool = False) -> list[dict[str, A
 def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     workspace = make_workspace(tmp_path_factory.mktemp("clean"))
     write_sources(workspace)
-    ran = workspace.run(*NEAR, "--workers", "2", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*NEAR, "--workers", "2", "--json")
     kept = workspace.records("out")
     assert kept == survivors(workspace)
     assert 100 < len(kept) < 200
@@ -257,8 +256,7 @@ def test_a_kill_between_any_two_stages_changes_nothing(
     write_sources(workspace)
     killed = workspace.run(*NEAR, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{point}"})
     assert killed.status != 0
-    ran = workspace.run(*NEAR)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*NEAR)
     assert shards(workspace) == clean
 
 
@@ -302,11 +300,9 @@ def test_of_new_files_alone_signatures_are_made(workspace: Workspace) -> None:
 @pytest.mark.slow
 def test_preference_and_marks(workspace: Workspace) -> None:
     write_sources(workspace)
-    best = workspace.run(*NEAR, "--prefer", "s")
-    assert best.status == 0, best.err
+    workspace.succeed(*NEAR, "--prefer", "s")
     assert workspace.records("out") == survivors(workspace, prefer=True)
-    marked = workspace.run(*NEAR[:8], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000", "--json")
-    assert marked.status == 0, marked.err
+    marked = workspace.succeed(*NEAR[:8], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000", "--json")
     rows = workspace.records("marks")
     of = {(row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in rows}
     assert of == clustered(in_sources(workspace))

@@ -78,8 +78,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes
     for merges, most in {"none": (), "one": TWO, "two": THREE}.items():
         workspace = make_workspace(tmp_path_factory.mktemp(merges))
         write_sources(workspace)
-        ran = workspace.run(*SORT, *most)
-        assert ran.status == 0, ran.err
+        workspace.succeed(*SORT, *most)
         assert workspace.records("out") == expected(workspace)
         found[merges] = workspace.files("out")
     return found
@@ -96,8 +95,7 @@ def test_several_rounds_write_the_order_of_one(clean: dict[str, dict[str, bytes]
 @pytest.mark.slow
 def test_a_merge_is_a_stage_like_the_others(workspace: Workspace) -> None:
     write_sources(workspace)
-    ran = workspace.run(*SORT, *TWO, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*SORT, *TWO, "--json")
     assert workspace.records("out") == expected(workspace)
     found = ran.json
     assert list(found["stages"]) == ["scatter", "merge-1", "gather"]
@@ -149,8 +147,7 @@ def test_any_number_of_rounds_writes_what_one_writes(workspace: Workspace, name:
     rounds = []
     for most in LIMITS.get(name, (TWO[1], THREE[1])):
         place = {"out": f"out{most}", "L": f"L{most}"}
-        ran = workspace.run(*(place.get(word, word) for word in words), "--max-slices", most, "--json")
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*(place.get(word, word) for word in words), "--max-slices", most, "--json")
         assert contents(workspace, f"out{most}") == one
         assert internal(workspace, f"out{most}") <= {"_signatures"}
         assert ran.json["done"]["tasks"] == sum(stage["done"]["tasks"] for stage in ran.json["stages"].values())
@@ -178,8 +175,7 @@ def test_a_kill_between_two_stages_changes_nothing(
 ) -> None:
     write_sources(workspace)
     assert workspace.run(*SORT, *THREE, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{nth}"}).status != 0
-    ran = workspace.run(*SORT, *THREE, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*SORT, *THREE, "--json")
     stages = ran.json["stages"]
     assert [stage["done"]["tasks"] > 0 for stage in stages.values()] == [False] * nth + [True] * (4 - nth)
     assert workspace.files("out") == clean["two"]
@@ -196,8 +192,7 @@ def test_a_run_after_any_change_is_a_run_from_nothing(workspace: Workspace, keep
     assert internal(workspace) == ({"_runs", "_merged-1"} if keep else set())
 
     def changed() -> dict[str, Any]:
-        ran = workspace.run(*words, "--json")
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*words, "--json")
         assert workspace.records("out") == expected(workspace)
         return dict(ran.json["stages"])
 
@@ -263,8 +258,7 @@ def test_a_merged_run_file_that_is_lost_or_damaged_is_written_again(
     assert ran.status == 3, ran.err
     assert f"{flipped}: the table of blocks at byte 8 does not match its checksum; delete this file" in ran.err
     flipped.unlink()
-    ran = workspace.run(*SORT, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*SORT, "--json")
     assert ran.json["stages"]["merge-1"]["done"]["tasks"] == 1
     assert workspace.files("out") == clean["one"]
 
@@ -274,8 +268,7 @@ def test_outputs_that_are_gone_are_written_again(workspace: Workspace, clean: di
     write_sources(workspace)
     assert workspace.run(*SORT, *TWO).status == 0
     (workspace.root / "out" / sorted(clean["one"])[0]).unlink()
-    ran = workspace.run(*SORT, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*SORT, "--json")
     assert ran.json["stages"]["gather"]["done"]["tasks"] == 1
     assert workspace.files("out") == clean["one"]
 
@@ -296,8 +289,7 @@ def test_a_failure_of_a_merge_is_told_and_done_again_alone(
     failures = workspace.run("ledger", "failures", "L").out
     assert f"{flipped}: the table" in failures
     flipped.write_bytes(whole)
-    ran = workspace.run(*SORT, "--only-failed", "RunFileError*", "--json")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*SORT, "--only-failed", "RunFileError*", "--json")
     assert workspace.run(*SORT).status == 0
     assert workspace.files("out") == clean["one"]
 
@@ -326,8 +318,7 @@ def test_earlier_signatures_are_merged_with_the_later_ones(workspace: Workspace)
         first = (*near, "old/*.jsonl", "--output", f"old{most}", "--ledger", f"O{most}", "--max-slices", most)
         later = (*near, "in/*.jsonl", "--output", f"new{most}", "--ledger", f"N{most}", "--against", f"O{most}")
         for words in (first, later):
-            ran = workspace.run(*words)
-            assert ran.status == 0, ran.err
+            workspace.succeed(*words)
         found[most] = contents(workspace, f"new{most}")
     assert (workspace.root / "N60" / "cluster" / "pairs" / "merge-1").exists()
     assert found["1000000"] == found["60"]

@@ -54,8 +54,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The outputs of a run that nothing disturbed."""
     workspace = make_workspace(tmp_path_factory.mktemp("clean"))
     write_sources(workspace)
-    ran = workspace.run(*SORT, "--workers", "2")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*SORT, "--workers", "2")
     assert workspace.records("out") == expected(workspace)
     return outputs(workspace)
 
@@ -63,8 +62,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_the_shards_by_their_names_are_the_sorted_corpus(workspace: Workspace, clean: dict[str, bytes]) -> None:
     write_sources(workspace)
-    ran = workspace.run(*SORT, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*SORT, "--json")
     assert workspace.records("out") == expected(workspace)
     assert outputs(workspace) == clean, "not the same bytes with one worker"
     assert (workspace.root / "out" / "_runs").exists() is False
@@ -97,8 +95,7 @@ def test_keys_are_ordered_as_asked(workspace: Workspace, options: tuple[str, ...
     write_sources(workspace)
     with (workspace.root / "functions.py").open("a") as file:
         file.write("\ndef own_key(record):\n    return record['n'] % 5, record['name']\n")
-    ran = workspace.run(*SORT, *options)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*SORT, *options)
     found = workspace.records("out")
     if "--descending" in options:
         groups = [[row for row in expected(workspace, lambda _: 0) if order(row)[0] == rank] for rank in (2, 1, 0)]
@@ -123,8 +120,7 @@ def test_a_kill_at_a_point_of_either_stage_changes_nothing(
     write_sources(workspace)
     options = ("--workers", "1", "--flush-interval", "0.01")
     workspace.run(*SORT, *options, env={"LEDGERBEAM_FAULT": fault})
-    ran = workspace.run(*SORT, *options)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*SORT, *options)
     assert outputs(workspace) == clean
 
 
@@ -148,8 +144,7 @@ def test_a_run_after_any_change_is_a_run_from_nothing(workspace: Workspace, keep
     first = outputs(workspace)
 
     def changed() -> dict[str, Any]:
-        ran = workspace.run(*SORT, *options, "--json")
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*SORT, *options, "--json")
         assert workspace.records("out") == expected(workspace)
         assert (workspace.root / "out" / "_runs").exists() is keep
         return dict(ran.json["stages"])
@@ -196,8 +191,7 @@ def test_a_run_file_that_is_lost_or_damaged_before_the_gather_is_written_again(
     assert f"{flipped}: the " in ran.err
     assert "does not match its checksum" in ran.err
     flipped.unlink()
-    ran = workspace.run(*SORT, *options)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*SORT, *options)
     assert outputs(workspace) == clean
 
 
@@ -206,8 +200,7 @@ def test_outputs_that_are_gone_are_written_again(workspace: Workspace, clean: di
     write_sources(workspace)
     assert workspace.run(*SORT).status == 0
     (workspace.root / "out" / sorted(clean)[0]).unlink()
-    ran = workspace.run(*SORT, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*SORT, "--json")
     assert ran.json["stages"]["gather"]["done"]["tasks"] == 1
     assert outputs(workspace) == clean
 
@@ -238,8 +231,7 @@ def test_another_key_is_another_job(workspace: Workspace) -> None:
 
 def test_a_dry_run_writes_nothing(workspace: Workspace) -> None:
     write_sources(workspace, "ab", 20)
-    ran = workspace.run(*SORT, "--dry-run", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*SORT, "--dry-run", "--json")
     assert ran.json["sources"]["new"] == 2
     assert sorted(path.name for path in workspace.root.iterdir() if not path.name.startswith(".")) == [
         "functions.py",
@@ -289,8 +281,7 @@ def test_rows_of_parquet_are_sorted_with_their_types(workspace: Workspace) -> No
         }
     )
     pq.write_table(table, workspace.root / "in" / "a.parquet")
-    ran = workspace.run("sort", "in/*.parquet", "--by", "k", "--output", "out", "--to", "parquet")
-    assert ran.status == 0, ran.err
+    workspace.succeed("sort", "in/*.parquet", "--by", "k", "--output", "out", "--to", "parquet")
     (path,) = (workspace.root / "out").glob("*.parquet")
     found = pq.read_table(path)
     assert found.schema.remove_metadata() == table.schema.remove_metadata()

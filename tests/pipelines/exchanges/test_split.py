@@ -79,8 +79,7 @@ def test_split_as_a_user_runs_it_killed_and_with_more_sources(workspace: Workspa
         *("--output", "out", "--to", "jsonl", "--ledger", "L", "--task-bytes", "1000"),
     )
     workspace.run(*command, "--flush-interval", "0.01", env={"LEDGERBEAM_FAULT": "flush.after_commit:4"})
-    ran = workspace.run(*command, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*command, "--json")
     found = parts_of(workspace.root / "out")
     assert set(found) == {"train", "val"}
     users = {name: {row["user"] for row in some} for name, some in found.items()}
@@ -99,8 +98,7 @@ def test_parts_of_columns_have_one_schema(workspace: Workspace) -> None:
     import pyarrow.parquet as pq
 
     write_jsonl(workspace.root / "in" / "a.jsonl", [{"user": n, "x": [n]} for n in range(40)])
-    ran = workspace.run("split", "in/*.jsonl", "--by", "user", "--parts", "3", "--output", "out", "--to", "parquet")
-    assert ran.status == 0, ran.err
+    workspace.succeed("split", "in/*.jsonl", "--by", "user", "--parts", "3", "--output", "out", "--to", "parquet")
     tables = [pq.read_table(path) for path in sorted((workspace.root / "out").glob("part-*/*.parquet"))]
     assert len(tables) == 3
     assert len({table.schema.remove_metadata() for table in tables}) == 1

@@ -196,8 +196,7 @@ def survivors(workspace: Workspace, *, prefer: bool = False) -> list[dict[str, A
 def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     workspace = make_workspace(tmp_path_factory.mktemp("clean"))
     write_sources(workspace)
-    ran = workspace.run(*VERIFY, "--workers", "2", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*VERIFY, "--workers", "2", "--json")
     kept = workspace.records("out")
     assert kept == survivors(workspace)
     assert 180 < len(kept) < 230, "fewer go than share a band"
@@ -231,8 +230,7 @@ def test_a_kill_between_any_two_stages_changes_nothing(
     write_sources(workspace)
     killed = workspace.run(*VERIFY, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{point}"})
     assert killed.status != 0
-    ran = workspace.run(*VERIFY)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*VERIFY)
     assert shards(workspace) == clean
 
 
@@ -285,12 +283,10 @@ def test_of_new_files_alone_signatures_are_made_and_the_result_is_that_of_a_run_
 @pytest.mark.slow
 def test_n_grams_that_are_kept_are_not_made_again(workspace: Workspace) -> None:
     write_sources(workspace)
-    first = workspace.run(*VERIFY, "--keep-runs", "--json")
-    assert first.status == 0, first.err
+    first = workspace.succeed(*VERIFY, "--keep-runs", "--json")
     bases = [row for row in rows_of("c", 80) if row["text"]]
     write_jsonl(workspace.root / "in" / "d.jsonl", [bases[0], *rows_of("other", 3, seed=5)])
-    second = workspace.run(*VERIFY, "--keep-runs", "--json")
-    assert second.status == 0, second.err
+    second = workspace.succeed(*VERIFY, "--keep-runs", "--json")
     assert workspace.records("out") == survivors(workspace)
     tasks = [ran.json["stages"]["texts"]["done"]["tasks"] for ran in (first, second)]
     assert 0 < tasks[1] < tasks[0]
@@ -304,13 +300,11 @@ def test_signatures_stay_when_what_shares_a_band_is_verified_from_now_on(workspa
     refused = workspace.run(*VERIFY)
     assert refused.status == 1
     assert re.search(rf"verify: was .*, is {SHARE}", refused.err)
-    ran = workspace.run(*VERIFY, "--on-job-change", "restart", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*VERIFY, "--on-job-change", "restart", "--json")
     assert ran.json["stages"]["scatter"]["done"]["tasks"] == 0
     assert workspace.records("out") == survivors(workspace)
     assert list(workspace.run("ledger", "status", "L", "--json").json["stages"]) == STAGES
-    back = workspace.run(*plain, "--on-job-change", "restart", "--json")
-    assert back.status == 0, back.err
+    back = workspace.succeed(*plain, "--on-job-change", "restart", "--json")
     assert back.json["stages"]["scatter"]["done"]["tasks"] == 0
     assert list(workspace.run("ledger", "status", "L", "--json").json["stages"]) == STAGES[:3]
 
@@ -318,13 +312,11 @@ def test_signatures_stay_when_what_shares_a_band_is_verified_from_now_on(workspa
 @pytest.mark.slow
 def test_preference_marks_packs_and_a_call(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sources(workspace)
-    best = workspace.run(*VERIFY, "--prefer", "s")
-    assert best.status == 0, best.err
+    workspace.succeed(*VERIFY, "--prefer", "s")
     assert workspace.records("out") == survivors(workspace, prefer=True)
-    marked = workspace.run(
+    marked = workspace.succeed(
         *VERIFY[:11], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000", "--prefer", "s", "--json"
     )
-    assert marked.status == 0, marked.err
     of = {
         (row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in workspace.records("marks")
     }
@@ -372,8 +364,7 @@ def test_the_report_has_the_stages(workspace: Workspace) -> None:
 @pytest.mark.parametrize("rows", [[], [{"text": "a b c"}, {"text": "x y z"}]])
 def test_without_candidates_all_stay(workspace: Workspace, rows: list[Any]) -> None:
     write_jsonl(workspace.root / "in" / "a.jsonl", [*rows, {"text": None}])
-    ran = workspace.run(*VERIFY)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*VERIFY)
     assert workspace.records("out") == [*rows, {"text": None}]
     assert workspace.run("ledger", "status", "L", "--json").json["complete"] is True
 

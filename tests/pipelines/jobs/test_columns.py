@@ -38,16 +38,14 @@ def put(workspace: Workspace, rows: int = 100) -> pa.Table:
 def test_rows_become_lines_of_json_and_a_change_of_columns_is_another_job(workspace: Workspace) -> None:
     whole = put(workspace)
     command = ("convert", "a.parquet", "b.arrow", "--output", "out", "--to", "jsonl", "--task-bytes", "2K")
-    ran = workspace.run(*command, "--ledger", "progress", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*command, "--ledger", "progress", "--json")
     assert written(workspace.root / "out") == as_json(whole) * 2
     assert ran.json["tasks"]["done"] if "tasks" in ran.json else True
     assert len(list((workspace.root / "out").glob("a.parquet-*.jsonl"))) > 3
     again = workspace.run(*command, "--ledger", "progress", "--columns", "words,int64")
     assert again.status != 0
     assert "columns" in again.err
-    chosen = workspace.run(*command[:3], "--output", "two", "--to", "jsonl", "--columns", "words,int64")
-    assert chosen.status == 0, chosen.err
+    workspace.succeed(*command[:3], "--output", "two", "--to", "jsonl", "--columns", "words,int64")
     assert written(workspace.root / "two") == as_json(whole.select(["int64", "words"])) * 2
 
 
@@ -59,13 +57,11 @@ def test_a_row_that_is_rejected_is_named_by_its_number_and_kept_as_json(workspac
     failed = workspace.run(*command)
     assert failed.status == 3
     assert "a.parquet: record 1: column 'text'" in failed.err
-    ran = workspace.run(*command, "--on-error", "reject")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command, "--on-error", "reject")
     assert written(workspace.root / "out") == [{"id": 6, "text": "good"}, {"id": 8, "text": "fine"}]
     (row,) = written(workspace.root / "out/_rejects")
     assert (row["record"], row["bytes"], row["raw"]) == (1, None, '{"id":7,"text":null}')
-    ids = workspace.run("map", *command[1:], "--columns", "id", "--output", "ids", "--on-error", "reject")
-    assert ids.status == 0, ids.err
+    workspace.succeed("map", *command[1:], "--columns", "id", "--output", "ids", "--on-error", "reject")
     (row,) = written(workspace.root / "ids/_rejects")
     assert (row["record"], row["error"], row["raw"]) == (1, "seven is bad", '{"id":7}')
 
@@ -74,10 +70,7 @@ def test_a_row_that_is_rejected_is_named_by_its_number_and_kept_as_json(workspac
 def test_small_files_are_packed_also_with_lines_of_json(workspace: Workspace) -> None:
     whole = put(workspace, 10)
     workspace.jsonl("c.jsonl", 3)
-    ran = workspace.run(
-        "convert", "a.parquet", "b.arrow", "c.jsonl", "--output", "out", "--to", "jsonl", "--pack", "1M"
-    )
-    assert ran.status == 0, ran.err
+    workspace.succeed("convert", "a.parquet", "b.arrow", "c.jsonl", "--output", "out", "--to", "jsonl", "--pack", "1M")
     found = written(workspace.root / "out")
     assert found[:20] == as_json(whole) * 2
     assert len(found) == 23
@@ -92,8 +85,7 @@ def test_texts_of_a_column_are_tokenized(workspace: Workspace) -> None:
         parquet_bytes(pa.table({"id": [1, 2], "meta": [{"text": "ab"}, {"text": "c"}]}))
     )
     command = ("tokenize", "a.parquet", "--output", "tokens", "--tokenizer", "bytes", "--key", "meta.text")
-    ran = workspace.run(*command, "--columns", "meta", "--no-append-eod")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command, "--columns", "meta", "--no-append-eod")
     (data,) = workspace.root.glob("tokens*.bin")
     reader = MegatronFormat().open(str(data))
     assert [list(document.tokens) for document in reader] == [[97, 98], [99]]
@@ -140,8 +132,7 @@ def test_a_source_that_changed_is_done_again(workspace: Workspace) -> None:
     command = ("convert", "a.parquet", "--output", "out", "--to", "jsonl", "--task-bytes", "2K", "--ledger", "l")
     assert workspace.run(*command).status == 0
     (workspace.root / "a.parquet").write_bytes(parquet_bytes(table(30, "int64")))
-    ran = workspace.run(*command)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command)
     assert written(workspace.root / "out") == [{"int64": number} for number in range(30)]
 
 
@@ -149,11 +140,9 @@ def test_a_source_that_changed_is_done_again(workspace: Workspace) -> None:
 def test_lines_of_text_are_records(workspace: Workspace) -> None:
     (workspace.root / "a.txt").write_bytes("ä\n\nlast".encode())
     (workspace.root / "b.txt.gz").write_bytes(gzip.compress(b"zipped\n"))
-    ran = workspace.run("convert", "a.txt", "b.txt.gz", "--output", "out", "--to", "jsonl")
-    assert ran.status == 0, ran.err
+    workspace.succeed("convert", "a.txt", "b.txt.gz", "--output", "out", "--to", "jsonl")
     assert written(workspace.root / "out") == ["ä", "", "last", "zipped"]
-    back = workspace.run("convert", "out/*.jsonl", "--output", "back", "--to", "text")
-    assert back.status == 0, back.err
+    workspace.succeed("convert", "out/*.jsonl", "--output", "back", "--to", "text")
     texts = [path.read_bytes() for path in sorted((workspace.root / "back").glob("*.txt"))]
     assert b"".join(texts).decode() == "ä\n\nlast\nzipped\n"
     workspace.jsonl("c.jsonl", 1)
@@ -164,8 +153,7 @@ def test_lines_of_text_are_records(workspace: Workspace) -> None:
 
 def test_a_sample_of_a_function_is_taken_from_all_over_a_file(workspace: Workspace) -> None:
     put(workspace)
-    ran = workspace.run("map", "functions:keep", "a.parquet", "--output", "out", "--to", "jsonl", "--sample", "3")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed("map", "functions:keep", "a.parquet", "--output", "out", "--to", "jsonl", "--sample", "3")
     rows = list(ParquetReader(str(workspace.root / "a.parquet"), columns=["int64"]))
     assert len(rows) == 100
     assert "{'int64': 16, " in ran.out
@@ -201,8 +189,7 @@ def test_tokenize_reads_the_columns_of_its_keys(workspace: Workspace) -> None:
     command = ("tokenize", "a.parquet", "b.jsonl", "--tokenizer", "bytes", "--no-append-eod")
     for number, keys in enumerate([("text",), ("text", "meta.text")]):
         named = [word for key in keys for word in ("--key", key)]
-        ran = workspace.run(*command, "--output", f"tokens{number}", *named)
-        assert ran.status == 0, ran.err
+        workspace.succeed(*command, "--output", f"tokens{number}", *named)
     assert workspace.run("show", "tokens0.bin", "0", "-1").out == '{"tokens":[97,98]}\n{"tokens":[100]}\n'
     assert workspace.run("show", "tokens1_meta.text_document.bin", "0").out == '{"tokens":[99]}\n'
     broken = workspace.run(*command, "--output", "other", "--key", "photo")

@@ -45,8 +45,7 @@ def test_outputs_are_those_of_plain_sources(workspace: Workspace) -> None:
     compress(workspace, "in/b.jsonl", 3)
     (workspace.root / "in/b.jsonl.gz").write_bytes(gzip.compress((workspace.root / "plain/b.jsonl").read_bytes()))
     (workspace.root / "in/empty.jsonl.gz").write_bytes(gzip.compress(b""))  # it is complete without output
-    ran = workspace.run(*MAP, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*MAP, "--json")
     assert ran.json["sources"]["complete"] == 3
     assert ran.json["tasks"]["done"] > 5
     plain = ("map", "functions:upper", "plain/*.jsonl", "--output", "expected", "--to", "jsonl", "--task-bytes", "4K")
@@ -66,8 +65,7 @@ def test_a_killed_job_goes_on_inside_of_the_source(workspace: Workspace) -> None
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     before = tasks_done(workspace)
-    ran = workspace.run(*slow, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*slow, "--json")
     assert 3 < before < ran.json["tasks"]["done"]
     assert [record["id"] for record in workspace.records("out")] == list(range(4000))
 
@@ -108,8 +106,7 @@ def test_compressed_tars_are_converted(workspace: Workspace) -> None:
     (workspace.root / "in").mkdir()
     for name, packed in (("a.tar.xz", lzma.compress(data)), ("b.tgz", gzip.compress(data))):
         (workspace.root / "in" / name).write_bytes(packed)
-    ran = workspace.run("convert", "in/*", "--output", "out", "--to", "tar", "--group", "key", "--task-bytes", "20K")
-    assert ran.status == 0, ran.err
+    workspace.succeed("convert", "in/*", "--output", "out", "--to", "tar", "--group", "key", "--task-bytes", "20K")
     shards = sorted(workspace.root.glob("out/*.tar"))
     assert len(shards) > 4
     found = [one for shard in shards for one in TarReader(str(shard), group="key")]
@@ -123,8 +120,7 @@ def test_small_ones_are_packed_with_plain_ones(workspace: Workspace) -> None:
         path = workspace.jsonl(f"in/{number}.jsonl", 3, first=3 * number + 3)
         (first.parent / f"b{number}.jsonl.{suffix}").write_bytes(compressor.compress(path.read_bytes()))
         path.unlink()
-    ran = workspace.run(*MAP, "--pack", "1M", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*MAP, "--pack", "1M", "--json")
     assert (ran.json["sources"]["complete"], len(list(workspace.root.glob("out/*.jsonl")))) == (1, 1)
     assert [record["id"] for record in workspace.records("out")] == list(range(12))
     packed = first.parent / "b0.jsonl.gz"
@@ -147,8 +143,7 @@ def test_an_index_makes_them_random_access(workspace: Workspace) -> None:
     with pyzstd.SeekableZstdFile(workspace.root / "in/b.jsonl.zst", "w", max_frame_content_size=4000) as file:
         file.write(path.read_bytes())
     (workspace.root / "in/c.tar.gz").write_bytes(gzip.compress(encode_tar([sample(n) for n in range(5)])[0]))
-    ran = workspace.run("index", "in/*", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed("index", "in/*", "--json")
     assert ran.json["records"]["read"] == 1005
     assert sorted(file.name for file in packed.parent.iterdir()) == [
         *("a.jsonl.gz", "a.jsonl.gz.gzidx", "a.jsonl.gz.idx", "b.jsonl.zst", "b.jsonl.zst.idx"),
@@ -254,8 +249,7 @@ def test_outputs_are_the_plain_ones_compressed(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 700)
     command = ("map", "sorting:sort_out", "in/*.jsonl", "--to", "jsonl", "--on-error", "reject", *OPTIONS)
     assert workspace.run(*command, "--output", "plain").status == 0
-    ran = workspace.run(*command, "--output", "out", *ZSTD, "--ledger", "L")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command, "--output", "out", *ZSTD, "--ledger", "L")
     files = workspace.files("out")
     assert plain(files) == workspace.files("plain")
     rejects = [name for name in files if name.startswith("_rejects")]
@@ -266,8 +260,7 @@ def test_outputs_are_the_plain_ones_compressed(workspace: Workspace) -> None:
     assert {name.partition("/")[0] for name in shards if "/" in name} == {"odd"}
     assert workspace.run("ledger", "verify", "L").status == 0
     assert workspace.run("index", "verify", "--deep", "out/**/*.zst").status == 0
-    again = workspace.run(*command, "--output", "out", *ZSTD, "--ledger", "L", "--only-rejected", "seven")
-    assert again.status == 0, again.err
+    workspace.succeed(*command, "--output", "out", *ZSTD, "--ledger", "L", "--only-rejected", "seven")
     assert workspace.files("out") == files
     again = workspace.run(*command, "--output", "twice", *ZSTD)
     assert (again.status, workspace.files("twice")) == (0, files)
@@ -280,8 +273,7 @@ def test_the_next_job_and_readers_read_them_by_position(workspace: Workspace) ->
     assert workspace.run(*to_tar, "--compress", "zstd:5", "--frame", "3K").status == 0
     shards = sorted(map(str, workspace.root.glob("tars/*.tar.zst")))
     assert len(shards) > 2
-    ran = workspace.run("convert", "tars/*.tar.zst", "--output", "out", "--to", "jsonl", *ZSTD, *OPTIONS)
-    assert ran.status == 0, ran.err
+    workspace.succeed("convert", "tars/*.tar.zst", "--output", "out", "--to", "jsonl", *ZSTD, *OPTIONS)
     assert not list(workspace.root.glob("tars/*.gzidx"))
     texts = [f"text {number} ".ljust(20, "x") for number in range(500)]
     samples = [sample for shard in shards for sample in TarReader(shard)]
@@ -299,8 +291,7 @@ def test_the_next_job_and_readers_read_them_by_position(workspace: Workspace) ->
 def test_a_job_knows_its_own_compressed_shards(workspace: Workspace) -> None:
     workspace.jsonl("data/a.jsonl", 300)
     command = ("map", "functions:keep", "data/*", "--output", "data", "--to", "jsonl", *ZSTD, *OPTIONS)
-    first = workspace.run(*command, "--ledger", "L")
-    assert first.status == 0, first.err
+    workspace.succeed(*command, "--ledger", "L")
     again = workspace.run(*command, "--ledger", "L")
     assert (again.status, again.json["sources"]["complete"], again.json["skipped"]) == (0, 1, 1)
     other = workspace.run(*command, "--ledger", "M")
@@ -316,8 +307,7 @@ def test_how_outputs_are_compressed_belongs_to_the_job(workspace: Workspace) -> 
     other = workspace.run(*command, "--compress", "zstd:2")
     assert other.status == 1
     assert "compress: was 'zstd:1', is 'zstd:2'" in other.err
-    restarted = workspace.run(*command, "--on-job-change", "restart")
-    assert restarted.status == 0, restarted.err
+    workspace.succeed(*command, "--on-job-change", "restart")
     assert sorted(workspace.files("out")) == ["a.jsonl-0000000000.jsonl", "a.jsonl-0000000000.jsonl.idx"]
 
 
@@ -376,6 +366,5 @@ def test_the_items_of_a_graph_are_written_compressed(workspace: Workspace) -> No
     )
     command = ("materialize", "order:graph", "--to", "jsonl", "--task-records", "30")
     assert workspace.run(*command, "--output", "plain").status == 0
-    ran = workspace.run(*command, "--output", "out", *ZSTD)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command, "--output", "out", *ZSTD)
     assert plain(workspace.files("out")) == workspace.files("plain")

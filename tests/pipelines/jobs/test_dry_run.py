@@ -26,11 +26,9 @@ def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
 def preview(workspace: Workspace, *options: str, command: tuple[str, ...] = COMMAND) -> Any:
     """Return the output of a dry run, after a check that it has written nothing."""
     before = tree(workspace.root)
-    ran = workspace.run(*command, "--dry-run", "--json", *options)
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*command, "--dry-run", "--json", *options)
     assert tree(workspace.root) == before
-    plain = workspace.run(*command, "--dry-run", *options)
-    assert plain.status == 0, plain.err
+    plain = workspace.succeed(*command, "--dry-run", *options)
     assert "nothing was written" in plain.out
     assert tree(workspace.root) == before
     return {**ran.json, "text": plain.out}

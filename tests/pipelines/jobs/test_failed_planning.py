@@ -39,8 +39,7 @@ def test_a_source_that_cannot_be_planned_any_more_has_failed(workspace: Workspac
 def test_a_failure_of_a_former_plan_keeps_no_source_from_its_next_pass(workspace: Workspace) -> None:
     path = workspace.jsonl("in/big.jsonl", 400, width=100)
     index = ("index", "in/big.jsonl", "--ledger", "L", "--task-bytes", "10000")
-    first = workspace.run(*index)
-    assert first.status == 0, first.err
+    workspace.succeed(*index)
     store = open_local_store(str(workspace.root / "L"), create=False)
     (row,) = store.sources()
     store.forget("*")
@@ -48,8 +47,7 @@ def test_a_failure_of_a_former_plan_keeps_no_source_from_its_next_pass(workspace
     store.commit([], [Failure(row.source_id, ((3, 77),), "of a former plan", "ValueError", "former")])
     assert store.status()["sources"]["failed"] == 1
     store.close()
-    again = workspace.run(*index)
-    assert again.status == 0, again.err
+    workspace.succeed(*index)
     assert path.with_name("big.jsonl.idx").exists()
 
 

@@ -60,8 +60,7 @@ WORDS = ("--output", "out", "--to", "jsonl", "--ledger", "L", "--task-bytes", "8
 def test_its_children_are_of_no_consequence(workspace: Workspace, function: str) -> None:
     (workspace.root / "forks.py").write_text(FORKS)
     workspace.jsonl("in/a.jsonl", 40)
-    ran = workspace.run("map", f"forks:{function}", "in/*.jsonl", *WORDS)
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed("map", f"forks:{function}", "in/*.jsonl", *WORDS)
     assert [record["id"] for record in workspace.records("out")] == list(range(40))
     assert ("it ends here" in ran.err) == (function not in ("ends", "others"))
     assert "Traceback" not in ran.err
@@ -72,8 +71,7 @@ def test_its_children_are_of_no_consequence(workspace: Workspace, function: str)
 def test_nor_are_those_of_functions_of_many_records(workspace: Workspace, words: tuple[str, ...]) -> None:
     (workspace.root / "forks.py").write_text(FORKS)
     workspace.jsonl("in/a.jsonl", 40)
-    ran = workspace.run(*words[:2], "in/*.jsonl", *words[2:], *WORDS)
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*words[:2], "in/*.jsonl", *words[2:], *WORDS)
     assert sorted(record["id"] for record in workspace.records("out")) == list(range(40))
     assert "it ends here" in ran.err
     assert "Traceback" not in ran.err

@@ -78,8 +78,7 @@ def test_a_compressed_source_is_done_in_part(workspace: Workspace) -> None:
 def test_tasks_that_fail_count_so_that_a_broken_function_ends(workspace: Workspace) -> None:
     for name in "abcdef":
         workspace.jsonl(f"in/{name}.jsonl", 20)
-    ran = workspace.run(*COMMAND, "--limit-tasks", "2", "--task-bytes", "1M", "--workers", "2")
-    assert ran.status == 0
+    workspace.succeed(*COMMAND, "--limit-tasks", "2", "--task-bytes", "1M", "--workers", "2")
     (workspace.root / "functions.py").write_text("def upper(record):\n    raise ValueError('no')\n")
     broken = run(workspace, "--ledger", "M", "--existing", "keep", "--task-bytes", "1M", "--limit-tasks", "2", status=3)
     assert (broken["tasks"]["failed"], broken["limited"]) == (2, True)
@@ -132,8 +131,7 @@ def test_where_a_worker_died_tasks_that_failed_before_count_too(
 def test_other_commands_take_a_limit(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 100)
     command = ("convert", "in/*.jsonl", "--output", "o", "--to", "tar", "--task-bytes", "1000", "--ledger", "L")
-    ran = workspace.run(*command, "--limit-tasks", "2", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*command, "--limit-tasks", "2", "--json")
     assert json.loads(ran.out)["tasks"]["done"] == 2
 
 

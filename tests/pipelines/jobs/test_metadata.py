@@ -119,8 +119,7 @@ def test_a_map_and_a_graph_are_published_as_well(workspace: Workspace) -> None:
     assert workspace.run("index", "in/a.jsonl").status == 0
     jobs = {"mapped": ("map", "functions:sample", "in/a.jsonl"), "ordered": ("materialize", "orders:order")}
     for output, job in jobs.items():
-        ran = workspace.run(*job, "--output", output, "--to", "lit")
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*job, "--output", output, "--to", "lit")
         assert f"published as lit: {workspace.root}/{output}/config.json" in ran.out
     assert from_lit(str(workspace.root / "mapped"), "txt")[3].startswith(b"text 3 ")
     ids = [json.loads(data)["id"] for data in from_lit(str(workspace.root / "ordered"), "json")]

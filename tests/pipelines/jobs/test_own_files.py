@@ -28,8 +28,7 @@ def test_three_runs_have_the_same_sources(workspace: Workspace, output: str) -> 
     command = ("map", "functions:keep", "data/**/*.jsonl", "--output", output, "--to", "jsonl", "--json")
     expected = 1 if output == "data/sub" else 2  # all that lies in an output folder below is left out
     for number in range(3):
-        ran = workspace.run(*command)
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*command)
         assert ran.json["sources"]["complete"] == expected
         assert ran.json["skipped"] == (expected if number else 0)
         assert ("left out of the sources" in ran.err) == (number > 0 or output == "data/sub")
@@ -52,8 +51,7 @@ def test_a_runner_that_lists_for_itself_leaves_them_out_too(workspace: Workspace
     workspace.jsonl("data/a.jsonl", 5)
     command = ("map", "functions:keep", "data/**/*.jsonl", "--output", "data/out", "--to", "jsonl")
     for _ in range(2):
-        ran = workspace.run(*command, "--json", "--", "--runner=BundleBasedDirectRunner")
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*command, "--json", "--", "--runner=BundleBasedDirectRunner")
         assert ran.json["sources"]["complete"] == 1
 
 
@@ -199,8 +197,7 @@ def test_three_runs_in_a_bucket_have_the_same_sources(workspace: Workspace, s3: 
     output = f"s3://{bucket}/data/out"
     command = ("map", "functions:keep", f"s3://{bucket}/data/**/*.jsonl", "--output", output, "--to", "jsonl", "--json")
     for number in range(3):
-        ran = workspace.run(*command, "--ledger", f"s3://{bucket}/data/ledger", env=env)
-        assert ran.status == 0, ran.err
+        ran = workspace.succeed(*command, "--ledger", f"s3://{bucket}/data/ledger", env=env)
         assert (ran.json["sources"]["complete"], ran.json["skipped"]) == (1, min(number, 1))
     assert len(store.find(f"{bucket}/data/out")) == 3
 

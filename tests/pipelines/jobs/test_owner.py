@@ -39,8 +39,7 @@ def done(workspace: Workspace) -> Workspace:
     """A job that is complete: two sources, 60 records, several shards each."""
     workspace.jsonl("in/a.jsonl", 30)
     workspace.jsonl("in/b.jsonl", 30, first=30)
-    ran = workspace.run(*MAP, "--ledger", "L", "--task-bytes", "300")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*MAP, "--ledger", "L", "--task-bytes", "300")
     assert len(workspace.files("out")) > 8
     return workspace
 
@@ -198,8 +197,7 @@ def test_a_folder_that_goes_while_the_job_writes_is_told(workspace: Workspace, w
     assert ran.status == 1, (ran.out, ran.err)
     assert f"{workspace.root}/out: " in ran.err
     assert "run the same command again" in ran.err
-    again = workspace.run(*command)
-    assert again.status == 0, again.err
+    workspace.succeed(*command)
     assert ids(workspace) == list(range(60))
 
 
@@ -232,8 +230,7 @@ def test_of_nested_output_folders_each_has_its_owner(workspace: Workspace) -> No
     assert workspace.run(*inner).status == 0
     before = workspace.files("out/inner")
     assert workspace.run(*MAP, "--ledger", "L", "--task-bytes", "100").status == 0
-    ran = workspace.run(*MAP, "--ledger", "M", "--existing", "replace")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*MAP, "--ledger", "M", "--existing", "replace")
     assert workspace.files("out/inner") == before
     assert len([name for name in workspace.files("out") if "/" not in name]) == 2
     assert workspace.run(*inner, "--json").json["skipped"] == 1
@@ -273,8 +270,7 @@ def test_a_job_finds_out_that_a_folder_below_its_own_was_claimed_since_its_last_
     assert "out/sub is the output folder of another job" in ran.err
     assert workspace.files("out/sub") == before
     shutil.rmtree(workspace.root / "out/sub")  # as the page of restarts says
-    ran = workspace.run(*outer)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*outer)
     assert "sub/a.jsonl-0000000000.jsonl" in workspace.files("out")
 
 
@@ -340,10 +336,8 @@ def test_without_a_ledger_a_changed_option_meets_the_ledger_that_it_changed(
     assert ran.status == 1
     assert "it belongs to a job that differs in" in ran.err
     assert workspace.files("out") == before
-    ran = workspace.run(*MAP, *change, "--on-job-change", "restart")
-    assert ran.status == 0, ran.err
-    fresh = workspace.run(*MAP[:3], "--output", "fresh", "--to", "jsonl", *change)
-    assert fresh.status == 0
+    workspace.succeed(*MAP, *change, "--on-job-change", "restart")
+    workspace.succeed(*MAP[:3], "--output", "fresh", "--to", "jsonl", *change)
     assert workspace.files("out") == workspace.files("fresh")
 
 
@@ -355,8 +349,7 @@ def test_without_a_ledger_an_edited_function_meets_the_ledger_of_the_old_one(wor
     ran = workspace.run(*MAP)
     assert ran.status == 1
     assert "module functions: was" in ran.err
-    ran = workspace.run(*MAP[:1], "functions:twice", *MAP[2:], "--on-job-change", "restart")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*MAP[:1], "functions:twice", *MAP[2:], "--on-job-change", "restart")
     assert len(workspace.records("out")) == 60
 
 
@@ -380,8 +373,7 @@ def test_a_folder_of_its_own_does_not_meet_what_another_output_has(workspace: Wo
     shutil.rmtree(workspace.root / "other/_ledgerbeam")
     command = ("map", "functions:keep", "in/*.jsonl", "--output", "other", "--to", "jsonl", "--ledger", "L")
     assert workspace.run(*command, "--on-job-change", "restart").status == 2
-    ran = workspace.run(*command, "--on-job-change", "restart", "--existing", "keep")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command, "--on-job-change", "restart", "--existing", "keep")
     assert set(workspace.files("other")) == set(here)
     assert workspace.files("out") == here
 
@@ -410,8 +402,7 @@ def test_a_killed_first_run_still_owns_its_folder(workspace: Workspace) -> None:
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    ran = workspace.run(*command, "--json")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command, "--json")
     assert len(workspace.records("out")) == 2000
 
 
@@ -506,8 +497,7 @@ def test_an_output_in_a_bucket_has_one_owner(workspace: Workspace, s3: S3Server)
     assert ran.status == 2
     assert not store.exists(f"{bucket}/M/job.json")
     assert workspace.run(*command, "200", *remote, env=s3.env).status == 0
-    ran = workspace.run(*command, "1000", "--ledger", f"s3://{bucket}/M", "--existing", "replace", env=s3.env)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command, "1000", "--ledger", f"s3://{bucket}/M", "--existing", "replace", env=s3.env)
     store.invalidate_cache()
     assert len(store.find(f"{bucket}/out")) < count
     assert workspace.run(*command, "200", *remote, env=s3.env).status == 2

@@ -54,8 +54,7 @@ def test_a_run_says_that_a_source_is_no_longer_listed(workspace: Workspace) -> N
     assert "no longer listed" not in workspace.run(*command).err
     second.unlink()
     second.mkdir()
-    ran = workspace.run(*command)
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*command)
     assert "1 known source no longer listed" in ran.out + ran.err
     second.rmdir()
     os.mkfifo(second)
@@ -131,8 +130,7 @@ def test_a_run_says_how_many(workspace: Workspace, command: str) -> None:
     args = () if command == "index" else ("--output", "out", "--to", "jsonl")
     planned = workspace.run(command, "data/*", *args, "--json", "--dry-run")
     assert (planned.status, planned.json["passed_over"]) == (0, 2), planned.err
-    ran = workspace.run(command, "data/*", *args, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(command, "data/*", *args, "--json")
     assert (ran.json["sources"]["complete"], ran.json["passed_over"]) == (1, 2)
     assert "passed over, since their names are not those of sources: 2 files, such as " in ran.err
     refused = workspace.run(command, "data/a.jsonl", "data/README.md", *args)
@@ -144,8 +142,7 @@ def test_a_run_says_how_many(workspace: Workspace, command: str) -> None:
 def test_a_runner_that_lists_for_itself_passes_them_over_too(workspace: Workspace) -> None:
     workspace.jsonl("data/a.jsonl", 5)
     (workspace.root / "data/README.md").write_text("notes")
-    ran = workspace.run("index", "data/*", "--json", "--", "--runner=BundleBasedDirectRunner")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed("index", "data/*", "--json", "--", "--runner=BundleBasedDirectRunner")
     assert (ran.json["sources"]["complete"], ran.json["passed_over"]) == (1, None)
 
 

@@ -1,4 +1,4 @@
-"""Metadata beside the shards of a job, in one process: when it is written, and the notes and messages about its files."""
+"""Metadata beside the shards of a job, in one process: when it is written, and notes and messages about its files."""
 
 from __future__ import annotations
 

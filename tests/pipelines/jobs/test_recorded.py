@@ -23,8 +23,7 @@ def done(workspace: Workspace) -> Workspace:
     """A job that is complete: three sources, several shards each; one of them in a folder."""
     for number, name in enumerate(("a", "sub/b", "c")):
         workspace.jsonl(f"in/{name}.jsonl", 30, first=30 * number)
-    ran = workspace.run(*MAP)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*MAP)
     return workspace
 
 
@@ -76,8 +75,7 @@ def test_what_an_unfinished_source_has_written_counts_too(workspace: Workspace) 
     lost.unlink()
     functions = workspace.root / "functions.py"
     functions.write_text(functions.read_text().replace('raise ValueError("seven is bad")', "return None"))
-    ran = workspace.run(*command, "--on-job-change", "accept")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command, "--on-job-change", "accept")
     assert lost.exists()
     assert [record["id"] for record in workspace.records("out")] == [i for i in range(30) if i != 7]
 
@@ -118,8 +116,7 @@ def test_parts_that_were_merged_and_dropped_are_not_missed(workspace: Workspace)
     assert "up to date" in ran.err
     assert "gone" not in ran.err
     workspace.jsonl("in/c.jsonl", 10)
-    ran = workspace.run(*command)
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*command)
     assert "gone" in ran.err
     assert len((workspace.root / "all.bin").read_bytes()) == len(before) // 2 * 3
 

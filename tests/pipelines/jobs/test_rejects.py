@@ -171,12 +171,10 @@ def test_the_reject_files_of_healed_tasks_go(workspace: Workspace) -> None:
         "def refuse(record):\n"
         "    return Reject('no title') if record['id'] == 3 else {'json': b'{}'}\n"
     )
-    ran = workspace.run(*command, "--on-error", "reject", "--json")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command, "--on-error", "reject", "--json")
     assert [path.name for path in (workspace.root / "out/_rejects").iterdir()] == ["a.jsonl-0000000000.jsonl"]
     (workspace.root / "cleaning.py").write_text("def refuse(record):\n    return {'json': b'{}'}\n")
-    ran = workspace.run(*command, "--only-rejected", "--on-job-change", "accept", "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*command, "--only-rejected", "--on-job-change", "accept", "--json")
     assert (ran.json["records"]["rejected"], ran.json["records"]["written"]) == ({}, {"": 30})
     assert not list((workspace.root / "out").rglob("_rejects/*"))
     ran = workspace.run(*command, "--only-rejected", "Key*")
@@ -291,8 +289,7 @@ def test_rejects_and_routes_are_the_job_s_own(workspace: Workspace) -> None:
     for output in ("data", "data/out"):
         command = ("map", "f:f", "data/**/*.jsonl", "--output", output, "--to", "jsonl", "--on-error", "reject")
         for number in range(2):
-            ran = workspace.run(*command, "--ledger", f"L-{output.replace('/', '-')}", "--json")
-            assert ran.status == 0, ran.err
+            ran = workspace.succeed(*command, "--ledger", f"L-{output.replace('/', '-')}", "--json")
             assert (ran.json["sources"]["complete"], ran.json["skipped"]) == (1, number)
         if output == "data":
             ran = workspace.run("map", "f:f", "data/a.jsonl", "--output", output, "--to", "tar", "--ledger", "other")
@@ -344,8 +341,7 @@ def test_each_route_is_a_dataset_with_metadata_of_its_own(workspace: Workspace, 
         "    return Route('odd', sample) if number % 2 else Route('even', sample)\n"
     )
     command = ("map", "f:f", "in/*.jsonl", "--output", "out", "--to", form, "--ledger", "L", "--on-error", "reject")
-    ran = workspace.run(*command, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*command, "--json")
     root = workspace.root / "out"
     assert {Path(url).relative_to(root).parts[0] for url in ran.json["published"]} == {"odd", "even"}
     if form == "webdataset":

@@ -66,8 +66,7 @@ def test_by_a_run_that_was_killed_before_it_looked_at_it(workspace: Workspace) -
     store.close()
     (workspace.root / "functions.py").write_text((workspace.root / "functions.py").read_text().replace("== 7", "== 77"))
     (workspace.root / "service-is-up").touch()
-    ran = workspace.run(*command, "--task-bytes", "100", "--on-job-change", "accept")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*command, "--task-bytes", "100", "--on-job-change", "accept")
     assert editions(workspace) == {"next"}
     assert "it changed after parts of it were done" in ran.err
 
@@ -112,7 +111,6 @@ def test_by_an_index_of_another_archive_with_as_many_samples(workspace: Workspac
     assert (ran.status, tasks_done(workspace)) == (3, 7), ran.err
     assert "Rebuild it" in ran.err
     index.unlink()
-    ran = workspace.run(*command, "--output", "out", "--ledger", "L")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command, "--output", "out", "--ledger", "L")
     assert workspace.run(*command, "--output", "clean", "--ledger", "C").status == 0
     assert workspace.files("out") == workspace.files("clean")

@@ -63,8 +63,7 @@ def write_sources(workspace: Workspace) -> None:
 def clean_outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     workspace = make_workspace(tmp_path_factory.mktemp("clean"))
     write_sources(workspace)
-    ran = workspace.run(*SLOW, "--workers", "2")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*SLOW, "--workers", "2")
     return workspace.files("out")
 
 
@@ -88,8 +87,7 @@ def test_a_killed_job_goes_on_and_ends_with_the_same_bytes(
     assert gone, "the wave outlived its launcher"
     done = tasks_done(workspace)
     assert done > 0
-    ran = workspace.run(*SLOW, "--workers", workers, "--json")
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*SLOW, "--workers", workers, "--json")
     assert ran.json["complete"] is True
     assert workspace.files("out") == clean
     assert ran.json["tasks"]["done"] > done
@@ -155,8 +153,7 @@ def test_a_failed_task_is_retried_by_the_next_run(workspace: Workspace) -> None:
     refused = workspace.run(*command, "--task-bytes", "200")
     assert refused.status == 1
     assert "module functions: was" in refused.err
-    accepted = workspace.run(*command, "--task-bytes", "200", "--on-job-change", "accept")
-    assert accepted.status == 0, accepted.err
+    workspace.succeed(*command, "--task-bytes", "200", "--on-job-change", "accept")
     assert [r["id"] for r in workspace.records("out")] == [i for i in range(40) if i != 7]
     assert workspace.run("ledger", "failures", "L", "--json").json["failures"] == []
 
@@ -166,8 +163,7 @@ def test_restart_drops_the_progress_of_the_other_job_and_its_outputs(workspace: 
     command = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
     workspace.run(*command, "--task-bytes", "1000")
     assert len(workspace.files("out")) > 4
-    ran = workspace.run(*command, "--on-job-change", "restart", "--json")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command, "--on-job-change", "restart", "--json")
     assert sorted(workspace.files("out")) == ["a.jsonl-0000000000.jsonl", "a.jsonl-0000000000.jsonl.idx"]
 
 
@@ -185,8 +181,7 @@ def test_a_restarted_job_reads_what_was_appended_since(workspace: Workspace, kil
         assert stored is not None
         store.open_job(Job("map", {**stored.parameters, "task_bytes": 1000}), "restart")
         store.close()
-    ran = workspace.run(*restarted)
-    assert ran.status == 0, ran.err
+    ran = workspace.succeed(*restarted)
     assert "in/a.jsonl: changed since this job read it; indexing it again" in ran.err
     assert [record["id"] for record in workspace.records("out")] == list(range(21))
 
@@ -208,8 +203,7 @@ def test_forgotten_sources_run_again(workspace: Workspace) -> None:
 
 
 def test_every_bundle_run_twice_gives_the_same_outputs(workspace: Workspace, clean: dict[str, bytes]) -> None:
-    ran = workspace.run(*SLOW, "--workers", "1", "--", "--direct_runner_bundle_repeat=1")
-    assert ran.status == 0, ran.err
+    workspace.succeed(*SLOW, "--workers", "1", "--", "--direct_runner_bundle_repeat=1")
     assert workspace.files("out") == clean
 
 
@@ -264,8 +258,7 @@ def test_two_launchers_share_a_local_ledger(workspace: Workspace) -> None:
     first = workspace.start(*shared, env={"WAITS": "for the other one, however long its start takes"})
     log = workspace.root / "log"
     wait_for(log.exists, first)
-    second = workspace.run(*shared)
-    assert second.status == 0, second.err
+    second = workspace.succeed(*shared)
     assert "they share its tasks" in second.err
     said = first.communicate(timeout=120)[0]
     assert first.returncode == 0, said

@@ -363,12 +363,10 @@ def test_long_names_of_compressed_sources_have_seek_points(workspace: Workspace,
     name = "z" * (size - len(".jsonl.gz")) + ".jsonl.gz"
     (workspace.root / "in").mkdir()
     (workspace.root / "in" / name).write_bytes(gzip.compress(lines(0, 5000), mtime=0))
-    ran = workspace.run("index", "in/*.gz")
-    assert ran.status == 0, ran.err
+    workspace.succeed("index", "in/*.gz")
     assert len(workspace.files("in")) == 3
     assert workspace.run("verify", "in/*.gz").status == 0
-    ran = workspace.run("map", "functions:keep", "in/*.gz", "--output", "out", "--to", "jsonl", "--task-bytes", "20K")
-    assert ran.status == 0, ran.err
+    workspace.succeed("map", "functions:keep", "in/*.gz", "--output", "out", "--to", "jsonl", "--task-bytes", "20K")
     assert ids(workspace, "out") == list(range(5000))
 
 
@@ -376,8 +374,7 @@ def test_a_long_name_of_a_tar_is_read_by_key_and_in_pairs(workspace: Workspace) 
     name = "t" * 251 + ".tar"
     (workspace.root / "in").mkdir()
     (workspace.root / "in" / name).write_bytes(encode_tar([Sample(f"{i}", {"txt": b"x"}) for i in range(20)])[0])
-    ran = workspace.run("map", "functions:members", "in/*.tar", "--output", "out", "--to", "jsonl")
-    assert ran.status == 0, ran.err
+    workspace.succeed("map", "functions:members", "in/*.tar", "--output", "out", "--to", "jsonl")
     assert len(workspace.records("out")) == 20
 
 
@@ -404,10 +401,8 @@ def test_keys_with_dots_stay_below_the_output(workspace: Workspace, gcs: GcsServ
     options = ("--storage-options", json.dumps(gcs.options))
     job = ("map", "functions:keep", "--sources-from", "list", "--base", f"{place}/in", "--output", out, "--to", "jsonl")
     for _ in range(2):  # a remote ledger is read anew by the second
-        ran = workspace.run(*job, "--ledger", ledger, *options, env={"LEDGERBEAM_CACHE": str(workspace.root / "cache")})
-        assert ran.status == 0, ran.err
-    verified = workspace.run("ledger", "verify", ledger, *options)
-    assert verified.status == 0, verified.err
+        workspace.succeed(*job, "--ledger", ledger, *options, env={"LEDGERBEAM_CACHE": str(workspace.root / "cache")})
+    workspace.succeed("ledger", "verify", ledger, *options)
     if output == "local":
         found = [
             line

@@ -128,8 +128,7 @@ def test_workers_draw_random_numbers_of_their_own(workspace: Workspace) -> None:
     write_sources(workspace)
     (workspace.root / "draws.py").write_text(DRAWS)
     command = ("map", "draws:draw", *SLOW[2:], "--audit=off")
-    ran = workspace.run(*command)
-    assert ran.status == 0, ran.err
+    workspace.succeed(*command)
     records = workspace.records("out")
     assert len({record["pid"] for record in records}) == 2
     assert are_all_different(records)

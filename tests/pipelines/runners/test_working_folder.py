@@ -112,8 +112,7 @@ def test_a_function_may_import_what_lies_beside_it(workspace: Workspace) -> None
         (("ours:keep", *job, "--workers", "2"), {}),
         (("ours:keep", *job), {"PYTHONPATH": os.pathsep.join([workspace.env.get("PYTHONPATH", ""), "."])}),
     ):
-        ran = workspace.run("map", *words, "--on-job-change", "accept", env=env)
-        assert ran.status == 0, ran.err
+        workspace.succeed("map", *words, "--on-job-change", "accept", env=env)
     assert len(workspace.records("out")) == 3
 
 
