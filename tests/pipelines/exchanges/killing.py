@@ -25,6 +25,12 @@ def tasks_done(workspace: Workspace, ledgers: Sequence[str]) -> int:
     return done
 
 
+def run_killed_at(workspace: Workspace, command: Sequence[str], fault: str, *options: str) -> Ran:
+    """Run a command that is killed at a fault point, then the same command again to its end."""
+    assert workspace.run(*command, *options, env={"LEDGERBEAM_FAULT": fault}).status != 0
+    return workspace.succeed(*command, *options)
+
+
 def run_with_kills(workspace: Workspace, command: Sequence[str], ledgers: Sequence[str], step: int) -> None:
     """Start a command again and again, and kill it whenever so many more tasks are done, until it ends.
 

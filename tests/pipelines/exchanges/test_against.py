@@ -20,6 +20,7 @@ from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.exchanges.killing import run_killed_at
 from tests.pipelines.exchanges.stages import by_file, write_jsonl
 from tests.pipelines.exchanges.test_near import FILES, OPTIONS, Place, Process, clustered, rows_of, shards
 
@@ -140,9 +141,7 @@ def test_only_signatures_are_read_and_a_rerun_does_nothing(earlier: Workspace, t
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [1, 2, 3])
 def test_a_kill_between_any_two_stages_changes_nothing(earlier: Workspace, again: Workspace, point: int) -> None:
-    killed = again.run(*LATER, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{point}"})
-    assert killed.status != 0
-    again.succeed(*LATER)
+    run_killed_at(again, LATER, f"exchange.tabulated:{point}")
     assert [row["at"] for row in again.records("out")] == [row["at"] for row in earlier.records("out")]
 
 

@@ -36,7 +36,7 @@ from ledgerbeam.transforms.exchange.scatter import RunEncoder
 from tests.cases import each
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
-from tests.pipelines.exchanges.killing import OnStore, run_with_kills
+from tests.pipelines.exchanges.killing import OnStore, run_killed_at, run_with_kills
 from tests.pipelines.exchanges.stages import by_file, moved_of, write_jsonl
 from tests.transforms.dedup.test_minhash import plain_bands
 
@@ -254,9 +254,7 @@ def test_a_kill_between_any_two_stages_changes_nothing(
     workspace: Workspace, clean: dict[str, bytes], point: int
 ) -> None:
     write_sources(workspace)
-    killed = workspace.run(*NEAR, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{point}"})
-    assert killed.status != 0
-    workspace.succeed(*NEAR)
+    run_killed_at(workspace, NEAR, f"exchange.tabulated:{point}")
     assert shards(workspace) == clean
 
 

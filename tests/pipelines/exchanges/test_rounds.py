@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
-from tests.pipelines.exchanges.killing import OnStore, run_with_kills
+from tests.pipelines.exchanges.killing import OnStore, run_killed_at, run_with_kills
 from tests.pipelines.exchanges.stages import write_jsonl
 
 SIZES = ("--task-bytes", "2000", "--shard-bytes", "2000")
@@ -174,8 +174,7 @@ def test_a_kill_between_two_stages_changes_nothing(
     workspace: Workspace, clean: dict[str, dict[str, bytes]], nth: int
 ) -> None:
     write_sources(workspace)
-    assert workspace.run(*SORT, *THREE, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{nth}"}).status != 0
-    ran = workspace.succeed(*SORT, *THREE, "--json")
+    ran = run_killed_at(workspace, (*SORT, *THREE), f"exchange.tabulated:{nth}", "--json")
     stages = ran.json["stages"]
     assert [stage["done"]["tasks"] > 0 for stage in stages.values()] == [False] * nth + [True] * (4 - nth)
     assert workspace.files("out") == clean["two"]

@@ -30,7 +30,7 @@ from ledgerbeam.transforms.dedup.stars import FindLabels, MakeStars, TurnLargeSt
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatteredRecords
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
-from tests.pipelines.exchanges.killing import OnStore, run_with_kills
+from tests.pipelines.exchanges.killing import OnStore, run_killed_at, run_with_kills
 from tests.pipelines.exchanges.stages import write_jsonl
 from tests.pipelines.exchanges.test_near import NEAR, rows_of, shards, survivors, write_sources
 
@@ -260,9 +260,7 @@ def test_a_kill_between_any_two_stages_changes_nothing(
     workspace: Workspace, clean: dict[str, bytes], point: int
 ) -> None:
     write_sources(workspace)
-    killed = workspace.run(*IN_ROUNDS, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{point}"})
-    assert killed.status != 0
-    workspace.succeed(*IN_ROUNDS)
+    run_killed_at(workspace, IN_ROUNDS, f"exchange.tabulated:{point}")
     assert shards(workspace) == clean
 
 

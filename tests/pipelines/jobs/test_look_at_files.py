@@ -1,4 +1,4 @@
-"""`look_at_files` and `JobListing`: sources that start again, counts, missing sources; `test_replaced` has whole jobs."""
+"""`look_at_files` and `JobListing`: sources that start again, counts, missing sources."""
 
 from __future__ import annotations
 
