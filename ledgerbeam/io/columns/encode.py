@@ -15,6 +15,10 @@ import pyarrow as pa
 from ledgerbeam.errors import RecordError
 
 MOST_BYTES = 2**31 - 1  # bytes of a column that certainly fit in one chunk; 32-bit offsets cannot count more
+_ROWS_AT_ONCE = 1024
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+_OF_PANDAS = b"pandas"
+_LISTS = {pa.ListType: pa.list_, pa.LargeListType: pa.large_list}
 
 
 def row_groups(table: pa.Table, size: int) -> Iterator[pa.Table]:
@@ -67,9 +71,6 @@ def _batch_rows(table: pa.Table, page_bytes: int) -> int:
     """Return the number of rows after which the writer checks the size of a page: a few times for each page."""
     widest = max((column.nbytes for column in table.columns), default=0) / max(1, len(table))
     return max(1, min(_ROWS_AT_ONCE, int(page_bytes / (4 * max(widest, 1)))))
-
-
-_ROWS_AT_ONCE = 1024
 
 
 def joined_chunks(table: pa.Table) -> pa.Table:
@@ -131,11 +132,6 @@ def record_batch(table: pa.Table, start: int, stop: int) -> pa.RecordBatch:
                 "use a smaller --batch, or read the other columns (--columns)"
             )
     return rows.to_batches()[0]
-
-
-_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
-_OF_PANDAS = b"pandas"
-_LISTS = {pa.ListType: pa.list_, pa.LargeListType: pa.large_list}
 
 
 def as_table(frame: Any) -> pa.Table | None:

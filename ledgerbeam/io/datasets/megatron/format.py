@@ -23,6 +23,34 @@ from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.tar.sample import KEY, Sample
 
 
+_ITERATE = 1024  # documents read together
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Document:
+    """A document: consecutive sequences of tokens.
+
+    Attributes:
+        tokens: Tokens of all sequences: an array of shape `(sum(lengths),)`, or a list.
+        lengths: Length of each sequence, in tokens.
+        modes: Mode of each sequence, from -128 to 127; None in a dataset without modes.
+    """
+
+    tokens: NDArray[Any] | Sequence[int]
+    lengths: Sequence[int]
+    modes: Sequence[int] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values: `tokens`, `lengths` unless there is one sequence, and `modes` if there are any."""
+        tokens = self.tokens
+        value: dict[str, Any] = {"tokens": tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)}
+        if len(self.lengths) != 1:
+            value["lengths"] = list(self.lengths)
+        if self.modes is not None:
+            value["modes"] = list(self.modes)
+        return value
+
+
 @dataclass(frozen=True)
 class MegatronFormat:
     """Megatron datasets. The `.idx` is a part of the dataset: it is beside the `.bin` and cannot be built from it.
@@ -108,34 +136,6 @@ class TokenShards:
     def _files(self, suffix: str, documents: Sequence[Any]) -> list[ShardFile]:
         data, index = encode_part(documents, self.dtype, eod=self.eod)
         return [ShardFile(f"{suffix}.bin", data, len(documents)), ShardFile(f"{suffix}.idx", index, 0)]
-
-
-_ITERATE = 1024  # documents read together
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Document:
-    """A document: consecutive sequences of tokens.
-
-    Attributes:
-        tokens: Tokens of all sequences: an array of shape `(sum(lengths),)`, or a list.
-        lengths: Length of each sequence, in tokens.
-        modes: Mode of each sequence, from -128 to 127; None in a dataset without modes.
-    """
-
-    tokens: NDArray[Any] | Sequence[int]
-    lengths: Sequence[int]
-    modes: Sequence[int] | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values: `tokens`, `lengths` unless there is one sequence, and `modes` if there are any."""
-        tokens = self.tokens
-        value: dict[str, Any] = {"tokens": tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)}
-        if len(self.lengths) != 1:
-            value["lengths"] = list(self.lengths)
-        if self.modes is not None:
-            value["modes"] = list(self.modes)
-        return value
 
 
 class DocumentOffsets(IndexFile):
