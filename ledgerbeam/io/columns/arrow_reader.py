@@ -38,8 +38,8 @@ class ArrowReader(GroupedRows):
 
     _known: list[tuple[int, bytes]]
     _blocks: list[Block]
-    _dictionaries: list[tuple[Block, Batch]]
-    _batches: list[Batch]
+    _dictionaries: list[tuple[Block, _Batch]]
+    _batches: list[_Batch]
     _buffers: list[list[tuple[str, int]]]
     _fields: list[int] | None = None
 
@@ -67,7 +67,7 @@ class ArrowReader(GroupedRows):
         heads = self._content.read_many(
             [block.start for block in blocks], [block.start + block.head for block in blocks]
         )
-        parsed = list(map(parse_batch, heads))
+        parsed = list(map(_parse_batch, heads))
         count = len(dictionaries)
         self._batches = parsed[count:]
         self._dictionaries = list(zip(dictionaries, parsed[:count], strict=True))
@@ -102,7 +102,7 @@ class ArrowReader(GroupedRows):
         start = size - _FOOTER_END - length
         return start, data[start - first :] if start >= first else self._content.read(start, size)
 
-    def _buffers_of(self, schema: pa.Schema, batch: Batch) -> list[tuple[str, int]]:
+    def _buffers_of(self, schema: pa.Schema, batch: _Batch) -> list[tuple[str, int]]:
         """Return the buffers of the chosen columns in a batch: the column of each, and its number."""
         variadic = list(batch.variadic)
         counts = [buffers_of(field.type, variadic) for field in schema]
@@ -155,7 +155,7 @@ class ArrowReader(GroupedRows):
         body, sizes, stored = block.start + block.head, dict.fromkeys(self.schema.names, 0), self._groups[number].size
         buffers = [batch.buffers[buffer] for _, buffer in self._buffers[number]]
         starts = [bytes(file.at(body + start, body + min(start + _PREFIX, block.body))) for start, _ in buffers]
-        found = plain_sizes(batch._replace(buffers=buffers), starts)
+        found = _plain_sizes(batch._replace(buffers=buffers), starts)
         for (name, _), size in zip(self._buffers[number], found, strict=True):
             sizes[name] += size
         if sum(found) > most_decoded(stored):
@@ -169,7 +169,7 @@ class ArrowReader(GroupedRows):
             body, stored = block.start + block.head, stored + block.body
             starts = [body + min(max(0, start), block.body) for start, _ in batch.buffers]
             stops = [min(start + _PREFIX, body + block.body) for start in starts]
-            found += sum(plain_sizes(batch, self._content.read_many(starts, stops) if batch.is_compressed else []))
+            found += sum(_plain_sizes(batch, self._content.read_many(starts, stops) if batch.is_compressed else []))
         if found > most_decoded(stored):
             names = (repr(field.name) for field in self.schema if "dictionary<" in str(field.type))
             raise SourceError(
@@ -185,7 +185,7 @@ class Block(NamedTuple):
     body: int  # bytes of its buffers, which follow the metadata
 
 
-class Batch(NamedTuple):
+class _Batch(NamedTuple):
     """A record batch, or the values of a dictionary."""
 
     rows: int
@@ -204,7 +204,7 @@ def parse_footer(data: bytes) -> tuple[list[Block], list[Block]]:
         raise ValueError("the footer points outside of itself") from error
 
 
-def parse_batch(data: bytes) -> Batch:
+def _parse_batch(data: bytes) -> _Batch:
     """Parse the metadata of a record batch or a dictionary, with its length before it. Raises ValueError."""
     try:
         at = 8 if data[:4] == b"\xff\xff\xff\xff" else 4
@@ -215,12 +215,12 @@ def parse_batch(data: bytes) -> Batch:
         batch = message.table(2) if kind == _RECORD_BATCH else message.table(2).table(1)
         variadic = [count for (count,) in batch.structs(4, struct.Struct("<q"))]
         buffers = [(at, size) for at, size in batch.structs(2, _BUFFER)]
-        return Batch(batch.number(0, "q"), buffers, variadic, batch.has(3))
+        return _Batch(batch.number(0, "q"), buffers, variadic, batch.has(3))
     except struct.error as error:
         raise ValueError("the head of a record batch points outside of itself") from error
 
 
-def plain_sizes(batch: Batch, starts: list[bytes]) -> list[int]:
+def _plain_sizes(batch: _Batch, starts: list[bytes]) -> list[int]:
     """Return the decompressed size of each buffer, given its first 8 bytes, fewer of a shorter one."""
     if not batch.is_compressed:
         return [size for _, size in batch.buffers]

@@ -25,7 +25,7 @@ _MOST_AT_ONCE = 16 * 2**20  # unless a single range is larger
 _GAP = 64 * 1024
 _MOST_WASTE = 0.1  # largest share of additional bytes that may be read to save requests
 MOST_AT_ONCE = 256 * 2**20  # decoded bytes of rows that are read at once, in any case
-MOST_RATIO = 32  # the same limit, as a multiple of their bytes in the file
+_MOST_RATIO = 32  # the same limit, as a multiple of their bytes in the file
 _POINTER = 8  # bytes of a reference in a list of Python objects, for values without bytes
 
 
@@ -193,7 +193,7 @@ def _words(error: BaseException) -> str:
 
 def most_decoded(stored: int) -> int:
     """Return how many decoded bytes are accepted for bytes in a file."""
-    return max(MOST_AT_ONCE, MOST_RATIO * stored)
+    return max(MOST_AT_ONCE, _MOST_RATIO * stored)
 
 
 class DecodedLimit:

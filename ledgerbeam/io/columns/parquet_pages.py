@@ -63,11 +63,11 @@ def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> De
     Values of a dictionary that certainly have at most `enough` bytes in all are not counted exactly.
     """
     size = in_dictionary = largest = 0
-    dictionary: tuple[int, PageHead] | None = None
-    numbers: list[tuple[int, PageHead]] = []
+    dictionary: tuple[int, _PageHead] | None = None
+    numbers: list[tuple[int, _PageHead]] = []
     for at, page in _pages(read, chunk):
         largest = max(largest, page.plain_size)
-        if page.kind == DICTIONARY_PAGE:
+        if page.kind == _DICTIONARY_PAGE:
             dictionary = at, page
         elif leaf.width is not None:
             size += page.values * leaf.width
@@ -94,27 +94,27 @@ def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> De
 
 def dictionary_size(data: bytes | memoryview, chunk: Chunk) -> int:
     """Return the bytes of values in a dictionary, at most; `data` is the column up to its first page of data."""
-    page = parse_page(bytes(data))
-    if page is None or page.kind != DICTIONARY_PAGE:
+    page = _parse_page(bytes(data))
+    if page is None or page.kind != _DICTIONARY_PAGE:
         return chunk.values * chunk.plain_size
     return chunk.values * int(_lengths(data[page.head :], page, chunk.codec).max(initial=0))
 
 
-def _pages(read: Read, chunk: Chunk) -> Iterator[tuple[int, PageHead]]:
+def _pages(read: Read, chunk: Chunk) -> Iterator[tuple[int, _PageHead]]:
     """Yield the pages of a column, with the first byte of the data of each."""
     at, stop, values = chunk.start, chunk.start + chunk.size, 0
     while at < stop and values < chunk.values:
         size = _HEAD
-        while (page := parse_page(bytes(read(at, min(at + size, stop))))) is None:
+        while (page := _parse_page(bytes(read(at, min(at + size, stop))))) is None:
             if at + size >= stop or size >= _LONGEST_HEAD:
                 raise ValueError("the head of a page is cut off")
             size *= 8
         yield at + page.head, page
         at += page.head + page.size
-        values += 0 if page.kind == DICTIONARY_PAGE else page.values
+        values += 0 if page.kind == _DICTIONARY_PAGE else page.values
 
 
-def _lengths(data: bytes | memoryview, page: PageHead, codec: int) -> NDArray[np.int64]:
+def _lengths(data: bytes | memoryview, page: _PageHead, codec: int) -> NDArray[np.int64]:
     """Return the bytes of each value of a dictionary of texts; of one with all bytes if that is unknown."""
     plain = _decompressed(data, page.plain_size, codec)
     if plain is None:
@@ -175,16 +175,16 @@ def _words_size(found: bytes | None, values: int, lengths: NDArray[np.int64]) ->
     return total
 
 
-def _values_of(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: PageHead) -> bytes | None:
+def _values_of(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: _PageHead) -> bytes | None:
     """Return the encoded values of a page of data, without its levels; None if it is damaged."""
-    levels = page.levels if page.kind == DATA_PAGE_V2 else 0
+    levels = page.levels if page.kind == _DATA_PAGE_V2 else 0
     plain = _decompressed(
         read(at + levels, at + page.size), page.plain_size - levels, chunk.codec if page.is_compressed else 0
     )
     if plain is None:
         return None
     start = 0
-    if page.kind != DATA_PAGE_V2:
+    if page.kind != _DATA_PAGE_V2:
         for has_levels in leaf.levels:
             if has_levels:
                 if start + _LENGTH.size > len(plain):
@@ -206,7 +206,7 @@ def _decompressed(data: bytes | memoryview, size: int, codec: int) -> bytes | me
         return None
 
 
-def _prefixed_size(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: PageHead) -> int:
+def _prefixed_size(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: _PageHead) -> int:
     """Return the bytes that texts of a page share with those before them, at most."""
     values = _values_of(read, chunk, leaf, at, page)
     try:
@@ -288,19 +288,19 @@ class Chunk(NamedTuple):
     file: bytes = b""  # the file that contains it; empty for this one
 
 
-DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3  # kinds of pages
+_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3  # kinds of pages
 
 
-class PageHead(NamedTuple):
+class _PageHead(NamedTuple):
     """The head of a page."""
 
-    kind: int  # `DATA_PAGE`, `DICTIONARY_PAGE`, `DATA_PAGE_V2`, or another number of the format
+    kind: int  # `_DATA_PAGE`, `_DICTIONARY_PAGE`, `_DATA_PAGE_V2`, or another number of the format
     head: int  # bytes of the head; the data follow
     size: int  # bytes of the data
     plain_size: int  # their decompressed size
     values: int  # number of values; nulls and empty lists count
     encoding: int  # the encoding of the values, by its number in the format
-    levels: int  # bytes of the levels before the values, in `DATA_PAGE_V2`; they are not compressed
+    levels: int  # bytes of the levels before the values, in `_DATA_PAGE_V2`; they are not compressed
     is_compressed: bool  # whether the values are compressed, if the column is
 
 
@@ -327,7 +327,7 @@ def parse_footer(data: bytes) -> Footer:
         raise ValueError("the footer is cut off, or is none") from error
 
 
-def parse_page(data: bytes) -> PageHead | None:
+def _parse_page(data: bytes) -> _PageHead | None:
     """Parse the head of a page; None if it is longer than `data`, which may be longer. Raises ValueError."""
     found = _Fields(data)
     try:
@@ -350,7 +350,7 @@ def parse_page(data: bytes) -> PageHead | None:
         raise ValueError("the head of a page is not valid") from error
     if min(size, plain_size, *counts) < 0:
         raise ValueError("the head of a page has negative sizes")
-    return PageHead(kind, found.position, size, plain_size, *counts)
+    return _PageHead(kind, found.position, size, plain_size, *counts)
 
 
 _COUNTS = {5: (1, 2), 7: (1, 2), 8: (1, 4, 5, 6)}

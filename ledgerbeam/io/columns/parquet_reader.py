@@ -28,18 +28,18 @@ from ledgerbeam.io.storage.content_kind import HEAD, require_columns
 
 _MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"
-FOOTER_END = 8  # bytes after the footer: its length and the magic
-MOST_FOOTER = 256 * 2**20  # largest size of a footer; a larger one is treated as damage
+_FOOTER_END = 8  # bytes after the footer: its length and the magic
+_MOST_FOOTER = 256 * 2**20  # largest size of a footer; a larger one is treated as damage
 
 
-def footer_bytes(content: Content, url: str) -> bytes:
+def _footer_bytes(content: Content, url: str) -> bytes:
     """Read the footer of a file, with the bytes after it up to the end of the file.
 
     Raises:
         SourceError: The file is not a Parquet file, cut off, or encrypted.
     """
     size = content.size
-    if size < len(_MAGIC) + FOOTER_END:
+    if size < len(_MAGIC) + _FOOTER_END:
         raise SourceError(f"{url}: expected a Parquet file, found {size} bytes; it is cut off, write it again")
     start = size - first_read(size)
     data = content.read(start, size)
@@ -51,25 +51,25 @@ def footer_bytes(content: Content, url: str) -> bytes:
             f"{url}: expected {_MAGIC!r} at the end, found {data[-4:]!r}; it is cut off or no Parquet file, write it "
             "again"
         )
-    length = int.from_bytes(data[-FOOTER_END:-4], "little")
-    begin = size - FOOTER_END - length
-    if begin < len(_MAGIC) or length > MOST_FOOTER:
+    length = int.from_bytes(data[-_FOOTER_END:-4], "little")
+    begin = size - _FOOTER_END - length
+    if begin < len(_MAGIC) or length > _MOST_FOOTER:
         raise SourceError(
             f"{url}: its end says that the footer has {length:,} bytes; expected at most "
-            f"{min(size - FOOTER_END - len(_MAGIC), MOST_FOOTER):,}. It is damaged, write it again"
+            f"{min(size - _FOOTER_END - len(_MAGIC), _MOST_FOOTER):,}. It is damaged, write it again"
         )
     return data[begin - start :] if begin >= start else content.read(begin, start) + data
 
 
-def leaves_of(kind: pa.DataType) -> int:
+def _leaves_of(kind: pa.DataType) -> int:
     """Return the number of leaf columns of a type in a file."""
     if isinstance(kind, pa.BaseExtensionType):
-        return leaves_of(kind.storage_type)
+        return _leaves_of(kind.storage_type)
     if types.is_map(kind):
-        return leaves_of(kind.key_type) + leaves_of(kind.item_type)
+        return _leaves_of(kind.key_type) + _leaves_of(kind.item_type)
     if types.is_dictionary(kind) or not types.is_nested(kind):
         return 1
-    return sum(leaves_of(kind.field(i).type) for i in range(kind.num_fields))
+    return sum(_leaves_of(kind.field(i).type) for i in range(kind.num_fields))
 
 
 MOST_DECODED = 128 * 2**20
@@ -130,14 +130,14 @@ class ParquetReader(GroupedRows):
         return {"row_groups": len(self.groups), "created_by": self._footer.created_by}
 
     def _read_footer(self) -> tuple[pa.Schema, list[RowGroup]]:
-        data = footer_bytes(self._content, self.url)
-        self._footer = parse_footer(data[:-FOOTER_END])
+        data = _footer_bytes(self._content, self.url)
+        self._footer = parse_footer(data[:-_FOOTER_END])
         # As a file with only the footer, since pyarrow would read more of the end of the real file.
         opened = pq.ParquetFile(PlacedFile(HeldBytes(data[-4:] + data)), pre_buffer=False, **_LIMITS)
         schema = opened.schema_arrow
         self._metadata = opened.metadata
         self._check(opened.metadata)
-        counts = [leaves_of(field.type) for field in schema]
+        counts = [_leaves_of(field.type) for field in schema]
         if sum(counts) != opened.metadata.num_columns:
             raise self._damaged(f"{opened.metadata.num_columns} columns in its schema", f"{sum(counts)}")
         # `GroupedRows` reports duplicate and missing names.

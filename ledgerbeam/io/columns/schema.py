@@ -250,7 +250,7 @@ def schema_json(schema: pa.Schema) -> dict[str, Any]:
         UsageError: Two columns have the same name, or a type has no JSON form.
     """
     _require_names([field.name for field in schema], "")
-    found: dict[str, Any] = {"columns": {field.name: field_json(field) for field in schema}}
+    found: dict[str, Any] = {"columns": {field.name: _field_json(field) for field in schema}}
     metadata = dict(schema.metadata or {})
     for word, (key, value) in values.SCHEMA_WORDS.items():
         if metadata.get(key) == value:
@@ -278,7 +278,7 @@ def schema_of(found: Any, where: str = "the schema") -> pa.Schema:
     return pa.schema(fields, metadata or None)
 
 
-def field_json(field: pa.Field) -> Any:
+def _field_json(field: pa.Field) -> Any:
     """Return a field without its name as JSON: the name of its type, or an object with more."""
     metadata = dict(field.metadata or {})
     found = _type_json(field.type)
@@ -339,7 +339,7 @@ def _type_json(kind: pa.DataType) -> dict[str, Any]:
     if isinstance(kind, pa.StructType):
         fields = [kind.field(place) for place in range(kind.num_fields)]
         _require_names([field.name for field in fields], f"{kind}: ")
-        return {"type": "struct", "fields": {field.name: field_json(field) for field in fields}}
+        return {"type": "struct", "fields": {field.name: _field_json(field) for field in fields}}
     if isinstance(kind, pa.MapType):
         found = {"type": "map", "keys": _named_json(kind.key_field, "key")}
         found |= {"items": _named_json(kind.item_field, "value")}
@@ -378,7 +378,7 @@ def _other_json(kind: pa.DataType) -> dict[str, Any]:
 
 def _named_json(field: pa.Field, usual: str) -> Any:
     """Return a field inside another one as JSON, with its name if it is not the usual one."""
-    found = field_json(field)
+    found = _field_json(field)
     return (
         found
         if field.name == usual

@@ -58,7 +58,7 @@ size."""
 
 MOST_RECORD = 1 << 30
 
-CHECKSUM = "V16"
+_CHECKSUM = "V16"
 ENTRY = np.dtype(
     [
         ("start", "<u8"),
@@ -67,7 +67,7 @@ ENTRY = np.dtype(
         ("blocks", "<u4"),
         ("size", "<u8"),
         ("records", "<u8"),
-        ("checksum", CHECKSUM),
+        ("checksum", _CHECKSUM),
     ]
 )
 _ROW = np.dtype(
@@ -78,7 +78,7 @@ _ROW = np.dtype(
         ("size", "<u4"),
         ("number", "<u8"),
         ("key", "<u4"),
-        ("checksum", CHECKSUM),
+        ("checksum", _CHECKSUM),
     ]
 )
 _HEAD = Struct("<QQQ16s")  # part of the trailer that its checksum covers

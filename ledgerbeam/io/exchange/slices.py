@@ -96,7 +96,7 @@ class RunFile(NamedTuple):
         return self.side < 0
 
 
-class Area(NamedTuple):
+class _Area(NamedTuple):
     """Run files that have the same buckets, and their groups.
 
     Attributes:
@@ -108,7 +108,7 @@ class Area(NamedTuple):
     groups: Sequence[tuple[int, str]]
 
 
-class Cell(NamedTuple):
+class _Cell(NamedTuple):
     """The records of one bucket in one group of run files, which are read together."""
 
     bucket: int  # position of the bucket
@@ -130,7 +130,7 @@ class RunLayout:
     """
 
     runs: Sequence[RunFile]
-    areas: Sequence[Area]
+    areas: Sequence[_Area]
 
     @classmethod
     def of_one(cls, runs: Sequence[RunFile], buckets: int, fan: int | None = None) -> Self:
@@ -162,16 +162,16 @@ class RunLayout:
         return type(self)(runs, areas)
 
     @cached_property
-    def cells(self) -> dict[str, Cell]:
+    def cells(self) -> dict[str, _Cell]:
         """The cells that are read together, in order, by name."""
-        found: dict[str, Cell] = {}
+        found: dict[str, _Cell] = {}
         place = 0
         for area in self.areas:
             starts = [start for start, _ in area.groups]
             for bucket in area.buckets:
                 for (_, name), (start, stop) in zip(area.groups, pairwise([*starts, area.runs.stop]), strict=True):
                     at = place + (start - area.runs.start) * ENTRY.itemsize
-                    found[bucket_name(bucket, name)] = Cell(bucket, range(start, stop), at)
+                    found[bucket_name(bucket, name)] = _Cell(bucket, range(start, stop), at)
                 place += len(area.runs) * ENTRY.itemsize
         return found
 
@@ -199,7 +199,7 @@ class RunLayout:
         return cls(
             [RunFile(name, 0, SomeUrls(urls, start, stop), side) for name, start, stop, side in found["runs"]],
             [
-                Area(range(*some[:2]), range(*some[2:4]), [(start, name) for start, name in some[4]])
+                _Area(range(*some[:2]), range(*some[2:4]), [(start, name) for start, name in some[4]])
                 for some in found["areas"]
             ],
         )
@@ -209,15 +209,15 @@ def _bounds(positions: range) -> tuple[int, int]:
     return positions.start, positions.stop
 
 
-def _make_area(runs: Sequence[RunFile], some: range, buckets: range, fan: int | None) -> Area:
+def _make_area(runs: Sequence[RunFile], some: range, buckets: range, fan: int | None) -> _Area:
     """Return the area of some of the run files and buckets; see `RunLayout.of_one`."""
     if fan is None:
-        return Area(some, buckets, [(some.start, "")])
+        return _Area(some, buckets, [(some.start, "")])
     groups = []
     for _, side in groupby(some, key=lambda run: runs[run].side):  # records of different sides are not merged
         found = neighbours(((run, runs[run].name) for run in side), fan)
         groups += [(group[0], _group_name([runs[run] for run in group])) for group in found]
-    return Area(some, buckets, groups)
+    return _Area(some, buckets, groups)
 
 
 def _group_name(runs: Sequence[RunFile]) -> str:

@@ -24,7 +24,7 @@ from ledgerbeam.io import native
 BLOCK = 512  # unit of a tar archive in bytes: the size of a header, and of the padding of payloads
 REGULAR = b"0\x007S"  # type flags of files with content: file, file of old archives, contiguous file, GNU sparse file
 
-NO_DATA = b"123456"
+_NO_DATA = b"123456"
 """Type flags of links, devices, folders and pipes: no payload follows, for any value of the size field."""
 
 DIRECTORY = ord("5")
@@ -164,7 +164,7 @@ def _member(
         kind = DIRECTORY
     if kind == DIRECTORY:
         raw = raw.rstrip(b"/")
-    if kind in NO_DATA:
+    if kind in _NO_DATA:
         size = 0
     name = raw.decode("utf-8", "surrogateescape")
     return Member(start, data, size, kind, name, data + padded(size), sparse)
@@ -341,7 +341,7 @@ class _HeaderTables(NamedTuple):
 def _tables() -> _HeaderTables:
     plain, empty = np.ones(256, np.bool_), np.zeros(256, np.bool_)
     plain[list(b"xXgLKS")] = False
-    empty[list(NO_DATA)] = True
+    empty[list(_NO_DATA)] = True
     return _HeaderTables(8 ** np.arange(10, -1, -1, dtype=np.uint64), plain, empty)
 
 

@@ -267,7 +267,7 @@ class TarReader(IndexedRecords[Sample]):
 
         record, start, stop = first_record, bounds[0], bounds[1]
         try:
-            before = None if previous is None else members_between(read, previous, start, url)
+            before = None if previous is None else _members_between(read, previous, start, url)
             taken = take_sample(data, base, start, stop, url=url, group=group)
             for record, (start, stop) in enumerate(pairwise(bounds), first_record):  # noqa: B007 - for the message
                 following: Taken | None = None
@@ -318,14 +318,14 @@ def _following(
         return ()
     if known and count <= len(known.members):
         return known.members[:count]
-    return next_members(read, place, count, url)
+    return _next_members(read, place, count, url)
 
 
 Members = Sequence[tuple[str, bool]]  # members in order: the name of each, and whether it is a file with content
 _Read = Callable[[int, int], bytes]
 
 
-def members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[str, bool]]:
+def _members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[str, bool]]:
     """Return the members between the start of the first and the end of the last, from their headers.
 
     Raises:
@@ -359,8 +359,8 @@ def members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[
     return found
 
 
-def next_members(read: _Read, place: int, count: int, url: str) -> list[tuple[str, bool]]:
-    """Return up to `count` members from an offset on, fewer at the end of the archive; see `members_between`."""
+def _next_members(read: _Read, place: int, count: int, url: str) -> list[tuple[str, bool]]:
+    """Return up to `count` members from an offset on, fewer at the end of the archive; see `_members_between`."""
     found: list[tuple[str, bool]] = []
     while len(found) < count:
         member = next_member(read, place, url)

@@ -123,7 +123,7 @@ class _Outline(NamedTuple):
     extensions: tuple[str, ...]
 
 
-def encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
+def _encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
     """Encode one sample of an archive that is written sample by sample and grouped by key.
 
     Returns:
@@ -277,7 +277,7 @@ class TarWriter:
             DiskFullError: No space is left; also StorageError.
         """
         try:
-            data, starts = encode_sample(sample, self.count)
+            data, starts = _encode_sample(sample, self.count)
         except RecordError as error:
             raise RecordError(f"{self.url}: {error}") from error
         if sample.key == self._key:

@@ -142,13 +142,13 @@ def load_members(
     try:
         index = stat_object(url, options)
     except SourceNotFoundError:
-        members, place = [walk_members(shard, options) for shard in shards], "its shards"
+        members, place = [_walk_members(shard, options) for shard in shards], "its shards"
     else:
         for shard in shards:
             if fault := age_fault(index, shard):
                 raise _mismatch(f"{url} does not fit {shard.url}", fault)
         members, place = _parse(read_bytes(url, options, index), url, [shard.url for shard in shards]), url
-    expected, count = config.metadata.get(f"num_{fold}"), sum(map(count_samples, members))
+    expected, count = config.metadata.get(f"num_{fold}"), sum(map(_count_samples, members))
     if type(expected) is int and count != expected:  # other types have another meaning
         raise IndexMismatchError(
             f"{config.url}: expected {expected} samples of {fold!r}, the 'num_{fold}' in its metadata, found {count} "
@@ -158,7 +158,7 @@ def load_members(
     return members
 
 
-def count_samples(members: Members) -> int:
+def _count_samples(members: Members) -> int:
     """Return the number of samples of a shard: keys of any modality."""
     return len(set().union(*members.values()))
 
@@ -175,12 +175,12 @@ def write_lit_index(root: str, fold: str, options: Options | None = None) -> int
     url = join_url(root, index_name(fold))
     names = read_config(join_url(root, CONFIG), options).shards(fold)
     shards = stat_many([join_url(root, name) for name in names], options)
-    index = {posixpath.basename(shard.url): walk_members(shard, options) for shard in shards}
+    index = {posixpath.basename(shard.url): _walk_members(shard, options) for shard in shards}
     publish_bytes(url, _encoded(url, index), options, not_before_ns=max(shard.modified_ns for shard in shards))
     return sum(len(keys) for members in index.values() for keys in members.values())
 
 
-def walk_members(shard: FileInfo, options: Options | None) -> Members:
+def _walk_members(shard: FileInfo, options: Options | None) -> Members:
     """Find the members of a shard by walking its headers.
 
     Raises:
@@ -255,7 +255,7 @@ def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: S
         numbers.append(np.full(len(common), number, np.int32))
         starts.append(places)
         stops.append(_ends(places, members[number], shards[number]))
-    if not keys and any(map(count_samples, members)):
+    if not keys and any(map(_count_samples, members)):
         raise UsageError(f"{place} {_missing_reason(members, modalities)}")
     empty = np.empty((0, len(modalities)), np.int64)
     return Selection(
@@ -334,7 +334,7 @@ def write_lit_metadata(
     for name in config:
         shards = named[name]
         stored = stat_many([join_url(root, shard.name) for shard in shards], options)
-        members = map_ahead(lambda shard: walk_members(shard, options), stored, CONCURRENCY)
+        members = map_ahead(lambda shard: _walk_members(shard, options), stored, CONCURRENCY)
         index = {}
         for shard, found in zip(shards, members, strict=True):
             _require_samples(join_url(root, shard.name), shard.records, found)
@@ -365,7 +365,7 @@ def _pattern(root: str, fold: str, shards: Sequence[ShardLike]) -> str:
 
 
 def _require_samples(url: str, expected: int, members: Members) -> None:
-    count = count_samples(members)
+    count = _count_samples(members)
     if count != expected:
         raise SourceError(
             f"{url}: expected {expected:,} samples, as listed, found {count:,} keys; a key ends "

@@ -22,7 +22,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.tar.sample import KEY, Sample
 
-
 _ITERATE = 1024  # documents read together
 
 

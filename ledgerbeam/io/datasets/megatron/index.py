@@ -94,7 +94,7 @@ class MegatronIndex:
         if content is None:
             size, path = self.layout.size, self._reader.local_path
             if path is not None:
-                content = map_file(path)
+                content = _map_file(path)
                 if len(content) < size:  # the file was truncated after its header was read
                     raise self.mismatch(f"expected an index of {size} bytes, found {len(content)}")
             else:
@@ -288,7 +288,7 @@ class MappedTokens:
     """A mapped local `.bin`. Arrays are views of it."""
 
     def __init__(self, path: str, dtype: np.dtype[Any]) -> None:
-        content = map_file(path)
+        content = _map_file(path)
         self.limit = len(content)  # bytes
         self.array: Tokens = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
         self.mask = dtype.itemsize - 1  # bits that are 0 in the byte offset of a token
@@ -370,7 +370,7 @@ class RangedTokens:
         self._reader.close()
 
 
-def map_file(path: str) -> memoryview:
+def _map_file(path: str) -> memoryview:
     """Map a whole local file for reading.
 
     The file is unmapped with its last view, so arrays never outlive their memory. Processes that map the same file

@@ -26,7 +26,7 @@ from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.storage.urls import canonical_url
 
 HEAD_BYTES = 34  # largest size of a header in bytes
-MODE_BYTES = 1
+_MODE_BYTES = 1
 
 MAGIC = b"MMIDIDX\0\0"
 _OLD_MAGIC = b"TNTIDX\0\0"
@@ -84,7 +84,7 @@ class Layout:
     @property
     def size(self) -> int:
         """Size of the whole index in bytes."""
-        return self.modes_at + MODE_BYTES * self.sequences * self.modes
+        return self.modes_at + _MODE_BYTES * self.sequences * self.modes
 
     def header(self) -> bytes:
         """Return the first bytes of a Megatron index of this layout."""

@@ -32,7 +32,7 @@ Values: TypeAlias = Any  # encoded tokens: an `array` or an `ndarray`. Both have
 _TYPECODES = {"|u1": "B", "|i1": "b", "<i2": "h", "<i4": "i", "<i8": "q", "<u2": "H"}
 
 
-class TokenEncoder:
+class _TokenEncoder:
     """Converts tokens to one dtype. It refuses tokens that do not fit, where NumPy would wrap silently."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -143,7 +143,7 @@ class MegatronBuilder:
         self.multimodal = multimodal
         self._data = data
         self._name = name
-        self._encode = TokenEncoder(self.dtype).encode
+        self._encode = _TokenEncoder(self.dtype).encode
         self._lengths = array("i")
         self._ends = array("q")
         self._modes = array("b")
@@ -243,7 +243,7 @@ class MegatronBuilder:
             if not isinstance(lengths, np.ndarray):
                 return array("i", lengths)
             sizes = array("i")
-            sizes.frombytes(TokenEncoder(np.dtype("<i4")).encode(lengths).tobytes())
+            sizes.frombytes(_TokenEncoder(np.dtype("<i4")).encode(lengths).tobytes())
         except (OverflowError, TypeError, ValueError) as error:
             raise self._error_at(f"a sequence has up to {2**31 - 1} tokens: {error}") from error
         return sizes

@@ -112,7 +112,7 @@ def array_manifest(shape: Sequence[int]) -> dict[str, Any]:
     return {"storage_type": "shar", "storage_path": "", "storage_key": "", "shape": list(shape)}
 
 
-def frames_manifest(shape: Sequence[int], frame_shift: float, temporal_dim: int) -> dict[str, Any]:
+def _frames_manifest(shape: Sequence[int], frame_shift: float, temporal_dim: int) -> dict[str, Any]:
     """Return the manifest of an array with a time dimension in a shard."""
     times = {"temporal_dim": temporal_dim, "frame_shift": frame_shift, "start": 0}
     return {"array": array_manifest(shape), **times}
@@ -173,7 +173,7 @@ def with_payloads(cut: Mapping[str, Any], forms: Mapping[str, FieldForm], number
             continue  # already has the form of the shard
         place = f"cut {number} ({cut['id']!r}): field {field!r}"
         try:
-            made[field] = encode_payload(made[field], form, cut["id"])
+            made[field] = _encode_payload(made[field], form, cut["id"])
         except UsageError:
             raise
         except ValueError as error:
@@ -187,7 +187,7 @@ def with_payloads(cut: Mapping[str, Any], forms: Mapping[str, FieldForm], number
     return made
 
 
-def encode_payload(value: Any, form: FieldForm, name: str) -> Mapping[str, Any]:
+def _encode_payload(value: Any, form: FieldForm, name: str) -> Mapping[str, Any]:
     """Return a payload under its extension, and its manifest under `json`; `name` is the ID of the cut.
 
     Audio is an `Audio`, a pair of samples and sampling rate, or the bytes of a WAV or FLAC file; arrays are arrays or
@@ -217,7 +217,7 @@ def encode_payload(value: Any, form: FieldForm, name: str) -> Mapping[str, Any]:
                 f"expected a dimension of the shape {array.shape} and seconds above 0, found temporal_dim="
                 f"{value.temporal_dim}, frame_shift={value.frame_shift}"
             )
-        return {"npy": _npy(array), "json": frames_manifest(array.shape, value.frame_shift, value.temporal_dim)}
+        return {"npy": _npy(array), "json": _frames_manifest(array.shape, value.frame_shift, value.temporal_dim)}
     array = _array(value)
     return {"npy": _npy(array), "json": array_manifest(array.shape)}
 

@@ -29,7 +29,7 @@ from ledgerbeam.io.tar.writer import encode_pair, end_marker, pairs_sentinel
 _TYPES = ("MonoCut", "MultiCut")
 
 
-def cut_mapping(cut: Any, forms: Mapping[str, FieldForm], number: int) -> Any:
+def _cut_mapping(cut: Any, forms: Mapping[str, FieldForm], number: int) -> Any:
     """Return a cut of lhotse as a mapping; return other values unchanged.
 
     Audio and arrays of its fields are limited to the cut, so the cut starts at 0, as lhotse writes it.
@@ -164,7 +164,7 @@ class SharWriter:
                 f"{self.url}: the writer is closed; write more cuts with SharWriter(..., start={self._number})"
             )
         try:
-            taken = cut_mapping(cut, self._forms, self.count)
+            taken = _cut_mapping(cut, self._forms, self.count)
             row, parts = split_cut(with_payloads(taken, self._forms, self.count), self._fields, self.count)
             pieces = {
                 field: encode_pair(parts[field], self.count) if kind == "tar" else self._line(parts[field])

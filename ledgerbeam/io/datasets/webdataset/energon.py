@@ -54,7 +54,7 @@ class _Digest(Protocol):
     def update(self, data: bytes, /) -> None: ...
 
 
-def publish_sample_table(
+def _publish_sample_table(
     url: str, root: str, counts: Mapping[str, int], options: Options | None, digest: _Digest
 ) -> None:
     """Walk the shards and publish the table of their samples; the digest is updated with its content.
@@ -200,7 +200,7 @@ def write_energon(
     info = orjson.dumps({"energon_version": VERSION, "shard_counts": counts}, option=orjson.OPT_INDENT_2)
     digest = hashlib.blake2b(info, digest_size=16)
     if sample_table:
-        publish_sample_table(f"{folder}/index.sqlite", root, counts, options, digest)
+        _publish_sample_table(f"{folder}/index.sqlite", root, counts, options, digest)
     files = {"index.uuid": str(uuid.UUID(bytes=digest.digest(), version=5)).encode()} if sample_table else {}
     split = {"split_parts": {part: collapse_names(names) for part, names in parts.items()}, "exclude": []}
     files |= {"dataset.yaml": _yaml(dict(dataset)), "split.yaml": _yaml(split), ".info.json": info}

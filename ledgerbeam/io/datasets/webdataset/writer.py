@@ -101,7 +101,7 @@ class ShardWriter:
                 written, and the writer can still be used.
             DiskFullError: No space is left; also StorageError.
         """
-        self.place(sample_of(sample, self._pattern))
+        self.place(_sample_of(sample, self._pattern))
 
     def place(self, sample: Sample) -> tuple[str, list[int]]:
         """Write a sample; return the name of its shard, and the offset of the header of each member."""
@@ -118,7 +118,7 @@ class ShardWriter:
         return shard.url[len(self.root) :].lstrip("/")
 
 
-def sample_of(sample: Sample | Mapping[str, Any], place: str) -> Sample:
+def _sample_of(sample: Sample | Mapping[str, Any], place: str) -> Sample:
     """Return a sample unchanged, or make one from a mapping with `__key__`; raises RecordError without a key."""
     if isinstance(sample, Sample):
         return sample
