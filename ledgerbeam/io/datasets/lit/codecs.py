@@ -41,14 +41,14 @@ _MAT_TEXT = b"MATLAB 5.0 MAT-file".ljust(116)
 """Text at the start of a MAT file, which readers ignore. SciPy would write the time."""
 
 
-def encode_text(value: Any) -> bytes:
+def _encode_text(value: Any) -> bytes:
     """Encode a text as UTF-8."""
     if not isinstance(value, str):
         raise ValueError(f"expected a text, found a {type(value).__name__}")
     return value.encode()
 
 
-def encode_csv(value: Any) -> bytes:
+def _encode_csv(value: Any) -> bytes:
     """Encode rows of texts, quoted where necessary, with a line feed after each.
 
     Raises:
@@ -63,12 +63,12 @@ def encode_csv(value: Any) -> bytes:
     return target.getvalue().encode()
 
 
-def decode_csv(data: bytes) -> list[list[str]]:
+def _decode_csv(data: bytes) -> list[list[str]]:
     """Decode the rows of a CSV file, with the first row as a normal one and without blank lines."""
     return [row for row in csv.reader(io.StringIO(data.decode("utf-8"), newline=""), strict=True) if row]
 
 
-def encode_pickle(value: Any) -> bytes:
+def _encode_pickle(value: Any) -> bytes:
     """Pickle a value. The bytes do not depend on the order of sets, which changes with the hash seed of the process.
 
     Raises RecursionError if a set has an element that contains the set.
@@ -85,33 +85,33 @@ class _SortedSets(pickle._Pickler):  # noqa: SLF001 - the compiled one does not 
     """Writes the elements of sets in the order of their own pickles."""
 
     def _save_set(self, value: Any) -> None:
-        self.save_reduce(type(value), (sorted(value, key=encode_pickle),), obj=value)  # type: ignore[attr-defined]
+        self.save_reduce(type(value), (sorted(value, key=_encode_pickle),), obj=value)  # type: ignore[attr-defined]
 
     dispatch = pickle._Pickler.dispatch | {set: _save_set, frozenset: _save_set}  # type: ignore[assignment]  # noqa: SLF001
 
 
-def encode_mp4(value: Any) -> bytes:
+def _encode_mp4(value: Any) -> bytes:
     """Return the bytes of a video after a check of its first bytes."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise ValueError(f"expected the bytes of an MP4 file, found a {type(value).__name__}")
-    return decode_mp4(bytes(value))
+    return _decode_mp4(bytes(value))
 
 
-def decode_mp4(data: bytes) -> bytes:
+def _decode_mp4(data: bytes) -> bytes:
     """Return the bytes of a video unchanged, for a video decoder; raises ValueError if they do not start like MP4."""
     if data[4:8] != b"ftyp":
         raise ValueError(f"expected the header of an MP4 file, found {data[:12]!r}")
     return data
 
 
-def encode_npy(array: Any) -> bytes:
+def _encode_npy(array: Any) -> bytes:
     """Encode an array. Arrays of objects are refused."""
     target = io.BytesIO()
     np.save(target, array, allow_pickle=False)
     return target.getvalue()
 
 
-def decode_npy(data: bytes) -> NDArray[Any]:
+def _decode_npy(data: bytes) -> NDArray[Any]:
     """Decode an array, without trust in the size in its header. Arrays of objects are refused."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
@@ -132,16 +132,16 @@ def decode_npy(data: bytes) -> NDArray[Any]:
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def encode_npz(value: Any) -> bytes:
+def _encode_npz(value: Any) -> bytes:
     """Encode arrays by name, uncompressed, like `numpy.savez`."""
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         for name, array in _array_mapping(value).items():
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), encode_npy(array))
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), _encode_npy(array))
     return target.getvalue()
 
 
-def decode_npz(data: bytes) -> dict[str, NDArray[Any]]:
+def _decode_npz(data: bytes) -> dict[str, NDArray[Any]]:
     """Decode arrays by name, compressed or not, without trust in the sizes in the archive.
 
     Raises:
@@ -155,10 +155,10 @@ def decode_npz(data: bytes) -> dict[str, NDArray[Any]]:
                 raise ValueError(f"expected arrays as NumPy writes them, found {member.filename!r}")
         if (size := sum(member.file_size for member in members)) > _MOST_OF_A_BYTE * len(data):
             raise ValueError(f"expected at most {_MOST_OF_A_BYTE * len(data)} bytes, found arrays of {size}")
-        return {member.filename.removesuffix(".npy"): decode_npy(archive.read(member)) for member in members}
+        return {member.filename.removesuffix(".npy"): _decode_npy(archive.read(member)) for member in members}
 
 
-def encode_safetensors(value: Any) -> bytes:
+def _encode_safetensors(value: Any) -> bytes:
     """Encode arrays by name as safetensors."""
     arrays = {name: np.ascontiguousarray(array) for name, array in _array_mapping(value).items()}
     data: bytes = _safetensors().save(arrays)
@@ -259,27 +259,27 @@ def _array(data: bytes, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     return np.frombuffer(data, dtype) if data else np.empty(0, dtype)
 
 
-def encode_image(image: Any, name: str) -> bytes:
+def _encode_image(image: Any, name: str) -> bytes:
     """Encode a `PIL.Image.Image`; its own format takes precedence over the extension: a JPEG stays a JPEG.
 
     Raises ValueError if the value is not an image.
     """
     if not isinstance(image, _pillow().Image):
         raise ValueError(f"expected a PIL image or encoded bytes, found {type(image).__name__}")
-    target, kind = io.BytesIO(), image.format or image_format(name)
+    target, kind = io.BytesIO(), image.format or _image_format(name)
     undated = {"creationDate": None, "modDate": None} if kind == "PDF" else {}  # otherwise Pillow writes the time
     image.save(target, format=kind, **undated)
     return target.getvalue()
 
 
-def decode_image(data: bytes) -> Any:
+def _decode_image(data: bytes) -> Any:
     """Decode an image to a `PIL.Image.Image` with loaded pixels."""
     image = _pillow().open(io.BytesIO(data))
     image.load()
     return image
 
 
-def image_format(extension: str) -> str | None:
+def _image_format(extension: str) -> str | None:
     """Return Pillow's name for the format of an extension such as `jpg`; None if Pillow does not know the extension."""
     formats: dict[str, str] = _pillow().registered_extensions()
     return formats.get(f".{extension.lower()}")
@@ -302,7 +302,7 @@ def _scipy_io() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Segmentation:
+class _Segmentation:
     """The codec of label maps: one channel of 8 or 16 bits, or the bytes of a 24- or 32-bit label in RGB or RGBA.
 
     The most significant byte is R. Source: `litdata/encoders.py` of the published package.
@@ -368,8 +368,21 @@ def _encode_mat(value: Any) -> bytes:
     return _MAT_TEXT + target.getvalue()[len(_MAT_TEXT) :]
 
 
+# A decoder is a function of the module, not a lambda: a dataset with its decoders is pickled.
+def _decode_mat(data: bytes) -> Any:
+    return _scipy_io().loadmat(io.BytesIO(data))
+
+
+def _decode_msgpack(data: bytes) -> Any:
+    return _msgpack().unpackb(data, raw=False, strict_map_key=False)  # keys may be any hashable value
+
+
+def _decode_safetensors(data: bytes) -> Any:
+    return _safetensors().load(data)
+
+
 def _segmentation(bits: int) -> Codec:
-    labels = Segmentation(bits)
+    labels = _Segmentation(bits)
     return _codec(labels.encode, labels.decode, f"seg{bits}")
 
 
@@ -379,28 +392,24 @@ def _audio(extension: str) -> Codec:
 
 _codecs: dict[str, Codec] = {
     "CLS": _codec(lambda label: b"%d" % operator.index(label), int, "cls"),
-    "CSV": _codec(encode_csv, decode_csv, "csv"),
+    "CSV": _codec(_encode_csv, _decode_csv, "csv"),
     "FLAC": _audio("flac"),
     "JSON": _codec(lambda value: json.dumps(value).encode(), json.loads, "json"),
-    "MAT": _codec(_encode_mat, lambda data: _scipy_io().loadmat(io.BytesIO(data)), "mat"),
+    "MAT": _codec(_encode_mat, _decode_mat, "mat"),
     "MP3": _audio("mp3"),
-    "MP4": _codec(encode_mp4, decode_mp4, "mp4"),
-    "MSGPACK": _codec(
-        lambda value: _msgpack().packb(value, use_bin_type=True),
-        lambda data: _msgpack().unpackb(data, raw=False, strict_map_key=False),  # keys may be any hashable value
-        "msgpack",
-    ),
-    "NPY": _codec(encode_npy, decode_npy, "npy"),
-    "NPZ": _codec(encode_npz, decode_npz, "npz"),
-    "PIL": Codec(encode_image, decode_image),
-    "PKL": _codec(encode_pickle, pickle.loads, "pkl"),  # noqa: S301 - only where a caller asks for it
+    "MP4": _codec(_encode_mp4, _decode_mp4, "mp4"),
+    "MSGPACK": _codec(lambda value: _msgpack().packb(value, use_bin_type=True), _decode_msgpack, "msgpack"),
+    "NPY": _codec(_encode_npy, _decode_npy, "npy"),
+    "NPZ": _codec(_encode_npz, _decode_npz, "npz"),
+    "PIL": Codec(_encode_image, _decode_image),
+    "PKL": _codec(_encode_pickle, pickle.loads, "pkl"),  # noqa: S301 - only where a caller asks for it
     "RLE": _codec(encode_rle, decode_rle, "rle"),
-    "SAFETENSORS": _codec(encode_safetensors, lambda data: _safetensors().load(data), "safetensors"),
+    "SAFETENSORS": _codec(_encode_safetensors, _decode_safetensors, "safetensors"),
     "SEG16": _segmentation(16),
     "SEG24": _segmentation(24),
     "SEG32": _segmentation(32),
     "SEG8": _segmentation(8),
-    "TXT": _codec(encode_text, bytes.decode, "txt"),
+    "TXT": _codec(_encode_text, bytes.decode, "txt"),
     "WAV": _audio("wav"),
 }
 
@@ -447,7 +456,7 @@ def _codec_of(modality: str) -> Codec | None:
     for codec in _codecs.values():
         if last.lower() in codec.extensions:
             return codec
-    return _codecs["PIL"] if image_format(last) else None
+    return _codecs["PIL"] if _image_format(last) else None
 
 
 def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Decoder:
