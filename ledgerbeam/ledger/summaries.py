@@ -17,8 +17,8 @@ from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.values import shown
 from ledgerbeam.sketches import Merging, combined, merging
 
-INDEX_SUFFIX = ".idx"
-TOKENS_SUFFIX = ".bin"
+_INDEX_SUFFIX = ".idx"
+_TOKENS_SUFFIX = ".bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def dataset_manifest(store: LedgerStore, *, route: str = "", allow_incomplete: b
 
 def _is_index(name: str, data_name: str) -> bool:
     """Return whether a name is the name of an index: `x.jsonl.idx` of `x.jsonl`, `x.idx` of Megatron's `x.bin`."""
-    return name in (data_name + INDEX_SUFFIX, data_name.removesuffix(TOKENS_SUFFIX) + INDEX_SUFFIX)
+    return name in (data_name + _INDEX_SUFFIX, data_name.removesuffix(_TOKENS_SUFFIX) + _INDEX_SUFFIX)
 
 
 @dataclass

@@ -40,116 +40,6 @@ ARROW_ROWS = 65_536  # default for the largest number of rows of an Arrow batch,
 ARROW_OUTPUTS = ("jsonl", "parquet", "arrow")  # formats that can be written from Arrow batches
 
 
-class Form(Protocol):
-    """Reads the records of spans in one form. With `each`, marks take the place of records that cannot be decoded."""
-
-    def require(self, kind: Format, url: str) -> None:
-        """Raise UsageError if sources of a format cannot be read in this form."""
-
-    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
-        """Return whether `span` only fetches bytes, so that its result decodes them later."""
-
-    def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False) -> Any:
-        """Return the records `[start, stop)` of a source with an index."""
-
-    def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> Any:
-        """Return the records `[start, stop)` of a columnar source."""
-
-    def split(
-        self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
-    ) -> Any:
-        """Return consecutive records from bytes in memory."""
-
-    def joined(self, parts: Sequence[Any]) -> Any:
-        """Return the records of several sources together."""
-
-
-class _Records:
-    """Records as Python objects: `RecordBlocks` if their format can be decoded in blocks, else a list.
-
-    In a list, an `Unreadable` marks a record that cannot be decoded; in `RecordBlocks`, a pass finds such records.
-    """
-
-    def require(self, kind: Format, url: str) -> None:
-        del kind, url
-
-    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
-        return gives_blocks(reader) or (kind.ends_at_newlines and fits(reader, DataReader))
-
-    def span(
-        self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False
-    ) -> RecordBlocks | list[Any]:
-        if each:
-            return unreadable(decode_each(kind, reader.read_raw(start, stop)))
-        if gives_blocks(reader):
-            return RecordBlocks([reader.read_blocks(start, stop)])
-        if kind.ends_at_newlines and fits(reader, DataReader):
-            span, data = _data(reader, start, stop)
-            return RecordBlocks([LineBlocks(kind, data, reader.url, span)])
-        return reader.read_span(start, stop)
-
-    def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> list[Any]:
-        return unreadable(reader.read_each(start, stop)) if each else reader.read_span(start, stop)
-
-    def split(
-        self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
-    ) -> RecordBlocks | list[Any]:
-        if each:
-            return unreadable(decode_each(kind, kind.split_raw(data, url, span)))
-        if kind.ends_at_newlines:
-            return RecordBlocks([LineBlocks(kind, data, url, span)])
-        return kind.split(data, url, span)
-
-    def joined(self, parts: Sequence[RecordBlocks | list[Any]]) -> RecordBlocks | list[Any]:
-        if not any(isinstance(part, RecordBlocks) for part in parts):
-            return list(chain.from_iterable(parts))
-        blocks = (part.parts if isinstance(part, RecordBlocks) else [HeldBlock(part)] for part in parts)
-        return RecordBlocks(list(chain.from_iterable(blocks)))
-
-
-class _Tables:
-    """Records as the rows of a table; a `PartialTable` marks those that cannot be decoded."""
-
-    def require(self, kind: Format, url: str) -> None:
-        if not isinstance(kind, ColumnFormat | TableFormat):
-            raise _not_as_tables(kind, url)
-
-    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
-        del kind, reader
-        return False
-
-    def span(
-        self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False
-    ) -> pa.Table | PartialTable:
-        span, data = _data(reader, start, stop)
-        return self.split(kind, data, reader.url, span, each=each)
-
-    def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> pa.Table:
-        del each  # damage affects a page of many rows
-        return reader.read_batch(start, stop)
-
-    def split(
-        self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
-    ) -> pa.Table | PartialTable:
-        if not isinstance(kind, TableFormat):
-            raise _not_as_tables(kind, url)
-        return PartialTable(*kind.split_table_each(data, url, span)) if each else kind.split_table(data, url, span)
-
-    def joined(self, parts: Sequence[pa.Table | PartialTable]) -> pa.Table | PartialTable:
-        return PartialTable.joined(parts)
-
-
-def _not_as_tables(kind: Format, url: str) -> UsageError:
-    return UsageError(
-        f"{url}: {kind.name} cannot be read as Arrow batches; map it with --as records, or convert it to parquet first"
-    )
-
-
-def _data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:
-    found: tuple[StreamSpan, bytes] = reader.read_data(start, stop)
-    return found
-
-
 @dataclass(eq=False)
 class RecordBlocks:
     """The records of a task, whose bytes are in memory. Every pass decodes them again, so that never all are held.
@@ -289,6 +179,116 @@ class PlacedRecords(Sequence[Any]):
         """A number for each record: its number in its file, in a pack with the number of the file above it."""
         found = [part.numbers + (np.uint64(file << FILE_SHIFT)) for file, part in enumerate(self.parts)]
         return np.concatenate(found) if found else np.zeros(0, np.uint64)
+
+
+class Form(Protocol):
+    """Reads the records of spans in one form. With `each`, marks take the place of records that cannot be decoded."""
+
+    def require(self, kind: Format, url: str) -> None:
+        """Raise UsageError if sources of a format cannot be read in this form."""
+
+    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
+        """Return whether `span` only fetches bytes, so that its result decodes them later."""
+
+    def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False) -> Any:
+        """Return the records `[start, stop)` of a source with an index."""
+
+    def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> Any:
+        """Return the records `[start, stop)` of a columnar source."""
+
+    def split(
+        self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
+    ) -> Any:
+        """Return consecutive records from bytes in memory."""
+
+    def joined(self, parts: Sequence[Any]) -> Any:
+        """Return the records of several sources together."""
+
+
+class _Records:
+    """Records as Python objects: `RecordBlocks` if their format can be decoded in blocks, else a list.
+
+    In a list, an `Unreadable` marks a record that cannot be decoded; in `RecordBlocks`, a pass finds such records.
+    """
+
+    def require(self, kind: Format, url: str) -> None:
+        del kind, url
+
+    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
+        return gives_blocks(reader) or (kind.ends_at_newlines and fits(reader, DataReader))
+
+    def span(
+        self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False
+    ) -> RecordBlocks | list[Any]:
+        if each:
+            return unreadable(decode_each(kind, reader.read_raw(start, stop)))
+        if gives_blocks(reader):
+            return RecordBlocks([reader.read_blocks(start, stop)])
+        if kind.ends_at_newlines and fits(reader, DataReader):
+            span, data = _data(reader, start, stop)
+            return RecordBlocks([LineBlocks(kind, data, reader.url, span)])
+        return reader.read_span(start, stop)
+
+    def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> list[Any]:
+        return unreadable(reader.read_each(start, stop)) if each else reader.read_span(start, stop)
+
+    def split(
+        self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
+    ) -> RecordBlocks | list[Any]:
+        if each:
+            return unreadable(decode_each(kind, kind.split_raw(data, url, span)))
+        if kind.ends_at_newlines:
+            return RecordBlocks([LineBlocks(kind, data, url, span)])
+        return kind.split(data, url, span)
+
+    def joined(self, parts: Sequence[RecordBlocks | list[Any]]) -> RecordBlocks | list[Any]:
+        if not any(isinstance(part, RecordBlocks) for part in parts):
+            return list(chain.from_iterable(parts))
+        blocks = (part.parts if isinstance(part, RecordBlocks) else [HeldBlock(part)] for part in parts)
+        return RecordBlocks(list(chain.from_iterable(blocks)))
+
+
+class _Tables:
+    """Records as the rows of a table; a `PartialTable` marks those that cannot be decoded."""
+
+    def require(self, kind: Format, url: str) -> None:
+        if not isinstance(kind, ColumnFormat | TableFormat):
+            raise _not_as_tables(kind, url)
+
+    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
+        del kind, reader
+        return False
+
+    def span(
+        self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False
+    ) -> pa.Table | PartialTable:
+        span, data = _data(reader, start, stop)
+        return self.split(kind, data, reader.url, span, each=each)
+
+    def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> pa.Table:
+        del each  # damage affects a page of many rows
+        return reader.read_batch(start, stop)
+
+    def split(
+        self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
+    ) -> pa.Table | PartialTable:
+        if not isinstance(kind, TableFormat):
+            raise _not_as_tables(kind, url)
+        return PartialTable(*kind.split_table_each(data, url, span)) if each else kind.split_table(data, url, span)
+
+    def joined(self, parts: Sequence[pa.Table | PartialTable]) -> pa.Table | PartialTable:
+        return PartialTable.joined(parts)
+
+
+def _not_as_tables(kind: Format, url: str) -> UsageError:
+    return UsageError(
+        f"{url}: {kind.name} cannot be read as Arrow batches; map it with --as records, or convert it to parquet first"
+    )
+
+
+def _data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:
+    found: tuple[StreamSpan, bytes] = reader.read_data(start, stop)
+    return found
 
 
 class PlacedForm:

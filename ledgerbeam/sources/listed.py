@@ -43,12 +43,12 @@ if TYPE_CHECKING:  # only jobs of flows need it at run time
 LIST_SCHEME = "drops://"
 """Scheme of URLs of lists of records. Such a URL is the member of a pack beside the files of the list."""
 
-KEY_BYTES = 16
+_KEY_BYTES = 16
 
 
 def file_key(url: str) -> bytes:
     """Return the key of the records of a file in lists."""
-    return blake2b(url.encode("utf-8", "surrogateescape"), digest_size=KEY_BYTES, person=b"lb.file").digest()
+    return blake2b(url.encode("utf-8", "surrogateescape"), digest_size=_KEY_BYTES, person=b"lb.file").digest()
 
 
 @dataclass(frozen=True)

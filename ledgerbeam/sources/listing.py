@@ -118,7 +118,7 @@ class SourceListing:
                 found = True
                 yield with_index_versions(page, self.storage_options)
         except FolderGivenError as error:
-            raise folder_given_error(error.folder, self.storage_options, self.require) from error
+            raise _folder_given_error(error.folder, self.storage_options, self.require) from error
         if not found and names.reason is not None:
             number = left_out.passed_over
             raise type(names.reason)(
@@ -136,7 +136,7 @@ _LISTED = 1000  # largest number of files that are listed: an error must not wai
 _SHOWN = 3
 
 
-def folder_given_error(folder: str, options: Mapping[str, Any], require: RequireSource) -> UsageError:
+def _folder_given_error(folder: str, options: Mapping[str, Any], require: RequireSource) -> UsageError:
     """Return the error for a folder in place of sources. It suggests patterns that match sources in the folder."""
     folder = folder.rstrip("/")
     if may_vary(folder):

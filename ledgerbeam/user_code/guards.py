@@ -104,7 +104,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-MOST_CHARACTERS = 2000  # largest length of an exception's text; the rest is cut
+_MOST_CHARACTERS = 2000  # largest length of an exception's text; the rest is cut
 
 _NAME_CHARACTERS = 100
 
@@ -144,7 +144,7 @@ def describe_error(error: BaseException) -> str:
     The place is left out if Python's import system raised the exception, as for a syntax error, whose text has the
     file.
     """
-    place = last_frame(error)
+    place = _last_frame(error)
     what = f"{error_name(error)}: {message_of(error)}"
     return what if place.startswith(_IMPORT) else f"{what} (at {place})"
 
@@ -152,17 +152,17 @@ def describe_error(error: BaseException) -> str:
 def message_of(error: BaseException) -> str:
     """Return the text of an exception, cut, with characters that are not Unicode escaped."""
     try:
-        return _plain(str(error), MOST_CHARACTERS)
+        return _plain(str(error), _MOST_CHARACTERS)
     except BaseException as second:  # noqa: BLE001 - the exception's text is computed by user code
         return f"(its text cannot be had: {error_name(second)})"
 
 
-def last_frame(error: BaseException) -> str:
+def _last_frame(error: BaseException) -> str:
     """Return ``file:line`` of where `error` was raised."""
     frames = traceback.StackSummary.extract(
         traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)), limit=-1, lookup_lines=False
     )
-    return _plain(f"{frames[-1].filename}:{frames[-1].lineno}", MOST_CHARACTERS) if frames else "unknown place"
+    return _plain(f"{frames[-1].filename}:{frames[-1].lineno}", _MOST_CHARACTERS) if frames else "unknown place"
 
 
 def raised_at(error: BaseException) -> str:
@@ -173,7 +173,7 @@ def raised_at(error: BaseException) -> str:
     frame, line = frames[-1]
     module, parts = frame.f_globals.get("__name__"), frame.f_code.co_filename.split(os.sep)
     depth = 1 + (module.count(".") if type(module) is str else 0) + (parts[-1] == "__init__.py")
-    return _plain(f"{'/'.join(parts[-depth:])}:{line}", MOST_CHARACTERS)
+    return _plain(f"{'/'.join(parts[-depth:])}:{line}", _MOST_CHARACTERS)
 
 
 def failed_by(error: BaseException, task: Task, message: str) -> FailedTask:

@@ -278,8 +278,8 @@ def _imported(name: str) -> Iterator[str]:
         return
     for imported in found:
         source, _, last = imported.rpartition(".")
-        if last in (EVERY, STAR):
-            yield from _modules_in(source, only_exported=last == STAR)
+        if last in (EVERY, _STAR):
+            yield from _modules_in(source, only_exported=last == _STAR)
         else:
             yield from _upwards(imported)
 
@@ -292,7 +292,7 @@ def _modules_in(package: str, *, only_exported: bool) -> Iterator[str]:
     names = None
     if only_exported:
         with suppress(OSError):
-            names = exported_names(_read(spec))
+            names = _exported_names(_read(spec))
     if names is None:
         names = [found.name for found in iter_modules(spec.submodule_search_locations)]
     yield from _upwards(package)
@@ -382,7 +382,7 @@ def _constant(value: Any) -> bytes:
 
 
 EVERY = "*"  # last part of a name that stands for every module of a package, as in ``rules.*``
-STAR = "**"  # last part of a name that stands for what ``from package import *`` imports
+_STAR = "**"  # last part of a name that stands for what ``from package import *`` imports
 
 _IMPORTS = ("import_module", "__import__")
 _LISTINGS = ("iter_modules", "walk_packages")
@@ -392,7 +392,7 @@ _HERE = ("__name__", "__package__", "__path__")
 def imported_modules(source: bytes, package: str, *, is_package: bool) -> Iterator[str]:
     """Yield the full names that a source may import, including names that are not modules.
 
-    The module is in the package, or is the package. The last part of a name may be `EVERY` or `STAR`. Raises
+    The module is in the package, or is the package. The last part of a name may be `EVERY` or `_STAR`. Raises
     SyntaxError, ValueError or RecursionError if the source is not Python.
     """
     tree = ast.parse(source)
@@ -421,7 +421,7 @@ def imported_modules(source: bytes, package: str, *, is_package: bool) -> Iterat
         yield from _texts(tree, package)
 
 
-def exported_names(source: bytes) -> list[str] | None:
+def _exported_names(source: bytes) -> list[str] | None:
     """Return the names in ``__all__`` of a source; None if they are known only at run time.
 
     The list is empty for a source without ``__all__``, and for a source that is not Python.
@@ -456,7 +456,7 @@ def exported_names(source: bytes) -> list[str] | None:
 def _imported_from(source: str, aliases: list[ast.alias]) -> Iterator[str]:
     if source:
         yield source
-        yield from (f"{source}.{STAR if alias.name == '*' else alias.name}" for alias in aliases)
+        yield from (f"{source}.{_STAR if alias.name == '*' else alias.name}" for alias in aliases)
 
 
 def _absolute(name: str, package: str) -> str:

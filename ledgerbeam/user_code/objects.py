@@ -40,7 +40,7 @@ BATCH_INVARIANT = "batch_invariant"
 """Attribute of a function or a class. False means that its result for a record depends on the other records of the
 batch."""
 
-DEEPEST = 20  # largest number of levels of a value of `--set`. A job with a deeper one could not be read again.
+_DEEPEST = 20  # largest number of levels of a value of `--set`. A job with a deeper one could not be read again.
 
 
 def import_callable(reference: Reference) -> Callable[..., Any]:
@@ -50,7 +50,7 @@ def import_callable(reference: Reference) -> Callable[..., Any]:
         FunctionError: It cannot be imported, or is a generator or coroutine function, or a class without ``__call__``.
     """
     target = import_function(reference)
-    if is_built(target) and not any("__call__" in vars(base) for base in target.__mro__):  # type: ignore[attr-defined]
+    if _is_built(target) and not any("__call__" in vars(base) for base in target.__mro__):  # type: ignore[attr-defined]
         raise FunctionError(
             f"{reference} is a class without __call__: expected a function, or a class whose objects take a record; "
             "define __call__(self, record)"
@@ -69,7 +69,7 @@ def import_callable(reference: Reference) -> Callable[..., Any]:
     return target
 
 
-def is_built(target: Any) -> bool:
+def _is_built(target: Any) -> bool:
     """Return whether an object is a class, which each worker process builds once."""
     return inspect.isclass(target)
 
@@ -94,10 +94,10 @@ def check_object(
     except (ValueError, TypeError):  # some callables that are not written in Python have no signature
         return target
     parameters = list(signature.parameters.values())
-    record = None if is_built(target) else next(iter(parameters), None)
+    record = None if _is_built(target) else next(iter(parameters), None)
     takes_any = record is not None and record.kind is record.VAR_POSITIONAL
     by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    if not is_built(target) and not takes_any and len(by_position) < len(given):
+    if not _is_built(target) and not takes_any and len(by_position) < len(given):
         first = "its first parameter is the record" if len(given) == 1 else f"it is called with {' and '.join(given)}"
         raise FunctionError(
             f"{reference}: expected a function of {'one record' if len(given) == 1 else ' and '.join(given)}, found "
@@ -136,14 +136,14 @@ def read_values(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
         if name in values:
             raise UsageError(f"--set {name} is given twice; a list is one value: --set '{name}=[1, 2]'")
         values[name] = _value(refuse_secrets(value, f"a value of --set {name}"))
-        _require_shallow(word, values[name], DEEPEST)
+        _require_shallow(word, values[name], _DEEPEST)
     encode(values)  # raises for values that a ledger cannot store
     return values
 
 
 def _json_value(name: str, value: Any) -> Any:
     """Return a value as JSON would decode it, so that the function gets the same value in every process."""
-    _require_shallow(name, value, DEEPEST)
+    _require_shallow(name, value, _DEEPEST)
     try:
         kept = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -183,7 +183,7 @@ def _finite(word: str) -> float:
 def _require_shallow(word: str, value: Any, left: int) -> None:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if inner and not left:
-        raise UsageError(f"--set {word[:60]}...: expected a value of at most {DEEPEST} levels, found more")
+        raise UsageError(f"--set {word[:60]}...: expected a value of at most {_DEEPEST} levels, found more")
     for part in inner:
         _require_shallow(word, part, left - 1)
 
@@ -192,7 +192,7 @@ def _called(target: Any) -> Any:
     """Return the function that is called with a record: below partials; for an object or a class its ``__call__``."""
     while isinstance(target, functools.partial):
         target = target.func
-    if is_built(target):
+    if _is_built(target):
         return target.__call__
     return target if inspect.isroutine(target) else type(target).__call__
 
@@ -276,12 +276,12 @@ class UserObject:
     def _make(self, target: Any) -> ReadyObject:
         invariant = depends_on_batches(target)
         try:
-            called = self._build(target) if is_built(target) else target
+            called = self._build(target) if _is_built(target) else target
         except FunctionError:
             require_unchanged(self.watched, self.storage_options)  # a changed file is a likely cause
             raise
         require_unchanged(self.watched, self.storage_options)
-        if not is_built(target):
+        if not _is_built(target):
             call = functools.partial(called, **self.values) if self.values else called
             return ReadyObject(call, depends_on_batches=invariant)
         if callable(getattr(called, "close", None)):

@@ -53,7 +53,7 @@ from ledgerbeam.ledger.model.identity import ID_BYTES, name_key
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Leaf, Totals
 from ledgerbeam.ledger.model.values import decode, encode, integer, row, rows, text
 
-STATISTICS_PAGE_BYTES = 16 << 20  # bytes of sketches in memory at a time, when the sketches of all tasks are read
+_STATISTICS_PAGE_BYTES = 16 << 20  # bytes of sketches in memory at a time, when the sketches of all tasks are read
 
 _HEADER = Struct("<I")
 _LETTERS = dict(zip(PARTS, (b"r", b"k", b"d", b"j", b"w"), strict=True))
@@ -206,7 +206,7 @@ def _with_plain(counted: PartSums, totals: Totals) -> RecordCounts:
 
 def all_statistics(environment: Environment) -> Iterator[tuple[str, Statistic]]:
     """Yield the statistics of all tasks with their names, by source, in pages of bounded size."""
-    for page in row_pages(environment, STATISTICS, STATISTICS_PAGE_BYTES):
+    for page in row_pages(environment, STATISTICS, _STATISTICS_PAGE_BYTES):
         for _, value in page:
             with translated(environment.path):
                 found = decode_statistics(value)

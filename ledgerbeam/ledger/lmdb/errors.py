@@ -45,7 +45,7 @@ def translated(path: str) -> Iterator[None]:
     except LedgerbeamError:
         raise
     except (lmdb.Error, OSError) as error:
-        raise as_ledger_error(error, path) from error
+        raise _as_ledger_error(error, path) from error
     except _UNREADABLE as error:
         raise LedgerDamagedError(
             f"ledger {path}: one of its rows is damaged ({type(error).__name__}: {error}). Restore the folder from a "
@@ -54,7 +54,7 @@ def translated(path: str) -> Iterator[None]:
         ) from error
 
 
-def as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:
+def _as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:
     """Return the error for an error of LMDB or of the operating system, with the remedy in its message."""
     code = error.errno if isinstance(error, OSError) else error.code
     # LMDB reports a short write as EIO, or in a new file as ENOSPC. A limit of the process also causes short writes.

@@ -89,7 +89,7 @@ def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
 def require_info(info: Mapping[str, Any]) -> None:
     """Check the info of a run. Raises UsageError if a value could not be read again."""
     try:
-        check_info(dict(info))
+        _check_info(dict(info))
     except ValueError as error:
         raise UsageError(f"the info of a run cannot be recorded: {error}") from None
 
@@ -104,7 +104,7 @@ def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
 
 def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> None:
     """Add a run under its id. Raises ValueError if its info could not be read again."""
-    check_info(info)
+    _check_info(info)
     _put(txn, run, {"began": now, "listing_finished": False, "info": dict(info)})
 
 
@@ -212,14 +212,14 @@ def read_run(row: bytes) -> dict[str, Any]:
         "outcome": None if outcome is None else text(outcome),
         "tidied": fields.get("tidied"),
         "listed": None if listed is None else integer(listed),
-        "info": check_info(fields.get("info")),
+        "info": _check_info(fields.get("info")),
         "set_ups": None if fields.get("set_ups") is None else read_set_ups(fields["set_ups"]),
         "time": None if fields.get("time") is None else read_work_time(fields["time"]),
         "audit": None if fields.get("audit") is None else read_audit(fields["audit"]),
     }
 
 
-def check_info(value: Any) -> dict[str, Any]:
+def _check_info(value: Any) -> dict[str, Any]:
     """Check the types of those values of a run's info that commands read. Other values are free."""
     info = shallow(mapping(value))
     for name in ("host", "runner", "folder", "place"):

@@ -46,7 +46,7 @@ from ledgerbeam.ledger.remote.snapshot import merge_state, supersede_state
 
 KEY_LEDGER = b"ledger"
 KEY_GONE = b"gone"
-KEY_FLOOR = b"cutoff"
+_KEY_FLOOR = b"cutoff"
 
 
 def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: bool = False) -> list[Leaf]:
@@ -80,7 +80,7 @@ def apply_segment(
     """
     for run, changed in (segment.runs or {}).items():
         lmdb_jobs.change_run(txn, run, changed)
-    if segment.number < read_number(txn, KEY_FLOOR):
+    if segment.number < read_number(txn, _KEY_FLOOR):
         _supersede_all(txn, segment)
         return lmdb_commit.CommitChanges(), []
     _register(txn, segment.sources, segment.number)
@@ -115,7 +115,7 @@ def _passed(segment: Segment, *, of_snapshot: bool) -> Stamp:
 
 def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> lmdb_commit.CommitChanges:
     """Record the leaves of a segment that did not all count when it was folded; see `fold_leaves_again`."""
-    if segment.number < read_number(txn, KEY_FLOOR):  # the job was restarted since
+    if segment.number < read_number(txn, _KEY_FLOOR):  # the job was restarted since
         return lmdb_commit.CommitChanges()
     cut = [leaf for leaf in segment.leaves if 0 < cutoffs(txn, leaf.source_id)[0] <= segment.number]
     stamp, passed = Stamp(segment.number, segment.at), _passed(segment, of_snapshot=of_snapshot)
@@ -127,7 +127,7 @@ def lacks_sources(txn: Transaction, segment: Segment) -> bool:
     known = {source.id for source in segment.sources}
     named = {task.source_id for tasks in (segment.leaves, segment.failures, segment.deaths) for task in tasks}
     named.update(segment.back, segment.gone or ())
-    if segment.number < read_number(txn, KEY_FLOOR):
+    if segment.number < read_number(txn, _KEY_FLOOR):
         return False
     others = list(named - known)
     registered = txn.get_many(SOURCES, others)
@@ -188,7 +188,7 @@ def fold_control(txn: Transaction, name: str, control: Control, url: str) -> Non
     elif control.job is not None:
         before = lmdb_jobs.read_job(txn)
         if control.kind == "restart" and (before is None or before.fingerprint != control.job.fingerprint):
-            _put_number(txn, KEY_FLOOR, max(control.number, read_number(txn, KEY_FLOOR)))
+            _put_number(txn, _KEY_FLOOR, max(control.number, read_number(txn, _KEY_FLOOR)))
         lmdb_jobs.open_job(txn, control.job, "restart" if control.kind == "restart" else "accept", url, control.number)
 
 

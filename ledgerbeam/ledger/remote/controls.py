@@ -140,7 +140,7 @@ def decode_control(data: bytes, url: str) -> Control:
     """Decode a control object. Raises LedgerVersionError, LedgerDamagedError."""
     try:
         fields = mapping(decode(data))
-        check_format(fields, url)
+        _check_format(fields, url)
         kind: Any = fields.get("kind")
         return Control(
             number=integer(fields.get("number")),
@@ -175,13 +175,13 @@ def decode_ledger(data: bytes, url: str) -> tuple[str, Job]:
     """Decode ``job.json``; raises like `decode_control`."""
     try:
         fields = mapping(decode(data))
-        check_format(fields, url)
+        _check_format(fields, url)
         return text(fields.get("ledger")), Job.from_row(fields)
     except ValueError as error:
         raise damaged(url, f"{error}") from None
 
 
-def check_format(fields: Mapping[str, Any], url: str) -> None:
+def _check_format(fields: Mapping[str, Any], url: str) -> None:
     """Check the format version of an object. Raises LedgerVersionError or ValueError."""
     found = integer(fields.get("format"), 1)
     if found > LEDGER_FORMAT:

@@ -119,7 +119,7 @@ def encode_segment(segment: Segment) -> bytes:
     """Encode a segment."""
     payload: dict[str, Any] = {"number": segment.number, "at": segment.at, "job": segment.job}
     columns: dict[str, Any] = {
-        "sources": [source_row(source) for source in segment.sources],
+        "sources": [_source_row(source) for source in segment.sources],
         "leaves": [_leaf_row(leaf) for leaf in segment.leaves],
         "failures": [_failure_row(failure) for failure in segment.failures],
         "deaths": [[mark.source_id.hex(), mark.node.hex(), mark.name] for mark in segment.deaths],
@@ -182,7 +182,7 @@ def checksum_of(data: bytes) -> str:
     return data[_HEADER.size - _CHECKSUM_BYTES : _HEADER.size].hex()
 
 
-def source_row(source: Source) -> list[Any]:
+def _source_row(source: Source) -> list[Any]:
     """Return a source as a JSON row."""
     values: list[Any] = [source.url, source.size, source.version]
     if source.members:
@@ -191,7 +191,7 @@ def source_row(source: Source) -> list[Any]:
 
 
 def read_source(value: Any) -> Source:
-    """Decode a row of `source_row`. Raises ValueError."""
+    """Decode a row of `_source_row`. Raises ValueError."""
     url, size, version, *members = row(value, 3, 4)
     return Source(url, size, version, tuple(read_source(member) for member in rows(members[0])) if members else ())
 

@@ -65,36 +65,36 @@ def read_reports(run_dir: str, suffix: str) -> Iterator[Any]:
             yield value
 
 
-SET_UPS_SUFFIX = ".setup"
+_SET_UPS_SUFFIX = ".setup"
 
 
 def report_set_ups(run_dir: str, found: Sequence[float]) -> None:
     """Write the durations of this process's set-ups of user code, in seconds, to the run's folder."""
-    write_report(report_path(run_dir, SET_UPS_SUFFIX), list(found))
+    write_report(report_path(run_dir, _SET_UPS_SUFFIX), list(found))
 
 
 def reported_set_ups(run_dir: str) -> SetUps:
     """Return the set-ups of user code of a run, from the reports of its workers."""
     found: list[float] = []
-    for times in read_reports(run_dir, SET_UPS_SUFFIX):
+    for times in read_reports(run_dir, _SET_UPS_SUFFIX):
         with suppress(ValueError, TypeError):  # another program's file
             found += [seconds(value) for value in rows(times)]
     return SetUps.of(found)
 
 
-ERROR_SUFFIX = ".error"
+_ERROR_SUFFIX = ".error"
 
 
 def report_error(run_dir: str, error: LedgerbeamError) -> None:
     """Write the error that ends this process to the run's folder."""
     # If the disk is full, the launcher still has Beam's text of the error.
-    path = os.path.join(run_dir, f"{os.getpid()}{ERROR_SUFFIX}")
+    path = os.path.join(run_dir, f"{os.getpid()}{_ERROR_SUFFIX}")
     write_report(path, {"type": type(error).__name__, "message": without_secrets(str(error.args[0]))})
 
 
 def reported_errors(run_dir: str) -> list[LedgerbeamError]:
     """Return the errors in the reports of a run's workers, as they were raised."""
-    return [error for error in map(_error_of, read_reports(run_dir, ERROR_SUFFIX)) if error is not None]
+    return [error for error in map(_error_of, read_reports(run_dir, _ERROR_SUFFIX)) if error is not None]
 
 
 def _error_of(row: Any) -> LedgerbeamError | None:

@@ -276,9 +276,6 @@ class Sharing:
                 _log.debug("claims cannot be removed: %s", error)
 
 
-FOLDER_SECONDS = 2.0  # interval at which a launcher writes its file and reads the others, in seconds
-OBJECT_SECONDS = 10.0  # interval at which a launcher writes its object and reads the others, in seconds
-
 _FILE = "claims.json"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.]+")
 
@@ -301,7 +298,7 @@ def read_claims(store: LedgerStore) -> list[Claims]:
     remote = _as_remote(store)
     if remote is None:
         folders = run_folders(store)
-        found = [read_folder_claims(folders, launcher.run) for launcher in folders.launchers() if launcher.lives]
+        found = [_read_folder_claims(folders, launcher.run) for launcher in folders.launchers() if launcher.lives]
     else:
         found = remote.parts()[0].read(remote.claimed)
     claims: list[Claims] = []
@@ -323,7 +320,7 @@ def _as_remote(store: LedgerStore) -> RemoteStore | None:
 class FolderClaims:
     """Claims in the run folders of a local ledger; see `claims.ClaimPlace`."""
 
-    seconds = FOLDER_SECONDS
+    seconds = 2.0
 
     def __init__(self, folders: RunFolders, folder: RunFolder, run: str) -> None:
         self._folders = folders
@@ -344,7 +341,7 @@ class FolderClaims:
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
         """Read files."""
-        return [read_folder_claims(self._folders, name) for name in names]
+        return [_read_folder_claims(self._folders, name) for name in names]
 
     def has_died(self, claims: Claims) -> bool:
         """Return False: `names` has only live launchers."""
@@ -357,7 +354,7 @@ class FolderClaims:
             os.unlink(os.path.join(self._folder.path, _FILE))
 
 
-def read_folder_claims(folders: RunFolders, run: str) -> bytes | None:
+def _read_folder_claims(folders: RunFolders, run: str) -> bytes | None:
     """Return the claims of the launcher of a run; None if they cannot be read."""
     with contextlib.suppress(OSError):
         path = os.path.join(folders.path, run, _FILE)
@@ -372,7 +369,7 @@ class ObjectClaims:
     The listing of `RemoteStore.refresh` finds the other claims, without a request of its own.
     """
 
-    seconds = OBJECT_SECONDS
+    seconds = 10.0
 
     def __init__(self, store: RemoteStore, run: str, host: str, lives: Callable[[str], bool]) -> None:
         self._store = store
