@@ -87,27 +87,17 @@ def test_a_segment_says_that_its_leaves_were_recorded_before() -> None:
     assert decode_segment(encode_segment(Segment(1, 1.0, leaves=[PLAIN])), "here").again is False
 
 
+BAD_FIELDS: tuple[dict[str, Any], ...] = (
+    *({"other": 1}, {"listed": -1}, {"tidied": 1}, {"outcome": 1}, {"ended": "now"}, {"began": -1}),
+    {"listing_finished": None, "info": []},
+)
 BAD_SEGMENTS: list[dict[str, Any]] = [
-    {"number": -1},
-    {"number": 1.0},
-    {"at": -1.0},
-    {"at": float("nan")},
-    {"job": 5},
-    {"dropped": ["../a"]},
-    {"dropped": [1]},
-    {"deaths": [Mark(b"short", NODE, "t")]},
-    {"runs": {"1": {}}},
-    {"runs": {"0000000000001": {}}},
-    {"runs": {"000001": {"other": 1}}},
-    {"runs": {"000001": {"listed": -1}}},
-    {"runs": {"000001": {"tidied": 1}}},
-    {"runs": {"000001": {"outcome": 1}}},
-    {"runs": {"000001": {"ended": "now"}}},
-    {"runs": {"000001": {"began": -1}}},
-    {"runs": {"000001": {"listing_finished": None, "info": []}}},
-    {"back": [b"short"]},
-    {"gone": [b"short"]},
-    {"again": 1},
+    *({"number": number} for number in (-1, 1.0)),
+    *({"at": at} for at in (-1.0, float("nan"))),
+    *({"dropped": names} for names in (["../a"], [1])),
+    *({"runs": {run: {}}} for run in ("1", "0000000000001")),
+    *({"runs": {"000001": fields}} for fields in BAD_FIELDS),
+    *({"job": 5}, {"deaths": [Mark(b"short", NODE, "t")]}, {"back": [b"short"]}, {"gone": [b"short"]}, {"again": 1}),
 ]
 
 
@@ -117,43 +107,31 @@ def test_a_segment_that_cannot_be_is_not_made(fields: dict[str, Any]) -> None:
         Segment(**{"number": 1, "at": 1.0, **fields})
 
 
+BAD_LEAVES: list[list[Any]] = [
+    [ID.hex(), [], "published", 1, 1, 0.0],
+    [ID.hex(), {}, "published", 1, 1, 0.0, []],
+    [ID.hex(), [], "other", 1, 1, 0.0, []],
+    ["00", [], "published", 1, 1, 0.0, []],
+    [ID.hex(), [], "published", 1, 1, 0.0, [["../a", 1, "s", 1, 0]]],
+    [ID.hex(), [], "published", 1, 1, 0.0, [["a", 1, "s", 1]]],
+    [ID.hex(), [], "filtered", 1, 1, 0.0, [["a", 1, "s", 1, 0]]],
+    [ID.hex(), [], "published", 1, 1, 0.0, [], []],
+    [ID.hex(), [], "published", 1, 1, 0.0, [], None, None],
+    [ID.hex(), [], "published", 1, 1, 0.0, [], None, {}, None],
+]
+BAD_SOURCES: list[list[Any]] = [["/a", 1], ["/a", 1, "v", [], 5], ["/a", -1, "v"], ["/a", 1, "v", [["/b", 1]]]]
+BAD_FAILURES: tuple[tuple[Any, ...], ...] = ([], "t", "r", "e"), ([], "t", "r", "e", 1), ([[1]], "t", "r", "e", True)
+BAD_DEATHS: tuple[tuple[Any, ...], ...] = ((NODE.hex(),), ("00", "t"), (NODE.hex(), 5))
 BAD_PAYLOADS: list[dict[str, Any]] = [
-    {"number": -1},
-    {"number": None},
-    {"at": "now"},
-    {"job": 5},
-    {"sources": {}},
-    {"sources": [["/a", 1]]},
-    {"sources": [["/a", 1, "v", [], 5]]},
-    {"sources": [["/a", -1, "v"]]},
-    {"sources": [["/a", 1, "v", [["/b", 1]]]]},
-    {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0]]},
-    {"leaves": [[ID.hex(), {}, "published", 1, 1, 0.0, []]]},
-    {"leaves": [[ID.hex(), [], "other", 1, 1, 0.0, []]]},
-    {"leaves": [["00", [], "published", 1, 1, 0.0, []]]},
-    {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0, [["../a", 1, "s", 1, 0]]]]},
-    {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0, [["a", 1, "s", 1]]]]},
-    {"leaves": [[ID.hex(), [], "filtered", 1, 1, 0.0, [["a", 1, "s", 1, 0]]]]},
-    {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0, [], []]]},
-    {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0, [], None, None]]},
-    {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0, [], None, {}, None]]},
-    {"failures": [[ID.hex(), [], "t", "r", "e"]]},
-    {"failures": [[ID.hex(), [], "t", "r", "e", 1]]},
-    {"failures": [[ID.hex(), [[1]], "t", "r", "e", True]]},
-    {"deaths": [[ID.hex(), NODE.hex()]]},
-    {"deaths": [[ID.hex(), "00", "t"]]},
-    {"deaths": [[ID.hex(), NODE.hex(), 5]]},
-    {"dropped": "a"},
-    {"dropped": ["a/../b"]},
-    {"runs": []},
-    {"runs": {"x": {}}},
-    {"runs": {"000001": []}},
-    {"back": ["00"]},
-    {"gone": None},
-    {"gone": ["00"]},
-    {"state": None},
-    {"state": []},
-    {"again": 1},
+    *({"number": number} for number in (-1, None)),
+    *({"sources": sources} for sources in ({}, *([source] for source in BAD_SOURCES))),
+    *({"leaves": [leaf]} for leaf in BAD_LEAVES),
+    *({"failures": [[ID.hex(), *rest]]} for rest in BAD_FAILURES),
+    *({"deaths": [[ID.hex(), *rest]]} for rest in BAD_DEATHS),
+    *({"dropped": names} for names in ("a", ["a/../b"])),
+    *({"runs": []}, {"runs": {"x": {}}}, {"runs": {"000001": []}}, {"state": None}, {"state": []}),
+    *({"gone": sources} for sources in (None, ["00"])),
+    *({"at": "now"}, {"job": 5}, {"back": ["00"]}, {"again": 1}),
 ]
 
 
@@ -188,19 +166,10 @@ def test_only_a_whole_object_is_unsealed() -> None:
 # Control objects
 
 BAD_CONTROLS: list[dict[str, Any]] = [
-    {"number": 0},
-    {"number": HIGHEST + 1},
-    {"kind": "other"},
-    {"kind": None},
-    {"at": -1.0},
-    {"token": None},
-    {"info": []},
-    {"failures_only": 1},
-    {"sources": [b"short"]},
-    {"kind": "accept"},
-    {"kind": "restart"},
-    {"job": JOB},
-    {"kind": "forget", "job": JOB},
+    *({"number": number} for number in (0, HIGHEST + 1)),
+    *({"kind": kind} for kind in ("other", None, "accept", "restart")),
+    *({"at": -1.0}, {"token": None}, {"info": []}, {"failures_only": 1}, {"sources": [b"short"]}),
+    *({"job": JOB}, {"kind": "forget", "job": JOB}),
 ]
 
 
