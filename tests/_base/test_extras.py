@@ -17,7 +17,7 @@ import ledgerbeam
 from ledgerbeam._base.extensions import install_command
 
 ROOT = Path(ledgerbeam.__file__).parent
-CALL = re.compile(r"install_command\(\W*(\w+)|extra=\"(\w+)\"")
+CALL = re.compile(r"install_command\(\W*(\w+)|import_extra\([^,()]+,\s*\"(\w+)\"|extra=\"(\w+)\"")
 
 
 def command(folder: Path, origin: dict[str, object] | None, *, installed: bool = True) -> list[str]:
@@ -79,7 +79,7 @@ def test_every_message_asks_for_an_extra_that_there_is() -> None:
         text = path.read_text()
         assert not re.search(r"^(?!.*Needs).*pip install '?ledgerbeam\[", text, re.MULTILINE), path
         if path.name != "extensions.py":
-            named |= {one or other for one, other in CALL.findall(text)}
+            named |= {"".join(found) for found in CALL.findall(text)}
     named -= {"store"}  # a variable in the table of stores
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
     assert named <= set(project["optional-dependencies"])

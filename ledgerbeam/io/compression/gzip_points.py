@@ -12,16 +12,15 @@ The library writes the points, but is not needed to read them: a reader loads on
 
 from __future__ import annotations
 
-import importlib
 import io
 import re
 import struct
 import zlib
 from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ledgerbeam._base.extensions import install_command
+from ledgerbeam._base.extensions import import_extra
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam._base.names import INDEX_ENDING, beside
 from ledgerbeam.errors import (
@@ -31,7 +30,6 @@ from ledgerbeam.errors import (
     LedgerbeamError,
     SourceError,
     SourceNotFoundError,
-    UsageError,
 )
 from ledgerbeam.io.compression.streams import REQUEST, DeflateFrame, decompressed_pieces
 from ledgerbeam.io.storage.client import Options
@@ -235,21 +233,13 @@ def points_mismatch(points: RangeReader, source: RangeReader, what: str) -> Inde
 def gzip_points(
     url: str, options: Options | None = None, *, size: int = 0, spacing: int = SPACING, listed: FileInfo | None = None
 ) -> bytes:
-    """Find the seek points of a gzip file by decompressing all of it.
+    """Find the seek points of a gzip file by decompressing all of it; return the content of their file.
 
-    Args:
-        size: Least number of decompressed bytes, as far as it is known; see `gzip_spacing`.
-        spacing: Least number of decompressed bytes between two points; more than 32768.
-
-    Raises:
-        ChangedSourceError: It has less than `size` bytes, or changed since it was listed.
+    Points are at least `spacing` bytes apart, more than 32768. `ChangedSourceError`: the decompressed data has less
+    than `size` bytes.
     """
-    try:
-        library: Any = importlib.import_module("indexed_gzip")
-    except ImportError as error:
-        raise UsageError(
-            f"Seek points of gzip files need a package that is not installed: {install_command('seekable')}"
-        ) from error
+    need = "Seek points of gzip files need a package that is not installed"
+    library = import_extra("indexed_gzip", "seekable", need)
     found = io.BytesIO()
     with (
         RangeReader(url, options, listed=listed) as reader,
@@ -351,11 +341,8 @@ def member_points(
 ) -> bytes | None:
     """Find the members of a gzip file by decompressing it; give up after the first few if they are long.
 
-    Returns:
-        The content of the file of seek points; None if the members have more than 1 MiB on average.
-
-    Raises:
-        ChangedSourceError: It has less than `size` bytes, or changed since it was listed; also StorageError.
+    Return the content of the file of seek points; None if the members have more than 1 MiB on average.
+    `ChangedSourceError`: the decompressed data has less than `size` bytes.
     """
     places: list[int] = []
     starts: list[int] = []

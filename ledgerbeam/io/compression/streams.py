@@ -25,7 +25,7 @@ from functools import lru_cache
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
-from ledgerbeam._base.extensions import install_command
+from ledgerbeam._base.extensions import import_extra
 from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, SourceError, UsageError
 from ledgerbeam.io.storage.client import Options
@@ -189,20 +189,16 @@ class _Codec:
     padding: bytes = b""
 
 
-def _lz4_frame() -> Frame:
-    try:
-        frame: Any = importlib.import_module("lz4.frame")
-    except ImportError as error:
-        raise UsageError(f"LZ4 needs a package that is not installed: {install_command('lz4')}") from error
-    return Frame(frame.LZ4FrameDecompressor)
-
-
 _CODECS = {
     "gzip": _Codec(DeflateFrame, b"\0"),
     "bzip2": _Codec(lambda: Frame(bz2.BZ2Decompressor)),
     "xz": _Codec(lambda: Frame(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 30)), b"\0"),
     "zstd": _Codec(_ZstdFrame),
-    "lz4": _Codec(_lz4_frame),
+    "lz4": _Codec(
+        lambda: Frame(
+            import_extra("lz4.frame", "lz4", "LZ4 needs a package that is not installed").LZ4FrameDecompressor
+        )
+    ),
 }
 
 
@@ -212,12 +208,8 @@ def decompressed(url: str, options: Options | None = None, listed: FileInfo | No
     Args:
         url: The source; its name shows the compression. The output of a pipe is not decompressed.
 
-    Yields:
-        Its bytes, in blocks; for a remote source a few requests are made in advance.
-
     Raises:
         SourceError: The data is cut off, damaged, or followed by other data; the message names the byte of the file.
-        SourceNotFoundError: There is no such source; also StorageError.
         UsageError: A package is not installed, or the source is a pipe and pipes are not allowed.
     """
     if is_pipe(url):
@@ -408,9 +400,6 @@ def is_pipe(url: str) -> bool:
 
 def read_pipe(url: str) -> Iterator[bytes]:
     """Run the command of a pipe and return its output in blocks. Each read runs the command again.
-
-    Args:
-        url: `pipe:` and a shell command. A pipeline (`a | b`) fails if one of its commands fails.
 
     Raises:
         SourceError: The command fails; the output up to the failure was already returned.

@@ -230,7 +230,6 @@ class OffsetFormat(Format, Protocol):
 
         Args:
             data: The bytes of the records.
-            url: The source, for messages.
             span: Their span in the source, as `scan` found it. Default: the whole source.
 
         Raises:
@@ -292,7 +291,6 @@ class ColumnFormat(Format, Protocol):
 
         Args:
             data: Its content.
-            url: The source, for messages.
         """
 
 
@@ -320,11 +318,7 @@ class StreamAdvisor(Protocol):
     def stream_advice(self, compression: str, listed: FileInfo, options: Options | None, first: int) -> str | None:
         """Return a warning with the way to let several workers read a compressed file; None without advice.
 
-        Args:
-            first: Decompressed bytes of the first record.
-
-        Raises:
-            ChangedSourceError: The file changed since it was listed; also StorageError.
+        `first` is the number of decompressed bytes of the first record.
         """
 
 

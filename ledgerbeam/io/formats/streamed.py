@@ -47,11 +47,9 @@ def scan_stream(
     """Read a compressed source once and find its records. Memory: a block, and the result.
 
     Raises:
-        ChangedSourceError: The source changed since it was listed.
-        SourceError: The data is truncated or damaged, or of another kind than its name shows.
-        RecordError: A record has more than `base.MOST_RECORD` bytes.
-        NotIndexableError: Its format cannot be read compressed.
-        SourceNotFoundError: The source does not exist; also StorageError.
+        ChangedSourceError: The source changed since it was listed. SourceError: The data is damaged, or of another kind
+        than its name shows, or a record exceeds `base.MOST_RECORD`. NotIndexableError: Its format cannot be read
+        compressed.
     """
     if kind is None:
         kind = recognize(url).in_one_pass()
@@ -123,10 +121,6 @@ def stream_each(url: str, options: Options | None, kind: OffsetFormat, listed: F
     """Yield the records of a source, compressed or not, in order.
 
     It is read twice: to find the records, and to decode them. So the command of a pipe runs twice.
-
-    Raises:
-        ChangedSourceError: The source changed since it was listed.
-        SourceError: A record cannot be decoded, or the data is damaged.
     """
     found = scan_stream(url, options, kind, listed)
     offsets = found.offsets
@@ -144,8 +138,7 @@ def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> li
 
     Raises:
         RecordError: A record cannot be decoded; also ArchiveError.
-        SourceError: The compressed data is damaged, or has more than `base.MOST_RECORD` bytes when decompressed; or the
-            format needs an index to separate records.
+        SourceError: The data is damaged, exceeds `base.MOST_RECORD` when decompressed, or needs an index.
         UsageError: The name has no known format, or the compression needs a package that is not installed.
     """
     kind, data = decompressed_source(data, url, configured)
@@ -203,10 +196,7 @@ class Blocks(Protocol):
     """Consecutive records whose bytes are in memory. Each pass decodes them again. Picklable."""
 
     def decoded(self, *, each: bool = False) -> Iterator[list[Any]]:
-        """Yield the records in order, in lists.
-
-        Args:
-            each: Whether a `RecordError` replaces each record that cannot be decoded. Default: it is raised.
+        """Yield the records in order, in lists. With `each`, a RecordError replaces each record that cannot be decoded.
 
         Raises:
             SourceError: A record cannot be decoded. The message names the record.

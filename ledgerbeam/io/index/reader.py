@@ -155,7 +155,6 @@ class IndexedRecords(ABC, Generic[_T]):
     Args:
         url: The source. The records of gzip and seekable Zstandard are in the decompressed bytes.
         index: Its index, or the URL of the index. Default: `<url>.idx`.
-        options: Storage options of both.
         check: Whether to check now that the index fits the source (`check_index`): one request for the source, two for
             the index. Unpickling does not repeat the check.
         listed: The listed properties of the source; see `RangeReader`. Default: the properties that `check` finds, for
@@ -247,13 +246,9 @@ class IndexedRecords(ABC, Generic[_T]):
             start = stop
 
     def read_many(self, indices: Sequence[int]) -> list[_T]:
-        """Read records by number.
+        """Read records by number, in any order; negative ones count from the end.
 
-        Args:
-            indices: Their numbers, in any order; negative ones count from the end.
-
-        Returns:
-            The records in the requested order; neighbours in a remote source share a request.
+        Return them in the requested order; neighbours in a remote source share a request.
 
         Raises:
             IndexError: A number out of range.
@@ -266,25 +261,13 @@ class IndexedRecords(ABC, Generic[_T]):
     def read_pieces(self, indices: Sequence[int] | NDArray[np.int64]) -> Iterator[list[_T]]:
         """Read records by number as `read_many` does, in pieces.
 
-        Args:
-            indices: As in `read_many`, or as an array.
-
-        Yields:
-            Some of the records, in the requested order. A piece of a local source is read when it is asked for; for a
-            remote one all are requested at once.
-
-        Raises:
-            IndexError: A number out of range.
-            RecordError: The record after those that were yielded cannot be decoded, or is a blank JSONL line.
+        A piece of a local source is read when it is asked for; for a remote one all are requested at once. Records
+        before one that cannot be decoded are yielded before the error.
         """
         return self._read_pieces(*self._ranges(indices))
 
     def raw(self, index: int) -> bytes:
-        """Read the raw bytes of one record.
-
-        Raises:
-            IndexError: The number is out of range.
-        """
+        """Read the raw bytes of one record; IndexError if there is none of this number."""
         entries = self._entries
         if entries is not None and type(index) is int and 0 <= index < self._count:  # the common case, without a call
             return self._reader.read(entries[index], entries[index + 1])
@@ -294,12 +277,7 @@ class IndexedRecords(ABC, Generic[_T]):
     def read_span(self, start: int, stop: int) -> list[_T]:
         """Read the records `[start, stop)`: one ranged read of the source, and one of the index if it is not loaded.
 
-        Args:
-            start: First record, `0 <= start`.
-            stop: End of the span, exclusive, `start <= stop <= len(self)`.
-
-        Returns:
-            The records in order. Blank JSONL lines are skipped: their number is `stop - start - len(result)`.
+        Blank JSONL lines are skipped: their number is `stop - start - len(result)`.
 
         Raises:
             IndexMismatchError: The records of the source have other boundaries than in the index.
@@ -312,14 +290,7 @@ class IndexedRecords(ABC, Generic[_T]):
         return self._read_span(start, stop)
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        """Read the raw bytes of the records `[start, stop)`, with their positions.
-
-        Args:
-            start: First record, `0 <= start`.
-            stop: End of the span, exclusive, `start <= stop <= len(self)`.
-
-        Returns:
-            The records that `read_span` decodes, in its order.
+        """Read the raw bytes of the records that `read_span` decodes, with their positions, in its order.
 
         Raises:
             IndexMismatchError: The records of the source have other boundaries than in the index.

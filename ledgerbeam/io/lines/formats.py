@@ -151,7 +151,7 @@ class TextFormat(LineFormat):
 
     def split_table(self, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
         """Return consecutive lines that are in memory as rows of the one column `text`; see `TableFormat`."""
-        table = lines_table(data)
+        table = _lines_table(data)
         if table is None:
             self.split(data, url, span)  # raises an error with the number of the line
             raise RecordError(f"{url}: expected lines in UTF-8, found others; correct them and index again")
@@ -163,9 +163,12 @@ class TextFormat(LineFormat):
         self, data: bytes, url: str, span: StreamSpan | None = None
     ) -> tuple[pa.Table, dict[int, str]]:
         """Return consecutive lines that are text as rows; see `TableFormat`."""
+        import pyarrow as pa  # noqa: PLC0415 - only jobs of Arrow batches import it
+
         found = decode_each(self, self.split_raw(data, url, span))
         errors = {position: str(one) for position, one in enumerate(found) if isinstance(one, RecordError)}
-        return texts_table([one for one in found if isinstance(one, str)]), errors
+        texts = pa.array([one for one in found if isinstance(one, str)], pa.string())
+        return pa.table({"text": texts}), errors
 
     def encode_record(self, record: Any) -> bytes:
         """Return a string as a line.
@@ -186,7 +189,7 @@ class TextFormat(LineFormat):
         return record.encode() + b"\n"
 
 
-def lines_table(data: bytes) -> pa.Table | None:
+def _lines_table(data: bytes) -> pa.Table | None:
     """Return lines without their newlines as a table; None if they are not UTF-8."""
     import pyarrow as pa  # noqa: PLC0415 - only jobs of Arrow batches import it
     import pyarrow.compute as pc  # noqa: PLC0415
@@ -206,10 +209,3 @@ def lines_table(data: bytes) -> pa.Table | None:
         chunks.append(lines.cast(pa.string()))
         start = stop
     return pa.table({"text": pa.chunked_array(chunks, pa.string())})
-
-
-def texts_table(texts: Sequence[str]) -> pa.Table:
-    """Return lines as a table."""
-    import pyarrow as pa  # noqa: PLC0415 - only jobs of Arrow batches import it
-
-    return pa.table({"text": pa.array(texts, pa.string())})

@@ -271,11 +271,10 @@ def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
 
 
 class JsonLines(Sequence[Any]):
-    """The values of a JSONL file in memory. Each value is decoded at its access.
+    """The values of a JSONL file in memory, each decoded at its access.
 
-    Attributes:
-        offsets: Offset of each line, and the end of the last one: `N + 1`, u64.
-        nulled: Number of NaN and infinities, which JSON does not have, that were written as null.
+    `offsets` are those of the lines and the end of the last one; `nulled` numbers (NaN, infinities) are written as
+    null.
     """
 
     def __init__(self, data: bytes, offsets: Offsets, nulled: int = 0) -> None:

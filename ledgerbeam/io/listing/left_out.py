@@ -20,10 +20,9 @@ MARKS_FOLDER = "_ledgerbeam"
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """The places that a job writes to: canonical URLs of its output folder and its ledger.
+    """The places that a job writes to: its output folder, the form of its outputs, and the folder of its ledger.
 
-    Attributes:
-        form: Regular expression for the endings of the names of its outputs.
+    `form` is a regular expression for the endings of the names of outputs.
     """
 
     output: str | None = None
@@ -139,12 +138,7 @@ _UP_TO_WILDCARD = re.compile(r".*[*?\]]", re.DOTALL)
 
 @dataclass
 class LeftOut:
-    """Counts the files that a listing has left out so far.
-
-    Attributes:
-        passed_over: Number of files that a wildcard matches but whose names do not belong to sources.
-        example: One of these names.
-    """
+    """Numbers of files that a listing has left out so far, and the name of one that is not a source."""
 
     own: int = 0
     passed_over: int = 0
@@ -160,11 +154,7 @@ class LeftOut:
 
 
 class NameSieve:
-    """Removes files that a wildcard matches but whose names do not belong to sources.
-
-    Attributes:
-        reason: The error for the first removed name; None if no name was removed.
-    """
+    """Removes matches of a wildcard whose names do not belong to sources; `reason` is the error for the first one."""
 
     def __init__(self, require: RequireSource, left_out: LeftOut) -> None:
         self._require = require

@@ -41,11 +41,8 @@ def list_files(
 ) -> Iterator[FilePage]:
     """List every file below a folder, including hidden files. A missing folder has no files.
 
-    Links to folders are not followed. A file that is removed during the listing may be listed or not.
-
-    Args:
-        beginning: Prefix of the names; on an object store other names may be skipped.
-        recursive: Whether to include subfolders; local subfolders are always included.
+    Links to folders are not followed. A file that is removed during the listing may be listed or not. On an object
+    store, names that do not start with `beginning` may be skipped, and subfolders are skipped unless `recursive`.
     """
     url = canonical_url(folder).rstrip("/") or "/"
     if is_local(url):

@@ -91,9 +91,6 @@ def list_pages(
         patterns: Paths or URLs with braces and wildcards (`ledgerbeam.io.listing.patterns`), in any mix.
         keep: Returns the sources to keep from a page of matches of a pattern; may return an empty page.
 
-    Yields:
-        Pages. A source that several patterns match is listed once, with the first of them.
-
     Raises:
         SourceNotFoundError: A pattern, or an alternative of one, matches nothing.
         UsageError: A name is a folder or not valid; a match is a pipe, a socket or a device; or a pattern is also the
@@ -336,10 +333,9 @@ def _find(store: Any, pattern: Pattern) -> dict[str, Mapping[str, Any]]:
 
 
 def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page_size: int = 10_000) -> Iterator[Page]:
-    """Describe sources that are named one by one; remote ones with concurrent requests.
+    """Describe sources that are named one by one, in order; remote ones with concurrent requests.
 
-    Yields:
-        Pages in the order of the names. A name given twice is listed twice.
+    Names have no wildcards. A name given twice is listed twice. All pages but the last have `page_size` sources.
 
     Raises:
         SourceNotFoundError: One of them does not exist.
@@ -352,16 +348,10 @@ def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page
 
 
 def read_source_list(url: str, options: Options | None = None) -> Iterator[list[str]]:
-    """Read a list of sources: one path or URL a line, UTF-8.
+    """Read a list of sources in blocks: one path or URL a line, UTF-8.
 
     Spaces around a name, blank lines and lines that begin with `#` are ignored. Names have no wildcards; relative paths
     are below the working folder.
-
-    Args:
-        url: The list, local or remote. It is read in blocks, never whole.
-
-    Raises:
-        SourceNotFoundError: The list does not exist; also UsageError and StorageError as in `stat`.
     """
     with RangeReader(url, options) as reader:
         rest = b""

@@ -177,8 +177,7 @@ def _numbers(pattern: str, first: str, last: str, step: str | None) -> list[str]
 def parse(pattern: str, *, plain_if_file: bool = True) -> Pattern:
     """Parse a pattern without braces.
 
-    Args:
-        plain_if_file: Whether wildcards are literal if a local file of exactly this name exists.
+    With `plain_if_file`, wildcards are literal if a local file of exactly this name exists.
 
     Raises:
         UsageError: The scheme or the bucket of a URL varies, or `canonical_pattern` refuses the name.

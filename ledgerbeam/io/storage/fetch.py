@@ -50,10 +50,7 @@ def fetch_many(
     """Run ranged requests concurrently; only those that fail for a transient reason are repeated.
 
     A store that throttles rejects some of many requests in each round, so the count of attempts starts again as long as
-    some of the requests succeed.
-
-    Args:
-        listed: The listed properties of each object; only bytes of that version are returned.
+    some of the requests succeed. If the objects were listed, only bytes of the listed version are returned.
 
     Raises:
         ChangedSourceError: An object changed since it was listed; also StorageError.
@@ -124,13 +121,9 @@ def cat_listed(
     stops: Sequence[int | None],
     versions: Sequence[str | None],
 ) -> list[bytes | BaseException]:
-    """Read ranges of objects, or whole objects, concurrently: one request each.
+    """Read ranges of objects, or whole objects, concurrently: one request each. The version None stands for any.
 
-    Args:
-        versions: The version of each, as in `FileInfo.version`; for a web server, None stands for any version.
-
-    Returns:
-        The bytes or the error of each. If the version differs, the error has status 412 or is `OtherVersionError`.
+    Return the bytes or the error of each. If the version differs, the error has status 412 or is `OtherVersionError`.
     """
     api = store_of(urls[0]).api
     asked: list[tuple[str, int | None, int | None, Any]] = list(zip(urls, starts, stops, versions, strict=True))

@@ -27,7 +27,6 @@ def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None
 
     Raises:
         ChangedSourceError: The source changed since it was listed.
-        SourceNotFoundError: The source does not exist; also UsageError and StorageError as in `stat`.
     """
     return read_many_files([url], options, None if listed is None else [listed])[0]
 
@@ -38,8 +37,7 @@ def read_many_files(
     """Read whole small sources of one store in the order of `urls`, remote ones up to `CONCURRENCY` at a time.
 
     Raises:
-        ChangedSourceError: One of them changed since it was listed.
-        SourceNotFoundError: One of them does not exist; also UsageError and StorageError as in `stat`.
+        ChangedSourceError: One of them changed since it was listed; also the errors of `stat`.
     """
     names = [canonical_url(url) for url in urls]
     found: dict[int, bytes] = {

@@ -41,11 +41,7 @@ class HubFile:
 
 @dataclass(frozen=True)
 class Upload:
-    """A file that the next commit adds to the dataset.
-
-    Attributes:
-        sha256: SHA-256 of the uploaded content; None if the content is part of the commit itself.
-    """
+    """A file that the next commit adds. `sha256` is None if the content is part of the commit itself."""
 
     sha256: str | None
     size: int

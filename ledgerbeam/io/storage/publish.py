@@ -66,7 +66,6 @@ def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0)
 
     Args:
         url: The output: a local path, or a URL of an object store.
-        options: Storage options.
         not_before_ns: The earliest modification time that a local output may have, in nanoseconds since 1970.
 
     Yields:
@@ -89,14 +88,7 @@ def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0)
 
 
 def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_before_ns: int = 0) -> None:
-    """Publish a whole output at once; see `publish` for the guarantees and errors.
-
-    Args:
-        url: The output.
-        data: Its content.
-        options: Storage options.
-        not_before_ns: As in `publish`.
-    """
+    """Publish a whole output at once; see `publish` for the arguments, guarantees and errors."""
     if not is_local(target := _named(url)):
         if store_of(target).api == "s3" and len(data) > _COPIED:
             from ledgerbeam.io.storage.uploads import upload_bytes  # noqa: PLC0415 - needs the client of the store

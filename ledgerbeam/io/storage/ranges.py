@@ -83,13 +83,9 @@ class RangeReader:
         return self._size
 
     def descriptor(self) -> int | None:
-        """Return the descriptor of a local file, which stays open until `close`.
+        """Return the descriptor of a local file, open until `close`. ChangedSourceError if the file changed.
 
-        Returns:
-            None for a remote source, and if the file cannot be opened; the next read reports the error.
-
-        Raises:
-            ChangedSourceError: The file changed since it was listed.
+        None for a remote source, and if the file cannot be opened; the next read reports the error.
         """
         if not self._local:
             return None
@@ -147,7 +143,6 @@ class RangeReader:
         """Read many ranges; ranges that are close together share a request (in a local source only consecutive ones).
 
         Args:
-            starts: First byte of each range; a list or an integer array, in any order, overlaps are allowed.
             gap: Ranges at most this many bytes apart are merged. Default: 64 KiB remote, 4 KiB local.
             max_request: Largest size of a merged request in bytes; a longer range is its own request.
 

@@ -12,43 +12,20 @@ from ledgerbeam._base.disk import NO_ROOM, REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
 
-_TRANSIENT_ERRNOS = frozenset(
-    {
-        errno.EBUSY,
-        errno.ECONNABORTED,
-        errno.ECONNREFUSED,
-        errno.ECONNRESET,
-        errno.EHOSTUNREACH,
-        errno.EIO,
-        errno.ENETUNREACH,
-        errno.EPIPE,
-        errno.ETIMEDOUT,
-    }
-)
+_UNREACHABLE_ERRNOS = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
+_TRANSIENT_ERRNOS = _UNREACHABLE_ERRNOS | {errno.EBUSY, errno.ECONNABORTED, errno.ECONNRESET, errno.EIO, errno.EPIPE}
 # Named, not imported: the client libraries behind them are optional extras.
 _TRANSIENT_NAMES = frozenset(
     {
-        "ClientConnectionError",
-        "ClientPayloadError",
-        "EndpointConnectionError",
-        "HTTPClientError",
-        "IncompleteRead",
-        "IncompleteReadError",
-        "ServiceRequestError",
-        "ServiceResponseError",
+        *("ClientConnectionError", "ClientPayloadError", "EndpointConnectionError", "HTTPClientError"),
+        *("IncompleteRead", "IncompleteReadError", "ServiceRequestError", "ServiceResponseError"),
         "TransportError",  # httpx
     }
 )
-_UNREACHABLE_ERRNOS = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
 _UNREACHABLE_NAMES = frozenset(
     {
-        "ClientConnectorError",
-        "ConnectError",
-        "ConnectTimeout",
-        "ConnectTimeoutError",
-        "ConnectionTimeoutError",
-        "EndpointConnectionError",
-        "ServiceRequestError",
+        *("ClientConnectorError", "ConnectError", "ConnectTimeout", "ConnectTimeoutError", "ConnectionTimeoutError"),
+        *("EndpointConnectionError", "ServiceRequestError"),
     }
 )
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})

@@ -85,9 +85,6 @@ def stat_object(url: str, options: Options | None = None) -> FileInfo:
     """Return the properties of an object that often does not exist, such as an index: always one request.
 
     On S3, `stat` makes a second request for a missing object, since the name may be that of a folder.
-
-    Raises:
-        SourceNotFoundError: There is no such file or object; also UsageError and StorageError as in `stat`.
     """
     url = canonical_url(url)
     if store_of(url).api != "s3":
@@ -162,7 +159,6 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
     """Convert an fsspec `info` mapping.
 
     Raises:
-        UsageError: The object is a folder.
         StorageError: The store reports no size, or neither a version nor a time, so a change could not be detected.
     """
     if info.get("type") == "directory":
@@ -235,7 +231,7 @@ def open_descriptor(path: str, listed: FileInfo | None = None) -> int:
 
 @contextlib.contextmanager
 def open_local(path: str, listed: FileInfo | None = None) -> Iterator[int]:
-    """Open a local file for reading.
+    """Open a local file for reading, and close it after the body.
 
     Raises:
         SourceNotFoundError: There is no such file.

@@ -124,9 +124,6 @@ def split_scheme(url: str) -> tuple[str, str]:
 def canonical_url(url: str) -> str:
     """Return the canonical name of a source.
 
-    Args:
-        url: A local path, absolute or relative to the working folder, or a URL.
-
     Returns:
         For local names an absolute, normalised path without scheme; symbolic links are not resolved. For remote ones
         `scheme://bucket/key`, with `s3a://` written as `s3://` and `gcs://` as `gs://`; keys are not changed.

@@ -392,6 +392,7 @@ def test_only_folders_that_may_match_are_asked_for(web: WebServer) -> None:
     assert "data/one/" not in web.paths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "link",
     [

@@ -157,6 +157,7 @@ def test_large_outputs_appear_when_they_are_whole(place: Place, size: int) -> No
     assert listed(place, "**") == [place / "large"]
 
 
+@pytest.mark.slow
 def test_of_two_large_outputs_at_once_one_stands_unmixed(place: Place) -> None:
     failed: list[BaseException] = []
 
