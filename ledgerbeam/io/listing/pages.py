@@ -284,17 +284,15 @@ def _list_s3(pattern: Pattern, options: Options | None) -> Iterator[Page]:
     root = f"{folder}/" if folder else ""
     recursive = len(pattern.parts) > 1 or pattern.parts[0].any_depth
     matches = pattern.regex().fullmatch
-    for page in s3_pages(pattern.text, root + _fixed_name(pattern.parts[0].text), options, recursive=recursive):
+    for page in s3_pages(
+        pattern.text, root + re.split(r"[*?[]", pattern.parts[0].text)[0], options, recursive=recursive
+    ):
         kept = [item for item in page if matches(item["Key"], len(root))]
         yield Page(
             [f"s3://{bucket}/{item['Key']}" for item in kept],
             [item["Size"] for item in kept],
             [item["ETag"].strip('"') for item in kept],
         )
-
-
-def _fixed_name(text: str) -> str:
-    return next((text[:i] for i, letter in enumerate(text) if letter in "*?["), text)
 
 
 def _list_store(pattern: Pattern, options: Options | None, size: int) -> Iterator[Page]:

@@ -40,17 +40,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern without braces, split where it begins to vary.
-
-    Attributes:
-        text: The canonical pattern.
-        base: Canonical URL of the folder below which names vary, without trailing slash except for `/`.
-        parts: The levels below `base`; empty for a plain name.
-    """
+    """A canonical pattern without braces, split where it begins to vary."""
 
     text: str
-    base: str
-    parts: tuple[Part, ...]
+    base: str  # canonical URL of the folder below which names vary, without trailing slash except for `/`
+    parts: tuple[Part, ...]  # the levels below `base`; empty for a plain name
 
     @property
     def is_plain(self) -> bool:

@@ -61,22 +61,18 @@ def _copy_file(source: FileInfo, file: BinaryIO, target: str) -> None:
         if size != source.size:
             raise _changed(source, size)
         left = source.size
-        copy = _copy_range
+        copy = os.copy_file_range
         while left:
             try:
                 done = copy(descriptor, copied_to, min(left, _KERNEL_CHUNK), source.size - left)
             except OSError as error:
-                if copy is not _copy_range or error.errno not in _NO_COPY:
+                if copy is _send or error.errno not in _NO_COPY:
                     raise storage_error(error, target, f"copy {source.url} to it") from error
                 copy = _send
                 continue
             if done == 0:
                 raise _changed(source, source.size - left)
             left -= done
-
-
-def _copy_range(source: int, target: int, count: int, offset: int) -> int:
-    return os.copy_file_range(source, target, count, offset)
 
 
 def _send(source: int, target: int, count: int, offset: int) -> int:

@@ -17,32 +17,20 @@ _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file"}
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The capabilities of a kind of store; the defaults apply to an unknown store.
+    """The capabilities of a kind of store; the defaults apply to an unknown store."""
 
-    Attributes:
-        api: The API for requests that fsspec does not have: reads of a version, pages of listings, blocks of Azure.
-        extra: The extra of ledgerbeam that contains its client.
-        package: The package that contains its client, if no extra does.
-        has_buckets: Whether keys have no leading slash, so that `scheme:///b/k` can only mean `scheme://b/k`.
-        publishes_whole: Whether a put is atomic: readers see the whole object or none.
-        creates_exclusively: Whether a put can be made conditional on the name not existing.
-        joins_objects: Whether the server can create an object from parts of others.
-        deletes_many: Number of objects that one request can delete; missing ones are no error.
-        explains_refusals: Whether the response to a refused HEAD request gives the reason.
-        imports_quietly: Whether its client starts no thread at import, so that the process may still fork.
-        whole_read: Arguments of the client for reading a whole object without a request for its size.
-    """
-
+    # The API for requests that fsspec does not have: reads of a version, pages of listings, blocks of Azure.
     api: Literal["s3", "gcs", "azure", "http", "hub"] | None = None
-    extra: str | None = None
-    package: str | None = None
-    has_buckets: bool = False
-    publishes_whole: bool = False
-    creates_exclusively: bool = False
-    joins_objects: bool = False
-    deletes_many: int = 1
-    explains_refusals: bool = True
-    imports_quietly: bool = False
+    extra: str | None = None  # extra of ledgerbeam that contains its client
+    package: str | None = None  # package that contains its client, if no extra does
+    has_buckets: bool = False  # keys have no leading slash, so that `scheme:///b/k` can only mean `scheme://b/k`
+    publishes_whole: bool = False  # a put is atomic: readers see the whole object or none
+    creates_exclusively: bool = False  # a put can be made conditional on the name not existing
+    joins_objects: bool = False  # the server can create an object from parts of others
+    deletes_many: int = 1  # number of objects that one request can delete; missing ones are no error
+    explains_refusals: bool = True  # the response to a refused HEAD request gives the reason
+    imports_quietly: bool = False  # its client starts no thread at import, so that the process may still fork
+    # Arguments of the client for reading a whole object without a request for its size.
     whole_read: Mapping[str, Any] = field(default_factory=dict)
 
 
