@@ -43,14 +43,7 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def azure_server(folder: Path | None = None) -> Iterator[AzureServer]:
-    """Run an emulator of Blob Storage with empty storage.
-
-    Args:
-        folder: Takes the log; a temporary one by default.
-
-    Raises:
-        ServerError: It did not start.
-    """
+    """Run an emulator of Blob Storage with empty storage."""
     with server_folder("azure", folder) as logs:
         work = logs / "azure"
         port = free_port()

@@ -35,11 +35,6 @@ class Dataflow:
     """A running service.
 
     Attributes:
-        port: Of the REST API.
-        storage: The emulator of Cloud Storage.
-        bucket: URL of the bucket for staged files.
-        engine: On which jobs run.
-        folder: Takes what jobs have staged.
         jobs: All that were accepted, by id, in the order of their coming.
         refused: Why others were not.
     """
@@ -96,11 +91,7 @@ class Dataflow:
                 job.request("JOB_STATE_CANCELLED")
 
     def create(self, told: dict[str, Any]) -> dict[str, Any]:
-        """Take a job, and start it.
-
-        Raises:
-            RefusedError: The service would refuse it.
-        """
+        """Take a job, and start it."""
         try:
             running = {job.told["name"] for job in self.jobs.values() if not job.ended}
             job = accept(told, f"job-{len(self.jobs)}", running, self.storage.endpoint, self.folder)
@@ -122,15 +113,7 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def dataflow(folder: Path | None = None, *, env: Mapping[str, str] | None = None) -> Iterator[Dataflow]:
-    """Run the service, with an emulator of Cloud Storage, a Prism and workers of its own.
-
-    Args:
-        folder: Takes the logs and what is staged; a temporary one by default.
-        env: Added to the workers' environment.
-
-    Raises:
-        ServerError: A part of it did not start.
-    """
+    """Run the service, with an emulator of Cloud Storage, a Prism and workers of its own."""
     with server_folder("dataflow", folder) as logs, contextlib.ExitStack() as stack:
         storage = stack.enter_context(gcs.gcs_server(logs))
         workers = {**storage.env, **(env or {})}

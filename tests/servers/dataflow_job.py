@@ -46,15 +46,7 @@ class RefusedError(ValueError):
 
 @dataclass
 class DataflowJob:
-    """A job that was accepted.
-
-    Attributes:
-        id: Given by the service.
-        told: The job as it was submitted, in JSON.
-        pipeline: The staged proto.
-        staged: The staged files, by name.
-        messages: Of the service, as its API has them.
-    """
+    """A job that was accepted."""
 
     id: str
     told: dict[str, Any]
@@ -93,11 +85,7 @@ class DataflowJob:
         return {"id": self.id, **told, "currentState": f"JOB_STATE_{known}"}
 
     def request(self, state: int | str) -> None:
-        """Ask for another state.
-
-        Raises:
-            RefusedError: It is none that a batch job can be brought to.
-        """
+        """Ask for another state."""
         wanted = _REQUESTS.get(state, str(state)) if isinstance(state, int) else state
         if wanted != _CANCEL:
             raise RefusedError(f"{self.id}: a batch job cannot be brought into {wanted}")
@@ -185,11 +173,8 @@ def accept(told: dict[str, Any], name: str, running: Collection[str], storage: s
     """Check a job as the service does, and bring what is staged for it.
 
     Args:
-        told: As it was submitted.
-        name: The job's id.
         running: Names of jobs that have not ended.
         storage: Endpoint of the emulator of Cloud Storage.
-        folder: Takes what was staged.
 
     Raises:
         RefusedError: The service would refuse it, or its workers would not start.

@@ -47,7 +47,6 @@ class Place:
     """Where a task manager and the worker pool that it asks are run.
 
     Attributes:
-        address: The task manager's address.
         prefix: Command that runs another one there.
     """
 
@@ -61,9 +60,6 @@ class FlinkCluster:
 
     Attributes:
         endpoint: Of its REST interface, which is also its web page: `http://ADDRESS:PORT`.
-        job_port: Where Beam jobs are sent to, on this machine.
-        job_manager: The job manager.
-        job_server: Beam's job server.
         task_managers: The task managers, also those that were killed.
         pools: The Python workers; one pool for each different place, all on the same port.
     """
@@ -176,14 +172,9 @@ def flink_cluster(
     """Run a Flink cluster.
 
     Args:
-        folder: Takes the logs; a temporary one by default.
-        env: Added to the Python workers' environment.
         address: Of the job manager; the task managers must reach it.
         places: Where each task manager runs. Each different place has a worker pool of its own.
         pool: A worker pool that runs already, in place of these.
-
-    Raises:
-        ServerError: A part of it did not start.
     """
     with server_folder("flink", folder) as logs, contextlib.ExitStack() as stack:
         rest = free_port()

@@ -42,14 +42,7 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def gcs_server(folder: Path | None = None) -> Iterator[GcsServer]:
-    """Run an emulator of GCS with empty storage.
-
-    Args:
-        folder: Takes the log; a temporary one by default.
-
-    Raises:
-        ServerError: It did not start.
-    """
+    """Run an emulator of GCS with empty storage."""
     with server_folder("gcs", folder) as logs:
         where = f"127.0.0.1:{(port := free_port())}"
         endpoint = f"http://{where}"

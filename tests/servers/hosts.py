@@ -34,9 +34,7 @@ class Hosts:
     """Hosts, two unless more are asked for, with numbers from 1.
 
     Attributes:
-        s3: The store, which all hosts and this machine reach.
         folder: The path under which each host, and this machine, has a disk of its own.
-        logs: Folder of the logs.
     """
 
     s3: S3Server
@@ -112,15 +110,7 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def two_hosts(folder: Path | None = None, *, count: int = COUNT) -> Iterator[Hosts]:
-    """Make two hosts, or more, and an S3 server between them.
-
-    Args:
-        folder: Takes the logs and the disks; a temporary one by default.
-        count: How many hosts.
-
-    Raises:
-        ServerError: A namespace or the S3 server did not start.
-    """
+    """Make two hosts, or more, and an S3 server between them."""
     with server_folder("hosts", folder) as logs, contextlib.ExitStack() as stack:
         disk = logs / "disk"
         disk.mkdir()

@@ -63,10 +63,7 @@ class Repository:
     """Branches of commits.
 
     Attributes:
-        commits: Files of each commit, by its name.
-        branches: The last commit of each branch.
         private: Whether it is there only for those who have the token.
-        messages: Title of each commit made by the interface, in order.
     """
 
     commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
@@ -112,16 +109,10 @@ class HubServer:
     """What the server holds, and what it was asked.
 
     Attributes:
-        repositories: By type and name, such as `datasets/some/one`.
-        buckets: Files of each.
-        store: Contents of large file storage, by SHA-256.
-        page: Entries of one page of a tree.
         regular: Files with these endings are regular, others go to large file storage.
         part: Bytes of a part of an upload; None for one request.
         pause: Seconds that every 64 KiB of an upload take.
         faults: Answers in place of the right ones.
-        asked: Method and path of each request.
-        uploaded: Bytes that were received as contents, whole or not.
         tokens: What `Authorization` was sent, by path.
         on_commit: Called before a commit is made.
     """

@@ -63,9 +63,6 @@ def build() -> str:
     """Build the image, on a base image that is made from Debian's packages if there is none; return its name.
 
     `BASE` in the environment names another base image.
-
-    Raises:
-        MakeError: A step failed.
     """
     base = os.environ.get("BASE", _BASE)
     if base == _BASE and not _exists(_BASE):
@@ -84,11 +81,7 @@ def build() -> str:
 
 
 def build_upon(dockerfile: Path, image: str) -> str:
-    """Build an image on top of the one that `build` built: with functions of a user's own; gives its name.
-
-    Raises:
-        MakeError: It failed.
-    """
+    """Build an image on top of the one that `build` built: with functions of a user's own; gives its name."""
     _run([*_BUD, "--build-arg", f"IMAGE={IMAGE}", "--file", str(dockerfile), "--tag", image, "."])
     return image
 
@@ -100,13 +93,7 @@ def image_pool(
     """Run a container as a worker pool. Of this machine it has the network, and no files.
 
     Args:
-        folder: Takes the log; a temporary one by default.
-        image: That it is made from.
-        env: Added to the workers' environment: credentials and endpoints of stores, for example.
         data: A folder that the container sees under the same path. The container's user must be able to write to it.
-
-    Raises:
-        ServerError: It did not start, or another pool has its port.
     """
     if listens(POOL_PORT):
         raise ServerError(
@@ -123,12 +110,7 @@ def image_pool(
 
 
 def try_out() -> str:
-    """Build the image, runs a job in it on a Flink cluster, and return one line that says how that went.
-
-    Raises:
-        AssertionError: The job did not give what it should.
-        MakeError: The image could not be built.
-    """
+    """Build the image, runs a job in it on a Flink cluster, and return one line that says how that went."""
     started = time.monotonic()
     build()
     built = time.monotonic()

@@ -48,11 +48,7 @@ def missing(jars: pins.Jars, name: str) -> str | None:
 
 
 def java_command(class_path: str | Path, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-    """Return the command line that runs a class of a class path.
-
-    Raises:
-        ServerError: There is no Java.
-    """
+    """Return the command line that runs a class of a class path."""
     program = pins.java()
     if program is None:
         raise ServerError(f"there is no Java 11 or 17; {pins.REMEDY}")
@@ -71,9 +67,6 @@ def job_server(
 
     Returns:
         The process, and the port where jobs are sent to.
-
-    Raises:
-        ServerError: It did not start.
     """
     port = free_port()
     work = folder / "job-server"

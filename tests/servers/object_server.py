@@ -18,7 +18,6 @@ class ObjectServer(ABC):
 
     Attributes:
         endpoint: `http://ADDRESS:PORT`, for Azure with the account behind it.
-        process: The server.
         numbers: Where fresh names come from.
     """
 

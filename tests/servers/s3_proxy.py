@@ -34,9 +34,7 @@ class Request:
     """A request as the proxy saw it.
 
     Attributes:
-        method: `GET`, `PUT` and so on.
         key: `bucket/key`, decoded; `bucket` alone for a listing.
-        query: The query string as it was sent.
         headers: By name in lower case.
     """
 
@@ -114,8 +112,6 @@ class S3Proxy:
     """A running proxy.
 
     Attributes:
-        endpoint: `http://127.0.0.1:PORT`.
-        server: The S3 server behind it.
         faults: In force, the first that strikes counts; tests change the list as they go.
         requests: What was asked, in the order of arrival, also what met a fault.
     """

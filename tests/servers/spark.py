@@ -39,12 +39,7 @@ class SparkCluster:
     """A running Spark cluster.
 
     Attributes:
-        endpoint: Web page of the master.
-        job_port: Where Beam jobs are sent to.
-        master: The master.
-        job_server: Beam's job server, in which Spark's driver runs.
         spark_workers: What Spark calls workers: each starts an executor for a job.
-        pool: Its Python workers.
     """
 
     endpoint: str
@@ -91,15 +86,7 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def spark_cluster(folder: Path | None = None, *, env: Mapping[str, str] | None = None) -> Iterator[SparkCluster]:
-    """Run a Spark cluster.
-
-    Args:
-        folder: Takes the logs; a temporary one by default.
-        env: Added to the Python workers' environment.
-
-    Raises:
-        ServerError: A part of it did not start.
-    """
+    """Run a Spark cluster."""
     with server_folder("spark", folder) as logs, contextlib.ExitStack() as stack:
         own = _home(logs / "spark-home")
         port, page = free_port(), free_port()

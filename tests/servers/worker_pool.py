@@ -19,12 +19,7 @@ _READY = "Started worker pool"
 
 @dataclass(frozen=True)
 class WorkerPool:
-    """A running worker pool.
-
-    Attributes:
-        port: On which it is asked for workers.
-        process: The pool.
-    """
+    """A running worker pool."""
 
     port: int
     process: Process
@@ -54,14 +49,7 @@ def worker_pool(
 
     Args:
         folder: Takes the log, in which the workers' errors are; a temporary one by default.
-        env: Added to the workers' environment: credentials and endpoints of stores, for example.
-        name: Of the log.
-        port: Where it listens; by default any that is free.
         prefix: Command that runs the pool elsewhere, such as in a network namespace.
-        python: Interpreter of the pool and its workers.
-
-    Raises:
-        ServerError: It did not start.
     """
     port = port or free_port()
     # The pool starts `python` from PATH. The folder of its interpreter must come first there, unresolved: in a venv

@@ -32,13 +32,7 @@ STARTS = list(range(0, 100_000, 5_000))
 
 @dataclass(frozen=True)
 class Line:
-    """A bucket seen through a proxy.
-
-    Attributes:
-        url: URL of the bucket.
-        proxy: The proxy.
-        direct: Storage options without the proxy.
-    """
+    """A bucket seen through a proxy."""
 
     url: str
     proxy: S3Proxy

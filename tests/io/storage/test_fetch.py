@@ -18,11 +18,7 @@ AWAY = ConnectionResetError("away")
 
 
 class Store:
-    """A store that returns scripted answers for each object, and then the name of the object.
-
-    Args:
-        answers: The answers by URL.
-    """
+    """A store that returns scripted answers for each object, and then the name of the object."""
 
     def __init__(self, **answers: Sequence[bytes | Exception]) -> None:
         self._answers = {name: list(found) for name, found in answers.items()}
