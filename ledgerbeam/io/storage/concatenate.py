@@ -61,22 +61,22 @@ def _copy_file(source: FileInfo, file: BinaryIO, target: str) -> None:
         if size != source.size:
             raise _changed(source, size)
         left = source.size
-        copy = os.copy_file_range
+        sends = False
         while left:
+            count, offset = min(left, _KERNEL_CHUNK), source.size - left
             try:
-                done = copy(descriptor, copied_to, min(left, _KERNEL_CHUNK), source.size - left)
+                if sends:
+                    done = os.sendfile(copied_to, descriptor, offset, count)
+                else:
+                    done = os.copy_file_range(descriptor, copied_to, count, offset)
             except OSError as error:
-                if copy is _send or error.errno not in _NO_COPY:
+                if sends or error.errno not in _NO_COPY:
                     raise storage_error(error, target, f"copy {source.url} to it") from error
-                copy = _send
+                sends = True
                 continue
             if done == 0:
                 raise _changed(source, source.size - left)
             left -= done
-
-
-def _send(source: int, target: int, count: int, offset: int) -> int:
-    return os.sendfile(target, source, offset, count)
 
 
 def _stream(source: FileInfo, file: BinaryIO, options: Options | None) -> None:

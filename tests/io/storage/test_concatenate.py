@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError
-from ledgerbeam.io.storage import concatenate
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.concatenate import LEAST_PART, concatenated, plan_parts
 from ledgerbeam.io.storage.files import read_bytes
@@ -85,7 +84,7 @@ def test_between_file_systems_the_kernel_sends(tmp_path: Path) -> None:
 
 def test_where_the_kernel_copies_no_further_it_sends_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources, joined = store(Place(str(tmp_path)), SIZES)
-    copy = concatenate._copy_range
+    copy = os.copy_file_range
     copied: list[int] = []
 
     def copy_once(source: int, target: int, count: int, offset: int) -> int:
@@ -94,7 +93,7 @@ def test_where_the_kernel_copies_no_further_it_sends_the_rest(tmp_path: Path, mo
         copied.append(offset)
         return copy(source, target, 1000, offset)
 
-    monkeypatch.setattr(concatenate, "_copy_range", copy_once)
+    monkeypatch.setattr(os, "copy_file_range", copy_once)
     with concatenated(sources, str(tmp_path / "joined")):
         pass
     assert copied == [0]
