@@ -11,7 +11,8 @@ import orjson
 from ledgerbeam.errors import RunFileError
 from ledgerbeam.io.exchange.hash_run import HashRows, leading_hashes, merged_hashes
 from ledgerbeam.io.exchange.merge import Bound, Merged, SliceOf, cut_slices, merged, read_tables
-from ledgerbeam.io.exchange.run_file import RunBlock, record_of
+from ledgerbeam.io.exchange.payloads import record_of
+from ledgerbeam.io.exchange.run_file import RunBlock
 from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, bucket_name
 from ledgerbeam.io.index.reader import NO_BYTES, RawRecord
 from ledgerbeam.io.listing.left_out import LeftOut

@@ -17,7 +17,7 @@ from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader
 from ledgerbeam.io.columns.partial import PartialTable
-from ledgerbeam.io.exchange.run_file import are_json_text, payload_of
+from ledgerbeam.io.exchange.payloads import are_json_text, payload_of
 from ledgerbeam.io.formats.base import changed_span
 from ledgerbeam.io.formats.format import StreamSpan, TableFormat, fits
 from ledgerbeam.io.formats.streamed import Blocks, DataReader, HeldBlock, LineBlocks, decode_each, gives_blocks

@@ -14,21 +14,15 @@
     block    a frame of Zstandard: for each record u64 number, u32 bytes of the key, u32 bytes of the record, column by
              column; then the keys, then the records
 
-    record   JSON text           a JSON value; of a JSONL source the unchanged line
-             00 size list data   a sample: the number of bytes of a JSON list `[key, [extension, size], ...]` (4 bytes),
-                                 this list, and the contents of the members
-             01 JSON text        a value with NaN or infinities, in the notation of Python's json module
-
-JSON text begins with neither of these bytes. All numbers are little-endian, checksums are BLAKE3. The checksum of a
-table covers the checksums of its blocks, and so all records of its bucket. The bytes are a function of the records, of
-the task and of the version of Zstandard. With the mark of the expected task a reader detects an older copy of a file,
-or another file in its place.
+A record has the form of `payloads`. All numbers are little-endian, checksums are BLAKE3. The checksum of a table covers
+the checksums of its blocks, and so all records of its bucket. The bytes are a function of the records, of the task and
+of the version of Zstandard. With the mark of the expected task a reader detects an older copy of a file, or another
+file in its place.
 """
 
 from __future__ import annotations
 
 import io
-import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,15 +31,11 @@ from itertools import accumulate, pairwise
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
-import orjson
 import zstandard
 from blake3 import blake3
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import RecordError, RunFileError
-from ledgerbeam.io.formats.format import json_value
-from ledgerbeam.io.json_values import dumps, json_form, loads
-from ledgerbeam.io.tar.sample import Sample
 
 MAGIC = b"LBRUN\0\0\3"
 SUFFIX = ".run"
@@ -417,79 +407,3 @@ def damaged(url: str, what: str) -> RunFileError:
     return RunFileError(
         f"{url}: {what}; delete this file and run the same command again, which writes it again from its source"
     )
-
-
-_SAMPLE, _NOT_FINITE = 0, 1
-_SIZE_BYTES = 4  # of the size of the list of a sample's members
-
-
-def payload_of(record: Any) -> bytes:
-    """Return a record as bytes; raises RecordError if JSON cannot hold it."""
-    if isinstance(record, Sample):
-        return _encode_sample(record)
-    value = json_value(record)
-    try:
-        return dumps(value)
-    except RecordError:
-        return _encode_not_finite(value)
-    except TypeError as error:
-        raise RecordError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
-
-
-def is_json_text(payload: bytes) -> bool:
-    """Return whether the bytes of a record are JSON text, a line of JSONL."""
-    return payload[0] > _NOT_FINITE
-
-
-def are_json_text(firsts: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return for each record whether it is JSON text, from the first bytes of the records."""
-    return firsts > _NOT_FINITE
-
-
-def record_of(payload: bytes) -> Any:
-    """Return the record of a payload: a sample, or a JSON value. Raises RecordError if it is damaged."""
-    try:
-        if payload[0] == _SAMPLE:
-            return _decode_sample(payload)
-        return json.loads(payload[1:]) if payload[0] == _NOT_FINITE else loads(payload)
-    except (ValueError, IndexError, TypeError) as error:
-        raise RecordError(f"expected a record, found {payload[:120]!r} ({error})") from error
-
-
-def _encode_sample(sample: Sample) -> bytes:
-    head = orjson.dumps([_json_name(sample.key), *((_json_name(name), len(data)) for name, data in sample.items())])
-    return b"".join([bytes([_SAMPLE]), len(head).to_bytes(_SIZE_BYTES, "little"), head, *sample.values()])
-
-
-def _decode_sample(payload: bytes) -> Sample:
-    begin = 1 + _SIZE_BYTES
-    start = begin + int.from_bytes(payload[1:begin], "little")
-    if start > len(payload):
-        raise ValueError("the sample is cut off")
-    key, *members = orjson.loads(payload[begin:start])
-    sample = Sample(_text_name(key))
-    for name, length in members:
-        sample[_text_name(name)] = payload[start : start + length]
-        start += length
-    if start != len(payload):
-        raise ValueError(f"the sample has {start:,} bytes of {len(payload):,}")
-    return sample
-
-
-def _json_name(name: str) -> Any:
-    """Return a key or an extension as a JSON value; a list of hexadecimal bytes if the name is not UTF-8."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return [name.encode("utf-8", "surrogateescape").hex()]
-    return name
-
-
-def _text_name(name: Any) -> str:
-    return bytes.fromhex(name[0]).decode("utf-8", "surrogateescape") if isinstance(name, list) else str(name)
-
-
-def _encode_not_finite(value: Any) -> bytes:
-    """Return a value with NaN or infinities as bytes; JSON does not have these numbers."""
-    text = json.dumps(value, default=json_form, ensure_ascii=True, separators=(",", ":"))
-    return bytes([_NOT_FINITE]) + text.encode()

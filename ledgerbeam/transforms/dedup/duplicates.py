@@ -24,7 +24,8 @@ from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError, Sourc
 from ledgerbeam.io import Format, ShardFile
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Nodes, file_nodes, join_forests, span
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, Pieces, encode_hashes
-from ledgerbeam.io.exchange.run_file import SUFFIX, payload_of
+from ledgerbeam.io.exchange.payloads import payload_of
+from ledgerbeam.io.exchange.run_file import SUFFIX
 from ledgerbeam.io.exchange.slices import EARLIER
 from ledgerbeam.io.lines.jsonl import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Task

@@ -18,7 +18,8 @@ from ledgerbeam.errors import FunctionError, RunFileError, SourceError, StorageE
 from ledgerbeam.io import Format, ShardFile
 from ledgerbeam.io.conversion import VERSION, conversion_of
 from ledgerbeam.io.exchange.order import By
-from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_sorted, is_json_text, record_of, task_mark
+from ledgerbeam.io.exchange.payloads import is_json_text, record_of
+from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_sorted, task_mark
 from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.lines.jsonl import JsonLines
 from ledgerbeam.io.storage.urls import canonical_url

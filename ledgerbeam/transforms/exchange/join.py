@@ -11,7 +11,7 @@ from ledgerbeam._base.disk import size_text
 from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError, StorageError
 from ledgerbeam.io import Format, Sample
 from ledgerbeam.io.exchange.order import Joining
-from ledgerbeam.io.exchange.run_file import is_json_text, record_of
+from ledgerbeam.io.exchange.payloads import is_json_text, record_of
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.lines.jsonl import JsonLinesBuilder
 from ledgerbeam.io.tar.sample import member_bytes

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.exchange.run_file import are_json_text, is_json_text, payload_of, record_of
+from ledgerbeam.io.exchange.payloads import are_json_text, is_json_text, payload_of, record_of
 from ledgerbeam.io.tar.sample import Sample
 from tests.cases import each
 

@@ -16,16 +16,8 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, RunFileError, SourceNotFoundError
 from ledgerbeam.io.exchange.merge import Bound, Merged, SliceOf, cut_slices, merged, read_tables
-from ledgerbeam.io.exchange.run_file import (
-    encode_run,
-    is_json_text,
-    open_block,
-    parse_footer,
-    parse_table,
-    payload_of,
-    record_of,
-    tail_bytes,
-)
+from ledgerbeam.io.exchange.payloads import is_json_text, payload_of, record_of
+from ledgerbeam.io.exchange.run_file import encode_run, open_block, parse_footer, parse_table, tail_bytes
 from ledgerbeam.io.tar.sample import Sample
 
 Row = tuple[bytes, int, bytes]
