@@ -6,7 +6,7 @@ files, and as bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 import orjson
 
 from ledgerbeam._base.lazy import NDArray, np
-from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.errors import RecordError, SourceError, UsageError
 from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader
-from ledgerbeam.io.columns.partial import PartialTable
 from ledgerbeam.io.exchange.payloads import are_json_text, payload_of
 from ledgerbeam.io.formats.base import changed_span
 from ledgerbeam.io.formats.format import StreamSpan, TableFormat, fits
@@ -372,3 +371,42 @@ def read_records(read: Callable[[], Any], read_each: Callable[[], Any], *, marks
     if isinstance(records, RecordBlocks) and marks:
         records = records.marking()
     return records if in_blocks else listed(records)
+
+
+@dataclass(frozen=True, eq=False)
+class PartialTable:
+    """A table without the records that could not be decoded."""
+
+    table: pa.Table  # the decoded records, in order
+    unreadable: Mapping[int, str]  # the error of each other record, by its position among all records
+    places: NDArray[np.int64] = field(init=False)  # the positions of the rows of `table` among all records
+
+    def __post_init__(self) -> None:
+        places = np.delete(np.arange(len(self)), list(self.unreadable))
+        object.__setattr__(self, "places", places)
+
+    @classmethod
+    def joined(cls, parts: Sequence[pa.Table | PartialTable]) -> pa.Table | PartialTable:
+        """Return tables and partial tables as one; raises SourceError if they have different columns."""
+        import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
+
+        unreadable: dict[int, str] = {}
+        tables: list[pa.Table] = []
+        count = 0
+        for part in parts:
+            if isinstance(part, PartialTable):
+                unreadable.update({count + at: error for at, error in part.unreadable.items()})
+            tables.append(part.table if isinstance(part, PartialTable) else part)
+            count += len(part)
+        try:
+            table = pa.concat_tables(tables)
+        except pa.ArrowInvalid as error:
+            raise SourceError(f"the files of a pack have different columns: {error}; leave --pack out") from error
+        return cls(table, unreadable) if unreadable else table
+
+    def __len__(self) -> int:
+        return self.table.num_rows + len(self.unreadable)
+
+    def rows_at(self, positions: Sequence[int]) -> NDArray[np.int64]:
+        """Return the numbers of the rows of `table` at some positions."""
+        return np.searchsorted(self.places, np.asarray(positions))

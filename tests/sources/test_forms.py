@@ -19,7 +19,6 @@ import pytest
 from examples.own_format import TextLines
 from ledgerbeam.errors import ArchiveError, IndexMismatchError, RecordError, SourceError, UsageError
 from ledgerbeam.io import Format, JsonlFormat, Reader, Sample, write_index
-from ledgerbeam.io.columns.partial import PartialTable
 from ledgerbeam.io.formats import streamed as blocks_module
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.registry import format_named
@@ -32,7 +31,15 @@ from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.sources import FileSources, TaskLimits, Unreadable
-from ledgerbeam.sources.forms import PlacedForm, PlacedPart, PlacedRecords, RecordBlocks, RecordForm, blocks_of
+from ledgerbeam.sources.forms import (
+    PartialTable,
+    PlacedForm,
+    PlacedPart,
+    PlacedRecords,
+    RecordBlocks,
+    RecordForm,
+    blocks_of,
+)
 from ledgerbeam.sources.kind import Opened
 from tests.io.columns.tables import parquet_bytes
 from tests.io.formats.test_contract import Prefixed

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.io.columns.encode import as_array, as_table, fits_one_batch, record_batch
-from ledgerbeam.io.columns.partial import PartialTable
 from ledgerbeam.ledger.model.accounts import NOTHING
 from ledgerbeam.results import Drop, Reject, Route, Rows
+from ledgerbeam.sources.forms import PartialTable
 from ledgerbeam.stats import MOST_NAMES
 from ledgerbeam.transforms.mapping.batches import BatchMapping, batch_failures, halves
 from ledgerbeam.transforms.mapping.outcomes import (
