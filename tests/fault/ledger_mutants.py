@@ -24,7 +24,6 @@ from ledgerbeam.io.storage import objects as io_objects
 from ledgerbeam.io.storage import publish as io_publish
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
-from ledgerbeam.ledger.lmdb import commit as lmdb_prepare
 from ledgerbeam.ledger.lmdb import failures as lmdb_failures
 from ledgerbeam.ledger.lmdb.environment import Environment
 from ledgerbeam.ledger.lmdb.store import LmdbStore
@@ -282,7 +281,7 @@ def _drop_a_count() -> Any:
 
         return dropped
 
-    return _patch(lmdb_prepare, "entries", wrap)
+    return _patch(lmdb_commit, "entries", wrap)
 
 
 def _count_duplicates() -> Any:

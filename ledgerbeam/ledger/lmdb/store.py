@@ -12,12 +12,10 @@ from typing import Any, TypeVar
 
 from ledgerbeam.errors import LedgerError, UsageError
 from ledgerbeam.ledger.lmdb import accounts as lmdb_accounts
-from ledgerbeam.ledger.lmdb import accounts as lmdb_history
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
 from ledgerbeam.ledger.lmdb import views as lmdb_views
-from ledgerbeam.ledger.lmdb import withdrawal as lmdb_superseded
 from ledgerbeam.ledger.lmdb import withdrawal as lmdb_withdrawal
 from ledgerbeam.ledger.lmdb.commit import prepare
 from ledgerbeam.ledger.lmdb.data_file import BeingPublishedError, Replacing
@@ -302,16 +300,16 @@ class LmdbStore:
 
     def stale_outputs(self) -> list[str]:
         """Return the names of outputs that may be deleted; see `LedgerStore.stale_outputs` and `withdrawal`."""
-        return lmdb_superseded.stale_outputs(self._open())
+        return lmdb_withdrawal.stale_outputs(self._open())
 
     def superseded_names(self) -> Iterator[list[str]]:
         """Yield the names of all superseded outputs, in pages."""
-        return lmdb_superseded.superseded_names(self._open())
+        return lmdb_withdrawal.superseded_names(self._open())
 
     def drop_stale(self, names: Iterable[str]) -> None:
         """Forget stale outputs whose objects were deleted."""
         dropped = list(names)
-        self._write(lambda txn: lmdb_superseded.drop_stale(txn, dropped))
+        self._write(lambda txn: lmdb_withdrawal.drop_stale(txn, dropped))
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
         """Record the sources that are missing from the last listing."""
@@ -383,15 +381,15 @@ class LmdbStore:
 
     def history(self, since: float = 0.0) -> list[HistoryRow]:
         """Return the recorded work by time; see `LedgerStore.history`."""
-        return self._read(lambda txn: lmdb_history.read_history(txn, since))
+        return self._read(lambda txn: lmdb_accounts.read_history(txn, since))
 
     def recorded(self, since: float = 0.0) -> dict[str | None, HistoryRow]:
         """Return the work recorded by each run; see `LedgerStore.recorded`."""
-        return self._read(lambda txn: lmdb_history.read_recorded(txn, since))
+        return self._read(lambda txn: lmdb_accounts.read_recorded(txn, since))
 
     def durations(self) -> dict[float, int]:
         """Return the number of tasks by duration; see `LedgerStore.durations`."""
-        return self._read(lmdb_history.read_durations)
+        return self._read(lmdb_accounts.read_durations)
 
     def sources(self) -> Iterator[SourceRow]:
         """Yield every registered source and its progress, by id; read in pages."""

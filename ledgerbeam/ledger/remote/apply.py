@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
-from ledgerbeam.ledger.lmdb import withdrawal as lmdb_superseded
 from ledgerbeam.ledger.lmdb import withdrawal as lmdb_withdrawal
 from ledgerbeam.ledger.lmdb.commit import prepare
 from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
@@ -100,7 +99,7 @@ def apply_segment(
     deaths = [mark for mark in segment.deaths if segment.number >= cutoffs(txn, mark.source_id)[1]]
     quarantined = count_deaths(txn, deaths, stamp)
     if segment.dropped:
-        lmdb_superseded.drop_stale(txn, segment.dropped, segment.number)
+        lmdb_withdrawal.drop_stale(txn, segment.dropped, segment.number)
     if segment.gone is not None and segment.number >= read_number(txn, KEY_GONE):
         _put_number(txn, KEY_GONE, segment.number)
         lmdb_sources.set_gone(txn, segment.gone, segment.number)
@@ -154,7 +153,7 @@ def _counts(txn: Transaction, number: int, leaf: Leaf) -> bool:
 
 def _supersede(txn: Transaction, leaf: Leaf, number: int) -> None:
     ((_, (prepared,)),) = prepare([leaf])
-    lmdb_superseded.supersede(txn, prepared.outputs, number)
+    lmdb_withdrawal.supersede(txn, prepared.outputs, number)
 
 
 def _supersede_all(txn: Transaction, segment: Segment) -> None:
@@ -164,7 +163,7 @@ def _supersede_all(txn: Transaction, segment: Segment) -> None:
     if segment.state is not None:
         supersede_state(txn, segment.state, segment.number)
     if segment.dropped:
-        lmdb_superseded.drop_stale(txn, segment.dropped, segment.number)
+        lmdb_withdrawal.drop_stale(txn, segment.dropped, segment.number)
 
 
 def fold_control(txn: Transaction, name: str, control: Control, url: str) -> None:

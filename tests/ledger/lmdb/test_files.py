@@ -28,7 +28,7 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
-from ledgerbeam.ledger.lmdb import files as lmdb_opening
+from ledgerbeam.ledger.lmdb import files as lmdb_files
 from ledgerbeam.ledger.lmdb.environment import acquire, release, row_pages
 from ledgerbeam.ledger.lmdb.files import filesystem_type, refuse_network_filesystem
 from ledgerbeam.ledger.lmdb.store import LmdbStore
@@ -159,7 +159,7 @@ def test_two_that_make_a_ledger_at_once_make_one(tmp_path: Path, monkeypatch: py
 
     def late(source: str, target: str) -> None:
         monkeypatch.setattr(os, "link", link)
-        lmdb_opening._make_files(str(path), 1 << 20)  # another process is first
+        lmdb_files._make_files(str(path), 1 << 20)  # another process is first
         link(source, target)
 
     monkeypatch.setattr(os, "link", late)
@@ -289,7 +289,7 @@ def test_a_data_file_whose_last_pages_are_empty_is_whole(tmp_path: Path, monkeyp
         def stat(self) -> dict[str, int]:
             return {"psize": 4096}
 
-    lmdb_opening._require_whole(Longer(), str(tmp_path / "ledger"))  # type: ignore[arg-type]
+    lmdb_files._require_whole(Longer(), str(tmp_path / "ledger"))  # type: ignore[arg-type]
     assert pages
     store.close()
 
@@ -312,7 +312,7 @@ def test_an_environment_that_is_being_closed_is_tried_again_for_a_while(
     assert store.source_count() == 0
     store.close()
     tries[0] = 10**9
-    monkeypatch.setattr(lmdb_opening, "_PATIENCE", 0.05)
+    monkeypatch.setattr(lmdb_files, "_PATIENCE", 0.05)
     started = time.monotonic()
     with pytest.raises(LedgerError, match="busy"):
         store.source_count()
@@ -707,7 +707,7 @@ def test_a_local_filesystem_is_accepted() -> None:
 
 
 def test_where_nothing_says_what_is_mounted_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lmdb_opening, "MOUNTINFO", str(tmp_path / "mountinfo"))
+    monkeypatch.setattr(lmdb_files, "MOUNTINFO", str(tmp_path / "mountinfo"))
     refuse_network_filesystem("/")
     (tmp_path / "mountinfo").write_text("22 1 0:40 / / rw - nfs4 server:/ rw\n", encoding="utf-8")
     with pytest.raises(UsageError, match="nfs4"):

@@ -12,9 +12,7 @@ import pytest
 from ledgerbeam.errors import JobMismatchError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
-from ledgerbeam.ledger.lmdb import environment as lmdb_pages
-from ledgerbeam.ledger.lmdb import views
-from ledgerbeam.ledger.lmdb import views as lmdb_completed
+from ledgerbeam.ledger.lmdb import views as lmdb_views
 from ledgerbeam.ledger.lmdb.sources import number_of_retired, register, urls_of_sources
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, pack_completion
@@ -87,7 +85,7 @@ def test_ids_that_agree_in_one_half_are_told_apart(store: LmdbStore, first: byte
 def test_ids_that_are_held_are_looked_up_no_more(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(lmdb_completed, "_LOADED_ROWS", at_once)
+    monkeypatch.setattr(lmdb_views, "_LOADED_ROWS", at_once)
     done = sorted(os.urandom(16) for _ in range(9))
     store._write(lambda txn: txn.put_many(COMPLETED, [(source, pack_completion(0, Totals(1))) for source in done]))
     asked = [*reversed(done), b"n" * 16]
@@ -111,7 +109,7 @@ def test_all_may_be_forgotten_while_what_is_complete_is_read_into_memory(
         other.forget("*")
         return lmdb_environment.key_pages(*arguments)
 
-    monkeypatch.setattr(lmdb_completed, "key_pages", after_all_are_forgotten)
+    monkeypatch.setattr(lmdb_views, "key_pages", after_all_are_forgotten)
     assert not any(store.completed_mask(ids))
     other.close()
 
@@ -139,14 +137,14 @@ def test_what_was_completed_while_all_ids_were_read_is_looked_up(
     store.register(sources)
     store.commit([leaf_of(source) for source in sources[:20]])
     assert all(store.completed_mask(ids[:10]))
-    monkeypatch.setattr(lmdb_completed, "_LOADED_ROWS", 3)
-    pages = lmdb_pages.key_pages
+    monkeypatch.setattr(lmdb_views, "_LOADED_ROWS", 3)
+    pages = lmdb_environment.key_pages
 
     def grown(*arguments: Any) -> Iterator[list[bytes]]:
         store.commit([leaf_of(source) for source in sources[20:30]])
         return pages(*arguments)
 
-    monkeypatch.setattr(lmdb_completed, "key_pages", grown)
+    monkeypatch.setattr(lmdb_views, "key_pages", grown)
     for _ in range(3):
         assert store.completed_mask(ids) == [True] * 30 + [False] * 10
 
@@ -168,7 +166,7 @@ def test_views_go_on_behind_their_first_page(store: LmdbStore) -> None:
 
 
 def test_every_page_of_a_view_is_there_once_and_in_order(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "_SOURCES_A_TRANSACTION", 3)
+    monkeypatch.setattr(lmdb_views, "_SOURCES_A_TRANSACTION", 3)
     sources = [plain(f"s{n:02}") for n in range(40)]
     by_id = sorted(sources, key=lambda source: source.id)
     store.register(sources)
@@ -197,7 +195,7 @@ def test_a_source_whose_rejected_tasks_stand_on_several_pages_is_told_once(
 def test_a_source_that_is_not_registered_has_no_url(store: LmdbStore) -> None:
     store.register([plain()])
     with store._open().read() as txn:
-        assert [views.url_of(txn, source) for source in (plain().id, bytes(16))] == [plain().url, ""]
+        assert [lmdb_views.url_of(txn, source) for source in (plain().id, bytes(16))] == [plain().url, ""]
 
 
 def test_a_source_has_its_outputs_in_the_order_of_its_records(store: LmdbStore) -> None:
