@@ -208,6 +208,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     return workspace
 
 
+@pytest.mark.slow
 def test_the_sizes_of_buckets_are_shown(done: Workspace) -> None:
     stages = done.run("ledger", "status", "L", "--json").json["stages"]
     assert "buckets" not in stages["decide/scatter"]

@@ -262,6 +262,7 @@ def test_a_job_is_refused_before_anything_is_written(place: Workspace, path: str
     assert place.files(".") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

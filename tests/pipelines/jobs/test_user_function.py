@@ -256,6 +256,7 @@ def test_a_finished_job_is_audited(place: Workspace) -> None:
     assert "changed since the job ran" in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", ["1.5", "0", "200%", "-1%", "all", "on"])
 def test_a_share_is_above_nothing_and_at_most_all(place: Workspace, share: str) -> None:
     ran = mapped(place, "pure", f"--audit={share}")
