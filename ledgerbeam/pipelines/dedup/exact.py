@@ -251,7 +251,7 @@ class ListsRead(StageSources):
 
     def _list(self) -> list[Page]:
         pages = list(self._list_pages(self._job))
-        require_scattered(self._job, pages, self._scatter)
+        check_scattered(self._job, pages, self._scatter)
         return pages
 
     @property
@@ -270,9 +270,9 @@ class ListsRead(StageSources):
 
     def check(self, store: LedgerStore, *, is_complete: bool, has_run: bool) -> None:
         if is_complete:
-            require_only(self._ids, store)
+            forget_unscattered(self._ids, store)
         if has_run:
-            _require_as_scattered(store, self._scatter.store)
+            _check_file_times(store, self._scatter.store)
 
     def remove_inputs(self, writers: Collection[str]) -> None:
         remove_internal(self._job.spent(), self._job, writers)
@@ -298,7 +298,7 @@ class ListedStage(Stage):
         return ListsRead(self.listed_job, store, done[decide.ledger], done[scatter.ledger], list_pages)
 
 
-def require_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedStage) -> None:
+def check_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedStage) -> None:
     """Raise ChangedSourceError unless the first stage has processed exactly the listed files of this job.
 
     A missing file is an error too: its records may stand for duplicates in other files.
@@ -314,7 +314,7 @@ def require_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedSt
         )
 
 
-def require_only(ids: Collection[bytes], store: LedgerStore) -> None:
+def forget_unscattered(ids: Collection[bytes], store: LedgerStore) -> None:
     """Make a ledger forget sources that another runner's listing has found and that were not scattered."""
     known = set(ids)
     gone = store.gone_ids()
@@ -327,7 +327,7 @@ def require_only(ids: Collection[bytes], store: LedgerStore) -> None:
         )
 
 
-def _require_as_scattered(store: LedgerStore, scatter: LedgerStore) -> None:
+def _check_file_times(store: LedgerStore, scatter: LedgerStore) -> None:
     """Make the first stage forget the files that a job with lists has read otherwise than they were scattered.
 
     Size and time of a file that takes the place of another may be those of that: then it is the same source by its

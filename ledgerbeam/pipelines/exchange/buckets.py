@@ -114,7 +114,7 @@ class RunFiles:
                     urls += (f"{EARLIER if mark or url in writer.earlier_urls else ''}{url}" for url in of)
                     some, task = SomeUrls(urls, len(urls) - len(of), len(urls)), task_mark(row.source_id, output.first)
                     runs.append(RunFile(name, output.size, some, side, task))
-                    _add(digest, name, output)
+                    _add_output(digest, name, output)
             _require_complete(writer)
         layout = RunLayout.of_one(runs, reading.partition.inner(0)[0].stop, reading.fan)
         return cls(reading, layout, digest)
@@ -132,7 +132,7 @@ class RunFiles:
         made = [sorted(outputs.get(source_id, ()), key=lambda one: one.first) for source_id in ids]
         digest = blake2b(fingerprint.encode(), digest_size=16, person=b"lb.exchange")
         for output in (one for some in made for one in some):
-            _add(digest, output.name, output)
+            _add_output(digest, output.name, output)
         files = [
             [(output.name, output.size, task_mark(source_id, output.first)) for output in some]
             for source_id, some in zip(ids, made, strict=True)
@@ -150,7 +150,7 @@ class RunFiles:
 
     def known(self) -> FoundBuckets | None:
         """Return the buckets that `tabulate` has stored for these run files; else None."""
-        found = self._noted()
+        found = self._stored()
         try:
             buckets = FoundBuckets(found["names"], found["sizes"], found["versions"])
             if found["of"] == self.state and _fits(buckets, list(self._layout.cells)):
@@ -159,7 +159,7 @@ class RunFiles:
             pass
         return None
 
-    def _noted(self) -> Mapping[str, Any]:
+    def _stored(self) -> Mapping[str, Any]:
         """Return the last file of `tabulate`; empty if it cannot be read."""
         url = self.reading.listing_url
         require_own_folder(url.rpartition("/")[0])
@@ -171,9 +171,9 @@ class RunFiles:
 
     def _earlier_states(self) -> set[str]:
         """Return the names of other run files whose tables may still be in the folder."""
-        noted = self._noted()
-        earlier = noted.get("earlier")
-        states = [*(earlier if isinstance(earlier, list) else ()), noted.get("of")]
+        stored = self._stored()
+        earlier = stored.get("earlier")
+        states = [*(earlier if isinstance(earlier, list) else ()), stored.get("of")]
         return {state for state in states if _is_table(f"{state}{RUNS}")} - {self.state}
 
     def are_tabulated(self) -> bool:
@@ -192,9 +192,9 @@ class RunFiles:
         fault_point("exchange.tabulated")
         names = list(self._layout.cells)
         found = FoundBuckets(names, [row.size for row in rows], [row.version for row in rows])
-        noted = {"of": self.state, "names": found.names, "sizes": found.sizes, "versions": found.versions}
-        noted["earlier"] = list(self._earlier_states())
-        publish_bytes(self.reading.listing_url, orjson.dumps(noted), self.reading.storage_options)
+        stored = {"of": self.state, "names": found.names, "sizes": found.sizes, "versions": found.versions}
+        stored["earlier"] = list(self._earlier_states())
+        publish_bytes(self.reading.listing_url, orjson.dumps(stored), self.reading.storage_options)
         return found
 
     def remove_tables(self, ledger: str) -> None:
@@ -233,7 +233,7 @@ def _require_complete(writer: RunWriter) -> None:
         )
 
 
-def _add(digest: blake2b, name: str, output: Output) -> None:
+def _add_output(digest: blake2b, name: str, output: Output) -> None:
     digest.update(f"\n{name}\t{output.checksum}".encode("utf-8", "surrogateescape"))
 
 

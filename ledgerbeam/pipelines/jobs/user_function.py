@@ -51,12 +51,12 @@ def user_function(given: str | Callable[..., Any]) -> UserFunction:
     else:
         found = reference_to(given)
         if found is None:
-            return _travelling(given)
+            return _pickled_function(given)
         reference = found
     return UserFunction(reference, {"module": user_modules(reference)})
 
 
-def _travelling(function: Callable[..., Any]) -> UserFunction:
+def _pickled_function(function: Callable[..., Any]) -> UserFunction:
     name = function_name(function)
     parts = function_parts(function)
     data = _pickled(function, name, parts)

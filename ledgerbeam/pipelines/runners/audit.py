@@ -63,8 +63,8 @@ class RunAudit:
         self._warn = warn
         self._server: ServerProcess | None = None
         self._process: Wave | None = None
-        self._asked: tuple[bytes, str] = (b"", "")  # id of the source, path of the answer
-        self._numbers = 0
+        self._request: tuple[bytes, str] = (b"", "")  # id of the source, path of the answer
+        self._number = 0
         self._before = before
         self._began = time.monotonic()
         self._spent = 0.0
@@ -72,9 +72,9 @@ class RunAudit:
         self._exhausted: set[bytes] = set()
         self._problems = 0
         runs, job = store.runs(), spec.identity().fingerprint
-        self._noted = audit_of([row for row in runs if row["id"] == spec.run], job)
+        self._recorded = audit_of([row for row in runs if row["id"] == spec.run], job)
         self._earlier = Audit() if is_separate else audit_of(runs, job)
-        self._noted_at = 0.0
+        self._recorded_at = 0.0
         self.found = Audit()
 
     @property
@@ -107,10 +107,10 @@ class RunAudit:
         """
         if self._process is not None and not self._process.wait(_AT_ONCE):
             return
-        self._take()
+        self._read_answer()
         # While the workers run, a second copy of a model might exhaust memory or the device.
         if set_up <= SMALL_SECONDS and not self._spec.devices and self._is_due(set_up):
-            self._begin(sources)
+            self._start(sources)
 
     def settle(self, sources: Sequence[Source], set_up: float, part: float = 1.0) -> None:
         """Audit until the share of the tasks that are finished by now is reached.
@@ -120,8 +120,8 @@ class RunAudit:
         """
         while True:
             self._wait()
-            if not self._is_due(set_up, part, at_end=True) or not self._begin(sources):
-                self._note()
+            if not self._is_due(set_up, part, at_end=True) or not self._start(sources):
+                self._record()
                 return
 
     def settle_listed(self) -> None:
@@ -164,7 +164,7 @@ class RunAudit:
         most = SMALL_SECONDS if is_small else max(SMALL_SECONDS, MOST_SHARE * worked)
         return most - self._spent
 
-    def _begin(self, sources: Sequence[Source]) -> bool:
+    def _start(self, sources: Sequence[Source]) -> bool:
         """Start the next audit. Return whether there is a task to audit."""
         request = self._next_request(sources)
         if request is None:
@@ -175,9 +175,9 @@ class RunAudit:
         self.prepare()
         if self._server is None:
             raise AssertionError("a server was started")
-        self._numbers += 1
-        self._asked = request.source.source.id, os.path.join(self._folder, f"audit-{self._numbers:04d}")
-        self._process = self._server.ask("audit", pickle.dumps((self._asked[1], request)))
+        self._number += 1
+        self._request = request.source.source.id, os.path.join(self._folder, f"audit-{self._number:04d}")
+        self._process = self._server.ask("audit", pickle.dumps((self._request[1], request)))
         return True
 
     def _next_request(self, sources: Sequence[Source]) -> AuditRequest | None:
@@ -212,15 +212,15 @@ class RunAudit:
             if self._share.is_bounded:
                 self._process.end()
                 break
-        self._take()
+        self._read_answer()
 
-    def _take(self) -> None:
+    def _read_answer(self) -> None:
         """Read the answer of a process that has ended; raises NonDeterministicTaskError for a difference."""
         process, self._process = self._process, None
         if process is None:
             return
         process.end()
-        source, path = self._asked
+        source, path = self._request
         try:
             with open(path, "rb") as file:
                 answer, cpu, started = pickle.load(file)  # noqa: S301 - of our own process, in the folder of the run
@@ -231,7 +231,7 @@ class RunAudit:
             self._warn(f"a task could not be audited: its process {how}; --audit off runs without audits")
             return
         os.unlink(path)
-        self._spent += cpu + (started if self._numbers == 1 else 0.0)
+        self._spent += cpu + (started if self._number == 1 else 0.0)
         node, difference, problem = answer
         if difference and not self._store.source_urls({source}):  # replaced since the audit started
             self._exhausted.add(source)
@@ -253,15 +253,15 @@ class RunAudit:
             return
         job, found = self._spec.identity().fingerprint, self.found
         self.found = Audit(found.tasks + 1, found.differ + bool(difference), difference, job)
-        if difference or time.monotonic() - self._noted_at > _NOTE_SECONDS:
-            self._note()
+        if difference or time.monotonic() - self._recorded_at > _NOTE_SECONDS:
+            self._record()
 
-    def _note(self) -> None:
+    def _record(self) -> None:
         """Record the audits so far. Each record is an object in a remote ledger, so this is not done for each task."""
-        self._noted_at = time.monotonic()
+        self._recorded_at = time.monotonic()
         if self.found.tasks:
             tasks, differ, text, job = self.found
-            known = Audit(self._noted.tasks + tasks, self._earlier.differ + differ, text or self._earlier.found, job)
+            known = Audit(self._recorded.tasks + tasks, self._earlier.differ + differ, text or self._earlier.found, job)
             self._store.note(self._spec.run, known)
 
 

@@ -26,8 +26,8 @@ from ledgerbeam.user_code.loading import SAFE_PATH
 _log = logging.getLogger(__name__)
 
 RUNNER = "DataflowRunner"  # name of Beam's runner for Dataflow
-_HERE = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")  # runners with local workers
-_KNOWN = (*_HERE, RUNNER)  # runners that accept only Beam's own options. A job server may accept others.
+_LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
+_BEAM_RUNNERS = (*_LOCAL_RUNNERS, RUNNER)  # accept only Beam's own options; a job server may accept others
 _JOB_SECONDS = 10 * 365 * 86_400
 
 _FRAME = re.compile(r"\((\w+\.\w+:\d+|Native Method|Unknown Source)\)$")
@@ -63,7 +63,7 @@ class BeamRunner:
         Raises:
             LedgerbeamError: The pipeline failed. Everything that it had recorded stays recorded.
         """
-        knew = self._store.source_count()
+        had_sources = self._store.source_count()
         while True:
             if self._spec.reject_limit is not None:
                 self._spec.reject_limit.check(self._store, ended=False)
@@ -79,7 +79,7 @@ class BeamRunner:
             # What follows the chain needs all results of a run at once.
             if sources["open"] == 0 or not any(fresh) or self._spec.has_downstream:
                 break
-        gone = [*gone_sources(self._spec, self._store)] if knew else []
+        gone = [*gone_sources(self._spec, self._store)] if had_sources else []
         found = sum(sources.values()) - sum(self._store.completed_mask(gone))
         self._store.note_listing(listed.run, listed=found, finished=True, gone=gone)
 
@@ -98,10 +98,10 @@ class BeamRunner:
         # Beam starts other Python processes, such as `python -m pip`. Keep the working folder off their path too.
         os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
         try:
-            options = PipelineOptions([*_worker_options(self._spec.log_level), *_patience(self._beam_args)])
+            options = PipelineOptions([*_worker_options(self._spec.log_level), *_with_long_timeout(self._beam_args)])
             result = job_pipeline(replace(self._spec, run=run), options).run()
-            told = options.get_all_options()
-            self.submitted = _runner(told) == RUNNER and _is_template(told)
+            values = options.get_all_options()
+            self.submitted = _runner(values) == RUNNER and _is_template(values)
             if self.submitted:
                 return
             result.wait_until_finish()
@@ -129,7 +129,7 @@ def check_options(beam_args: Sequence[str]) -> None:
 
     options = PipelineOptions(list(beam_args)).get_all_options()
     runner = _runner(options)
-    if runner not in _KNOWN:
+    if runner not in _BEAM_RUNNERS:
         return
     parser = _BeamArgumentParser(allow_abbrev=False)
     for kind in PipelineOptions.__subclasses__():
@@ -151,7 +151,7 @@ def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
 
     options = PipelineOptions(list(beam_args)).get_all_options()
     runner = _runner(options)
-    if runner in _HERE or options.get("environment_type") == "LOOPBACK":
+    if runner in _LOCAL_RUNNERS or options.get("environment_type") == "LOOPBACK":
         return
     for name, urls in spec.places().items():
         for url in urls:
@@ -170,7 +170,7 @@ def stop_servers() -> None:
         server.stop()
 
 
-def _patience(beam_args: Sequence[str]) -> list[str]:
+def _with_long_timeout(beam_args: Sequence[str]) -> list[str]:
     """Return Beam's options, with Beam's own timeout set to longer than any job unless the user has set it.
 
     After the timeout, 300 s by default, Beam would stop waiting for a job of Prism with an error, although the job
@@ -179,9 +179,9 @@ def _patience(beam_args: Sequence[str]) -> list[str]:
     from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions  # noqa: PLC0415
 
     given = PipelineOptions(list(beam_args))
-    told, usual = given.get_all_options(), PipelineOptions([]).view_as(PortableOptions).job_server_timeout
-    endpoint = told.get("job_endpoint")
-    if told["job_server_timeout"] != usual or _runner(told) not in ("PrismRunner", "PortableRunner"):
+    values, usual = given.get_all_options(), PipelineOptions([]).view_as(PortableOptions).job_server_timeout
+    endpoint = values.get("job_endpoint")
+    if values["job_server_timeout"] != usual or _runner(values) not in ("PrismRunner", "PortableRunner"):
         return list(beam_args)
     if endpoint and endpoint != "embed":
         _wait_for_server(endpoint, usual)
@@ -208,8 +208,8 @@ def _worker_options(level: str) -> list[str]:
 
 def _runner(options: Mapping[str, Any]) -> str:
     """Return the name of the runner. Beam ignores its case and module, and "Runner" at its end may be missing."""
-    named = str(options.get("runner") or _HERE[0]).rpartition(".")[2]
-    short = {name.lower().removesuffix("runner"): name for name in _KNOWN}
+    named = str(options.get("runner") or _LOCAL_RUNNERS[0]).rpartition(".")[2]
+    short = {name.lower().removesuffix("runner"): name for name in _BEAM_RUNNERS}
     return short.get(named.lower().removesuffix("runner"), named)
 
 
@@ -284,8 +284,8 @@ def _last_line(error: Any) -> str:
     lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
     lines = [line.removesuffix(", Error:") for line in lines if line != "None"]  # from a service without details
     causes = [line for line in lines if line.startswith("Caused by: ")]
-    said = [line for line in lines if not _FRAME.search(line)]
-    return f"{type(error).__name__}: {(causes or said or lines or [''])[-1].removeprefix('Caused by: ')}"
+    texts = [line for line in lines if not _FRAME.search(line)]
+    return f"{type(error).__name__}: {(causes or texts or lines or [''])[-1].removeprefix('Caused by: ')}"
 
 
 def _has_client() -> bool:

@@ -72,11 +72,11 @@ class ServerProcess:
 
     def ask(self, kind: str, request: bytes) -> Wave:
         """Ask for a process. If the server has died, the process ends at once without a status."""
-        asker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with suppress(OSError):
-            asker.connect(self._addresses[kind])
-            ask(asker, request)
-        return Wave(asker)
+            client.connect(self._addresses[kind])
+            ask(client, request)
+        return Wave(client)
 
     def end(self) -> None:
         """Kill the server."""
@@ -94,8 +94,8 @@ class Wave:
         status: Exit status of the leader, see `subprocess.Popen.returncode`; None while it runs, or if its server died.
     """
 
-    def __init__(self, told: socket.socket) -> None:
-        self._told = told
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
         self.pid: int | None = None
         self.status: int | None = None
         self._is_over = False
@@ -104,19 +104,19 @@ class Wave:
         """Wait for the end of the leader or of the server; return whether one of them has ended."""
         deadline = time.monotonic() + seconds
         while not self._is_over and (left := deadline - time.monotonic()) > 0:
-            self._told.settimeout(left)
+            self._connection.settimeout(left)
             try:
-                told = self._told.recv(NUMBER.size)
+                answer = self._connection.recv(NUMBER.size)
             except TimeoutError:
                 break
             except OSError:  # the server died before the connection
-                told = b""
-            if not told:
+                answer = b""
+            if not answer:
                 self._is_over = True
             elif self.pid is None:
-                (self.pid,) = NUMBER.unpack(told)
+                (self.pid,) = NUMBER.unpack(answer)
             else:
-                (self.status,) = NUMBER.unpack(told)
+                (self.status,) = NUMBER.unpack(answer)
                 self._is_over = True
         return self._is_over
 
@@ -129,7 +129,7 @@ class Wave:
                 while time.monotonic() < deadline:
                     os.killpg(self.pid, 0)
                     time.sleep(0.01)
-        self._told.close()
+        self._connection.close()
 
 
 def _listener(address: str) -> socket.socket:
@@ -139,10 +139,10 @@ def _listener(address: str) -> socket.socket:
     return listener
 
 
-def ask(asker: socket.socket, request: bytes, descriptors: Sequence[int] = ()) -> None:
+def ask(client: socket.socket, request: bytes, descriptors: Sequence[int] = ()) -> None:
     """Send a request to the server that a socket is connected to. Both answers are a `NUMBER`."""
-    socket.send_fds(asker, [NUMBER.pack(len(request))], descriptors)
-    asker.sendall(request)
+    socket.send_fds(client, [NUMBER.pack(len(request))], descriptors)
+    client.sendall(request)
 
 
 class ForkServer(ABC):
@@ -153,7 +153,7 @@ class ForkServer(ABC):
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
-        self._askers: dict[int, socket.socket] = {}  # clients by the pid of their process
+        self._clients: dict[int, socket.socket] = {}  # clients by the pid of their process
         self._events = selectors.DefaultSelector()
 
     @abstractmethod
@@ -174,32 +174,32 @@ class ForkServer(ABC):
                 key.data()
 
     def _start(self) -> None:
-        asker, _ = self._listener.accept()
-        _, user, _ = _PEER.unpack(asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        client, _ = self._listener.accept()
+        _, user, _ = _PEER.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         if user != os.getuid():
-            asker.close()
+            client.close()
             return
-        head, descriptors, _, _ = socket.recv_fds(asker, NUMBER.size, 2)
-        with asker.makefile("rb") as sent:
+        head, descriptors, _, _ = socket.recv_fds(client, NUMBER.size, 2)
+        with client.makefile("rb") as sent:
             request = sent.read(*NUMBER.unpack(head)) if head else b""
         if not request:
-            asker.close()
+            client.close()
             return
         self.accepted()
-        pid = fork_to(lambda: self._work(request, descriptors, asker), self.name)
+        pid = fork_to(lambda: self._work(request, descriptors, client), self.name)
         if self.leads:
             with suppress(OSError):  # it has done so itself, or has ended
                 os.setpgid(pid, pid)
         for descriptor in descriptors:
             os.close(descriptor)
         ended = os.pidfd_open(pid)
-        self._askers[pid] = asker
+        self._clients[pid] = client
         self._events.register(ended, selectors.EVENT_READ, lambda: self._end(pid, ended))
-        self._events.register(asker, selectors.EVENT_READ, lambda: self._abandon(pid))
-        _tell(asker, pid)
+        self._events.register(client, selectors.EVENT_READ, lambda: self._kill_abandoned(pid))
+        _send(client, pid)
 
-    def _work(self, request: bytes, descriptors: list[int], asker: socket.socket) -> int:
-        for open_socket in (self._listener, asker, *self._askers.values()):
+    def _work(self, request: bytes, descriptors: list[int], client: socket.socket) -> int:
+        for open_socket in (self._listener, client, *self._clients.values()):
             open_socket.close()
         self._events.close()
         if self.leads:
@@ -211,15 +211,15 @@ class ForkServer(ABC):
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self._events.unregister(ended)
         os.close(ended)
-        with self._askers.pop(pid) as asker:
-            if asker in self._events.get_map():
-                self._events.unregister(asker)
-            _tell(asker, status)
+        with self._clients.pop(pid) as client:
+            if client in self._events.get_map():
+                self._events.unregister(client)
+            _send(client, status)
 
-    def _abandon(self, pid: int) -> None:
+    def _kill_abandoned(self, pid: int) -> None:
         """Kill the process of a client that has disconnected."""
-        if pid in self._askers:  # otherwise it has ended at the same moment
-            self._events.unregister(self._askers[pid])
+        if pid in self._clients:  # otherwise it has ended at the same moment
+            self._events.unregister(self._clients[pid])
             (os.killpg if self.leads else os.kill)(pid, signal.SIGKILL)
 
 
@@ -243,7 +243,7 @@ def _run(body: Callable[[], int], name: str, parent: int) -> Never:
     """Run the function of a forked process and exit, without returning to the parent's stack frames."""
     status = 1
     try:
-        _become(name, parent)
+        _set_up_process(name, parent)
         status = body()
     except BaseException:  # noqa: BLE001 - shown, and reported by the exit status
         traceback.print_exc()
@@ -254,7 +254,7 @@ def _run(body: Callable[[], int], name: str, parent: int) -> Never:
         os._exit(status)
 
 
-def _become(name: str, parent: int) -> None:
+def _set_up_process(name: str, parent: int) -> None:
     """Set the name of the process, and make it die with its parent."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -263,6 +263,6 @@ def _become(name: str, parent: int) -> None:
         os._exit(1)
 
 
-def _tell(asker: socket.socket, number: int) -> None:
+def _send(client: socket.socket, number: int) -> None:
     with suppress(OSError):  # the client has disconnected
-        asker.sendall(NUMBER.pack(number))
+        client.sendall(NUMBER.pack(number))

@@ -95,13 +95,13 @@ class LocalRunner:
         self._before = Totals()
         self._in_work: list[Source] = []
         self._before_wave = 0  # completed tasks
-        self._began: float | None = None
+        self._started_at: float | None = None
         self._expected = 0
         self._expansion = Expansion(spec.storage_options)
-        self._shown = 0.0  # share of the work in the last report
+        self._last_share = 0.0  # share of the work in the last report
         self._board: Board | None = None  # of the current wave
         self._not_drawn: list[BoardTask] = []  # of the last pass
-        self._with_others: list[BoardTask] = []  # of all waves so far
+        self._tasks_of_others: list[BoardTask] = []  # of all waves so far
         self.deaths = 0
         self.stopped = False
         self._set_ups = SetUps()
@@ -138,18 +138,20 @@ class LocalRunner:
             if self._spec.profile is not None:
                 self._write_profile(self._spec.profile, listed.run)
         if self._spec.has_downstream:  # no limit of tasks can have stopped it: own pipelines have none
-            self._go_on(listed)
+            self._run_downstream(listed)
 
     def _run_all(self, listed: JobListing) -> None:
         """Run all waves. Then wait for tasks of other launchers, and run those that they give back."""
         left: list[Source] = []
-        self._to_come = WaveSources(self._listing(listed), self._spec.sources(), self._spec.workers, lambda: self._left)
-        while wave := self._to_come.take():
+        self._wave_sources = WaveSources(
+            self._listing(listed), self._spec.sources(), self._spec.workers, lambda: self._left
+        )
+        while wave := self._wave_sources.take():
             if self._left == 0:
                 self.stopped = True
                 return
             self._check_rejects()  # after changed sources have subtracted their former totals
-            self._make_ahead(wave)
+            self._build_ahead(wave)
             self._in_work, self._before_wave = wave, self._store.totals().tasks
             self._prepare_audit(listed)
             left += self._run_wave(wave, listed)
@@ -157,8 +159,8 @@ class LocalRunner:
                 self._audit.settle(wave, self._set_ups.longest)  # sources of a wave are not kept
         while left and not self.stopped:
             self._wait_for_others(listed)
-            self._with_others.clear()
-            left = self._run_wave(self._owing(left, None), listed)
+            self._tasks_of_others.clear()
+            left = self._run_wave(self._unfinished(left, None), listed)
 
     def _prepare_audit(self, listed: JobListing) -> None:
         share = self._spec.audit_share
@@ -173,16 +175,16 @@ class LocalRunner:
 
     def _wait_for_others(self, listed: JobListing) -> None:
         """Wait while all remaining tasks are in progress on other hosts, or with other launchers on this host."""
-        told = False
+        has_warned = False
         while True:
             self._refresh()
-            self._with_others, held = self._sharing.open_tasks(self._with_others)
+            self._tasks_of_others, held = self._sharing.open_tasks(self._tasks_of_others)
             if held.free or not held.tasks:
                 return
             self._sharing.publish_idle()
-            if not told:
+            if not has_warned:
                 self._reporter.warn(f"{held.text()}; this one takes over what they give back")
-                told = True
+                has_warned = True
             self._report("waiting", listed, held)
             time.sleep(PROGRESS_SECONDS)
 
@@ -238,28 +240,28 @@ class LocalRunner:
                 self._note_committed()
                 fresh = self._store.totals().minus(before)
                 self.records = self.records.plus(self._store.records().since(records_before))
-            self._spend(end, fresh.tasks, max(0, self._failed() - failed))
+            self._update_limit(end, fresh.tasks, max(0, self._failed() - failed))
             fruitless = 0 if end.marks or fresh.tasks else fruitless + 1
             if end.died:
                 self.deaths += 1
-                self._blame(end)
+                self._record_deaths(end)
                 if fruitless == FRUITLESS_PASSES:
                     raise WorkerDiedError(
                         f"{end.died}: {fruitless} times in a row before anything was done; what is recorded is kept; "
                         "find what ends the workers (memory?), then run the same command again"
                     )
-            with_others = {} if end.died else self._left_to_others()
+            with_others = {} if end.died else self._find_tasks_of_others()
             self._check_rejects()
-            sources = self._owing(sources, None if end.died else listed.run, with_others)
+            sources = self._unfinished(sources, None if end.died else listed.run, with_others)
             if fruitless and not end.died:
                 sources = [source for source in sources if source.id in with_others]
             self.stopped = self._left == 0 and bool(sources)
             if sources and all(source.id in with_others for source in sources):
-                self._with_others += chain.from_iterable(with_others.values())
+                self._tasks_of_others += chain.from_iterable(with_others.values())
                 return list(sources)
         return []
 
-    def _left_to_others(self) -> dict[bytes, list[BoardTask]]:
+    def _find_tasks_of_others(self) -> dict[bytes, list[BoardTask]]:
         """Return the tasks that the last pass has left to other launchers, by source."""
         found: dict[bytes, list[BoardTask]] = {}
         for task in self._sharing.open_tasks(self._not_drawn)[0]:
@@ -271,7 +273,7 @@ class LocalRunner:
         failed: int = 0 if self._left is None else self._store.status()["tasks"]["failed"]
         return failed
 
-    def _spend(self, end: WaveEnd, done: int, failed: int) -> None:
+    def _update_limit(self, end: WaveEnd, done: int, failed: int) -> None:
         """Subtract the tasks of a pass from the limit: the started tasks, or after a death, the ended ones."""
         if self._left is not None:
             left = self._left - done - failed if end.died else TaskBudget.below(self._pass_folder).left()
@@ -284,7 +286,7 @@ class LocalRunner:
             dump_sources(wave, sources)
             if self._left is not None:
                 TaskBudget.below(folder).make(self._left)
-        self._began = self._began or time.monotonic()
+        self._started_at = self._started_at or time.monotonic()
         board = self._board = task_board(folder)
         try:
             end = self._wave("chain", folder, wave, listed)
@@ -335,7 +337,7 @@ class LocalRunner:
             with file_errors(self._folder.path):
                 dump_committed(self._committed, committed_notes(self._pass_folder, self._store))
 
-    def _go_on(self, listed: JobListing) -> None:
+    def _run_downstream(self, listed: JobListing) -> None:
         """Run the transforms after the chain on everything that this run has committed."""
         with file_errors(self._folder.path):
             dump_committed(self._committed, ())
@@ -346,7 +348,9 @@ class LocalRunner:
                 "not done, and the next run has other tasks; compute it from the outputs that the ledger records"
             )
 
-    def _owing(self, sources: Sequence[Source], run: str | None, with_others: Collection[bytes] = ()) -> list[Source]:
+    def _unfinished(
+        self, sources: Sequence[Source], run: str | None, with_others: Collection[bytes] = ()
+    ) -> list[Source]:
         """Return the sources that need another pass.
 
         After a complete pass, of `run`, a source that failed in this run is finished, unless others have tasks of it. A
@@ -360,7 +364,7 @@ class LocalRunner:
             ended = list(map(or_, ended, had_their_turn))
         return list(compress(sources, map(not_, ended)))
 
-    def _blame(self, end: WaveEnd) -> None:
+    def _record_deaths(self, end: WaveEnd) -> None:
         """Record the death of a worker for the tasks that it had in progress."""
         quarantined = {mark.node for mark in self._store.record_deaths(end.marks)} if end.marks else set()
         self._reporter.warn(f"{end.died}; starting again with what is left")
@@ -420,9 +424,9 @@ class LocalRunner:
         if os.path.exists(os.path.join(folder, STARTED)):
             self._ahead.leave(self._in_work)
             if self._store.totals().tasks > self._before_wave:  # indexes must not slow down the first tasks
-                self._make_ahead(self._to_come.look_ahead())
+                self._build_ahead(self._wave_sources.look_ahead())
 
-    def _make_ahead(self, sources: list[Source]) -> None:
+    def _build_ahead(self, sources: list[Source]) -> None:
         if sources and self._left is None:  # a limit of tasks may leave out all of them
             self._ahead.begin(sources)
 
@@ -442,10 +446,10 @@ class LocalRunner:
             tasks=max(done.tasks, 0),
             bytes=max(done.bytes, 0),
             expected=self._expected,
-            seconds=0.0 if self._began is None else time.monotonic() - self._began,
+            seconds=0.0 if self._started_at is None else time.monotonic() - self._started_at,
             elsewhere="" if held is None else held.text(),
             failed=self._store.failure_count(),
-            least=self._shown,
+            least=self._last_share,
         )
-        self._shown = now.share or self._shown
+        self._last_share = now.share or self._last_share
         self._reporter.update(now)

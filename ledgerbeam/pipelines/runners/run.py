@@ -39,9 +39,9 @@ from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.profiles import refuse_no_profile
 from ledgerbeam.pipelines.runners.waves import Waves
 
-_SHARES = "they share its tasks"
+_SHARED = "they share its tasks"
 
-_TWICE = "nothing is lost, but tasks may be done twice"
+_REPEATED = "nothing is lost, but tasks may be done twice"
 """Effect of two concurrent runs on tasks. Launchers of local runs see each other's claims."""
 
 
@@ -182,7 +182,7 @@ def run_job(
     if others := folders.remove_dead():
         reporter.warn(
             f"another run is at work on this ledger (processes {', '.join(str(other.pid) for other in others)}): "
-            f"{_SHARES if is_local else _TWICE}"
+            f"{_SHARED if is_local else _REPEATED}"
         )
     last = store.status()["last_run"]
     clean = last is None or (last["outcome"] in (DONE, TASKS_FAILED) and last["tidied"])
@@ -190,7 +190,7 @@ def run_job(
     if elsewhere:
         reporter.warn(
             f"an older run may still be at work on this ledger ({elsewhere}): "
-            f"{_SHARES if is_local and last['info'].get('runner') == 'local' else _TWICE}, and outputs that are out of "
+            f"{_SHARED if is_local and last['info'].get('runner') == 'local' else _REPEATED}, and outputs that are out of "
             "date stay until the next run"
         )
     # Before the run starts: a run on a remote ledger records nothing for sources that are forgotten after its start.
@@ -213,10 +213,10 @@ def run_job(
         reporter.update(RunProgress(stage="working"))
     outcome, tidied, deaths, left, limited = "failed", False, 0, 0, False
     before, run_records = store.totals(), RecordCounts()
-    strangers: list[str] = []
+    unrecorded: list[str] = []
     forgotten: list[str] = []
     submitted = False
-    with run_lineage(spec, store, run, runner_name, reporter.warn) as told:
+    with run_lineage(spec, store, run, runner_name, reporter.warn) as lineage:
         try:
             with folders.enter(run) as folder:
                 if owner is not None:
@@ -251,9 +251,9 @@ def run_job(
                             if owner is None or not spec.keeps_shards:
                                 tidied = True
                             elif not tidied and store.status()["complete"]:
-                                strangers = owner.strangers(store)
-                                _warn_of_strangers(strangers, str(spec.output), reporter)
-                                tidied = not strangers  # otherwise the next run searches for them again
+                                unrecorded = owner.strangers(store)
+                                _warn_of_unrecorded(unrecorded, str(spec.output), reporter)
+                                tidied = not unrecorded  # otherwise the next run searches for them again
                         else:
                             left = count_superseded(store)
                 finally:
@@ -269,7 +269,7 @@ def run_job(
                 store.end_run(run, outcome, tidied=tidied)
                 if not clean or deaths or outcome not in (DONE, TASKS_FAILED):
                     sweep_temporaries(spec)
-            told.note(store, None if submitted else outcome, _recorded(listed, store, run))
+            lineage.note(store, None if submitted else outcome, _recorded(listed, store, run))
     return RunOutcome(
         store.status(),
         listed.skipped,
@@ -278,7 +278,7 @@ def run_job(
         time.monotonic() - started,
         outcome == "interrupted",
         left,
-        len(strangers) + len(forgotten),
+        len(unrecorded) + len(forgotten),
         limited,
         _completed(listed, store, complete_before),
         submitted,
@@ -329,7 +329,7 @@ def warn_of_lost(number: int, reporter: RunConsole) -> None:
         reporter.warn(f"gone since earlier runs: {count(number, 'output')}; what each was made of is done again")
 
 
-def _warn_of_strangers(names: list[str], folder: str, reporter: RunConsole) -> None:
+def _warn_of_unrecorded(names: list[str], folder: str, reporter: RunConsole) -> None:
     if names:
         more = "at least " if len(names) == MOST_STRANGERS else ""
         reporter.warn(

@@ -161,10 +161,10 @@ class StageLoop:
         opened = self._opened[stage.job.ledger]
         made: list[Any] = []
         if outcome.is_complete:
-            outcome = self._without_gone(opened, outcome)
+            outcome = self._remove_gone(opened, outcome)
             made, outcome = self._product(opened, outcome)
             if not opened.job.reads_sources:
-                outcome = self._joined(outcome)
+                outcome = self._with_readers(outcome)
         return self._ended(opened, outcome, made)
 
     def _begin(self, last: Stage) -> None:
@@ -221,7 +221,7 @@ class StageLoop:
         """Run a stage whose inputs are complete; return None if some of them must run again first."""
         job, store = stage.job, self._opened[stage.job.ledger].store
         inputs = [self._done[one.job.ledger] for one in stage.inputs()]
-        self._leave_out(stage)
+        self._mark_unused(stage)
         if inputs and job.keeps_shards:
             warn_of_lost(forget_lost(job, store), self._console)
         sources = stage.sources(store, self._done, self._list)
@@ -242,7 +242,7 @@ class StageLoop:
             self._console.warn(f"{stage.target}: nothing is written there before all sources are scattered")
         return outcome
 
-    def _leave_out(self, stage: Stage) -> None:
+    def _mark_unused(self, stage: Stage) -> None:
         """Record that all sources of unused stages are gone, up to the first stage without a ledger."""
         for url in stage.unused():
             try:
@@ -314,7 +314,7 @@ class StageLoop:
         self._summaries[stage.name] = _stage_summary(job, outcome)
         return outcome
 
-    def _without_gone(self, opened: OpenedJob, outcome: RunOutcome) -> RunOutcome:
+    def _remove_gone(self, opened: OpenedJob, outcome: RunOutcome) -> RunOutcome:
         """Remove the outputs of missing sources, if the job or the user asks for it."""
         job, store = opened.job, opened.store
         if not (self._how.withdraws or job.removes_gone):
@@ -350,12 +350,12 @@ class StageLoop:
         made = product.make(job, store, rewrite=rewrite, say=self._console.say)
         return made, outcome
 
-    def _joined(self, outcome: RunOutcome) -> RunOutcome:
+    def _with_readers(self, outcome: RunOutcome) -> RunOutcome:
         """Return one outcome for an exchange, from the outcomes of its reading stages and its last stage."""
         first = [self._outcomes[stage.job.ledger] for stage in self._readers]
         return replace(
             outcome,
-            status={**outcome.status, "sources": _added([one.status["sources"] for one in first])},
+            status={**outcome.status, "sources": _summed([one.status["sources"] for one in first])},
             skipped=sum(one.skipped for one in first),
             completed=sum(one.completed for one in first),
         )
@@ -365,7 +365,7 @@ class StageLoop:
         if self._has_stages:
             outcome = replace(
                 outcome,
-                status={**outcome.status, "tasks": _added([one["tasks"] for one in self._summaries.values()])},
+                status={**outcome.status, "tasks": _summed([one["tasks"] for one in self._summaries.values()])},
                 done=outcome.done._replace(tasks=sum(one.done.tasks for one in self._ran)),
                 seconds=sum(one.seconds for one in self._ran),
             )
@@ -385,7 +385,7 @@ class StageLoop:
         return ending.report(self._console)
 
 
-def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return {name: sum(one[name] for one in counts) for name in counts[0]}
 
 

@@ -51,8 +51,8 @@ def main(argv: Sequence[str]) -> Never:
     waves, ahead, parts, level, *schemes = argv
     show_log(level)
     listener = socket.socket(fileno=int(waves))
-    with socket.socket(fileno=int(ahead)) as asked:
-        fork_to(lambda: _ahead(asked, listener), "ledgerbeam-idxs")
+    with socket.socket(fileno=int(ahead)) as listener_ahead:
+        fork_to(lambda: _ahead(listener_ahead, listener), "ledgerbeam-idxs")
     with beam_parts(cast(BeamParts, parts)):  # after logging is set up, because the import of Beam logs
         import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415
         from ledgerbeam.transforms.chain import commit, plan, process, read, write  # noqa: F401, PLC0415
@@ -61,10 +61,10 @@ def main(argv: Sequence[str]) -> Never:
     _Waves(listener).serve(lifeline=0)
 
 
-def _ahead(asked: socket.socket, waves: socket.socket) -> Never:
+def _ahead(listener_ahead: socket.socket, waves: socket.socket) -> Never:
     """Fork processes that build indexes ahead, until the server of waves ends."""
     waves.close()
-    _Ahead(asked).serve()
+    _Ahead(listener_ahead).serve()
 
 
 class _Waves(ForkServer):
@@ -72,7 +72,7 @@ class _Waves(ForkServer):
     leads = True
 
     def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
-        arguments = _taken(request)
+        arguments = _apply_request(request)
         tempfile.tempdir = None  # it may have been set before the fork
         np.random.seed(None)  # some versions of NumPy create the generator at import, so all waves would have the same
         return _wave(arguments)
@@ -84,16 +84,16 @@ class _Ahead(ForkServer):
 
     def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
         with suppress(LedgerbeamError):  # the list or the folder was removed, because no more indexes are wanted
-            make_indexes(*_taken(request))
+            make_indexes(*_apply_request(request))
         return 0
 
 
-def _taken(request: bytes) -> list[str]:
+def _apply_request(request: bytes) -> list[str]:
     """Apply the environment of a request from the launcher; return the arguments."""
-    asked = json.loads(request)
+    content = json.loads(request)
     os.environ.clear()
-    os.environ.update(asked["environment"])
-    arguments: list[str] = asked["arguments"]
+    os.environ.update(content["environment"])
+    arguments: list[str] = content["arguments"]
     return arguments
 
 
@@ -144,11 +144,11 @@ def _report_thread(run_dir: str, failure: threading.ExceptHookArgs) -> None:
         module = frame.f_globals.get("__name__", "")
         if module not in ("threading", __name__):
             if module.partition(".")[0] in _RUNNERS and failure.exc_value is not None:
-                _tell_of_death(run_dir, describe_error(failure.exc_value))
+                _report_death(run_dir, describe_error(failure.exc_value))
             return
 
 
-def _tell_of_death(run_dir: str, text: str) -> None:
+def _report_death(run_dir: str, text: str) -> None:
     """Write the file that reports a dead thread; an empty one on a full disk. If that fails too, exit."""
     try:
         touch(run_dir, DIED, text)

@@ -257,7 +257,7 @@ def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bo
         return WaveEnd()
     text = read_text(run_dir, TRACEBACK)
     if text:
-        failed = LedgerbeamError(_unexpected(text, debug=debug))
+        failed = LedgerbeamError(_failure_text(text, debug=debug))
         failed.add_note(without_secrets(text))  # Python shows it; the command line only with --debug
         raise failed
     return WaveEnd(_describe_exit(wave), [mark for worker in dead for mark in worker.marks])
@@ -288,17 +288,17 @@ def _describe_exit(wave: Wave) -> str:
         return "the process that waves are forked from ended without a word (killed? out of memory?)"
     if wave.status >= 0:
         return f"worker process {wave.pid} exited with status {wave.status}"
-    return f"worker process {wave.pid} was killed by {_name_of_signal(-wave.status)}"
+    return f"worker process {wave.pid} was killed by {_signal_name(-wave.status)}"
 
 
-def _name_of_signal(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # most real-time signals have no name
         return f"signal {number}"
 
 
-def _unexpected(text: str, *, debug: bool) -> str:
+def _failure_text(text: str, *, debug: bool) -> str:
     return text if debug else f"the pipeline failed: {text.strip().splitlines()[-1]}"
 
 

@@ -18,7 +18,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.pipelines.dedup.exact import require_only, require_scattered
+from ledgerbeam.pipelines.dedup.exact import check_scattered, forget_unscattered
 from ledgerbeam.pipelines.exchange.jobs import GatherJob
 from ledgerbeam.pipelines.exchange.stages import GATHER
 from ledgerbeam.pipelines.jobs.claim import open_job
@@ -232,29 +232,29 @@ def test_what_is_listed_must_have_been_scattered(stores: list[LedgerStore]) -> N
     scatter = finished(reader, stores)
     sources = listed(reader)
     job: Any = call.job
-    require_scattered(job, pages_of(sources), scatter)
+    check_scattered(job, pages_of(sources), scatter)
     changed = dataclasses.replace(sources[0], version="other")
     with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered"):
-        require_scattered(job, pages_of([*sources[1:], changed]), scatter)
+        check_scattered(job, pages_of([*sources[1:], changed]), scatter)
     with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered"):
-        require_scattered(job, pages_of([*sources, changed]), scatter)  # one more, of which nothing is done
+        check_scattered(job, pages_of([*sources, changed]), scatter)  # one more, of which nothing is done
     with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered"):
-        require_scattered(job, pages_of(sources[1:]), scatter)
+        check_scattered(job, pages_of(sources[1:]), scatter)
     scatter.store.note_listing(scatter.store.begin_run({"token": "t"}), listed=2, finished=True, gone=[sources[0].id])
-    require_scattered(job, pages_of(sources[1:]), scatter)
+    check_scattered(job, pages_of(sources[1:]), scatter)
 
 
 def test_what_a_runner_has_found_by_itself_is_forgotten(stores: list[LedgerStore]) -> None:
     (reader,) = staged(dedup).readers()
     store = finished(reader, stores).store
     ids = [one for page in store.source_ids() for one in page]
-    require_only(ids, store)
+    forget_unscattered(ids, store)
     assert store.completed_count() == 3
     with pytest.raises(ChangedSourceError, match="1 source changed while this run was at work"):
-        require_only(ids[1:], store)
+        forget_unscattered(ids[1:], store)
     assert store.completed_mask(ids) == [False, True, True]
     store.note_listing(store.begin_run({"token": "t"}), listed=1, finished=True, gone={*ids[:2]})
-    require_only(ids[2:], store)
+    forget_unscattered(ids[2:], store)
     assert store.completed_mask(ids) == [False, True, True]
 
 

@@ -22,8 +22,8 @@ from ledgerbeam.pipelines.runners.beam import (
     _counted_set_ups,
     _counted_time,
     _last_line,
-    _patience,
     _remedy,
+    _with_long_timeout,
     check_dataflow,
     check_options,
 )
@@ -105,7 +105,7 @@ def test_set_ups_and_times_of_all_steps_are_added_up() -> None:
     ],
 )
 def test_a_long_job_does_not_end_at_a_deadline_of_beam(words: list[str], seconds: int) -> None:
-    options = PipelineOptions(_patience(words))
+    options = PipelineOptions(_with_long_timeout(words))
     assert options.view_as(PortableOptions).job_server_timeout == seconds
 
 
@@ -120,7 +120,7 @@ def test_a_job_server_that_does_not_answer_is_told_all_the_same(monkeypatch: pyt
     with socket.create_server(("127.0.0.1", 0)) as nobody:  # takes connections, and says nothing
         words = ["--runner=PortableRunner", f"--job_endpoint=127.0.0.1:{nobody.getsockname()[1]}"]
         with pytest.raises(LedgerbeamError, match="no job server has answered for 1 s"):
-            _patience(words)
+            _with_long_timeout(words)
 
 
 IMAGE = {"sdk_container_image": "registry.example/worker:1"}
