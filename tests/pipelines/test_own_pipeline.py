@@ -277,7 +277,7 @@ def test_a_task_that_a_transform_of_the_user_drops_is_not_lost_in_silence(folder
     tasks = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(task_records=10)
     kept = tasks | ReadTasks() | beam.FlatMap(first).with_output_types(TASKS)
     kept | WriteTasks("out", "jsonl") | CommitTasks()
-    with pytest.raises(LedgerError, match="3 sources left open, though nothing failed"):
+    with pytest.raises(LedgerError, match="3 sources left open, although nothing failed"):
         pipeline.run()
 
 
@@ -375,7 +375,7 @@ def test_indexes_of_the_next_wave_are_made_while_one_works(folder: Path, monkeyp
 def test_a_worker_that_dies_behind_the_chain_ends_the_run(folder: Path) -> None:
     pipeline = lb.Pipeline(ledger="L", name="double", workers=1)
     build(pipeline) | beam.Map(lambda _: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(WorkerDiedError, match="behind CommitTasks: all tasks of this run are recorded"):
+    with pytest.raises(WorkerDiedError, match="after CommitTasks: all tasks of this run are recorded"):
         pipeline.run()
     assert store().status()["sources"]["complete"] == 3
 

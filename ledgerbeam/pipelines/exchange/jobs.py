@@ -508,7 +508,7 @@ class BucketsRead(StageSources):
         remove_internal(self._whole.spent(cast(BucketsJob, self.job)), self.job, writers)
 
     def lost_text(self, number: int) -> str:
-        return f"gone since earlier runs: {count(number, 'run file')}; what each was made of is done again"
+        return f"missing since earlier runs: {count(number, 'run file')}; their sources are processed again"
 
 
 def run_writer(job: JobSpec, store: LedgerStore) -> RunWriter:

@@ -247,7 +247,7 @@ class LocalRunner:
                 self._record_deaths(end)
                 if fruitless == FRUITLESS_PASSES:
                     raise WorkerDiedError(
-                        f"{end.died}: {fruitless} times in a row before anything was done; what is recorded is kept; "
+                        f"{end.died}: {fruitless} times in a row before any task was done; recorded work is kept; "
                         "find what ends the workers (memory?), then run the same command again"
                     )
             with_others = {} if end.died else self._find_tasks_of_others()
@@ -344,8 +344,9 @@ class LocalRunner:
         end = self._wave("rest", self._new_folder(listed), self._committed, listed)
         if end.died:
             raise WorkerDiedError(
-                f"{end.died}, behind CommitTasks: all tasks of this run are recorded, but what comes behind them is "
-                "not done, and the next run has other tasks; compute it from the outputs that the ledger records"
+                f"{end.died}, after CommitTasks: all tasks of this run are recorded, but the transforms after "
+                "CommitTasks have not finished, and the next run has other tasks; compute their results from the "
+                "recorded outputs"
             )
 
     def _unfinished(

@@ -95,7 +95,7 @@ def _check_choice(job: JobSpec, how: RunOptions, beam_args: Sequence[str]) -> No
 
 def _check_profile(url: str, options: Mapping[str, Any], beam_args: Sequence[str], *, dry_run: bool) -> None:
     if dry_run:
-        raise UsageError("--dry-run runs nothing that could be profiled: leave --profile out")
+        raise UsageError("--profile cannot be used with --dry-run")
     if not is_local_runner(beam_args):
         raise UsageError(
             "--profile is for the local runner; on another, Beam's own options have each worker profiled by cProfile: "
@@ -108,8 +108,8 @@ def require_local(beam_args: Sequence[str]) -> None:
     """Raise an error for a partial run on another runner than the local one."""
     if not is_local_runner(beam_args):
         raise UsageError(
-            "--only-failed, --only-rejected and --limit-tasks work on the local runner only; without them all that is "
-            "open is done"
+            "--only-failed, --only-rejected and --limit-tasks work on the local runner only; without them, all open "
+            "tasks run"
         )
 
 
@@ -190,8 +190,8 @@ def run_job(
     if elsewhere:
         reporter.warn(
             f"an older run may still be at work on this ledger ({elsewhere}): "
-            f"{_SHARED if is_local and last['info'].get('runner') == 'local' else _REPEATED}, and outputs that are out of "
-            "date stay until the next run"
+            f"{_SHARED if is_local and last['info'].get('runner') == 'local' else _REPEATED}, and stale outputs stay "
+            "until the next run"
         )
     # Before the run starts: a run on a remote ledger records nothing for sources that are forgotten after its start.
     if force:
@@ -318,23 +318,23 @@ def _completed(listed: JobListing, store: LedgerStore, before: int) -> int:
 def _warn_of_foreign(names: Sequence[str], reporter: RunConsole) -> None:
     if names:
         reporter.warn(
-            f"{count(len(names), 'output')} out of date left where this job does not write, such as "
-            f"{without_secrets(names[0])}; remove what you do not need"
+            f"kept {count(len(names), 'stale output')} outside of the folders of this job, such as "
+            f"{without_secrets(names[0])}; remove those that you do not need"
         )
 
 
 def warn_of_lost(number: int, reporter: RunConsole) -> None:
     """Show a warning that outputs are missing and will be written again."""
     if number:
-        reporter.warn(f"gone since earlier runs: {count(number, 'output')}; what each was made of is done again")
+        reporter.warn(f"missing since earlier runs: {count(number, 'output')}; their sources are processed again")
 
 
 def _warn_of_unrecorded(names: list[str], folder: str, reporter: RunConsole) -> None:
     if names:
         more = "at least " if len(names) == MOST_STRANGERS else ""
         reporter.warn(
-            f"{folder}: {more}{count(len(names), 'shard')} there that this ledger has not recorded, such as "
-            f"{printable(names[0])}: a killed run left them, and their sources have changed since, or another program "
+            f"{folder}: found {more}{count(len(names), 'shard')} that this ledger has not recorded, such as "
+            f"{printable(names[0])}. A killed run left them, and their sources have changed since, or another program "
             "wrote them; remove them, then run the same command again"
         )
 
@@ -342,9 +342,9 @@ def _warn_of_unrecorded(names: list[str], folder: str, reporter: RunConsole) -> 
 def _warn_of_forgotten(names: Sequence[str], folder: str, reporter: RunConsole) -> None:
     if names:
         reporter.warn(
-            f"{folder}: {count(len(names), 'output')} there of sources that are gone, such as {printable(names[0])}: "
-            "the ledger knows them no more, since these sources were to be done again; put the sources back, or remove "
-            "these outputs, then run the same command again"
+            f"{folder}: found {count(len(names), 'output')} of missing sources, such as {printable(names[0])}. The "
+            "ledger has forgotten them, because these sources were to be processed again; put the sources back, or "
+            "remove these outputs, then run the same command again"
         )
 
 

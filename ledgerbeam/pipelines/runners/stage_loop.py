@@ -433,7 +433,7 @@ class Ending:
             console.warn(line)
         if self.outcome.interrupted:
             tasks = self.outcome.status["tasks"]["done"]
-            raise JobInterrupt(f"{count(tasks, 'task')} are recorded; the same call goes on with the others", result)
+            raise JobInterrupt(f"{count(tasks, 'task')} are recorded; run the same call again to continue", result)
         for line in self._left():
             console.warn(line)
         return result
@@ -505,20 +505,19 @@ class Ending:
         outcome, where = self.outcome, self.job.output or "the indexes"
         if outcome.out_of_date:
             yield (
-                f"{where}: {count(outcome.out_of_date, 'output')} out of date left beside the right ones, since "
-                "another run may still be at work on this ledger; once that has ended, run the same command again: it "
-                "removes them"
+                f"{where}: kept {count(outcome.out_of_date, 'stale output')}, because another run may still use this "
+                "ledger; when it has ended, run the same command again to remove them"
             )
         if outcome.unrecorded:
-            yield f"{where}: {count(outcome.unrecorded, 'shard')} there that this ledger has not recorded"
+            yield f"{where}: found {count(outcome.unrecorded, 'shard')} that this ledger has not recorded"
 
     def _left_by_choice(self) -> Iterator[str]:
         """Yield a message with the number of sources that a partial run has left open."""
         left = self.outcome.status["sources"]["open"]
         if left and self.is_partial and not self.outcome.limited and not self.outcome.interrupted:
             yield (
-                f"{count(left, 'source')} left open, since this run was to do only some; run the same command without "
-                "--only-failed and --only-rejected to do them"
+                f"{count(left, 'source')} left open, because this run selected only some; to process them, run the "
+                "same command without --only-failed and --only-rejected"
             )
 
     def _left(self) -> Iterator[str]:
@@ -530,13 +529,16 @@ class Ending:
         left = outcome.status["sources"]["open"]
         if outcome.submitted:
             yield (
-                "when the service has run what is staged, run the same command again without --template_location: it "
-                f"does what is left and removes what is out of date; until then: ledgerbeam ledger status {job.ledger}"
+                "when the service has run the staged pipeline, run the same command again without --template_location "
+                "to do the remaining work and to remove stale outputs; until then: ledgerbeam ledger status "
+                f"{job.ledger}"
             )
         elif outcome.limited:
             yield (
-                f"stopped after {count(int(job.task_limit or 0), 'task')}, as --limit-tasks asks; "
-                f"{count(left, 'source')} of those listed so far left open; the same command continues with them"
+                f"stopped after {count(int(job.task_limit or 0), 'task')} because of --limit-tasks; "
+                f"{count(left, 'source')} listed so far left open; the same command continues with them"
             )
         elif left and not self.is_partial:
-            raise LedgerError(f"{job.ledger}: {count(left, 'source')} left open, though nothing failed; {job.why_open}")
+            raise LedgerError(
+                f"{job.ledger}: {count(left, 'source')} left open, although nothing failed; {job.why_open}"
+            )

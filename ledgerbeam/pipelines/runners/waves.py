@@ -280,12 +280,14 @@ def _wait(wave: Wave, run_dir: str, on_tick: Callable[[], None]) -> bool:
 def _describe_workers(dead: list[DeadWorker], run_dir: str) -> str:
     if not dead:
         return read_text(run_dir, DIED).strip() or "a worker process ended"
-    return ", ".join(f"worker process {worker.pid} ended without a word (killed? out of memory?)" for worker in dead)
+    return ", ".join(
+        f"worker process {worker.pid} ended without an error message (killed? out of memory?)" for worker in dead
+    )
 
 
 def _describe_exit(wave: Wave) -> str:
     if wave.status is None:
-        return "the process that waves are forked from ended without a word (killed? out of memory?)"
+        return "the process that waves are forked from ended without an error message (killed? out of memory?)"
     if wave.status >= 0:
         return f"worker process {wave.pid} exited with status {wave.status}"
     return f"worker process {wave.pid} was killed by {_signal_name(-wave.status)}"

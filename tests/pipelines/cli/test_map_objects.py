@@ -156,7 +156,7 @@ def test_a_class_that_raises_ends_the_job_before_any_task_fails(place: Workspace
 def test_a_process_that_dies_as_it_is_built_is_laid_to_no_task(place: Workspace) -> None:
     ran = job(place, "Crashes")
     assert ran.status == 1
-    assert "3 times in a row before anything was done" in ran.err
+    assert "3 times in a row before any task was done" in ran.err
     assert status(place)["tasks"]["failed"] == 0
 
 

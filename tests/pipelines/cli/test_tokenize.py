@@ -145,7 +145,7 @@ def test_dropped_parts_are_made_again_only_when_something_has_changed(workspace:
     assert "up to date" in again.out
     assert sorted(workspace.files("out")) == ["all.bin", "all.idx"]
     write(workspace, "in/b.jsonl", [{"text": "new"}])
-    workspace.run(*COMMAND, *SMALL, status=0, err="what each was made of is done again")
+    workspace.run(*COMMAND, *SMALL, status=0, err="their sources are processed again")
     assert dataset(workspace) == byte_dataset([*texts("a"), "new", *texts("c")]) != former
 
 

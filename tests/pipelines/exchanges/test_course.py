@@ -350,7 +350,7 @@ def test_only_what_has_failed_for_a_reason_is_done(folder: Path) -> None:
     write("d", 7)
     ran = run(by_function, only_failed="*FunctionError*")
     assert (ran.tasks, ran.result.complete) == ({"scatter": 1}, False)
-    assert ran.told.warned[-1].startswith("1 source left open, since this run was to do only some")
+    assert ran.told.warned[-1].startswith("1 source left open, because this run selected only some")
     assert len(ran.result.warnings) == 1
     assert run(by_function).tasks == {"scatter": 1, "gather": 1}
 
@@ -414,7 +414,7 @@ def test_run_files_that_are_gone_are_made_again_before_they_are_read(folder: Pat
     assert (again.waves, again.told.warned) == ([], []), "nobody reads it"
     write("d", 9)
     ran = run(sort, keep_runs=True)
-    assert ran.told.warned == ["gone since earlier runs: 1 run file; what each was made of is done again"]
+    assert ran.told.warned == ["missing since earlier runs: 1 run file; their sources are processed again"]
     assert ran.waves == ["scatter", "scatter", "."]
     assert ran.result.tasks == 3
     assert keys() == sorted([0, 1, 2, 4] * 3 + [9])
@@ -515,8 +515,8 @@ def test_an_output_that_is_gone_is_written_again(folder: Path) -> None:
     shard.unlink()
     ran = run(sort)
     assert ran.told.warned == [
-        "gone since earlier runs: 1 output; what each was made of is done again",
-        "gone since earlier runs: 3 run files; what each was made of is done again",
+        "missing since earlier runs: 1 output; their sources are processed again",
+        "missing since earlier runs: 3 run files; their sources are processed again",
     ]
     assert keys() == made
 
@@ -529,8 +529,8 @@ def test_lists_that_are_gone_are_made_again_before_they_are_read(folder: Path) -
     min(folder.glob("out/*.jsonl")).unlink()
     ran = run(dedup)
     assert ran.told.warned == [
-        "gone since earlier runs: 1 output; what each was made of is done again",
-        "gone since earlier runs: 3 run files; what each was made of is done again",
+        "missing since earlier runs: 1 output; their sources are processed again",
+        "missing since earlier runs: 3 run files; their sources are processed again",
     ]
     assert ran.waves == ["decide/scatter", "decide", "."]
     assert (records(), internal()) == (made, set())

@@ -41,7 +41,7 @@ def test_exactly_so_many_tasks_are_done_and_the_next_run_goes_on(workspace: Work
     limited = ("--workers", workers, "--limit-tasks", "7")
     first = run(workspace, *limited)
     assert (first["tasks"]["done"], first["limited"], first["complete"]) == (7, True, False)
-    assert "stopped after 7 tasks, as --limit-tasks asks" in first["err"]
+    assert "stopped after 7 tasks because of --limit-tasks" in first["err"]
     shards = [name for name in workspace.files("out") if name.endswith(".jsonl")]
     assert len(shards) == 7
     second = run(workspace, *limited)

@@ -453,7 +453,7 @@ def leave_shard(workspace: Workspace) -> Path:
     return lost
 
 
-UNRECORDED = "1 shard there that this ledger has not recorded, such as b.jsonl-0000000029.jsonl"
+UNRECORDED = "found 1 shard that this ledger has not recorded, such as b.jsonl-0000000029.jsonl"
 
 
 def test_a_shard_that_a_killed_run_has_left_of_a_source_that_changed_is_told(done: Workspace) -> None:

@@ -133,7 +133,7 @@ def test_what_is_gone_from_a_bucket_is_written_again(workspace: Workspace, s3: S
     store.rm_file(f"{bucket}/out/a.jsonl-0000000000.jsonl")
     ran = workspace.run(*command, env=s3.env)
     assert (ran.status, ran.json["skipped"]) == (0, 1)
-    assert "gone since earlier runs: 1 output" in ran.err
+    assert "missing since earlier runs: 1 output" in ran.err
     assert set(store.find(f"{bucket}/out")) == names
     store.pipe_file(f"{bucket}/out/sub/b.jsonl-0000000000.jsonl", b"my own notes")
     ran = workspace.run(*command, env=s3.env)

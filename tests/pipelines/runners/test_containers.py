@@ -115,7 +115,7 @@ def test_a_run_beside_a_living_one_does_not_end_as_if_nothing_were_left(
     assert living.stdout.readline() == b"entered\n"
     said = run(workspace, "two", *KEEP, status=3)
     assert "another run is at work on this ledger" in said
-    assert "out of date left beside the right ones" in said
+    assert "because another run may still use this ledger" in said
     assert "run the same command again: it removes them" in said
     living.kill()
     living.communicate()
@@ -175,7 +175,7 @@ def test_a_remote_ledger_that_another_container_was_killed_on(
     # The same host name, and another container: nothing tells whether that run lives.
     said = run(workspace, "host", *keep("out"), status=3, env=two)
     assert "an older run may still be at work" in said
-    assert "out of date left beside the right ones" in said
+    assert "because another run may still use this ledger" in said
     assert clean.items() < outputs("out").items()
     run(workspace, "host", *keep("out"), env=two)
     assert outputs("out") == clean
