@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+from tests.pages import ROOT
 from tests.servers.process import wait_until
 
 _ENDS_AT_ONCE = """
@@ -36,3 +37,14 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+NAMES = ("iterators", "iterator-nodes", "iterator-shuffle", "training-loaders", "materialize", "write-a-node")
+
+
+def test_the_pages_name_every_node_and_function() -> None:
+    from ledgerbeam import iterators as graph
+
+    text = "\n".join((ROOT / "docs" / f"{name}.md").read_text() for name in NAMES)
+    helpers = {"State", "Token", "Permutation"}
+    assert not [name for name in graph.__all__ if name not in text and name not in helpers]

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, UnsupportedShapeError
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task, merged_statistics
-from ledgerbeam.ledger.opening import open_local_store
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.opening import open_local_store, open_store
 from ledgerbeam.sources.listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
@@ -141,3 +144,62 @@ def test_a_task_carries_what_was_observed_to_its_first_child() -> None:
         assert [child.statistics for child in children] == [observed, {}]
     assert pickle.loads(pickle.dumps(task)) == task
     assert pickle.loads(pickle.dumps(NoneTask(task))).task.statistics == observed
+
+
+SOURCE = Source("/data/a.jsonl", 10, "1")
+
+
+def test_the_records_of_the_task_are_dropped_for_the_reason() -> None:
+    read = Task(SOURCE, 0, 5, ((0, 1),), [1, 2, 3])
+    assert NoneTask(read, "no speech").counts == RecordCounts(3, 0, {"no speech": 3})
+    unread = Task(SOURCE, 2, 7, ((0, 1),))
+    assert NoneTask(unread, "no speech").counts == RecordCounts(5, 0, {"no speech": 5})
+    assert NoneTask(Task(SOURCE, 0, 0, ((0, 1),)), "empty").counts == RecordCounts()
+
+
+def test_without_a_message_nothing_is_counted_and_given_counts_stay() -> None:
+    task = Task(SOURCE, 0, 5, ((0, 1),), [1])
+    assert NoneTask(task).counts is None
+    counts = RecordCounts(2, 0, {"short": 2})
+    assert NoneTask(task, "see counts", counts).counts == counts
+
+
+def test_it_survives_copies_and_hides_secrets() -> None:
+    found = NoneTask(Task(SOURCE, 0, 1, ((0, 1),)), "from s3://key:hunter2@bucket/x")
+    assert "hunter2" not in found.message
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert replace(found, task=found.task.replace(records=[])).counts == found.counts
+
+
+def test_a_message_is_a_category() -> None:
+    with pytest.raises(UnsupportedShapeError, match="expected a name of at most"):
+        NoneTask(Task(SOURCE, 0, 1, ((0, 1),)), "x" * 5000)
+
+
+def drop_even_tasks(task: Task) -> Task | NoneTask:
+    return NoneTask(task, "even") if task.start % 4 == 0 else task
+
+
+def test_the_ledger_counts_them(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(f"{n}\n" for n in range(10)))
+    store = open_store(str(tmp_path / "ledger"), create=True)
+    job = Job("test", {})
+    store.open_job(job)
+    store.begin_run({})
+    ledger = LedgerHandle(str(tmp_path / "ledger"), job.fingerprint)
+    with beam.Pipeline(options=PipelineOptions(["--runner=BundleBasedDirectRunner"])) as pipeline:
+        (
+            pipeline
+            | MatchSources()
+            | SkipCompleted()
+            | PlanTasks(task_records=2)
+            | ReadTasks()
+            | ProcessTask(drop_even_tasks)
+            | WriteTasks(str(tmp_path / "out"), "jsonl")
+            | CommitTasks()
+        )
+        give_values(pipeline, ChainValues(ledger=ledger, listing=SourceListing((str(tmp_path / "*.jsonl"),))))
+    store.refresh()
+    records = store.status()["records"]
+    assert (records["read"], records["kept"], records["dropped"]) == (10, 4, {"even": 6})
+    store.close()

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import apache_beam as beam
 import pytest
 from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner, split_manager
 from apache_beam.runners.runner import PipelineResult
 from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment
 
-from ledgerbeam.errors import UnsupportedShapeError
-from ledgerbeam.ledger import Job, LedgerStore, Task
-from ledgerbeam.ledger.opening import open_local_store
+from ledgerbeam.errors import (
+    FunctionError,
+    JobMismatchError,
+    LedgerNotFoundError,
+    StorageError,
+    UnsupportedShapeError,
+    UsageError,
+)
+from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
+from ledgerbeam.ledger.model.rows import SetUps
+from ledgerbeam.ledger.opening import open_local_store, open_store
+from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.reports import begin_times, reported_set_ups, reported_times
+from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.sources.listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
@@ -31,7 +48,11 @@ from ledgerbeam.transforms import (
     WriteTasks,
 )
 from ledgerbeam.transforms.chain.base import ChainDoFn, ChainValues, LedgerHandle, give_values
+from ledgerbeam.transforms.chain.commit import _Commit
+from ledgerbeam.user_code.modules import modules_of
+from ledgerbeam.user_code.objects import UserObject
 from tests.cases import each
+from tests.ledger.builders import leaf_of
 
 
 def keep(task: Task) -> Task:
@@ -179,3 +200,235 @@ def test_a_bundle_that_is_split_while_it_runs_does_each_task_once(tmp_path: Path
     assert cut.first_residual_element < 9, "nothing was left to another bundle"
     assert sorted(Split.starts) == list(range(0, 100, 10))
     assert store.status()["sources"] == {"complete": 1, "open": 0, "failed": 0}
+
+
+JOBS = Job("map", {"to": "a"}), Job("map", {"to": "b"})
+
+
+@pytest.fixture(params=["local", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield str(tmp_path / "ledger") if request.param == "local" else f"memory://{tmp_path.name}/ledger"
+    close_shared_writers()
+
+
+def source(name: str) -> Source:
+    return Source(f"/data/{name}.jsonl", 10, "1")
+
+
+def commit(handle: LedgerHandle, tasks: list[NoneTask | FailedTask]) -> None:
+    with beam.Pipeline(options=PipelineOptions(["--runner=BundleBasedDirectRunner"])) as pipeline:
+        pipeline | beam.Create(tasks, reshuffle=False) | CommitTasks()
+        give_values(pipeline, ChainValues(handle))
+
+
+def done(*names: str) -> list[NoneTask | FailedTask]:
+    return [NoneTask(Task(source(name), 0, 1)) for name in names]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_runs_one_after_the_other_record_under_their_own(url: str, named: bool) -> None:
+    store = open_store(url, create=True)
+    store.open_job(JOBS[0])
+    sources = [source(name) for name in "ab"]
+    for finished in (0, 2):
+        run = store.begin_run({})
+        store.register(sources)
+        handle = LedgerHandle(url, JOBS[0].fingerprint, run=run if named else "")
+        commit(handle, done("a", "b"))
+        store.refresh()
+        assert store.completed_count() == 2
+        if not finished:
+            store.forget("*")  # what the first run records from now on does not count
+            assert store.completed_count() == 0
+    store.close()
+
+
+def test_jobs_one_after_the_other_record_for_themselves(url: str) -> None:
+    for job in JOBS:
+        store: LedgerStore = open_store(url, create=True)
+        store.open_job(job, "restart")
+        store.begin_run({})
+        store.register([source("a")])
+        commit(LedgerHandle(url, job.fingerprint), done("a"))
+        store.refresh()
+        assert store.completed_count() == 1
+        store.close()
+
+
+def test_two_pipelines_in_one_process_use_writers_of_their_own(url: str) -> None:
+    store = open_store(url, create=True)
+    store.open_job(JOBS[0])
+    first = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
+    second = replace(first, run=store.begin_run({}))
+    assert first.writer() is not second.writer()
+    assert first.writer() is replace(first).writer()
+    assert first.store() is replace(first).store()
+    store.register([source("a"), source("b")])
+    commit(first, done("a"))
+    commit(second, done("b"))
+    store.refresh()
+    assert store.completed_count() == 2
+    store.close()
+
+
+def test_what_is_opened_records_for_its_own_job_and_run(url: str) -> None:
+    store = open_store(url, create=True)
+    store.open_job(JOBS[0])
+    store.register([source("a"), source("b")])
+    handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
+    assert store.begin_run({}) != handle.run
+    handle.store().commit([leaf_of(source("a"))])
+    handle.writer().add(leaf_of(source("b")))
+    handle.writer().flush()
+    store.refresh()
+    assert [(row.run, row.totals.tasks) for row in store.recorded().values()] == [(handle.run, 2)]
+    with pytest.raises(JobMismatchError):
+        LedgerHandle(url, JOBS[1].fingerprint).store().commit([leaf_of(source("a"))])
+    store.close()
+
+
+def test_a_worker_makes_no_ledger(url: str) -> None:
+    with pytest.raises(LedgerNotFoundError):
+        LedgerHandle(url).store()
+
+
+def test_commits_are_as_large_and_as_late_as_the_pipeline_says(url: str) -> None:
+    store = open_store(url, create=True)
+    store.open_job(JOBS[0])
+    store.register([source("a"), source("b")])
+    store.begin_run({})
+    writer = LedgerHandle(url, flush_interval=3600.0, flush_entries=2).writer()
+    for name, count in (("a", 0), ("b", 2)):
+        writer.add(leaf_of(source(name)))
+        store.refresh()
+        assert store.completed_count() == count
+    with pytest.raises(UsageError, match=r"needs interval > 0 .* found 0\.0"):
+        LedgerHandle(url, JOBS[0].fingerprint, flush_interval=0.0).writer()
+    store.close()
+
+
+def test_a_ledger_that_is_reached_in_two_ways_is_opened_twice(url: str) -> None:
+    open_store(url, create=True).close()
+    first, second = LedgerHandle(url), LedgerHandle(url, storage_options={"skip_instance_cache": True})
+    assert first.writer() is not second.writer()
+    assert first.mirror() is second.mirror()
+
+
+@pytest.mark.parametrize("looks_first", [True, False])
+def test_what_only_looks_at_the_ledger_is_not_what_records_in_it(url: str, looks_first: bool) -> None:
+    store = open_store(url, create=True)
+    store.open_job(JOBS[0])
+    handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
+    opening = [handle.mirror, handle.store][:: 1 if looks_first else -1]
+    assert opening[0]() is not opening[1]()
+    handle.store().register([source("a")])
+    with pytest.raises(UsageError, match="opened read only"):
+        handle.mirror().register([source("b")])
+    store.close()
+
+
+def test_a_broken_task_is_recorded_as_such(url: str) -> None:
+    store = open_store(url, create=True)
+    store.open_job(JOBS[0])
+    store.register([source("a")])
+    handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
+    for _ in range(3):
+        commit(handle, [FailedTask(Task(source("a"), 0, 1), "CancelledError", "cancelled", broke=True)])
+    store.refresh()
+    (row,) = store.failures()
+    assert (row.reason, row.quarantined) == ("CancelledError", True)
+    store.close()
+
+
+def test_nothing_is_recorded_once_a_module_that_is_imported_late_has_changed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function may import a module of the user's in its first task, or later: it is compared from then on."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("late_one", "late_other"):
+        (tmp_path / f"{name}.py").write_text("x = 1\n")
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        monkeypatch.delitem(sys.modules, name)  # it goes again at the end
+    store = open_store(url, create=True)
+    store.open_job(JOBS[0])
+    store.register([source("a"), source("b")])
+    modules = modules_of(["late_one", "late_other"])
+    handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}), modules=modules)
+    recording = _Commit(handle, has_downstream=False)
+    importlib.import_module("late_one")
+    recording.process(done("a")[0])
+    (tmp_path / "late_other.py").write_text("x = 2\n")
+    importlib.import_module("late_other")
+    with pytest.raises(FunctionError, match="the module late_other has changed since the job was created"):
+        recording.process(done("b")[0])
+    store.refresh()
+    assert store.completed_count() == 1
+    store.close()
+
+
+class Closing:
+    """Writes what it has held once it is closed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, record: Any) -> Any:
+        return record
+
+    def close(self) -> None:
+        Path(self._path).write_text("closed", encoding="utf-8")
+
+
+def test_what_a_function_has_built_is_closed_also_where_an_error_ends_the_worker(tmp_path: Path) -> None:
+    """What it holds back until then, such as the rows of a log of its own, would be lost."""
+    (tmp_path / "run").mkdir()
+    handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path / "run"))
+    child = os.fork()
+    if child == 0:  # the worker ends with it
+        try:
+            UserObject(f"{__name__}:Closing", {"path": str(tmp_path / "told")}).ready()
+            with handle.fatal_errors():
+                raise StorageError("the disk fails")
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert (tmp_path / "told").read_text() == "closed"
+
+
+def test_an_error_that_ends_the_worker_leaves_where_its_time_went(tmp_path: Path) -> None:
+    handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path))
+    child = os.fork()
+    if child == 0:  # the worker ends with it
+        try:
+            begin_times(handle.run_dir)
+            with handle.fatal_errors():
+                raise StorageError("the disk fails")
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert reported_times(str(tmp_path)).workers == 1
+
+
+def test_a_worker_leaves_where_its_time_went_when_it_begins_a_task_or_is_told_to(tmp_path: Path) -> None:
+    handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path))
+    begin_times()
+    with handle.working_on([Task(source("a"), 0, 1)]):
+        (path,) = tmp_path.glob("*.time")
+    InflightMarks(str(tmp_path)).close()
+    path.unlink()
+    handle.note_times()  # which is not due so soon
+    assert not path.exists()
+    handle.note_times(at_once=True)
+    assert path.exists()
+    replace(handle, run_dir=None).note_times(at_once=True)
+    begin_times()
+
+
+def test_a_worker_leaves_how_long_its_set_ups_took_if_there_were_any(tmp_path: Path) -> None:
+    handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path))
+    handle.note_set_ups([])
+    replace(handle, run_dir=None).note_set_ups([4.0])
+    assert list(tmp_path.iterdir()) == []
+    handle.note_set_ups([1.5, 0.5])
+    assert reported_set_ups(str(tmp_path)) == SetUps(2, 2.0, 1.5)

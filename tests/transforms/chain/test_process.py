@@ -7,7 +7,7 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,11 +23,13 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.ledger.worker.reports import reported_set_ups
-from ledgerbeam.transforms import MapRecords, ProcessBatch, ProcessTask
+from ledgerbeam.transforms import GroupRecords, MapRecords, ProcessBatch, ProcessTask
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 from ledgerbeam.transforms.chain.process import _Batch, _Process, check_result
+from ledgerbeam.user_code.guards import running_user_code
 from ledgerbeam.user_code.objects import close_objects, take_set_ups
 from tests.cases import each
+from tests.transforms.exchange.test_gather import exchange
 from tests.transforms.metrics import reported
 
 SOURCE = Source("/data/a.jsonl", 10, "1")
@@ -472,3 +474,45 @@ def test_a_batch_observes_nothing() -> None:
     made = TestBatches().batch(observing, 1)
     with pytest.raises(UnsupportedShapeError, match=r"observing observed seen with ledgerbeam\.stats for a batch"):
         list(made.process(tasks()[0]))
+
+
+HERE = __name__
+calls: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def _noted(tmp_path: Path) -> Iterator[None]:
+    calls[:] = [os.open(tmp_path / "calls", os.O_CREAT | os.O_APPEND | os.O_WRONLY)]
+    yield
+    os.close(calls.pop())
+
+
+def forks_once(value: Any) -> Any:
+    """Note a call of this process or of a child; the first call forks, and waits for what the child does."""
+    os.write(calls[0], b".")
+    if os.fstat(calls[0]).st_size == 1 and (child := os.fork()):
+        os.waitpid(child, 0)
+    return value
+
+
+def forks_in_group(key: Any, records: Any) -> Any:
+    return list(forks_once(records))
+
+
+def task_of(count: int) -> Task:
+    return Task(Source("/data/a.jsonl", 100, "1"), 0, count, ((0, 1),), [{"id": number} for number in range(count)])
+
+
+@pytest.mark.parametrize(("batch", "expected"), [(None, 6), (2, 3)])
+def test_of_records_and_batches(tmp_path: Path, batch: int | None, expected: int) -> None:
+    mapper = MapRecords(f"{HERE}:forks_once", "jsonl", batch=batch)
+    with running_user_code():
+        mapper(task_of(6))
+    assert (tmp_path / "calls").stat().st_size == expected
+
+
+def test_of_groups(tmp_path: Path) -> None:
+    stages = exchange(tmp_path, [{"k": number} for number in range(4)])
+    with running_user_code():
+        stages.gather(GroupRecords(forks_in_group, "jsonl", by="k"))
+    assert (tmp_path / "calls").stat().st_size == 4
