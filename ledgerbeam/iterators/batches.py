@@ -16,13 +16,7 @@ from ledgerbeam.iterators.tokens import Token, below, load_chance, new_chance, n
 
 
 class BatchLimits:
-    """The limits of a batch.
-
-    Args:
-        max_records: Largest number of items, or None.
-        max_cost: Largest cost, or None. An item with a larger cost is a batch by itself.
-        cost: Returns the cost of an item: duration, tokens, bytes. Required for `max_cost`.
-        padded: Whether the cost of a batch is its number of items times the largest cost of an item, as after padding.
+    """The limits of a batch; see `Batches` for the arguments.
 
     Raises:
         UsageError: There is no limit, a limit is not positive, or there is a `max_cost` without `cost`.

@@ -36,11 +36,6 @@ def is_digest(found: Any) -> bool:
     return isinstance(found, Mapping) and found.get("digest") == _KIND
 
 
-def without_exact(digest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a digest without the locations of its sources."""
-    return {name: value for name, value in digest.items() if name != _EXACT}
-
-
 def differing_places(was: Mapping[str, Any], now: Sequence[Any]) -> tuple[int, list[int]]:
     """Return the least number of sources that differ from a digest, and the numbers of the candidates.
 
@@ -199,7 +194,7 @@ def require_shard(saved: Any, own: tuple[int, int]) -> None:
 
 def _without_place(found: Any) -> Any:
     if is_digest(found):
-        return without_exact(found)
+        return {name: value for name, value in found.items() if name != _EXACT}
     if isinstance(found, Mapping):
         return {key: _without_place(value) for key, value in found.items() if key not in _PLACE}
     if isinstance(found, (list, tuple)):

@@ -122,7 +122,7 @@ class GraphSource:
 
     def urls(self) -> list[str]:
         """Return the URLs of the data that the graph reads."""
-        return sorted(set(_data_urls(self.build().identity())))
+        return sorted({part["url"] for part in _with_url(self.build().identity())})
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
         """List the passes: one page. Raises the errors of `build`, and `StorageError` if data cannot be accessed."""
@@ -259,30 +259,23 @@ def _record_bytes(graph: IteratorNode) -> float:
 
 def _data_files(described: Any) -> Iterator[FileInfo]:
     """Yield the properties of the files of a graph when it was built."""
-    if isinstance(described, dict):
-        if {"url", "size", "version"} <= described.keys():
-            url, version = described["url"], described["version"]
-            yield FileInfo(url, described["size"], own_version(version))
+    for part in _with_url(described):
+        if {"size", "version"} <= part.keys():
+            url, version = part["url"], part["version"]
+            yield FileInfo(url, part["size"], own_version(version))
             if index := index_of(url, version):
                 yield index
-        else:
-            for value in described.values():
-                yield from _data_files(value)
-    elif isinstance(described, list):
-        for value in described:
-            yield from _data_files(value)
 
 
-def _data_urls(described: Any) -> Iterator[str]:
+def _with_url(described: Any) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a description that have a URL."""
     if isinstance(described, dict):
-        for name, value in described.items():
-            if name == "url" and isinstance(value, str):
-                yield value
-            else:
-                yield from _data_urls(value)
-    elif isinstance(described, list):
+        if isinstance(described.get("url"), str):
+            yield described
+        described = list(described.values())
+    if isinstance(described, list):
         for value in described:
-            yield from _data_urls(value)
+            yield from _with_url(value)
 
 
 def _why_no_places(graph: IteratorNode) -> str:

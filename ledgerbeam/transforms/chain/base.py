@@ -264,24 +264,19 @@ class ChainDoFn(beam.DoFn):
         return shown
 
     def setup(self) -> None:
-        """Make the DoFn, and set it up."""
         self._work = self.work()
         self._work.setup()
 
     def start_bundle(self) -> Any:
-        """Start a bundle."""
         return self._made().start_bundle()
 
     def process(self, element: Any) -> Any:
-        """Process one element."""
         return self._made().process(element)
 
     def finish_bundle(self) -> Any:
-        """Finish a bundle."""
         return self._made().finish_bundle()
 
     def teardown(self) -> None:
-        """Tear down the DoFn."""
         if self._work is not None:
             self._work.teardown()
 
@@ -299,7 +294,6 @@ class Emit(beam.DoFn):
         self._ledger = ledger
 
     def process(self, element: Any) -> Iterator[Any]:
-        """Emit the elements."""
         del element
         with fatal_errors(self._ledger):
             yield from self._elements()
@@ -357,7 +351,6 @@ class TaskCoder(beam.coders.Coder):
         return TASKS
 
     def encode(self, value: Any) -> bytes:
-        """Encode an element."""
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
     def decode(self, encoded: bytes) -> Any:

@@ -58,11 +58,9 @@ class PlanIndexes(Planner):
     range_bytes: int = 256 * 2**20
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that plans the tasks."""
         return _PlanIndexes(self.range_bytes, cast(FileSources, values.sources))
 
     def display_data(self) -> dict[str, Any]:
-        """Show the range size in a runner's console."""
         return {"range_bytes": self.range_bytes}
 
 
@@ -111,7 +109,6 @@ class BuildIndexes(ChainTransform):
     force: bool = False
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that runs the tasks of `PlanIndexes`."""
         return _BuildIndexes(values.require_ledger(), self.work, cast(FileSources, values.sources), force=self.force)
 
 

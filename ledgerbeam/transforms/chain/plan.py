@@ -126,11 +126,9 @@ class MatchSources(ChainTransform):
         return super().expand(elements | beam.Impulse())
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that lists the sources."""
         return _ListPages(values.listing if values.open_sources is None and values.packer is None else None)
 
     def display_data(self) -> dict[str, Any]:
-        """Show the patterns in a runner's console."""
         shown = ", ".join(self.patterns) or self.sources_from or self.graph or "those of the job"
         return {"sources": printable(shown)}
 
@@ -257,11 +255,9 @@ class PlanTasks(Planner):
         self.task_records = task_records
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that divides the sources."""
         return _Plan(values.ledger, values.sources, TaskLimits(self.task_bytes, self.task_records))
 
     def display_data(self) -> dict[str, Any]:
-        """Show the task limits in a runner's console."""
         return {"task_bytes": self.task_bytes or 0, "task_records": self.task_records or 0}
 
 
@@ -422,7 +418,6 @@ class LimitTasks(ChainTransform):
     """Pass planned tasks up to the budget of the run and drop the others, which stay open."""
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that counts the tasks."""
         return _Limit(values.budget, values.ledger)
 
 

@@ -56,13 +56,11 @@ class ProcessTask(ChainTransform):
         return bool(getattr(self.function, "takes_blocks", False))
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that calls the function."""
         take_options = getattr(self.function, "with_storage_options", None)
         function = self.function if take_options is None else take_options(values.storage_options)
         return _Process(function, values.ledger)
 
     def display_data(self) -> dict[str, Any]:
-        """Show the function in a runner's console."""
         return {"function": _name(self.function)}
 
 
@@ -87,11 +85,9 @@ class ProcessBatch(ChainTransform):
             raise UsageError(f"batch_size must be at least 1, found {self.batch_size}")
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that calls the function."""
         return _Batch(self.function, self.batch_size, values.ledger)
 
     def display_data(self) -> dict[str, Any]:
-        """Show the function and the batch size in a runner's console."""
         return {"function": _name(self.function), "batch_size": self.batch_size}
 
 

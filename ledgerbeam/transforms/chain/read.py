@@ -53,7 +53,6 @@ class ReadTasks(ChainTransform):
             raise UsageError(f"on_error must be one of {', '.join(get_args(OnError))}, found {self.on_error!r}")
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that reads the tasks."""
         return _Read(values.sources, values.ledger, self.on_error, in_blocks=values.in_blocks)
 
 

@@ -44,7 +44,6 @@ class PostTasks(ChainTransform):
     """Hand planned tasks to the schedule of the run. Without a schedule they pass."""
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn of the schedule."""
         return _Pass() if values.schedule is None else values.schedule.post(values.ledger)
 
 
@@ -52,7 +51,6 @@ class DrawTasks(ChainTransform):
     """Take tasks from the schedule of the run, except recorded ones. Without a schedule they pass."""
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn of the schedule."""
         return _Pass() if values.schedule is None else values.schedule.draw(values.ledger)
 
 

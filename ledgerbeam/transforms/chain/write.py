@@ -149,15 +149,12 @@ class WriteTasks(ChainTransform):
             self.encoder(ChainValues())  # raises for an unknown name
 
     def encoder(self, values: ChainValues) -> ShardEncoder:  # noqa: ARG002 - the encoder of run files uses them
-        """Return the encoder of the shards."""
         return format_named(self.to) if isinstance(self.to, str) else self.to
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that publishes the shards."""
         return _Write(self.output, self.encoder(values), values.base, values.storage_options, values.ledger)
 
     def display_data(self) -> dict[str, Any]:
-        """Show the output in a runner's console."""
         return {"output": printable(self.output), "to": str(self.to)}
 
 

@@ -147,7 +147,6 @@ class HashEncoder(RunFileEncoder):
     """An encoder of `HashedRecords`."""
 
     def encode(self, records: HashedRecords) -> list[ShardFile]:
-        """Return the run file of a task."""
         hashes, numbers, payloads = records.hashes, records.numbers, records.payloads
         data = encode_hashes(hashes, numbers, payloads, self.cuts, self.block_bytes, mark=self.mark)
         return [ShardFile(SUFFIX, data, len(records))]

@@ -69,7 +69,6 @@ class Gather(MatchSources):
         self.keep_runs = keep_runs
 
     def display_data(self) -> dict[str, Any]:
-        """Show the folder in a runner's console."""
         return {"sources": printable(self.runs)}
 
 
@@ -215,7 +214,6 @@ class MergedEncoder:
     """An encoder of `MergedRecords`, which are already encoded. A `ShardEncoder`."""
 
     def encode(self, records: MergedRecords) -> list[ShardFile]:
-        """Return the run file."""
         return [ShardFile(SUFFIX, records.data, len(records))]
 
 

@@ -184,11 +184,6 @@ def part_of(key: bytes, shares: Sequence[int]) -> int:
     return bisect_right(ends, int.from_bytes(key[:HASH_BYTES], "big") * ends[-1] >> 8 * HASH_BYTES)
 
 
-def field_of(record: Any, name: str) -> Any:
-    """Return a field of a record, or for ``a.b`` without such a field, the field b of a. None if it is missing."""
-    return _Field(name)(record)
-
-
 class _Field:
     """Look-up of a field."""
 

@@ -113,7 +113,6 @@ class RunFileEncoder:
     mark: bytes = NO_TASK  # mark of the task that writes the file
 
     def of_task(self, task: Task) -> Self:
-        """Return an encoder that writes the mark of a task into the run file."""
         return replace(self, mark=task_mark(task.source.id, task.start))
 
 
@@ -121,7 +120,6 @@ class RunEncoder(RunFileEncoder):
     """An encoder of `ScatteredRecords`."""
 
     def encode(self, records: ScatteredRecords) -> list[ShardFile]:
-        """Return the run file of a task."""
         keys, numbers, payloads = records.keys, records.numbers, records.payloads
         data = encode_run(keys, numbers, payloads, self.cuts, self.block_bytes, mark=self.mark)
         return [ShardFile(SUFFIX, data, len(records))]
@@ -234,7 +232,6 @@ class Scatter(WriteTasks):
         self.cuts = _encoded(self.order, cuts)
 
     def encoder(self, values: ChainValues) -> ShardEncoder:
-        """Return the encoder of run files."""
         partition = values.partition or Partition(1)
         return RunEncoder(partition.cuts(), partition.block_bytes)
 
@@ -243,7 +240,6 @@ class Scatter(WriteTasks):
         return super().expand(tasks | "Keys" >> ProcessTask(ScatterResults(ScatterRecords(self.keys))))
 
     def display_data(self) -> dict[str, Any]:
-        """Show the key and the folder in a runner's console."""
         key = self.keys.function or ",".join(self.keys.fields) or self.keys.scheme
         return {"by": printable(str(key)), "output": printable(self.output)}
 

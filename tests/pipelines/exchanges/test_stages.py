@@ -22,7 +22,7 @@ from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.exchange.gather import KeepRecords
-from ledgerbeam.transforms.exchange.keys import RecordKeys, field_of
+from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import ScatterRecords
 from tests.cases import each
 from tests.pipelines.exchanges.stages import Stages, by_file
@@ -185,7 +185,7 @@ def test_samples_stay_samples_and_can_become_lines(tmp_path: Path) -> None:
     ],
 )
 def test_a_field_is_found_or_null(record: Any, name: str, value: Any) -> None:
-    assert field_of(record, name) == value
+    assert RecordKeys("key", (name,)).value(record) == value
 
 
 def placed(*lines: bytes) -> Task:

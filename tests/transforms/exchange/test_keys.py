@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 from collections import OrderedDict
+from itertools import accumulate
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from ledgerbeam.errors import FunctionError, RecordError
+from ledgerbeam.io import JsonlFormat
 from ledgerbeam.io.exchange.order import KeyOrder, Scheme
 from ledgerbeam.io.lines.jsonl import HeldLines
 from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.ledger import Source, Task
+from ledgerbeam.sketches import merging
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
-from ledgerbeam.transforms.exchange.keys import RecordKeys, field_of
+from ledgerbeam.transforms.exchange.keys import HASH_BYTES, WITHOUT_KEY, RecordKeys, SplitRecords, part_of
 from tests.cases import each
 
 CONTENT = RecordKeys("content")
+
+
+def field_of(record: Any, name: str) -> Any:
+    return RecordKeys("key", (name,)).value(record)
 
 
 def placed(values: list[Any], url: str = "/data/in/a.parquet", first: int = 5) -> PlacedRecords:
@@ -240,3 +249,60 @@ def test_a_field_of_a_record_of_another_type_is_that_of_its_json() -> None:
     assert field_of(Described({"a": {"b": 2}}), "a.b") == 2
     assert field_of(Described(["a"]), "a") is None
     assert CONTENT.key(Described({"b": 1, "a": 2})) == CONTENT.key({"a": 2, "b": 1})
+
+
+KEYS = RecordKeys("hash", ("k",))
+PARTS = (("train", 3), ("test", 1))
+ROWS: list[dict[str, Any]] = [{"k": n % 11, "n": n} for n in range(40)] + [{"n": 40}, {"k": None, "n": 41}]
+TASK = Task(Source("/in/a.jsonl", 10, "1"), 0, len(ROWS)).replace(records=ROWS)
+
+
+def part_name(row: dict[str, Any]) -> str:
+    return PARTS[part_of(KEYS.key(row), [share for _, share in PARTS])][0]
+
+
+@pytest.mark.parametrize("output", ["jsonl", JsonlFormat()])
+def test_each_record_goes_to_the_part_of_its_key(output: Any) -> None:
+    done = SplitRecords(KEYS, PARTS, "json", output)(TASK)
+    assert isinstance(done, Task)
+    found = {
+        name: [json.loads(line) for line in lines.data.splitlines()] for name, lines in done.records.datasets.items()
+    }
+    assert found == {name: [row for row in ROWS if part_name(row) == name] for name, _ in PARTS}
+    assert all(found.values())
+    assert done.records.counts.written == {name: len(rows) for name, rows in found.items()}
+
+
+def test_records_become_what_the_format_holds() -> None:
+    done = SplitRecords(KEYS, PARTS, "sample", "tar")(TASK)
+    assert isinstance(done, Task)
+    for name, _ in PARTS:
+        rows = [json.loads(sample["json"]) for sample in done.records.datasets[name]]
+        assert rows == [row for row in ROWS if part_name(row) == name]
+
+
+@pytest.mark.parametrize(("rows", "number"), [(ROWS, 2), (ROWS[:9], 0), (ROWS[-1:], 1)])
+def test_records_without_a_key_are_counted(rows: list[Any], number: int) -> None:
+    done = SplitRecords(KEYS, PARTS, "json", "jsonl")(TASK.replace(records=rows))
+    assert isinstance(done, Task)
+    found = done.records.statistics
+    assert set(found) == ({WITHOUT_KEY} if number else set())
+    for kind, data in found.values():
+        merged = merging(kind)
+        merged.take(data)
+        assert merged.value() == number
+
+
+@pytest.mark.parametrize("shares", [[1, 1], [3, 1], [1, 1, 2], [8]])
+def test_of_all_keys_a_part_has_its_share(shares: list[int]) -> None:
+    """Where one part ends the next one begins, to the last key: a record of the test set is never trained on."""
+    keys, ends = 1 << 8 * HASH_BYTES, list(accumulate(shares))
+    for part, (end, share) in enumerate(zip(ends, shares, strict=True)):
+        first, last = keys * (end - share) // ends[-1], keys * end // ends[-1] - 1
+        for key in (first, last):
+            assert part_of(key.to_bytes(HASH_BYTES, "big"), shares) == part
+
+
+def test_a_key_function_that_there_is_not_is_found_before_the_first_task() -> None:
+    with pytest.raises(FunctionError, match="none_such"):
+        SplitRecords(RecordKeys("hash", function="none_such:key"), PARTS, "json", "jsonl").set_up()
