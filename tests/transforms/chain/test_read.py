@@ -517,13 +517,6 @@ def test_rows_of_a_stream_that_cannot_be_decoded_are_marked(tmp_path: Path) -> N
     assert list(marked.records.unreadable) == [1]
 
 
-def test_a_chain_that_takes_blocks_is_given_blocks(tmp_path: Path) -> None:
-    task = Task(make(tmp_path, "a.jsonl", 4), 0, 4)
-    for in_blocks in (False, True):
-        (found,) = ReadTasks().dofn(ChainValues(in_blocks=in_blocks)).process(task)
-        assert isinstance(found.records, RecordBlocks) == in_blocks
-
-
 def test_the_size_of_a_task_is_known_without_its_records() -> None:
     """Beam samples sizes, by encoding elements if their coder does not say them."""
     task = Task(Source("/a.jsonl", 1, "1"), 0, 1, (), [b"x" * 10**6])

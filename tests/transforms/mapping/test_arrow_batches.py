@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from ledgerbeam import Drop, Reject, Route, Rows, sketches, stats
 from ledgerbeam.errors import FunctionError, RecordError, UsageError
 from ledgerbeam.io.columns.format import ParquetFormat
-from ledgerbeam.io.columns.partial import PartialTable
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import NOTHING, RecordCounts
+from ledgerbeam.sources.forms import PartialTable
 from ledgerbeam.stats import MOST_NAMES
 from ledgerbeam.transforms import MapRecords
 from ledgerbeam.transforms.mapping.arrow_batches import RowsOutcome, require_few, rows_outcome
