@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 
-from ledgerbeam._base.extensions import __version__
+from ledgerbeam._base.version import __version__
 
 TYPE_CHECKING = False  # as type checkers expect; `typing` could be a file in the working folder, see __main__
 

@@ -1,4 +1,4 @@
-"""Installed packages: the version of this one, commands that install its extras, and extensions.
+"""Commands that install the extras of this package, and extensions.
 
 Extensions are objects that the core finds by the name of a group and a name in it, without importing their module. The
 datasets of this library are extensions. Other packages add theirs with entry points of the same groups.
@@ -16,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 
 from ledgerbeam.errors import UsageError
 
-__version__ = "0.1.0"
 _NAME = "ledgerbeam"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

@@ -8,8 +8,8 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 
-from ledgerbeam._base.extensions import __version__
 from ledgerbeam._base.redaction import command_without_secrets
+from ledgerbeam._base.version import __version__
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls import MODULES as CALL_MODULES
 from ledgerbeam.pipelines.calls.call import spec_of

@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from ledgerbeam._base.extensions import __version__, install_command
+from ledgerbeam._base.extensions import install_command
 from ledgerbeam._base.redaction import without_secrets
+from ledgerbeam._base.version import __version__
 from ledgerbeam.io import Options
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Totals

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from rich.filesize import decimal
 
-from ledgerbeam._base.extensions import __version__
 from ledgerbeam._base.redaction import printable, without_secrets
+from ledgerbeam._base.version import __version__
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.console.run_progress import count, duration
 from ledgerbeam.pipelines.report.accounts import account_table, time_table

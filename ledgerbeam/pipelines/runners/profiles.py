@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from ledgerbeam._base.extensions import __version__
+from ledgerbeam._base.version import __version__
 from ledgerbeam.io import Options
 from ledgerbeam.io.storage.files import refuse_foreign
 from ledgerbeam.ledger.model.values import encode
