@@ -13,6 +13,61 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.values import parse_count, parse_size
 from ledgerbeam.pipelines.cli.arguments import Command, Parser, add_base_options, set_usage
 
+PROGRAM = "ledgerbeam"
+_GRACE_SECONDS = 60  # from the signal to the end of a host's time; the host then releases its claimed work at once
+_RETRIES = 6  # maximum number of restarts of a pod at its index, not counting pods that a node has evicted
+_USAGE = 2  # exit status of a usage error, which a retry cannot fix
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+_PLAIN = re.compile(rf"({_VARIABLE})=(.*)")
+_SECRET = re.compile(rf"({_VARIABLE})=([a-z0-9.-]+):([A-Za-z0-9._-]+)")
+_LABEL = re.compile(r"([A-Za-z0-9./_-]+)=([A-Za-z0-9._-]*)")
+# Script on the host: it stops the command when the connection ends. Otherwise the command could outlive it.
+_REMOTE = """{setup}exec 3<&0
+{command} </dev/null 3<&- &
+job=$!
+{{ cat <&3; kill -TERM "$job"; }} >/dev/null 2>&1 &
+wait "$job"
+"""
+_SCRIPT = """#!/bin/bash
+# Runs one command on many hosts, which share its work by its ledger. Other hosts take over the work of a lost host.
+set -uo pipefail
+hosts=({hosts})
+command=$(cat <<'END_OF_COMMAND'
+{command}END_OF_COMMAND
+)
+apostrophe="'" escaped="'\\''"
+command="exec sh -c '${{command//$apostrophe/$escaped}}'" # for any login shell
+options=(-T -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=15 -o ServerAliveCountMax=4)
+
+exec {{hold}}< <(exec sleep infinity) # stdin of the commands: it closes with this script, and stops them
+holder=$!
+trap 'kill "$holder" 2>/dev/null' EXIT
+trap 'exit 130' INT TERM
+
+run() {{
+  local status=0
+  ssh "${{options[@]}}" -- "$1" "$command" <&"$hold" 2>&1 | sed -u "s/^/$1: /" || status=$?
+  case $status in
+    0) echo "$1: done" ;;
+    255) echo "$1: not reached, or connection lost; the other hosts continue" >&2 ;;
+    *) echo "$1: ended with status $status" >&2 ;;
+  esac
+  return "$status"
+}}
+
+pids=()
+for host in "${{hosts[@]}}"; do
+  run "$host" &
+  pids+=($!)
+done
+done=0 failed=1
+for pid in "${{pids[@]}}"; do
+  if wait "$pid"; then done=$((done + 1)); else failed=$?; fi
+done
+echo "done on $done of ${{#hosts[@]}} hosts"
+((done > 0)) || exit "$failed" # a host that is done has seen that all work is done
+"""
+
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(only_prints=True)
@@ -71,17 +126,6 @@ def _check_job(words: Sequence[str]) -> None:
             f"--ledger: expected the URL of an object store, by which hosts share the job, found {ledger or 'none'}; "
             "use a URL such as s3://bucket/progress"
         )
-
-
-PROGRAM = "ledgerbeam"
-_GRACE_SECONDS = 60  # from the signal to the end of a host's time; the host then releases its claimed work at once
-_RETRIES = 6  # maximum number of restarts of a pod at its index, not counting pods that a node has evicted
-_USAGE = 2  # exit status of a usage error, which a retry cannot fix
-
-_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
-_PLAIN = re.compile(rf"({_VARIABLE})=(.*)")
-_SECRET = re.compile(rf"({_VARIABLE})=([a-z0-9.-]+):([A-Za-z0-9._-]+)")
-_LABEL = re.compile(r"([A-Za-z0-9./_-]+)=([A-Za-z0-9._-]*)")
 
 
 class HostLauncher(NamedTuple):
@@ -240,55 +284,6 @@ def _label(text: str) -> tuple[str, str]:
     if found is None:
         raise argparse.ArgumentTypeError(f"expected LABEL=VALUE, found {text!r}")
     return found[1], found[2]
-
-
-# Script on the host: it stops the command when the connection ends. Otherwise the command could outlive it.
-_REMOTE = """{setup}exec 3<&0
-{command} </dev/null 3<&- &
-job=$!
-{{ cat <&3; kill -TERM "$job"; }} >/dev/null 2>&1 &
-wait "$job"
-"""
-
-_SCRIPT = """#!/bin/bash
-# Runs one command on many hosts, which share its work by its ledger. Other hosts take over the work of a lost host.
-set -uo pipefail
-hosts=({hosts})
-command=$(cat <<'END_OF_COMMAND'
-{command}END_OF_COMMAND
-)
-apostrophe="'" escaped="'\\''"
-command="exec sh -c '${{command//$apostrophe/$escaped}}'" # for any login shell
-options=(-T -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=15 -o ServerAliveCountMax=4)
-
-exec {{hold}}< <(exec sleep infinity) # stdin of the commands: it closes with this script, and stops them
-holder=$!
-trap 'kill "$holder" 2>/dev/null' EXIT
-trap 'exit 130' INT TERM
-
-run() {{
-  local status=0
-  ssh "${{options[@]}}" -- "$1" "$command" <&"$hold" 2>&1 | sed -u "s/^/$1: /" || status=$?
-  case $status in
-    0) echo "$1: done" ;;
-    255) echo "$1: not reached, or connection lost; the other hosts continue" >&2 ;;
-    *) echo "$1: ended with status $status" >&2 ;;
-  esac
-  return "$status"
-}}
-
-pids=()
-for host in "${{hosts[@]}}"; do
-  run "$host" &
-  pids+=($!)
-done
-done=0 failed=1
-for pid in "${{pids[@]}}"; do
-  if wait "$pid"; then done=$((done + 1)); else failed=$?; fi
-done
-echo "done on $done of ${{#hosts[@]}} hosts"
-((done > 0)) || exit "$failed" # a host that is done has seen that all work is done
-"""
 
 
 def _add_ssh(parser: argparse.ArgumentParser) -> None:
