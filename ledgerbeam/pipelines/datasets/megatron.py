@@ -36,7 +36,6 @@ from ledgerbeam.user_code.functions import changed_parts
 from ledgerbeam.user_code.loading import Reference
 
 _DATA, _INDEX = ".bin", ".idx"
-
 _NOTE = "merged"
 
 

@@ -44,7 +44,6 @@ PART_RECORDS = 1 << 20
 """Approximate size of the bands of a part of a bucket, in bytes. A band takes some hundred bytes of memory."""
 
 CLUSTER_BYTES = 1 << 30  # maximum size of the pairs of all parts that one process clusters, in bytes
-
 STARS_FOLDER = "_stars"  # folder for the outputs of these jobs in an output folder
 
 PART_BYTES = 1 << 25

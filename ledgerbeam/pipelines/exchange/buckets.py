@@ -269,9 +269,7 @@ def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[st
 
 
 _is_table = re.compile(rf"(?:.*/)?[0-9a-f]{{32}}(?:{re.escape(RUNS)}|{re.escape(SLICES)})", re.DOTALL).fullmatch
-
 _has_run_form = re.compile(rf"(?:{shard_form('run')})\Z").search
-
 _is_mark = re.compile(rf"(?:.*/)?{MARKS_FOLDER}/[0-9a-f]{{32}}\.json", re.DOTALL).fullmatch
 
 

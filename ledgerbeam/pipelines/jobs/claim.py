@@ -36,7 +36,6 @@ from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED
 Kind = Literal["failed", "rejected"]
 
 _SHOWN_REASONS = 10
-
 _NOTED_AT_ONCE = 10_000
 
 

@@ -39,7 +39,6 @@ SCATTER = "scatter"  # name of the parameter of a job with the options of its pi
 BUCKET_BYTES = 64 * 2**20
 
 _LARGER = 'PlanTasks("{0}") and Scatter(bucket_bytes="{0}"), and MatchSources(pack=...) for small sources'
-
 _AGAIN = "run the pipeline that scatters, to its end, and then this one again"
 
 

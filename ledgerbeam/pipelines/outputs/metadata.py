@@ -23,7 +23,6 @@ from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import OutputShard
 
 _CUTS = "cuts"
-
 _ON_HUB = (".parquet", ".arrow", ".jsonl", ".jsonl.zst", ".tar", ".txt", ".txt.zst")
 """Suffixes of files that `datasets` reads. It reads no compressed tars."""
 
@@ -46,15 +45,10 @@ META_OF_ENERGON = {  # files in `.nv-meta`
 }
 
 _CONFIG = "default"
-
 _SPLIT = re.compile(r"\w+(?:\.\w+)*")
-
 _HEAD = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
-
 _CONFIGS = re.compile(r"^configs:[^\n]*\n(?:(?:[ \t-][^\n]*)?\n)*", re.MULTILINE)
-
 _NAMED = re.compile(r"""config_name:\s*["']?([^"'\n#]*?)["']?\s*(?:#.*)?$""", re.MULTILINE)
-
 Published = tuple[list[str], dict[str, str]]  # `urls` and `keys` of a `Publication`
 
 

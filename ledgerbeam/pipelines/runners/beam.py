@@ -29,12 +29,10 @@ RUNNER = "DataflowRunner"  # name of Beam's runner for Dataflow
 _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
 _BEAM_RUNNERS = (*_LOCAL_RUNNERS, RUNNER)  # accept only Beam's own options; a job server may accept others
 _JOB_SECONDS = 10 * 365 * 86_400
-
 _FRAME = re.compile(r"\((\w+\.\w+:\d+|Native Method|Unknown Source)\)$")
 """The end of a line of a Java trace that gives the place of a call."""
 
 _CLIENT = "google.cloud.dataflow"
-
 _CODE = ("sdk_container_image", "setup_file", "requirements_file", "extra_packages", "prebuild_sdk_container_engine")
 """Options that install code on the workers. Without one of them, the workers have only Beam."""
 

@@ -25,7 +25,6 @@ from contextlib import ExitStack, suppress
 from typing import ClassVar, Never
 
 _PEER = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
-
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # of linux/prctl.h
 
 NUMBER = struct.Struct(">q")

@@ -20,7 +20,6 @@ from ledgerbeam.ledger.worker.reports import at_end, read_reports, report_path, 
 SUFFIX = ".profile"
 
 _LOOKS = re.compile(rb'\Z|\{(?s:.*)"exporter": ?"ledgerbeam ')
-
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 SECONDS = 0.02  # sampling interval, in seconds

@@ -40,7 +40,6 @@ from ledgerbeam.pipelines.runners.profiles import refuse_no_profile
 from ledgerbeam.pipelines.runners.waves import Waves
 
 _SHARED = "they share its tasks"
-
 _REPEATED = "nothing is lost, but tasks may be done twice"
 """Effect of two concurrent runs on tasks. Launchers of local runs see each other's claims."""
 

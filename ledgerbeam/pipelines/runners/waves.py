@@ -72,7 +72,6 @@ LEAST_BYTES = 8 << 20
 """Minimum size of a source for an index ahead, in bytes. Workers plan several smaller sources at once, and soon."""
 
 _JOB = "ahead.json"
-
 _AT_ONCE = 0.001
 
 
