@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,8 @@ JOBS = (
     "tokenize",
 )
 
+AUDITED = ("group", "map", "tokenize")
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -110,8 +112,10 @@ class Ran:
         return json.loads(self.out)
 
 
-def _command(args: Sequence[str | Path]) -> list[str]:
+def _command(args: Sequence[str | Path], *, audits: bool = True) -> list[str]:
     words = [str(arg) for arg in args]
+    if not audits and words and words[0] in AUDITED and "--audit" not in words:
+        words[1:1] = ["--audit", "off"]
     if words and words[0] in JOBS and words[:2] != ["index", "verify"] and not {"--workers", "--"} & set(words):
         words[1:1] = ["--workers", "1"]
     return [sys.executable, "-m", "ledgerbeam", *words]
@@ -126,6 +130,8 @@ class Workspace:
     prefix: Sequence[str] = ()
     """A command that runs others, such as ``nohup``."""
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    audits: bool = True
+    """Whether `run` leaves the audit of a job on, which takes a third of the time of a small one."""
 
     def run(
         self,
@@ -136,7 +142,7 @@ class Workspace:
         err: str | tuple[str, ...] = (),
     ) -> Ran:
         """Run a command to its end. Check its exit status, and texts that it prints on standard error."""
-        command = [*self.prefix, *_command(args)]
+        command = [*self.prefix, *_command(args, audits=self.audits)]
         done = subprocess.run(
             command,
             cwd=self.root,
@@ -207,8 +213,9 @@ def make_workspace(root: Path) -> Workspace:
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    made = make_workspace(tmp_path)
+def workspace(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workspace]:
+    """An empty folder. Quick tests run jobs without an audit, `make slow` with it."""
+    made = replace(make_workspace(tmp_path), audits=request.node.get_closest_marker("slow") is not None)
     yield made
     made.stop()
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -180,7 +181,7 @@ def test_a_function_of_the_wrong_shape(workspace: Workspace, function: str, expe
 
 def test_a_function_that_is_not_deterministic(workspace: Workspace) -> None:
     workspace.jsonl("a.jsonl", 3)
-    ran = mapped(workspace, "a.jsonl", function="functions:random_text")
+    ran = mapped(replace(workspace, audits=True), "a.jsonl", function="functions:random_text")
     assert ran.status == 1
     assert "functions:random_text returned another result" in ran.err
     assert "a.jsonl, record 2\n" in ran.err

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,7 @@ def place(workspace: Workspace) -> Workspace:
     for file in range(2):
         rows = ({"id": n, "text": f"{n * 7919 % 613} text {n}"} for n in range(file * 1000, file * 1000 + 1000))
         (workspace.root / "texts" / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return workspace
+    return replace(workspace, audits=True)
 
 
 def mapped(place: Workspace, function: str, *more: str) -> Ran:
