@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from os import PathLike
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ledgerbeam._base.disk import read_size
 from ledgerbeam._base.names import check_route
 from ledgerbeam.errors import UsageError
-from ledgerbeam.sources.listing import RecordedOutputs
+
+if TYPE_CHECKING:
+    from ledgerbeam.sources.listing import RecordedOutputs
 
 TARS_WITH_METADATA = ("webdataset", "energon", "lit")
 """Formats that are tars with metadata beside them: words of ``--to``, and of ``publish --as``."""
@@ -113,6 +115,8 @@ def paths(values: Iterable[str | PathLike[str] | Iterable[str | PathLike[str]]])
 
 def named_sources(values: Iterable[Any]) -> list[str | RecordedOutputs]:
     """Return patterns as texts; each may be a list of them. Outputs of other jobs stay what they are."""
+    from ledgerbeam.sources.listing import RecordedOutputs
+
     found: list[str | RecordedOutputs] = []
     for value in values:
         if isinstance(value, RecordedOutputs):
