@@ -19,6 +19,8 @@ from ledgerbeam.ledger.opening import open_local_store
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.servers.process import wait_until
 
+pytestmark = pytest.mark.slow
+
 SLOW = (
     *("map", "functions:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl"),
     *("--task-bytes", "4000", "--ledger", "L"),

@@ -20,6 +20,8 @@ from tests.pipelines.conftest import Ran, Workspace
 from tests.pipelines.jobs.test_restart import wait_for
 from tests.pipelines.stores.test_s3 import lines
 
+pytestmark = pytest.mark.long
+
 RESULTS = """
 import numpy as np
 

@@ -16,6 +16,8 @@ from tests.pipelines.conftest import Ran, Workspace
 from tests.pipelines.jobs.test_restart import wait_for
 from tests.servers import pins, prism
 
+pytestmark = pytest.mark.long
+
 TRAP = "import os\nwith open({path!r}, 'a') as file:\n    file.write({name!r} + ' ')\n"
 START = [[sys.executable, "-m", "ledgerbeam"], [str(Path(sys.executable).with_name("ledgerbeam"))]]
 ORDERS = """
