@@ -348,7 +348,7 @@ def test_without_a_ledger_an_edited_function_meets_the_ledger_of_the_old_one(wor
     functions.write_text(functions.read_text() + "\n# edited\n")
     ran = workspace.run(*MAP)
     assert ran.status == 1
-    assert "module functions: was" in ran.err
+    assert "module functions: changed" in ran.err
     workspace.succeed(*MAP[:1], "functions:twice", *MAP[2:], "--on-job-change", "restart")
     assert len(workspace.records("out")) == 60
 
