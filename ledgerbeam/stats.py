@@ -146,7 +146,7 @@ class Collected:
                 if len(self.sketches) == MOST_NAMES:
                     raise FunctionError(
                         f"stats.{kind}({_named(name)}): a task has at most {MOST_NAMES} statistics of different names; "
-                        "use categories as names, and count values of records with stats.top or stats.distinct"
+                        "use one name per category, and count record values with stats.top or stats.distinct"
                     )
                 found = self.sketches[name] = sketches.begin(kind)
         return found

@@ -31,7 +31,7 @@ STORES = {
     "s3": "io/conftest.py: s3",
     "gs": "io/conftest.py: gcs",
     "az": "io/conftest.py: azure",
-    "abfs": "io/storage/test_stores.py: abfs",
+    "abfs": "io/storage/test_urls.py: abfs",
     "http": "io/storage/test_web.py: http",
     "hf": "io/storage/test_hub.py: hf://",
 }

@@ -140,7 +140,8 @@ def is_not_of_beam(record: logging.LogRecord) -> bool:
 def show_log(level: str = "warning") -> None:
     """Set up the root logger for standard error. Call it before Beam is imported, because the import logs.
 
-    If a program has imported Beam itself, its own logging stays unchanged.
+    If a program has imported Beam itself, its own logging stays unchanged. Messages of Beam are left out: errors that
+    end a pipeline reach the launcher as exceptions, which are reported once.
 
     Args:
         level: Lowest level to show. Forked workers inherit it.

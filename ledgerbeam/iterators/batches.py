@@ -1,4 +1,4 @@
-"""Batches of neighbouring items, limited by number and cost."""
+"""Batches, limited by number and cost: of neighbouring items, or, with `Buckets`, of items of similar length."""
 
 from __future__ import annotations
 

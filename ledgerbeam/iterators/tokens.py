@@ -3,6 +3,8 @@
 Inside a graph tokens and items are passed as pairs, so that any value can be an item and none is changed. For other
 code with its own buffers, a token can be attached to an item as an attribute, which is not written with the item. It is
 the attribute of lhotse, so that lhotse's samplers find it.
+
+The random generators of nodes are here too: they can be saved, or depend only on the item.
 """
 
 from __future__ import annotations

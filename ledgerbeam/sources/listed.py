@@ -255,7 +255,7 @@ class _ListedKind(SourceKind):
 
 
 class FileLists:
-    """The lists of the files of a source, which is a file or a pack, read on first use."""
+    """For each file of a source, the list of its records. A source is a file or a pack. Lists are read on first use."""
 
     def __init__(self, sources: ListedSources, source: Source) -> None:
         self._sources = sources

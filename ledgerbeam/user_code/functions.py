@@ -477,7 +477,7 @@ class _Follower:
 
 
 def _is_code(value: Any) -> bool:
-    """Return whether a value is a function or a class, directly, in a partial or on an object."""
+    """Return whether a value is a function, class or method, perhaps in a partial."""
     return (
         isinstance(value, (FunctionType, BuiltinFunctionType, MethodType, functools.partial, type, CACHED))
         or reference_to(value) is not None

@@ -74,7 +74,10 @@ def _batch_rows(table: pa.Table, page_bytes: int) -> int:
 
 
 def joined_chunks(table: pa.Table) -> pa.Table:
-    """Return a table whose columns have one chunk each; a column that is too large for one keeps its chunks."""
+    """Return a table whose columns have one chunk each; a column that is too large for one keeps its chunks.
+
+    32-bit offsets of texts and lists limit the size of a chunk.
+    """
     if all(column.num_chunks == 1 for column in table.columns):
         return table
     return pa.Table.from_arrays([_joined(column) for column in table.columns], schema=table.schema)
@@ -129,7 +132,7 @@ def record_batch(table: pa.Table, start: int, stop: int) -> pa.RecordBatch:
         if column.num_chunks > 1:
             raise RecordError(
                 f"column {name!r}: the {stop - start} rows of a batch have more bytes than one record batch can hold; "
-                "use a smaller --batch, or read the other columns (--columns)"
+                "use a smaller --batch, or leave this column out with --columns"
             )
     return rows.to_batches()[0]
 
@@ -137,8 +140,8 @@ def record_batch(table: pa.Table, start: int, stop: int) -> pa.RecordBatch:
 def as_table(frame: Any) -> pa.Table | None:
     """Return a data frame as a table, without a copy if its library needs none; None if it has no Arrow interface.
 
-    An unnamed index of a pandas frame and the metadata of pandas are left out: they belong to the frame, not to its
-    rows.
+    The frame may be of pyarrow, Polars, pandas or DuckDB. An unnamed index of a pandas frame and the metadata of pandas
+    are left out: they belong to the frame, not to its rows.
     """
     if isinstance(frame, pa.Table):
         return _without_views(frame)

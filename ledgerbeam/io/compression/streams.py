@@ -115,7 +115,7 @@ class Frame:
 
 
 class DeflateFrame(Frame):
-    """A frame for zlib, which returns its unused input to the caller."""
+    """A gzip frame. zlib limits the output of a call; the rest of the input is passed again."""
 
     def __init__(self, make: Callable[[], Any] = lambda: zlib.decompressobj(wbits=31)) -> None:
         super().__init__(make)
@@ -400,6 +400,8 @@ def is_pipe(url: str) -> bool:
 
 def read_pipe(url: str) -> Iterator[bytes]:
     """Run the command of a pipe and return its output in blocks. Each read runs the command again.
+
+    With bash, a pipeline (`a | b`) fails if one of its commands fails.
 
     Raises:
         SourceError: The command fails; the output up to the failure was already returned.

@@ -1,4 +1,4 @@
-"""Protocols of formats and their readers.
+"""Protocols of formats and their readers, and a cache of decoded row groups.
 
 Format             has a name, and encodes records
 ├── OffsetFormat   consecutive records, which an index of byte offsets finds

@@ -375,7 +375,7 @@ class JsonLinesBuilder:
 
 
 class HeldLines(Sequence[bytes]):
-    """Some lines of bytes in memory, without their newlines. Picklable."""
+    """Some lines of bytes in memory, without their newlines. Selections share the bytes. Picklable."""
 
     def __init__(self, data: bytes, starts: NDArray[np.integer[Any]], stops: NDArray[np.integer[Any]]) -> None:
         self.data = data

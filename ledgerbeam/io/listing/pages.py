@@ -408,7 +408,10 @@ def _links(folder: str, options: Options | None) -> list[str]:
 
 
 def _is_next_level(name: str) -> bool:
-    """Return whether a link leads to a file or folder of the next level."""
+    """Return whether a link leads to a file or folder of the next level.
+
+    Other hosts and folders, parent folders and queries do not count: Apache uses links with queries to sort its pages.
+    """
     plain = unquote(name.removesuffix("/"))
     return plain not in ("", ".", "..") and not set(plain) & {"/", "\\", "\0"} and not set(name) & {"?", "#"}
 

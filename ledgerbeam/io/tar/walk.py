@@ -58,7 +58,7 @@ class HeaderSource(Protocol):
 
         Args:
             distance: Mean distance of the last headers in bytes.
-            small: Share of them with at most `SMALL` bytes of payload.
+            small: Share of these headers with at most `SMALL` bytes of payload.
         """
 
 

@@ -4,7 +4,7 @@
     near      the files without the other documents                      ledger NEAR
 
 With ``--mark``, `cluster` is the last job, and writes the list. If there are more pairs than one process can cluster,
-the jobs of `stars` run before it.
+more jobs of `pairs` run before it.
 
 With ``--verify``, connected documents are only candidates, and another exchange decides:
 

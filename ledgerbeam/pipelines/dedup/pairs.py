@@ -259,7 +259,7 @@ class StarsJob(_StarJob):
         return self.pairs_folder
 
     def reading(self) -> Reading:
-        """Return the reading of pairs, which are written as one bucket."""
+        """Return the parameters for reading the run files of pairs. The pairs are one bucket."""
         return Reading(self.first_folder, self.listing_url, self.storage_options, Partition(1))
 
     def first_writers(self) -> dict[str, RunsJob]:

@@ -121,8 +121,8 @@ class ShardJob(JobSpec):
 def shard_form(to: Any) -> str:
     """Return a regular expression for the end of the names of shards of a format, and of their indexes.
 
-    It includes the first record and the ordinals of `transforms.output_name`, and matches files of rejected records
-    too. It matches no name if `to` is not a format.
+    It includes the first record and the ordinals of `transforms.chain.write.output_name`, and matches files of rejected
+    records too. It matches no name if `to` is not a format.
     """
     ending = _ENDINGS.get(to)
     if ending is None and to is not None and to in formats():  # of another package: a file and its index
@@ -138,7 +138,7 @@ _ENDINGS = {
     "megatron": r"[^/]*\.(?:bin|idx)",
     "run": r"\.run",
 }
-"""Regular expressions for the end of the names of a shard's files, by output format; see `transforms.shards`."""
+"""Regular expressions for the end of the names of a shard's files, by output format; see `transforms.chain.write`."""
 
 
 @dataclass(frozen=True)

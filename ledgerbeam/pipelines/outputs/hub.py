@@ -47,7 +47,7 @@ class LocalFile:
     name: str  # name relative to the folder on the Hub
     url: str
     size: int
-    # Checksum in the ledger, see `checksums`; None for files that the ledger does not record.
+    # Checksum in the ledger, see `ledger.model.identity`; None for files that the ledger does not record.
     checksum: str | None = None
 
 

@@ -39,7 +39,7 @@ _log = library_logger(__name__)
 _Keys: TypeAlias = "NDArray[np.uint64]"
 
 _INDEXES = (".idx", ".gzidx")
-_PART = re.compile(r"[0-9a-f]{32}-\d+\.part")  # names of the parts of indexes, see `transforms.index`
+_PART = re.compile(r"[0-9a-f]{32}-\d+\.part")  # names of the parts of indexes, see `transforms.chain.index`
 
 
 class Outputs(Protocol):

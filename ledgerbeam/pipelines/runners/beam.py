@@ -1,4 +1,7 @@
-"""Runs of a job on any Beam runner, chosen by Beam's options. This module imports Beam only when needed."""
+"""Runs of a job on any Beam runner, chosen by Beam's options. This module imports Beam only when needed.
+
+Options for Dataflow are checked before anything is staged and paid for.
+"""
 
 from __future__ import annotations
 

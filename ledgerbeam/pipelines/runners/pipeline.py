@@ -5,7 +5,8 @@ and exits with the status of the worker. The server is forked from the wave's pr
 thread of Beam, since the import of Beam can take longer than the job. Only workers import user code.
 
 Beam promises nothing about FnApiRunner, its provision info and the main function of a worker. All uses are here, and
-`tests/pipelines/runners/test_fn_api.py` checks a version of Beam.
+`tests/pipelines/runners/test_fn_api.py` checks a version of Beam; `make oldest-beam` runs it
+on the oldest supported version.
 """
 
 from __future__ import annotations

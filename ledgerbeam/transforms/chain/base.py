@@ -211,7 +211,7 @@ class ChainValues:
     # Maximum number of records that the tasks of one worker may reject, for runners whose launcher does not read the
     # ledger meanwhile. More end the worker with a `RejectLimitError` after they are recorded. None for any number.
     most_rejected: int | None = None
-    in_blocks: bool = False  # whether the next transform takes records as `sources.RecordBlocks` instead of lists
+    in_blocks: bool = False  # whether the next transform takes records as `sources.forms.RecordBlocks` instead of lists
     has_downstream: bool = False  # whether the pipeline has transforms after `CommitTasks`
     # Returns the committed tasks if the chain has run already. Picklable.
     committed: Callable[[], Iterable[Any]] | None = None
@@ -232,7 +232,7 @@ class ChainTransform(beam.PTransform[Any, Any]):
     """Type of the emitted elements."""
 
     takes_blocks: bool = False
-    """Whether the transform takes records as `sources.RecordBlocks`, which `ReadTasks` gives if possible."""
+    """Whether the transform takes records as `sources.forms.RecordBlocks`, which `ReadTasks` gives if possible."""
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return the DoFn that does the work."""

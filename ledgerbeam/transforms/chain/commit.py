@@ -177,8 +177,8 @@ def _leaf(element: Any) -> Leaf:
         return Leaf(task.source.id, task.lineage, "filtered", counts=element.counts, statistics=statistics)
     what = f"a task that was not written ({element.name})" if isinstance(element, Task) else type(element).__name__
     raise UnsupportedShapeError(
-        f"CommitTasks received {what}: expected the output of WriteTasks, or a WrittenTask made once its outputs are "
-        "durable; a crash would lose the work of any other element"
+        f"CommitTasks received {what}: expected the output of WriteTasks, or a WrittenTask created after its outputs "
+        "are durable; for other elements a crash would lose work"
     )
 
 

@@ -43,7 +43,7 @@ class ProcessTask(ChainTransform):
             `ledgerbeam.stats` are recorded with the task, or after a fan-out with its first child. Optional
             attributes of the function, as `MapRecords` has them: ``set_up()`` is called in each worker process before
             the first task; ``with_storage_options(options)`` returns the function to use with the options of the
-            pipeline; ``takes_blocks``, if true, passes records as `sources.RecordBlocks`.
+            pipeline; ``takes_blocks``, if true, passes records as `sources.forms.RecordBlocks`.
     """
 
     elements = TASKS
@@ -52,7 +52,7 @@ class ProcessTask(ChainTransform):
 
     @property
     def takes_blocks(self) -> bool:  # type: ignore[override]
-        """Whether the function takes records as `sources.RecordBlocks` instead of lists."""
+        """Whether the function takes records as `sources.forms.RecordBlocks` instead of lists."""
         return bool(getattr(self.function, "takes_blocks", False))
 
     def dofn(self, values: ChainValues) -> beam.DoFn:

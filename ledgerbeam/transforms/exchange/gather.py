@@ -1,4 +1,7 @@
-"""`Gather`, the second half of an exchange, and functions over the merged records of a part of a bucket."""
+"""`Gather`, the second half of an exchange, and functions over the merged records of a part of a bucket.
+
+`MergeRuns` merges a group of run files between the two halves.
+"""
 
 from __future__ import annotations
 

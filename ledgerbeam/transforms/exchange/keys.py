@@ -1,4 +1,7 @@
-"""Keys of records in an exchange: from fields, from a user's function, from the content, or from the position."""
+"""Keys of records in an exchange, and the division of records into parts by key.
+
+A key comes from fields, from a user's function, from the content, or from the position.
+"""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class BatchMapping(TaskMapping):
         """Yield the positions of the batches of a recomputation, from the last batch to the first.
 
         The batches are smaller than in the first run, so that a result that depends on the other records of its batch
-        differs. If the object declares that its results depend on batches, they are the same as in the first run.
+        differs. If the object declares that its results depend on batches, the batches are those of the first run.
         """
         invariant = self._rules.invariant
         size = (min(self._size, records) + 1) // 2 if invariant else self._size

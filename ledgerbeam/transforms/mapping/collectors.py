@@ -92,7 +92,7 @@ def table_collector(output: str | Format, nan: NanRule, route: str = "") -> Coll
 
 
 class _Lines(JsonLinesBuilder, Collector):
-    """Encodes each result at once."""
+    """Encodes each result when it is passed to `hold`."""
 
     def hold(self, value: Any) -> tuple[bytes, int]:
         return self.encode(value)
@@ -102,7 +102,7 @@ class _Lines(JsonLinesBuilder, Collector):
 
 
 class _CheckedLines(_Lines):
-    """Encodes each result at once and raises for a result that is not one line. `_Lines` checks that in `finish`."""
+    """Encodes each result in `hold` and raises for a result that is not one line. `_Lines` checks that in `finish`."""
 
     def hold(self, value: Any) -> tuple[bytes, int]:
         held = self.encode(value)
@@ -115,7 +115,7 @@ class _CheckedLines(_Lines):
 
 
 class _TableLines(JsonLinesBuilder, Collector):
-    """Encodes the rows of tables at once."""
+    """Encodes the rows of tables in `hold`."""
 
     def hold(self, value: pa.Table) -> list[tuple[bytes, int]]:
         from ledgerbeam.io.columns.values import to_records  # noqa: PLC0415 - only jobs of Arrow batches import it
@@ -154,7 +154,7 @@ class _TableParts(Collector):
 
 
 class _Samples(Collector):
-    """Encodes each sample at once. `finish` raises for samples that a tar archive cannot store or readers misread."""
+    """Encodes each sample in `hold`. `finish` raises for samples that a tar archive cannot store or readers misread."""
 
     def __init__(self) -> None:
         self._builder = TarBuilder()

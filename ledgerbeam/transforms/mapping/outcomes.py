@@ -105,7 +105,7 @@ class Recomputable(Protocol):
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether the function takes records as `sources.RecordBlocks`."""
+        """Whether the function takes records as `sources.forms.RecordBlocks`."""
 
     @property
     def reference(self) -> Reference:

@@ -245,7 +245,7 @@ def _parse_field_list(content: Any, url: str, folder: str) -> dict[str, list[str
             if not is_pipe(shard):
                 recognize(shard)
     except UsageError as error:
-        raise SourceError(f"{url}: expected shards in JSONL and tar, found one of another name: {error}") from error
+        raise SourceError(f"{url}: expected shards in JSONL and tar, found another suffix: {error}") from error
     return found
 
 

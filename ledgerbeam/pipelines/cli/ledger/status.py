@@ -173,7 +173,7 @@ def _changes_line(changes: list[ChangedSource]) -> str:
     kinds = Counter(change.problem for change in changes)
     if not changes:
         return "no source since it was listed"
-    return f"{count(kinds['changed'], 'source')} changed, {kinds['missing']:,} missing; the next run sees to them"
+    return f"{count(kinds['changed'], 'source')} changed, {kinds['missing']:,} missing; the next run processes them"
 
 
 def _rates_line(rates: dict[str, float]) -> str:
