@@ -45,8 +45,8 @@ NO_SERVER = {"adl", "oss", "oci"}
 
 
 @cache
-def contract_classes(contract: str) -> dict[str, set[str]]:
-    """Return the classes of tests that are derived from a contract, and all names that each of them uses."""
+def classes_of_tests() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return the bases of all classes in tests, and all names that each class uses."""
     bases: dict[str, set[str]] = {}
     used: dict[str, set[str]] = {}
     for path in TESTS.rglob("*.py"):
@@ -55,6 +55,12 @@ def contract_classes(contract: str) -> dict[str, set[str]]:
                 bases.setdefault(node.name, set()).update(base.id for base in node.bases if isinstance(base, ast.Name))
                 found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
                 used.setdefault(node.name, set()).update(found)
+    return bases, used
+
+
+def contract_classes(contract: str) -> dict[str, set[str]]:
+    """Return the classes of tests that are derived from a contract, and all names that each of them uses."""
+    bases, used = classes_of_tests()
     known = {contract}
     while more := {name for name, above in bases.items() if above & known} - known:
         known |= more

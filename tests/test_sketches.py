@@ -164,7 +164,7 @@ def test_one_sketch_of_several_steps_is_a_sketch(kind: str, number: int) -> None
     st.integers(0, 40),
     st.booleans(),
 )
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_bytes_that_are_no_sketch_are_refused_or_mean_something(
     kind: str, which: int, changes: list[tuple[int, int]], cut: int, inside: bool
 ) -> None:

@@ -130,6 +130,7 @@ FAULTS: dict[str, Callable[[], Fault]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_new_host_reads_the_whole_ledger_through_faults_that_pass(line: Line, fault: str) -> None:
     sink = RemoteSink(line.direct, job=JOB.fingerprint)

@@ -79,6 +79,7 @@ def test_rows_of_several_files_have_one_number_each() -> None:
             leaf[FILES * ROWS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 4, 16])
 def test_a_pass_by_blocks_reads_the_chosen_columns_once(window: int) -> None:
     with web_server() as web:

@@ -186,6 +186,7 @@ class TestParquetOfOneBlockAtATime(TestIndexedParquet):
     options: ClassVar[dict[str, Any]] = {"shuffle": "blocks", "window": 1}
 
 
+@pytest.mark.slow
 class TestParquetInAMixture(TestIndexedParquet):
     def node(self) -> IteratorNode:
         one = IndexedParquet(self.rows, ["n"], shuffle="blocks", window=3, seed=1)

@@ -90,6 +90,7 @@ def test_threads_that_import_it_at_once_both_have_all_of_it(first: str, tmp_path
     imported_after(AT_ONCE.format(first=first), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first", ["from ledgerbeam.transforms import ProcessTask", "import ledgerbeam; ledgerbeam.Pipeline"]
 )

@@ -216,6 +216,7 @@ def test_a_dead_server_is_a_warning_and_costs_a_few_seconds(
     silent.close()
 
 
+@pytest.mark.slow
 @needs_client
 def test_events_go_to_a_file_if_that_is_configured(workspace: Workspace, tmp_path: Path) -> None:
     workspace.jsonl("in/a.jsonl", 5)

@@ -125,6 +125,7 @@ def upper(record: dict[str, Any]) -> dict[str, Any]:
     return {"id": record["id"].upper()}
 
 
+@pytest.mark.slow
 def test_bodies_of_map_and_filter_work_on_records_and_their_labels_are_shown(folder: Path) -> None:
     with lb.Pipeline(ledger="L", name="even", workers=1) as pipeline:
         tasks = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(task_records=10)
@@ -407,6 +408,7 @@ def test_a_task_that_ends_its_workers_is_set_aside(folder: Path, caplog: pytest.
     assert "quarantined, since its worker died 3 times" in caplog.text
 
 
+@pytest.mark.slow
 def test_no_secret_goes_to_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
     dump = wave_files.dump_job

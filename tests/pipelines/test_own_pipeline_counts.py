@@ -113,6 +113,7 @@ def counts_of(*steps: Any, pattern: str = "in/*.jsonl") -> dict[str, RecordCount
     return found
 
 
+@pytest.mark.slow
 def test_every_result_of_a_function_of_one_task_counts_what_was_read() -> None:
     found = counts_of(ProcessTask(by_source))
     assert found == {name: counts for name, (_, counts) in CASES.items()}

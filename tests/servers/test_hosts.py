@@ -31,6 +31,7 @@ for number in range(10**6):
 """
 
 
+@pytest.mark.slow
 def test_hosts_share_the_store_and_nothing_else(hosts: Hosts) -> None:
     bucket = hosts.s3.bucket()
     script = f"hostname > {hosts.folder}/name; cat {hosts.folder}/name; cat /proc/net/dev | grep -c eth0"

@@ -38,8 +38,8 @@ class ArrowReader(GroupedRows):
 
     _known: list[tuple[int, bytes]]
     _blocks: list[Block]
-    _dictionaries: list[tuple[Block, _Batch]]
-    _batches: list[_Batch]
+    _dictionaries: list[tuple[Block, _BatchHead]]
+    _batches: list[_BatchHead]
     _buffers: list[list[tuple[str, int]]]
     _fields: list[int] | None = None
 
@@ -102,7 +102,7 @@ class ArrowReader(GroupedRows):
         start = size - _FOOTER_END - length
         return start, data[start - first :] if start >= first else self._content.read(start, size)
 
-    def _buffers_of(self, schema: pa.Schema, batch: _Batch) -> list[tuple[str, int]]:
+    def _buffers_of(self, schema: pa.Schema, batch: _BatchHead) -> list[tuple[str, int]]:
         """Return the buffers of the chosen columns in a batch: the column of each, and its number."""
         variadic = list(batch.variadic)
         counts = [buffers_of(field.type, variadic) for field in schema]
@@ -185,7 +185,7 @@ class Block(NamedTuple):
     body: int  # bytes of its buffers, which follow the metadata
 
 
-class _Batch(NamedTuple):
+class _BatchHead(NamedTuple):
     """A record batch, or the values of a dictionary."""
 
     rows: int
@@ -204,7 +204,7 @@ def parse_footer(data: bytes) -> tuple[list[Block], list[Block]]:
         raise ValueError("the footer points outside of itself") from error
 
 
-def _parse_batch(data: bytes) -> _Batch:
+def _parse_batch(data: bytes) -> _BatchHead:
     """Parse the metadata of a record batch or a dictionary, with its length before it. Raises ValueError."""
     try:
         at = 8 if data[:4] == b"\xff\xff\xff\xff" else 4
@@ -215,12 +215,12 @@ def _parse_batch(data: bytes) -> _Batch:
         batch = message.table(2) if kind == _RECORD_BATCH else message.table(2).table(1)
         variadic = [count for (count,) in batch.structs(4, struct.Struct("<q"))]
         buffers = [(at, size) for at, size in batch.structs(2, _BUFFER)]
-        return _Batch(batch.number(0, "q"), buffers, variadic, batch.has(3))
+        return _BatchHead(batch.number(0, "q"), buffers, variadic, batch.has(3))
     except struct.error as error:
         raise ValueError("the head of a record batch points outside of itself") from error
 
 
-def _plain_sizes(batch: _Batch, starts: list[bytes]) -> list[int]:
+def _plain_sizes(batch: _BatchHead, starts: list[bytes]) -> list[int]:
     """Return the decompressed size of each buffer, given its first 8 bytes, fewer of a shorter one."""
     if not batch.is_compressed:
         return [size for _, size in batch.buffers]

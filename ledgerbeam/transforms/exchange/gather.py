@@ -32,7 +32,7 @@ from ledgerbeam.results import Drop
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.chain.plan import MatchSources
 from ledgerbeam.transforms.exchange.keys import RecordKeys
-from ledgerbeam.transforms.mapping.function import ConvertRecords, UserFunction
+from ledgerbeam.transforms.mapping.function import ConvertRecords, FunctionOfTask
 from ledgerbeam.transforms.mapping.outcomes import Outcome
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
 from ledgerbeam.user_code.functions import made_of, reference_of
@@ -111,7 +111,7 @@ class KeepRecords:
         return self.output_format if isinstance(self.output_format, str) else self.output_format.name
 
 
-class GroupRecords(UserFunction):
+class GroupRecords(FunctionOfTask):
     """A function of one task, for `ProcessTask`, that calls a user's function with each key and its records.
 
     Records are streamed: the records of a key need not fit into memory, and the function need not take them all.

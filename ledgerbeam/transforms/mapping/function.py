@@ -81,7 +81,7 @@ class FilterRecords:
         return _replaced(task, [record for record in task.records if self.predicate(record)])
 
 
-class UserFunction(ABC):
+class FunctionOfTask(ABC):
     """Base of functions of one task that call a user's object, made once in each process."""
 
     takes_blocks = True
@@ -116,7 +116,7 @@ class UserFunction(ABC):
     def _mapping_again(self, ready: ReadyObject, task: Task) -> TaskMapping: ...
 
 
-class MapRecords(UserFunction):
+class MapRecords(FunctionOfTask):
     """A function of one task, for `ProcessTask`, that calls a user's object with the records.
 
     The object takes a record or a list of records. A record of JSONL is the decoded value, a record of tar a mapping

@@ -56,6 +56,7 @@ def opened_arrow(web: WebServer, columns: tuple[str, ...]) -> ColumnReader:
     return ArrowFormat(columns).open_columns(f"{web.url}/a.arrow")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened", [opened_parquet, opened_arrow])
 @pytest.mark.parametrize("columns", [("n1",), ("n0", "t2"), ("t0", "t1", "t2"), ("n0", "n2", "n4")])
 def test_a_projection_reads_little_more_than_its_columns(opened: Opened, columns: tuple[str, ...]) -> None:

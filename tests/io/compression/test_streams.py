@@ -94,6 +94,7 @@ def test_padding_is_passed_over_and_anything_else_is_not(tmp_path: Path, suffix:
         whole(path)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_off_or_damaged_is_an_error_with_its_byte(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"x{suffix}"
     data = WRITERS[suffix](NOISE)

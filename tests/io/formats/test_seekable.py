@@ -351,6 +351,7 @@ def test_data_that_does_not_decompress(packed: str) -> None:
         list(JsonlReader(packed, check=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["a.jsonl.gz", "a.jsonl.gz.gzidx", "a.jsonl.zst"])
 def test_flipped_bytes_never_give_another_error(tmp_path: Path, target: str) -> None:
     if target.endswith(".zst"):

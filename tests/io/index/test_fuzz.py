@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pytest
 
 from ledgerbeam.io import JsonlReader, Sample, TarReader, encode_jsonl
 from ledgerbeam.io.index.file import check_index, index_bytes
@@ -96,6 +97,7 @@ def _judge_span(records: list[Any], source: bytes, offsets: list[int]) -> None:
         assert records == [orjson.loads(line) for line in data.split(b"\n") if line.strip(b" \t\r")]
 
 
+@pytest.mark.slow
 def test_damaged_indexes_give_typed_errors_or_what_they_name(tmp_path: Path) -> None:
     outcomes = fuzz_briefly(index_trial(tmp_path), 800, name=str(tmp_path))
     assert outcomes["IndexMismatchError"] > 200

@@ -256,6 +256,7 @@ def pack_trial(folder: Path) -> Trial:
     return trial
 
 
+@pytest.mark.slow
 def test_damaged_packs_give_typed_errors(tmp_path: Path) -> None:
     outcomes = fuzz_briefly(pack_trial(tmp_path), 600, name=str(tmp_path))
     assert outcomes["IndexMismatchError"] > 200

@@ -371,6 +371,7 @@ PATTERNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_is_matched_against_the_links_of_pages(web: WebServer, pattern: str) -> None:
     assert found(web, pattern) == PATTERNS[pattern]

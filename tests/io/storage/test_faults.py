@@ -143,6 +143,7 @@ def test_what_passes_is_survived(line: Line, operation: Operation, fault: str) -
     operation(line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
 @pytest.mark.parametrize(
     ("fault", "said"),

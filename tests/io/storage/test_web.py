@@ -259,6 +259,7 @@ AFTER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("heads", AFTER.values(), ids=AFTER)
 def test_a_server_that_says_when_is_asked_again_then(

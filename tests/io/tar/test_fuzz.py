@@ -10,6 +10,8 @@ import random
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from ledgerbeam.io import Sample
 from ledgerbeam.io.tar.reader import split_tar
 from ledgerbeam.io.tar.sample import MOST_EXPANSION
@@ -119,6 +121,7 @@ def tar_trial(_: Path) -> Trial:
     return trial
 
 
+@pytest.mark.slow
 def test_damaged_archives_give_typed_errors(tmp_path: Path) -> None:
     outcomes = fuzz_briefly(tar_trial(tmp_path), 1500, name="x.tar")
     assert outcomes["ArchiveError"] > 500

@@ -315,6 +315,7 @@ _samples = st.lists(
 ).map(lambda items: [Sample(f"{i}{key}", members) for i, (key, members) in enumerate(items)])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(samples=_samples)
 def test_what_is_encoded_is_split_again_and_tarfile_agrees(

@@ -132,6 +132,7 @@ def test_single_members_are_no_pairs(tmp_path: Path) -> None:
     assert outcomes(TarReader(f"{tmp_path}/x.tar", check=False, group="pairs"), 2) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), group=st.sampled_from(["key", "pairs", "auto"]), remote=st.booleans())
 def test_a_stale_index_gives_no_wrong_sample(

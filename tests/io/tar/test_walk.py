@@ -93,6 +93,7 @@ def test_padding_is_no_archive(tmp_path: Path) -> None:
     require_as_tarfile(walk_bytes(data, "x"), data)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(items=_items, layout=st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
 def test_any_archive_reads_as_tarfile_reads_it(

@@ -188,6 +188,7 @@ def test_the_damaged_record_is_named_wherever_it_is(tmp_path: Path, suffix: str)
         build_index(str(path))
 
 
+@pytest.mark.slow
 def test_damaged_archives_give_typed_errors() -> None:
     whole = b"".join(map(record_bytes, records(30)))
     chance = random.Random(5)

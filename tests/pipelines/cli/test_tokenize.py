@@ -323,6 +323,7 @@ def test_a_tokenizer_file_is_used_without_padding_cutting_and_special_tokens(wor
         assert reader.dtype == np.uint16
 
 
+@pytest.mark.slow
 def test_special_tokens_inside_texts_are_text_unless_they_are_kept_and_another_choice_is_another_job(
     workspace: Workspace,
 ) -> None:
@@ -364,6 +365,7 @@ def test_the_end_of_a_document_is_found_or_named_or_refused(workspace: Workspace
     assert documents(workspace) == [[[2, 1]]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"model": {"type": "BPE", "vocab": 3}}'])
 def test_a_file_that_is_no_tokenizer_is_refused(workspace: Workspace, content: bytes) -> None:
     needs_tokenizers()
@@ -402,6 +404,7 @@ def test_a_record_without_text_fails_its_task_and_nothing_is_merged(workspace: W
     assert dataset(workspace) == byte_dataset(["fine", "fine", "too"])
 
 
+@pytest.mark.slow
 def test_records_without_text_are_rejected_and_the_others_are_merged(workspace: Workspace) -> None:
     write(workspace, "in/a.jsonl", [{"text": "one"}, {"body": "x"}, {"text": "two"}])
     write(workspace, "in/b.jsonl", [{"text": 3}])

@@ -44,6 +44,7 @@ def compared(old: dict[Place, Any], new: dict[Place, Any], *, prefer: bool = Fal
     return found
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(FILES, FILES, st.booleans(), st.sampled_from([1, 20, 10**6]), st.sampled_from([None, 100]))
 def test_what_is_near_an_earlier_one_goes(

@@ -113,6 +113,7 @@ def test_what_a_file_holds_is_shown_and_verified(workspace: Workspace) -> None:
     assert "a.parquet: row group 0 cannot be read" in damaged.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.parquet", "b.arrow"])
 def test_a_file_of_columns_needs_no_index(workspace: Workspace, name: str) -> None:
     put(workspace)

@@ -101,6 +101,7 @@ def test_damage_fails_the_source_before_anything_is_written(workspace: Workspace
     assert len(workspace.records("out")) == 5000
 
 
+@pytest.mark.slow
 def test_compressed_tars_are_converted(workspace: Workspace) -> None:
     data = encode_tar([sample(number) for number in range(30)], group="key")[0]
     (workspace.root / "in").mkdir()
@@ -311,6 +312,7 @@ def test_how_outputs_are_compressed_belongs_to_the_job(workspace: Workspace) -> 
     assert sorted(workspace.files("out")) == ["a.jsonl-0000000000.jsonl", "a.jsonl-0000000000.jsonl.idx"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "found"),
     [

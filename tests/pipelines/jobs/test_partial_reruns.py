@@ -162,6 +162,7 @@ def test_a_rerun_of_some_sources_that_leaves_others_open_says_so(job: Workspace)
     assert is_whole(job.run(*command(*REJECTS)), job)
 
 
+@pytest.mark.slow
 def test_a_reason_that_was_never_given_is_refused(job: Workspace) -> None:
     assert job.run(*command(*REJECTS)).status == 0
     for option in ("--only-rejected", "--only-failed"):

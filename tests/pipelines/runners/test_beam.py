@@ -182,6 +182,7 @@ def test_a_mistyped_option_and_a_folder_of_this_machine_are_refused(tmp_path: Pa
     assert "must be on an object store: workers of DataflowRunner may run on other machines" in said
 
 
+@pytest.mark.slow
 def test_this_environment_has_no_client_and_says_so(tmp_path: Path) -> None:
     try:
         import google.cloud.dataflow  # type: ignore[import-untyped]  # noqa: F401

@@ -51,6 +51,7 @@ def placed(stages: Stages) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @given(
     files=FILES,
     merges=st.builds(Merges, st.integers(1, 3), st.integers(2, 4)),
