@@ -61,6 +61,7 @@ def test_a_set_up_that_was_interrupted_starts_anew(folder: Path, number: signal.
     assert (folder / "calls").read_text() == calls, "a second call does nothing"
 
 
+@pytest.mark.slow
 def test_a_dropped_download_is_tried_again_and_told_if_it_stays_away(folder: Path) -> None:
     (folder / "drops").touch()
     assert make(folder).returncode == 0

@@ -298,6 +298,7 @@ def note(path: str, line: Any) -> None:
         file.write(f"{line}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_comes_behind_the_chain_has_all_that_a_run_did_whatever_died(
     folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
@@ -335,6 +336,7 @@ def indexes_there(task: Task) -> Task:
     return task.replace(records=[{"id": f"{os.path.basename(task.source.url)} {found}"}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first_bytes", "workers", "there"),
     [(1, 1, (1, 2, 3)), (1 << 30, 1, (3, 3, 3)), pytest.param(1, 2, (2, 2, 3), marks=pytest.mark.slow)],

@@ -55,6 +55,7 @@ def test_a_hidden_folder_is_empty_on_the_hosts_only(hosts: Hosts, tmp_path: Path
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_link_is_cut_and_heals(hosts: Hosts) -> None:
     bucket = hosts.s3.bucket()
     writers = [hosts.run([sys.executable, "-c", PUT, bucket, str(host)], host=host) for host in (1, 2)]

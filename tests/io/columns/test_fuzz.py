@@ -185,6 +185,7 @@ def _work(trial: Trial, seed: int, numbers: range, place: mmap.mmap, told: int) 
         os._exit(status)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", TRIALS)
 def test_damaged_files_give_typed_errors_only(what: str) -> None:
     outcomes = fuzz(TRIALS[what][0], 1500, 1, name="x.")

@@ -166,6 +166,7 @@ def test_lines_are_found_and_read_by_spans(tmp_path: Path, suffix: str) -> None:
         reader.read(StreamSpan(0, 1, 0, offsets[-1] + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["pairs", "key"])
 def test_samples_are_found_and_read_by_spans(tmp_path: Path, suffix: str, group: str) -> None:
     extensions = ["bin", "json"] if group == "pairs" else ["bin", "json", "meta.json"]

@@ -440,6 +440,7 @@ def test_a_page_of_links_to_this_very_folder_by_its_address_is_read(web: WebServ
     assert found(web, "data/l*.jsonl") == ["data/late.jsonl"]
 
 
+@pytest.mark.slow
 def test_folders_without_end_are_an_error(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     page = web.page
     monkeypatch.setattr(web, "page", lambda folder: b'<a href="again/">x</a>' if "again" in folder else page(folder))

@@ -200,6 +200,7 @@ def test_a_range_that_comes_short_without_a_word_is_noticed(line: Line) -> None:
         read_many_ranges(line)
 
 
+@pytest.mark.slow
 def test_records_are_right_or_missing_with_an_error_under_any_weather(line: Line) -> None:
     records = [{"id": number, "text": "x" * (number % 300)} for number in range(3_000)]
     url = f"{line.url}/records.jsonl"

@@ -113,6 +113,7 @@ def test_a_range_that_means_nothing_is_refused(source: RangeReader, start: int, 
         source.read_many([0, start], [1, stop])
 
 
+@pytest.mark.slow
 def test_a_reader_survives_pickle_close_and_threads(source: RangeReader) -> None:
     assert source.read(0, 4) == DATA[:4]
     copy: RangeReader = pickle.loads(pickle.dumps(source))

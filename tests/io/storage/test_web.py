@@ -132,6 +132,7 @@ def test_a_server_without_ranges_gives_the_beginning_of_a_file_or_all_of_it(web:
     assert takes_ranges(listed.url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 2])
 @pytest.mark.parametrize("bounds", [(0, 100), (0, 30), (13, 57), (99, 100), (0, 7)])
 def test_blocks_of_a_server_without_ranges_come_in_one_answer(

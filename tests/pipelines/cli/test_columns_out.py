@@ -213,6 +213,7 @@ def test_a_rerun_uses_the_recorded_schema_and_never_infers_again(work: Workspace
     assert "inferred" not in ran(work, *args).out  # the given schema is recorded, too
 
 
+@pytest.mark.slow
 def test_a_record_that_does_not_fit_is_rejected_by_its_field(work: Workspace) -> None:
     rows = [{"id": number, "text": "x"} for number in range(40)]
     lines(work, "in/a.jsonl", rows)

@@ -72,6 +72,7 @@ def test_values_of_jsonl_become_samples_that_hold_them_whole(workspace: Workspac
     assert [sample.key for sample in samples] == [f"in-{i:09d}" for i in range(5)]
 
 
+@pytest.mark.slow
 def test_a_megatron_source_whose_index_is_replaced_has_changed(workspace: Workspace) -> None:
     """The same `.bin` then contains other documents, even if some of the old documents are done."""
     for length, name in ((2, "data/train"), (4, "other"), (1, "another")):

@@ -82,6 +82,7 @@ def test_each_record_is_a_document_and_the_bytes_are_those_of_one_writer(workspa
     assert facts["tokens"] * 2 == len(dataset(workspace)["bin"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_killed_job_ends_with_the_same_bytes(workspace: Workspace, workers: str) -> None:
     expected = write_sources(workspace)
@@ -441,6 +442,7 @@ def test_sources_without_records_make_an_empty_dataset(workspace: Workspace) -> 
     assert documents(workspace) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [

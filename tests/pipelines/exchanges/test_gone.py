@@ -219,6 +219,7 @@ def test_the_sizes_of_buckets_are_shown(done: Workspace) -> None:
     assert f"the largest, {found['largest_bucket']}," in done.run("ledger", "status", "L").out
 
 
+@pytest.mark.slow
 def test_duplicates_are_told_by_source_and_by_group(done: Workspace) -> None:
     found = done.run("ledger", "stats", "L", "--json").json
     by_source = {row["value"].rpartition("/")[2]: row["estimate"] for row in found["duplicates by source"]}

@@ -111,6 +111,7 @@ def is_grouped(task: Task) -> Task:
     return task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("by", "values"),
     [
@@ -156,6 +157,7 @@ def even(record: dict[str, Any]) -> Any:
     return Drop("odd") if record["n"] % 2 else [record, {**record, "again": True}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["half", pytest.param(None, marks=pytest.mark.slow)])
 def test_functions_may_stand_before_and_behind(folder: Path, by: str | None) -> None:
     scatter(halves, by=by, **({"cuts": [10, 20, 5, 40]} if by else {"buckets": 4}))

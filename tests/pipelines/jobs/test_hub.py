@@ -256,6 +256,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [503, None], ids=["503", "cut"])
 @pytest.mark.parametrize("step", STEPS)
 def test_each_step_is_tried_again(  # noqa: PLR0917 - a table

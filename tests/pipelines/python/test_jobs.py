@@ -68,6 +68,7 @@ SAME = [
 ONE, *OTHERS = SAME
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "given", "words", "options"),
     [ONE, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)],

@@ -234,6 +234,7 @@ def test_nothing_is_held_back_while_a_worker_waits_for_others(worker: Worker) ->
     assert len(list(written)) == 2
 
 
+@pytest.mark.slow
 def test_nothing_is_held_back_although_what_was_to_follow_is_passed_over(worker: Worker, tmp_path: Path) -> None:
     store = LmdbStore(str(tmp_path / "ledger"))
     store.open(create=True)
