@@ -475,7 +475,7 @@ def test_an_interrupt_saves_the_state_and_the_next_call_finishes(command: bool, 
     assert process.returncode == 0
     stopped = json.loads(out)
     assert stopped["interrupted"] is True
-    assert "the same call goes on" in stopped["error"]
+    assert "run the same call again" in stopped["error"]
     left = int(workspace.run("ledger", "status", "L", "--json").json["tasks"]["done"])
     assert left == stopped["tasks"] > 0
     if command:
