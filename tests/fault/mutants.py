@@ -44,7 +44,10 @@ def _publish_late() -> None:
     """Outputs are published in the background: they are recorded before they exist."""
     from ledgerbeam.transforms.chain import write
 
-    _wrap(write, "publish_all", lambda publish: lambda *args: threading.Timer(LATE_SECONDS, publish, args).start())
+    def late(publish: Callable[..., None]) -> Callable[..., None]:
+        return lambda *args, **named: threading.Timer(LATE_SECONDS, publish, args, named).start()
+
+    _wrap(write, "publish_all", late)
 
 
 def _drop_last_output() -> None:
@@ -57,7 +60,10 @@ def _drop_last_output() -> None:
     def others(outputs: Any) -> list[Any]:
         return [output for output in outputs if last not in output[0]]
 
-    _wrap(write, "publish_all", lambda publish: lambda outputs, *args: publish(others(outputs), *args))
+    def dropping(publish: Callable[..., None]) -> Callable[..., None]:
+        return lambda outputs, *args, **named: publish(others(outputs), *args, **named)
+
+    _wrap(write, "publish_all", dropping)
 
 
 def _name_by_process() -> None:
