@@ -30,7 +30,12 @@ def main(argv: Sequence[str]) -> int:
     root, workers, *options = argv
     work = MapRecords("tests.fault.traced:work", "jsonl", on_error="reject")
     with lb.Pipeline(
-        ledger=f"{root}/ledger", name="own", options=options, workers=int(workers), flush_interval=FLUSH_SECONDS
+        ledger=f"{root}/ledger",
+        name="own",
+        options=options,
+        workers=int(workers),
+        flush_interval=FLUSH_SECONDS,
+        audit="off",  # it calls the function again, as after a crash
     ) as pipeline:
         (
             pipeline
