@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -74,7 +73,7 @@ def load_reference(reference: str) -> Any:
 
 
 def _entry_points(group: str) -> dict[str, Any]:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - searches all installed packages
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import, and most jobs need none
 
     return {point.name: point for point in entry_points(group=group)}
 
@@ -108,6 +107,8 @@ def install_command(extra: str) -> str:
 
 def _origin() -> dict[str, Any]:
     """Return pip's record of the URL that ledgerbeam was installed from; empty for a package index."""
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - slow to import, for errors only
+
     try:
         noted = distribution(_NAME).read_text("direct_url.json")
         found = json.loads(noted) if noted else {}

@@ -11,6 +11,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ledgerbeam._base.disk import read_size
+from ledgerbeam._base.extensions import extension_names
 from ledgerbeam._base.names import check_route
 from ledgerbeam.errors import UsageError
 
@@ -76,9 +77,7 @@ class OutputFormats(Collection[str]):
 
 @cache
 def _formats_of_others() -> tuple[str, ...]:
-    from importlib.metadata import entry_points
-
-    return tuple(sorted(entry_points(group=FORMATS_GROUP).names))  # reads a file of each package that is installed
+    return tuple(extension_names(FORMATS_GROUP))  # reads a file of each package that is installed
 
 
 def require_format(to: str, own: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import statistics
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,9 +109,11 @@ def bucket_sizes(store: LedgerStore) -> BucketSizes | None:
     sizes = [(row.size, row.url) for row in store.sources() if row.state != "gone" and row.size]
     if not sizes:
         return None
+    from statistics import median  # noqa: PLC0415 - jobs without buckets need none
+
     largest, url = max(sizes)
     plain = [size for size, _ in sizes]
-    return BucketSizes(len(sizes), sum(plain), int(statistics.median(plain)), largest, url.rpartition("/")[2])
+    return BucketSizes(len(sizes), sum(plain), int(median(plain)), largest, url.rpartition("/")[2])
 
 
 @dataclass(frozen=True)
