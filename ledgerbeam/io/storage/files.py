@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
+import orjson
+
+from ledgerbeam.errors import SourceError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -29,6 +31,14 @@ def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None
         ChangedSourceError: The source changed since it was listed.
     """
     return read_many_files([url], options, None if listed is None else [listed])[0]
+
+
+def read_json(url: str, options: Options | None, what: str) -> Any:
+    """Read a whole JSON file. A SourceError for bad JSON names what was expected, such as ``a wids index``."""
+    try:
+        return orjson.loads(read_bytes(url, options))
+    except orjson.JSONDecodeError as error:
+        raise SourceError(f"{url}: expected {what}, found bad JSON: {error}") from error
 
 
 def read_many_files(

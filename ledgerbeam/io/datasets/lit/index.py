@@ -31,7 +31,7 @@ from ledgerbeam.io.compression.content import age_fault
 from ledgerbeam.io.datasets.webdataset.writer import ShardLike, collapse_names, filled
 from ledgerbeam.io.listing.patterns import expand_braces
 from ledgerbeam.io.storage.client import CONCURRENCY, Options, map_ahead
-from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.files import read_bytes, read_json
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import FileInfo, stat_many, stat_object
 from ledgerbeam.io.storage.urls import canonical_url, join_url
@@ -98,10 +98,7 @@ def read_config(url: str, options: Options | None = None) -> LitConfig:
         SourceNotFoundError: The file does not exist; also StorageError.
         SourceError: The file is not such a configuration.
     """
-    try:
-        content = orjson.loads(read_bytes(url, options))
-    except orjson.JSONDecodeError as error:
-        raise SourceError(f"{url}: expected a LIT configuration, found bad JSON: {error}") from error
+    content = read_json(url, options, "a LIT configuration")
     if not isinstance(content, dict):
         raise SourceError(f"{url}: expected a LIT configuration, an object, found {type(content).__name__}")
     extensions, metadata = content.get("extensions"), content.get("metadata", {})

@@ -34,7 +34,7 @@ from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.lines.jsonl import stream_records
 from ledgerbeam.io.listing.pages import list_folder
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.files import read_json
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url, join_url
@@ -216,10 +216,7 @@ def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Op
 
 
 def _read_field_list(url: str, options: Options | None) -> dict[str, list[str]]:
-    try:
-        content = orjson.loads(read_bytes(url, options))
-    except orjson.JSONDecodeError as error:
-        raise SourceError(f"{url}: expected shards by field, found bad JSON: {error}") from error
+    content = read_json(url, options, "shards by field")
     return _parse_field_list(content, url, posixpath.dirname(url))
 
 

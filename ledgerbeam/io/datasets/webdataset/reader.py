@@ -20,7 +20,7 @@ from ledgerbeam.io.datasets.webdataset.writer import ShardLike, filled
 from ledgerbeam.io.index.file import IndexFile, IndexLocation
 from ledgerbeam.io.index.reader import NumberedRecords
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.files import read_json
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url, join_url
@@ -294,10 +294,7 @@ def read_wids_index(url: str, options: Options | None = None) -> WidsIndex:
 
 
 def _load(url: str, options: Options | None) -> dict[str, Any]:
-    try:
-        content = orjson.loads(read_bytes(url, options))
-    except orjson.JSONDecodeError as error:
-        raise SourceError(f"{url}: expected a wids index, found bad JSON: {error}") from error
+    content = read_json(url, options, "a wids index")
     if not isinstance(content, dict):
         raise SourceError(f"{url}: expected a wids index, an object, found {type(content).__name__}")
     return content
