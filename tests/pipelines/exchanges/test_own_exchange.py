@@ -365,7 +365,7 @@ def test_rejects_stay_behind_and_routes_are_refused(folder: Path) -> None:
     mapped = read | ProcessTask(MapRecords(f"{__name__}:route", "jsonl"))
     mapped | Scatter("runs2", by="k", buckets=2) | CommitTasks()
     run: Any = failed.run()
-    with pytest.raises(lb.TasksFailedError, match="found the route 'other'; Scatter has no routes"):
+    with pytest.raises(lb.TasksFailedError, match="found the route 'other'"):
         run.raise_for_failures()
 
 
