@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ledgerbeam.io import Sample, build_index, encode_jsonl, publish_bytes, write_index
 from ledgerbeam.io.any_source import seek_points_of
@@ -18,6 +19,7 @@ from ledgerbeam.io.idxpack.reader import collection_key
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.iterators import IndexedManifest, IteratorNode, Records
+from tests.io.columns.tables import arrow_bytes, parquet_bytes
 
 
 def write_lines(path: Path, count: int, first: int = 0) -> str:
@@ -192,6 +194,20 @@ def write_shar(folder: Path, shard: int = 10) -> str:
             write_index(f"{url}.idx", offsets)
     (folder / "README.md").write_text("not a field")
     return str(folder)
+
+
+def rows_table(count: int, first: int = 0) -> pa.Table:
+    """Return columns `n`, the numbers; `text`; and `length`."""
+    found = range(first, first + count)
+    return pa.table({"n": found, "text": [f"row {n}" for n in found], "length": [1 + n * 7 % 10 for n in found]})
+
+
+def write_rows(path: Path, count: int, first: int = 0, *, group: int = 10) -> str:
+    """Write a Parquet file of `rows_table`; an Arrow IPC file if the name is that of one."""
+    table = rows_table(count, first)
+    made = arrow_bytes(table, group) if path.suffix == ".arrow" else parquet_bytes(table, row_group_size=group)
+    path.write_bytes(made)
+    return str(path)
 
 
 def write_pack(path: Path, sources: list[str]) -> str:

@@ -22,7 +22,7 @@ from ledgerbeam.io.columns.values import to_records
 from ledgerbeam.iterators import Batches, GlobalShuffle, IndexedParquet, Map, merge_states
 from tests.io.columns.tables import arrow_bytes, parquet_bytes
 from tests.iterators import data
-from tests.iterators.rows import rows_table, write_rows
+from tests.iterators.data import rows_table, write_rows
 from tests.servers.s3_proxy import S3Proxy
 from tests.servers.web import WebServer, web_server
 
