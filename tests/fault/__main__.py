@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Protocol
 
 from tests.fault.campaign import Campaign, run_clean
 from tests.fault.corpus import Clean
@@ -40,13 +39,6 @@ REMOTE_SHARE = 0.35
 """Part of the others that hit writers of a remote ledger."""
 
 PROGRESS_SECONDS = 10.0
-
-
-class Lane(Protocol):
-    figures: Figures
-
-    def run(self) -> Figures:
-        """Make the kills."""
 
 
 class WriterLane:
@@ -89,7 +81,7 @@ class Suite:
         of_remote = round((kills - of_jobs) * REMOTE_SHARE) if server else 0
         jobs = Campaign(folder / "lane-jobs", clean, of_jobs, f"{seed}-jobs", keep=keep, stop=self._stop)
         lanes = {"local": (kills - of_jobs - of_remote, None), "remote": (of_remote, server)}
-        self._lanes: list[Lane] = [jobs]
+        self._lanes: list[Campaign | WriterLane] = [jobs]
         for name, (share, where) in lanes.items():
             lane = folder / f"lane-{name}"
             self._lanes.append(WriterLane(lane, folder / "clean.pickle", share, f"{seed}-{name}", where))
@@ -122,24 +114,17 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200, metavar="N")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of what is killed, and when (default: 1)")
     parser.add_argument("--keep", action="store_true", help="keep the folders of all jobs, not only of bad ones")
-    parser.add_argument(
-        "--job-share",
-        type=float,
-        default=JOB_SHARE,
-        metavar="PART",
-        help="of kills, of whole jobs (default: %(default)s)",
-    )
+    share = "of kills, of whole jobs (default: %(default)s)"
+    parser.add_argument("--job-share", type=float, default=JOB_SHARE, metavar="PART", help=share)
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="ledgerbeam-fault-"))
     bad = True
     try:
         with contextlib.ExitStack() as stack:
-            if s3.missing():
+            server = None if s3.missing() else stack.enter_context(s3.s3_server(folder))
+            if server is None:
                 print(f"without remote ledgers: {s3.missing()}")
-                server = None
-            else:
-                server = stack.enter_context(s3.s3_server(folder))
             suite = Suite(folder, args.kills, args.seed, server, keep=args.keep, job_share=args.job_share)
             suite.run(functools.partial(print, flush=True))
         figures = suite.figures()

@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -74,9 +74,7 @@ class Campaign:
         seed: str,
         *,
         keep: bool = False,
-        on_kill: Callable[[], None] = lambda: None,
         stop: threading.Event | None = None,
-        extra_env: Mapping[str, str] | None = None,
         program: Program = map_program,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,8 +85,7 @@ class Campaign:
         self._kills = kills
         self._random = random.Random(seed)
         self._keep = keep
-        self._on_kill = on_kill
-        self._env = environment(extra_env)
+        self._env = environment()
         self._program = program
         self._scenarios = self._in_turn(SCENARIOS)
         self._points = self._in_turn(tuple(POINTS))
@@ -133,7 +130,6 @@ class Campaign:
                 self.figures.kills += 1
                 self.figures.targets[fault.partition(":")[0] if fault and target == "point" else target] += 1
                 job.check(self._clean)
-                self._on_kill()
                 if self.figures.kills == last:
                     break
             if fault is None:  # else it would come to the point again
@@ -221,8 +217,8 @@ class Campaign:
         self.figures.anomalies.append(f"{job.folder.parent.name}/{job.folder.name}/{launch.name}: {what}")
 
 
-def run_clean(folder: Path) -> Clean:
-    job = Job(folder, 1, environment())
+def run_clean(folder: Path, program: Program = map_program) -> Clean:
+    job = Job(folder, 1, environment(), program=program)
     launch = job.start()
     try:
         launch.wait(2 * LIMIT_SECONDS)

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ledgerbeam.io.storage.objects import ObjectFolder
-from tests.fault.campaign import LIMIT_SECONDS, Campaign
-from tests.fault.corpus import Clean
+from tests.fault.campaign import LIMIT_SECONDS, Campaign, run_clean
 from tests.fault.job import Job, environment, own_program
 from tests.fault.processes import Launch, end_all
 from tests.fault.traced import TRACE_VARIABLE
@@ -46,22 +45,10 @@ RUNS = 6
 
 def kill_locally(folder: Path, kills: int, seed: str) -> tuple[bool, str]:
     """Kill jobs of the local runner; return whether all is well, and what was found."""
-    clean = run_clean(folder / "clean")
+    clean = run_clean(folder / "clean", own_program())
     figures = Campaign(folder / "jobs", clean, kills, seed, program=own_program()).run()
     anomalies = "".join(f"anomaly: {anomaly}\n" for anomaly in figures.anomalies)
     return figures.ok, f"{anomalies}{figures.details()}\n{figures.line()}"
-
-
-def run_clean(folder: Path) -> Clean:
-    job = Job(folder, 1, environment(), program=own_program())
-    launch = job.start()
-    try:
-        launch.wait(2 * LIMIT_SECONDS)
-        if launch.status != 0:
-            raise RuntimeError(f"the clean run ended with status {launch.status}:\n{launch.log()}")
-    finally:
-        launch.end()
-    return Clean.of(job.files.sources, job.files.outputs)
 
 
 def kill_on_engine(folder: Path, name: str, kills: int, seed: str) -> tuple[bool, str]:
@@ -70,7 +57,7 @@ def kill_on_engine(folder: Path, name: str, kills: int, seed: str) -> tuple[bool
     for lacking in (missing(), s3.missing()):
         if lacking is not None:
             raise RuntimeError(lacking)
-    run_clean(folder / "clean")
+    run_clean(folder / "clean", own_program())
     chance, killed, number, problems = random.Random(seed), 0, 0, list[str]()
     fruitless = 0
     with s3.s3_server(folder) as server:

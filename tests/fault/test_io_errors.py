@@ -5,9 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,21 +17,12 @@ from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.errors import Fault, FaultyObjects, Figures, Injection, Inspector, Outcome, Suite, contents, injections
 from tests.fault.errors_job import Place, outcome_of
 from tests.fault.job import environment
-from tests.fault.replay import memory_folder
 from tests.fault.replay_trace import why_no_strace
 from tests.ledger.builders import leaves_of_split, plain
 
 NO_STRACE = why_no_strace()
 
 traced = pytest.mark.skipif(NO_STRACE is not None, reason=str(NO_STRACE))
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A folder in memory: what is synced there costs no time."""
-    folder = Path(tempfile.mkdtemp(dir=memory_folder()))
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.mark.slow

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fault.replay import Recording, crashes, memory_folder, replay
+from tests.fault.replay import Recording, crashes, replay
 from tests.fault.replay_stories import STORIES
 from tests.fault.replay_trace import (
     Create,
@@ -31,14 +28,6 @@ NO_STRACE = why_no_strace()
 traced = pytest.mark.skipif(NO_STRACE is not None, reason=str(NO_STRACE))
 
 PAGE = 4096
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A folder in memory: what is synced there costs no time."""
-    folder = Path(tempfile.mkdtemp(dir=memory_folder()))
-    yield folder
-    shutil.rmtree(folder)
 
 
 def states(operations: list[Operation], count: int = 400) -> list[dict[str, bytes | None]]:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fault.sharing import simulate
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A folder in memory: what is tested is not the disk."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
 
 
 @pytest.mark.parametrize("seed", range(2))

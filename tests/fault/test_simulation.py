@@ -6,8 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +16,6 @@ from tests.fault.simulation import Kind, World, _finish, simulate
 SEEDS = 100
 STEPS = 60
 PART = 25
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A folder in memory: what is tested is not the disk."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
 
 
 @pytest.mark.parametrize("kind", ["local", "remote"])

@@ -87,7 +87,7 @@ EDITS = [
         ["code B.help"],
     ),
     (
-        "class C:\n    @property\n    def k(self): return «1|2»\n    @staticmethod\n    def s(): return «1|2»\nclean = C",
+        "class C:\n @property\n def k(self): return «1|2»\n @staticmethod\n def s(): return «1|2»\nclean = C",
         ["code C.k", "code C.s"],
     ),
     ("class C:\n    @classmethod\n    def m(cls): return «1|2»\nclean = C", ["code C.m"]),
@@ -106,7 +106,7 @@ EDITS = [
         ["captured value part 1 of operator:itemgetter", "captured value part 2 of operator:itemgetter"],
     ),
     (
-        "M = json.«dumps|loads»\nclass C:\n    def __reduce__(s): return M, (1,)\n    def __call__(s, r): ...\nclean = C()",
+        "M = json.«dumps|loads»\nclass C:\n def __reduce__(s): return M, (1,)\n def __call__(s, r): ...\nclean = C()",
         ["captured value 'M' of C.__reduce__", "captured value part 2 of C"],
     ),
     (
