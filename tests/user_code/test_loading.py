@@ -152,16 +152,6 @@ def test_a_reference_of_another_form_is_refused(reference: str) -> None:
         import_object(reference)
 
 
-def test_a_name_that_a_module_does_not_have_is_told_with_those_it_has(folder: Path) -> None:
-    names = [f"f{n:02d}" for n in range(12)]
-    (folder / "many_functions.py").write_text("".join(f"def {name}(): ...\n" for name in [*reversed(names), "_own"]))
-    with pytest.raises(FunctionError, match=rf"'many_functions' has no 'g'; it has {', '.join(names[:10])}$"):
-        import_object("many_functions:g")
-    (folder / "no_function.py").write_text("x = 1\n")
-    with pytest.raises(FunctionError, match="'no_function' has no 'g'; it has no functions"):
-        import_object("no_function:g")
-
-
 def test_a_module_of_the_working_folder_is_found_and_the_folder_is_on_no_path(folder: Path) -> None:
     (folder / "own_work.py").write_text("import own_helper\ndef work(task):\n    return own_helper.FACTOR\n")
     (folder / "own_helper.py").write_text("FACTOR = 3\n")
@@ -213,58 +203,54 @@ def test_a_module_that_is_on_the_path_already_is_not_hidden_by_itself(
         assert import_function("own_work:work")(None) == 5
 
 
-def test_a_module_that_raises_is_told_and_an_interrupt_goes_through(folder: Path) -> None:
+NAMES = [f"f{number:02d}" for number in range(12)]
+MANY = "".join(f"def {name}(): ...\n" for name in [*reversed(NAMES), "_own"])
+UNNAMED = "class Unnamed(str):\n    def __str__(self): raise LookupError\n"
+MISSING = "raise ModuleNotFoundError('it', name={})\n"
+REFUSED = [
+    ("raises:work", "raise OSError('it')\n", r"'raises' cannot be imported: OSError: it \(at FOLDER/raises.py:1\)$"),
+    ("half:work", "def work(task)\n    return 1\n", r"'half' cannot be imported: SyntaxError: .*\(half.py, line 1\)$"),
+    ("needs:work", "import no_such\n", r"'needs' cannot be imported: .* 'no_such' \(at FOLDER/needs.py:1\)$"),
+    ("None:work", MISSING.format("None"), "'None' cannot be imported: ModuleNotFoundError: it"),
+    ("unnamed:work", UNNAMED + MISSING.format("Unnamed('unnamed')"), "'unnamed' cannot be imported: ModuleNotF.*: it"),
+    ("no_such:work", None, "^no_such:work: there is no module 'no_such'; .*PYTHONPATH.*in FOLDER$"),
+    ("no_such.inner:work", None, "^no_such.inner:work: there is no module 'no_such'; .*PYTHONPATH.*in FOLDER$"),
+    (
+        "own_package.no_such:work",
+        None,
+        "no_such:work: there is no module 'own_package.no_such'; .*PYTHONPATH.*in FOLDER",
+    ),
+    ("own_work.py:work", None, "^own_work.py:work: .*'own_work.py'; .*; name the module, not its file: own_work:work$"),
+    ("many:g", MANY, f"'many' has no 'g'; it has {', '.join(NAMES[:10])}$"),
+    ("no_function:g", "x = 1\n", "'no_function' has no 'g'; it has no functions"),
+    ("__main__:clean", None, "a different module in each process; .* name it cleaning:clean, or"),
+    ("__main__:Work.run", None, "a different module in each process; .* name it cleaning:Work.run, or"),
+]
+"""References, the text of their module, and the message."""
+
+
+@each(("reference", "text", "said"), REFUSED)
+def test_what_cannot_be_imported_is_refused_with_the_cause(
+    folder: Path, reference: str, text: str | None, said: str
+) -> None:
+    (folder / "own_package").mkdir(exist_ok=True)
+    for name in ("own_package/__init__.py", "own_work.py"):
+        (folder / name).touch()
+    if text is not None:
+        (folder / f"{reference.partition(':')[0]}.py").write_text(text)
+    importlib.invalidate_caches()
+    with pytest.raises(FunctionError, match=said.replace("FOLDER", str(folder))):
+        import_object(reference)
+
+
+def test_the_exception_of_a_module_is_the_cause_and_an_interrupt_goes_through(folder: Path) -> None:
     (folder / "raises.py").write_text("raise OSError('no licence')\n")
-    with pytest.raises(
-        FunctionError, match=rf"'raises' cannot be imported: OSError: no licence \(at {folder}/raises.py:1\)$"
-    ) as caught:
+    with pytest.raises(FunctionError) as caught:
         import_object("raises:work")
     assert isinstance(caught.value.__cause__, OSError)
     (folder / "interrupted.py").write_text("raise KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
         import_object("interrupted:work")
-
-
-def test_a_module_that_does_not_read_is_told_by_its_file_and_line(folder: Path) -> None:
-    (folder / "half.py").write_text("def work(task)\n    return 1\n")
-    with pytest.raises(FunctionError, match=r"'half' cannot be imported: SyntaxError: .*\(half.py, line 1\)$"):
-        import_object("half:work")
-
-
-@pytest.mark.parametrize("name", ["no_such", "own_package.no_such", "no_such.inner"])
-def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(folder: Path, name: str) -> None:
-    (folder / "own_package").mkdir()
-    (folder / "own_package" / "__init__.py").touch()
-    missing = name.removesuffix(".inner")
-    with pytest.raises(
-        FunctionError, match=rf"^{name}:work: there is no module '{missing}'; .*PYTHONPATH.*in {folder}$"
-    ):
-        import_object(f"{name}:work")
-
-
-def test_a_module_named_as_a_file_is_told_its_name(folder: Path) -> None:
-    (folder / "own_work.py").write_text("def work(task):\n    return 5\n")
-    with pytest.raises(
-        FunctionError, match=r"^own_work.py:work: .*'own_work.py'; .*; name the module, not its file: own_work:work$"
-    ):
-        import_object("own_work.py:work")
-
-
-def test_what_a_module_misses_is_not_the_module(folder: Path) -> None:
-    (folder / "needs.py").write_text("import no_such_thing\n")
-    match = (
-        rf"'needs' cannot be imported: ModuleNotFoundError: No module named 'no_such_thing' \(at {folder}/needs.py:1\)$"
-    )
-    with pytest.raises(FunctionError, match=match):
-        import_object("needs:work")
-
-
-@pytest.mark.parametrize("missing", ["None", "Unnamed('None')"])
-def test_a_module_that_names_nothing_as_missing_is_not_told_to_be_missing(folder: Path, missing: str) -> None:
-    unnamed = "class Unnamed(str):\n    def __str__(self): raise LookupError\n"
-    (folder / "None.py").write_text(f"{unnamed}raise ModuleNotFoundError('no licence', name={missing})\n")
-    with pytest.raises(FunctionError, match="'None' cannot be imported: ModuleNotFoundError: no licence"):
-        import_object("None:work")
 
 
 def test_a_module_that_is_imported_later_is_looked_for_in_the_folder_of_the_reference(folder: Path) -> None:
@@ -289,14 +275,6 @@ def test_a_module_of_which_a_finder_does_not_say_where_it_lies_hides_that_of_the
     monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
     with pytest.raises(FunctionError, match="is hidden by another module 'refused_work', a package"):
         import_object("refused_work:work")
-
-
-@pytest.mark.parametrize("reference", ["__main__:clean", "__main__:Work.run"])
-def test_the_module_of_a_script_is_refused_with_the_remedy(reference: str) -> None:
-    with pytest.raises(
-        FunctionError, match=rf"a different module in each process; .* name it cleaning:{reference[9:]}, or"
-    ):
-        import_object(reference)
 
 
 # By itself
