@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
@@ -27,7 +27,43 @@ from ledgerbeam.iterators.ordered import OrderedNode, count_places
 from ledgerbeam.iterators.tokens import MISSING, Token, new_chance, pair_token
 
 
-class StagedNode(DerivedNode):
+class LabelledNode(DerivedNode):
+    """A node whose tokens are `(label, token of a child)`; a label stands for a child, in a pass of it."""
+
+    pair_shape: str  # of its tokens, in errors
+
+    @abstractmethod
+    def child_at(self, label: Any, epoch: int) -> tuple[IteratorNode, int]:
+        """Return the child of a label, and its epoch in an epoch of this node. Raises IndexError or UsageError."""
+
+    @abstractmethod
+    def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
+        """Return for places of a pass the labels, and the places in the children. Raises UnsupportedShapeError."""
+
+    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
+        parts = [pair_token(token, self._name, self.pair_shape) for token in tokens]
+        return self._read(parts, epoch, lambda child, inner, when: child.read_many(inner, when))
+
+    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
+        pairs = self.locate(positions, self._when(epoch))
+        found = self._read(pairs, epoch, lambda child, places, when: child.tokens(np.array(places, np.int64), when))
+        return [(label, token) for (label, _), token in zip(pairs, found, strict=True)]
+
+    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
+        pairs = self.locate(positions, self._when(epoch))
+        return self._read(pairs, epoch, lambda child, places, when: child.read_at(np.array(places, np.int64), when))
+
+    def _read(self, pairs: Sequence[tuple[Any, Any]], epoch: int | None, read: Callable[..., Any]) -> list[Any]:
+        """Read the items of pairs of label and key, in their order; `read` is called once for each label."""
+
+        def read_group(label: Any, keys: list[Any]) -> Sequence[Any]:
+            child, when = self.child_at(label, self._when(epoch))
+            return read(child, keys, when)
+
+        return read_grouped(pairs, read_group)
+
+
+class StagedNode(LabelledNode):
     """A pass in stages; each stage is a pass of one child. The tokens are `(label of the stage, token of the child)`.
 
     The state is the current stage and the state of its child, so it does not grow with the number of stages. After a
@@ -46,17 +82,13 @@ class StagedNode(DerivedNode):
     def stages(self) -> int | None:
         """Number of stages; None if there is no end."""
 
-    @abstractmethod
-    def child_of(self, stage: int) -> IteratorNode:
-        """Return the child of a stage."""
-
-    @abstractmethod
     def label_of(self, stage: int) -> int:
         """Return the first part of the tokens of a stage."""
+        return stage
 
-    @abstractmethod
-    def epoch_of(self, stage: int) -> int:
-        """Return the epoch of the child of a stage."""
+    def child_of(self, stage: int) -> IteratorNode:
+        """Return the child of a stage."""
+        return self.child_at(self.label_of(stage), self._epoch)[0]
 
     def places_of(self, stage: int) -> int:
         """Return the number of places of a stage, for `divide_child`."""
@@ -81,6 +113,13 @@ class StagedNode(DerivedNode):
             self._before += self.places_of(self._stage)
             self._stage += 1
             self._entered = False
+
+    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
+        when = self._when(epoch)
+        for label, run in groupby(self.locate(positions, when), key=itemgetter(0)):
+            child, child_epoch = self.child_at(label, when)
+            for token, item in child.pairs_at(np.array([place for _, place in run], np.int64), child_epoch):
+                yield (label, token), item
 
     def begin(self, epoch: int) -> None:
         self._epoch = epoch
@@ -161,9 +200,9 @@ class StagedNode(DerivedNode):
         self._entered = True
 
     def _begin_stage(self) -> None:
-        child = self.child_of(self._stage)
+        child, epoch = self.child_at(self.label_of(self._stage), self._epoch)
         self.divide_child(child, self._before)
-        child.begin(self.epoch_of(self._stage))
+        child.begin(epoch)
 
 
 class Chain(StagedNode):
@@ -180,6 +219,8 @@ class Chain(StagedNode):
     Raises:
         UsageError: There is no source.
     """
+
+    pair_shape = "(number of the source, token of the source)"
 
     def __init__(self, *sources: Any, shuffle: bool = False, seed: int = 0) -> None:
         super().__init__()
@@ -215,15 +256,11 @@ class Chain(StagedNode):
     def stages(self) -> int:
         return len(self.sources)
 
-    def child_of(self, stage: int) -> IteratorNode:
-        return self.sources[self.label_of(stage)]
+    def child_at(self, label: Any, epoch: int) -> tuple[IteratorNode, int]:
+        return source_at(self.sources, label, self), epoch
 
     def label_of(self, stage: int) -> int:
         return self._order[stage] if self.shuffle else stage
-
-    def epoch_of(self, stage: int) -> int:
-        del stage  # one pass of the chain is one of each source
-        return self._epoch
 
     def places_of(self, stage: int) -> int:
         if self._shard[1] == 1 and self._view == (0, 1):
@@ -247,31 +284,11 @@ class Chain(StagedNode):
             self._order = list(range(len(self.sources)))
             new_chance(self.seed + epoch).shuffle(self._order)
 
-    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
-        shape = "(number of the source, token of the source)"
-        parts = [pair_token(token, self._name, shape) for token in tokens]
-        when = self._when(epoch)
-        return read_grouped(
-            parts, lambda number, inner: child_at(self.sources, number, repr(self)).read_many(inner, when)
-        )
-
-    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
-        when, (labels, inner) = self._when(epoch), self._locate(positions)
-        pairs = list(zip(labels, inner, strict=True))
-        found = read_grouped(pairs, lambda number, places: self.sources[number].tokens(np.array(places), when))
-        return list(zip(labels, found, strict=True))
-
-    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        return _read_places(self.sources, *self._locate(positions), self._when(epoch))
-
-    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
-        when, pairs = self._when(epoch), zip(*self._locate(positions), strict=True)
-        return in_runs(pairs, lambda number, places: self.sources[number].pairs_at(places, when))
-
     def parameters(self) -> dict[str, Any]:
         return {"shuffle": self.shuffle, "seed": self.seed}
 
-    def _locate(self, positions: Positions) -> tuple[list[int], list[int]]:
+    def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
+        del epoch  # the order of the sources is the same in each
         if self.positions is None:
             raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
         return _locate(self.sources, positions)
@@ -289,6 +306,8 @@ class Repeat(StagedNode):
     Raises:
         UsageError: `times` is below 1.
     """
+
+    pair_shape = "(number of the time, token of the source)"
 
     def __init__(self, source: Any, times: int | None = None) -> None:
         super().__init__()
@@ -314,57 +333,23 @@ class Repeat(StagedNode):
     def stages(self) -> int | None:
         return self.times
 
-    def child_of(self, stage: int) -> IteratorNode:
-        del stage
-        return self.source
-
-    def label_of(self, stage: int) -> int:
-        return stage
-
-    def epoch_of(self, stage: int) -> int:
-        return self._child_epoch(self._epoch, stage)
-
-    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
-        when = self._when(epoch)
-        parts = [pair_token(token, self._name, "(number of the time, token of the source)") for token in tokens]
-        for time, _ in parts:
-            if not isinstance(time, int):
-                raise UsageError(f"Repeat: expected the number of a time in the token, found {time!r}")
-            if time < 0 or (self.times is not None and time >= self.times):
-                raise IndexError(f"{self!r}: there is no time {time}")
-        return read_grouped(parts, lambda time, inner: self.source.read_many(inner, self._child_epoch(when, time)))
-
-    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
-        when, (times, places) = self._when(epoch), self._locate(positions)
-        pairs = list(zip(times, places, strict=True))
-        found = read_grouped(
-            pairs, lambda time, inner: self.source.tokens(np.array(inner, np.int64), self._child_epoch(when, time))
-        )
-        return list(zip(times, found, strict=True))
-
-    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        when, (times, places) = self._when(epoch), self._locate(positions)
-        pairs = list(zip(times, places, strict=True))
-        return read_grouped(
-            pairs, lambda time, inner: self.source.read_at(np.array(inner, np.int64), self._child_epoch(when, time))
-        )
-
-    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
-        when, pairs = self._when(epoch), zip(*self._locate(positions), strict=True)
-        return in_runs(pairs, lambda time, places: self.source.pairs_at(places, self._child_epoch(when, time)))
+    def child_at(self, label: Any, epoch: int) -> tuple[IteratorNode, int]:
+        if not isinstance(label, int):
+            raise UsageError(f"Repeat: expected the number of a time in the token, found {label!r}")
+        if label < 0 or (self.times is not None and label >= self.times):
+            raise IndexError(f"{self!r}: there is no time {label}")
+        return self.source, epoch * (self.times or 1) + label
 
     def parameters(self) -> dict[str, Any]:
         return {"times": self.times}
 
-    def _locate(self, positions: Positions) -> tuple[list[int], list[int]]:
+    def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
+        del epoch  # the places of a time are the same in each
         places = self.source.positions
         if places is None or self.times is None:
             raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
         times, inner = np.divmod(positions, max(1, places))
-        return times.tolist(), inner.tolist()
-
-    def _child_epoch(self, epoch: int, time: int) -> int:
-        return epoch * (self.times or 1) + time
+        return list(zip(times.tolist(), inner.tolist(), strict=True))
 
 
 class GlobalShuffle(OrderedNode):
@@ -423,7 +408,8 @@ class GlobalShuffle(OrderedNode):
         self._shard = shard, shards  # the sources are only read by place, so they are not divided
 
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
-        return _read_places(self.sources, *_locate(self.sources, numbers), self._when(epoch))
+        pairs, when = _locate(self.sources, numbers), self._when(epoch)
+        return read_grouped(pairs, lambda number, places: self.sources[number].read_at(np.array(places), when))
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         for token in tokens:
@@ -451,12 +437,12 @@ def _count(node: IteratorNode) -> int:
         return 0
 
 
-def child_at(sources: Sequence[IteratorNode], number: Any, owner: str) -> IteratorNode:
+def source_at(sources: Sequence[IteratorNode], number: Any, owner: IteratorNode) -> IteratorNode:
     """Return the source with the number in a token. Raises IndexError or UsageError for an invalid number."""
     if not isinstance(number, int):
-        raise UsageError(f"{owner}: expected the number of a source in the token, found {number!r}")
+        raise UsageError(f"{owner!r}: expected the number of a source in the token, found {number!r}")
     if not 0 <= number < len(sources):
-        raise IndexError(f"{owner}: there is no source {number}; it has {len(sources)}")
+        raise IndexError(f"{owner!r}: there is no source {number}; it has {len(sources)}")
     return sources[number]
 
 
@@ -472,31 +458,12 @@ def read_grouped(pairs: Sequence[tuple[Any, Any]], read: Callable[[Any, list[Any
     return found
 
 
-def in_runs(
-    pairs: Iterable[tuple[int, int]], read: Callable[[int, Positions], Iterator[tuple[Token, Any]]]
-) -> Iterator[tuple[Token, Any]]:
-    """Yield tokens `(group, token)` and items at pairs of group and place.
-
-    `read` is called once for each run of a group.
-    """
-    for group, run in groupby(pairs, key=itemgetter(0)):
-        for token, item in read(group, np.array([place for _, place in run], np.int64)):
-            yield (group, token), item
-
-
-def _locate(sources: Sequence[IteratorNode], positions: Positions) -> tuple[list[int], list[int]]:
+def _locate(sources: Sequence[IteratorNode], positions: Positions) -> list[tuple[int, int]]:
     """Return for places in the concatenation of sources the numbers of the sources, and the places in them."""
     ends = list(accumulate(source.positions or 0 for source in sources))
     if len(positions) == 1:
         number = bisect_right(ends, int(positions[0]))
-        return [number], [int(positions[0]) - (ends[number - 1] if number else 0)]
+        return [(number, int(positions[0]) - (ends[number - 1] if number else 0))]
     bounds = np.array([0, *ends], np.int64)
     numbers = bounds.searchsorted(positions, "right") - 1
-    return numbers.tolist(), (positions - bounds[numbers]).tolist()
-
-
-def _read_places(
-    sources: Sequence[IteratorNode], labels: Sequence[int], places: Sequence[int], epoch: int
-) -> list[Any]:
-    pairs = list(zip(labels, places, strict=True))
-    return read_grouped(pairs, lambda number, inner: sources[number].read_at(np.array(inner, np.int64), epoch))
+    return list(zip(numbers.tolist(), (positions - bounds[numbers]).tolist(), strict=True))

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
-from ledgerbeam.iterators.chain import child_at, read_grouped
+from ledgerbeam.iterators.chain import LabelledNode, source_at
 from ledgerbeam.iterators.identity import describe_function
 from ledgerbeam.iterators.node import (
-    DerivedNode,
     ItemTransform,
     IteratorNode,
     Positions,
@@ -29,7 +28,6 @@ from ledgerbeam.iterators.tokens import (
     item_chance,
     load_chance,
     new_chance,
-    pair_token,
     save_chance,
 )
 
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
 _TRIES = 100
 
 
-class Mux(DerivedNode):
+class Mux(LabelledNode):
     """Draws the source of each item by weight. The tokens are `(number of the source, token of the source)`.
 
     A source that has ended is no longer drawn; the pass ends when all sources have ended. All shards draw the same
@@ -57,6 +55,8 @@ class Mux(DerivedNode):
     Raises:
         UsageError: There is no source, the number of weights is different, or a weight is not positive.
     """
+
+    pair_shape = "(number of the source, token of the source)"
 
     def __init__(
         self,
@@ -115,19 +115,11 @@ class Mux(DerivedNode):
         self._chance = new_chance(self.seed + epoch)
         self._ended = [False] * len(self.sources)
 
-    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
-        parts = [pair_token(token, self._name, "(number of the source, token of the source)") for token in tokens]
-        owner, when = repr(self), self._when(epoch)
-        return read_grouped(parts, lambda number, inner: child_at(self.sources, number, owner).read_many(inner, when))
-
-    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
-        when, pairs = self._when(epoch), self._locate(positions, epoch)
-        found = read_grouped(pairs, lambda number, places: self.sources[number].tokens(np.array(places), when))
-        return [(number, token) for (number, _), token in zip(pairs, found, strict=True)]
+    def child_at(self, label: Any, epoch: int) -> tuple[IteratorNode, int]:
+        return source_at(self.sources, label, self), epoch
 
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        when, pairs = self._when(epoch), self._locate(positions, epoch)
-        found = read_grouped(pairs, lambda number, places: self.sources[number].read_at(np.array(places), when))
+        pairs, found = self.locate(positions, self._when(epoch)), super().read_at(positions, epoch)
         for (number, place), item in zip(pairs, found, strict=True):
             if item is MISSING:  # a pass would use the next item of the source instead
                 raise UnsupportedShapeError(
@@ -162,13 +154,11 @@ class Mux(DerivedNode):
     def parameters(self) -> dict[str, Any]:
         return {"weights": self.weights, "seed": self.seed, "stop_early": self.stop_early}
 
-    def _locate(self, positions: Positions, epoch: int | None) -> list[tuple[int, int]]:
-        """Return for places of a pass the source and the place in it."""
+    def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
         if self.positions is None:
             raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
-        when = self._when(epoch)
-        if self._planned is None or self._planned[0] != when:
-            self._planned = when, self._plan(when)
+        if self._planned is None or self._planned[0] != epoch:
+            self._planned = epoch, self._plan(epoch)
         found: dict[int, tuple[int, int]] = {}
         for number, taken in enumerate(self._planned[1]):
             ranks = np.minimum(taken.searchsorted(positions), max(0, len(taken) - 1))
