@@ -174,7 +174,7 @@ def changes(store: LedgerStore) -> list[Callable[[], object]]:
     ]
 
 
-def fuzz(ledgers: int, seed: int, folder: Path) -> Counter[str]:
+def fuzz_rows(ledgers: int, seed: int, folder: Path) -> Counter[str]:
     """Spoils ledgers. Raises whatever is not a typed error, with the rows as a note."""
     choice = random.Random(seed)
     make(folder / "whole")
@@ -210,7 +210,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        counts = fuzz(args.ledgers, args.seed, Path(folder))
+        counts = fuzz_rows(args.ledgers, args.seed, Path(folder))
     print(
         f"{args.ledgers} ledgers of seed {args.seed}: {', '.join(f'{n} {what}' for what, n in sorted(counts.items()))}"
     )

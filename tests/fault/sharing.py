@@ -325,7 +325,7 @@ class Host:
             self.store.close()
 
 
-def simulate(seed: int, hosts: int, tasks: int, folder: Path, *, calm: bool = False, mean: float = 4.0) -> Figures:
+def share_job(seed: int, hosts: int, tasks: int, folder: Path, *, calm: bool = False, mean: float = 4.0) -> Figures:
     choice = random.Random(f"{seed} plan")
     starts = [0.0, *(round(choice.uniform(0, 40), 1) for _ in range(hosts - 1))]
     away: dict[int, Away] = {}
@@ -350,7 +350,7 @@ def main() -> int:
     failed = 0
     for seed in range(args.seed, args.seed + args.seeds):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-            found = simulate(seed, args.hosts, args.tasks, Path(folder), calm=args.calm, mean=args.mean)
+            found = share_job(seed, args.hosts, args.tasks, Path(folder), calm=args.calm, mean=args.mean)
         too_much = found.executed > 1.05 * found.tasks or found.makespan > 1.2 * found.ideal
         failed += too_much
         print(f"seed {seed}: {found}{'  TOO MUCH' if too_much else ''}", flush=True)

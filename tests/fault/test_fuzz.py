@@ -1,18 +1,30 @@
-"""A short run of the fuzzer, and what a hostile ledger may not reach; the long form is `python -m tests.fault.fuzz`."""
+"""Hostile and damaged ledgers; the long forms are `python -m tests.fault.fuzz`, `hostile_rows` and `damage`."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import tracemalloc
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, NonDeterministicTaskError, UnsupportedShapeError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.lmdb.tables import OUTPUTS, PENDING, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb.tables import (
+    CUTOFFS,
+    FOLDED,
+    OUTPUTS,
+    PENDING,
+    SOURCES,
+    TABLES,
+    Row,
+    StoredTable,
+    Transaction,
+)
 from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, seal
@@ -20,7 +32,9 @@ from ledgerbeam.pipelines.jobs.one_stage import IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs.recorded import remove_superseded
 from tests.cases import each
+from tests.fault.damage import campaign
 from tests.fault.fuzz import fuzz
+from tests.fault.hostile_rows import all_rows, fuzz_rows, make
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.views import picture
 
@@ -88,3 +102,42 @@ def test_names_that_lead_elsewhere_are_damage(name: str) -> None:
     data = seal(encode({"number": 1, "at": 1.0, "dropped": [name]}))
     with pytest.raises(LedgerDamagedError, match="name of an output"):
         decode_segment(data, "hostile")
+
+
+DAMAGES = 70
+
+
+@pytest.mark.slow
+def test_no_damage_of_a_ledger_makes_a_run_end_well_with_other_outputs() -> None:
+    found = campaign(DAMAGES, 7)
+    assert not found.findings
+    assert found.counts["right"] > DAMAGES // 10
+    assert found.counts["refused"] > DAMAGES // 4
+
+
+@pytest.mark.slow
+def test_a_ledger_without_checksums_is_noticed() -> None:
+    def rows(self: StoredTable, found: Sequence[Row]) -> list[Row]:
+        return [(key, summed[:-4]) for key, summed in found]
+
+    unchecked = mock.patch.multiple(
+        StoredTable, rows=rows, value=lambda self, key, summed: summed[:-4], check=lambda self, found: None
+    )
+    with unchecked, mock.patch.object(Transaction, "require_all"):
+        found = campaign(90, 2)
+    assert found.counts["wrong"] + found.counts["miscounted"]
+
+
+LEDGERS = 150
+
+
+def test_the_ledger_has_rows_in_every_table(tmp_path: Path) -> None:
+    make(tmp_path / "whole")
+    assert {table for table, _, _ in all_rows(tmp_path / "whole")} == {*TABLES} - {CUTOFFS, FOLDED}
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_hostile_rows_are_refused_by_typed_errors_only(tmp_path: Path, seed: int) -> None:
+    counts = fuzz_rows(LEDGERS, seed, tmp_path)
+    assert counts["refused"] > LEDGERS
+    assert counts["did"] > 10 * LEDGERS

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from tests.fault.corpus import RECORDS, TASKS, Clean
 from tests.fault.findings import Findings, partly_recorded, recording_seconds
 from tests.fault.job import Job, environment
+from tests.fault.ledger_mutants import CHECKS
+from tests.fault.ledger_mutants import MUTANTS as LEDGER_MUTANTS
 from tests.fault.mutants import MUTANTS, arm
 
 LIMIT_SECONDS = 240
@@ -64,3 +68,21 @@ def test_without_a_mutant_nothing_is_found(tmp_path: Path, clean: Clean) -> None
 def test_a_mutant_is_found(tmp_path: Path, clean: Clean, mutant: str) -> None:
     findings = killed_once(tmp_path, clean, mutant)
     assert getattr(findings, FIGURES[mutant]), findings
+
+
+def run_check(mutant: str, check: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.fault.ledger_mutants", mutant, check]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_unbroken_every_check_passes(check: str) -> None:
+    found = run_check("", check)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.parametrize("mutant", LEDGER_MUTANTS)
+def test_a_mutant_of_the_ledger_is_noticed(mutant: str) -> None:
+    found = run_check(mutant, LEDGER_MUTANTS[mutant][0])
+    assert found.returncode == 1, f"{found.stdout}\n{found.stderr}"
+    assert "Traceback" not in found.stderr.splitlines()[-1:], found.stderr

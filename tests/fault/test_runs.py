@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.fault.runs.breakage import BREAKAGES
+from tests.fault.runs.world import BREAKAGES
 
 SEEDS = 40
 PART = 10

@@ -1,4 +1,4 @@
-"""A few hundred seeds of the simulation, and that it can fail and reproduce; the long form is `simulation` itself."""
+"""Some seeds of the simulations of a ledger's hosts; the long forms are `simulation` and `sharing` themselves."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger.model.claims import MOST_SECONDS, Claims, Span, encode_claims
+from tests.fault.sharing import share_job
 from tests.fault.simulation import Kind, World, _finish, simulate
 
 SEEDS = 100
@@ -46,3 +47,31 @@ def test_an_undisturbed_launcher_waits_for_as_long_as_a_claim_can_hold(memory: P
         _finish(world)
     world.close_boards()
     assert (world.overdue, len(spans)) == (0, 4)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_three_hosts_that_die_stand_still_and_lose_their_link(memory: Path, seed: int) -> None:
+    found = share_job(seed, 3, 300, memory)
+    assert found.executed <= 1.05 * found.tasks, found
+    assert found.makespan <= 1.2 * found.ideal, found
+    assert max(found.asked.values()) <= 1.0, found
+
+
+def test_three_hosts_that_nothing_befalls_do_nothing_twice(memory: Path) -> None:
+    found = share_job(7, 3, 150, memory, calm=True)
+    assert found.executed <= found.tasks + 1, found
+    assert found.makespan <= 1.2 * found.ideal, found
+
+
+@pytest.mark.slow
+def test_twenty_hosts(memory: Path) -> None:
+    found = share_job(1, 20, 600, memory)
+    assert found.executed <= 1.05 * found.tasks, found
+    assert max(found.asked.values()) <= 1.0, found
+
+
+def test_one_host_asks_nobody(memory: Path) -> None:
+    found = share_job(3, 1, 30, memory, calm=True)
+    assert found.executed == found.tasks
+    assert found.asked["read of each other"] == 0
+    assert found.asked["written"] <= 1.0

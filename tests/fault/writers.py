@@ -21,14 +21,21 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
-from tests.fault.corpus import Clean, write_sources
+from ledgerbeam.ledger import Job, compact
+from ledgerbeam.ledger.model.faults import arm
+from ledgerbeam.ledger.opening import open_store
+from ledgerbeam.ledger.remote.store import RemoteStore
+from ledgerbeam.transforms.chain.base import LedgerHandle
+from tests.fault.chain import Chain
+from tests.fault.corpus import SOURCES, TASK_BYTES, TASKS, Clean, write_sources
 from tests.fault.findings import Figures, Findings, JobFiles, Timeline, check_end, check_ledger, check_trace
 from tests.fault.traced import TRACE_VARIABLE
-from tests.fault.writer_process import Writer
 
 JOB_KILLS = 16
 LIMIT_SECONDS = 240.0
@@ -149,20 +156,18 @@ class WriterCampaign:
             if status:
                 self._note(files, f"an undisturbed writer ended with status {status}")
             recorded = self._check(files, findings, timeline)
-            if len(recorded) == _TASKS:
+            if len(recorded) == SOURCES * TASKS:
                 break
         else:
             self._note(files, f"not done after {FINISHES} undisturbed writers")
 
-        def sweep(_: Findings) -> int:
+        def sweep() -> Findings:
             for folder in (files.outputs, files.sources):
                 remove_stale_temporaries(str(folder))
-            check_end(files, self._clean, found)
-            return 0
+            check_end(files, self._clean, findings)
+            return findings
 
-        found = findings
-        _, checked = in_child(lambda: (sweep(found), found), files)
-        _merge(findings, checked)
+        _merge(findings, in_child(sweep, files))
 
     def _check(self, files: JobFiles, findings: Findings, timeline: Timeline) -> set[Any]:
         def check() -> tuple[set[Any], Findings]:
@@ -179,13 +184,11 @@ class WriterCampaign:
         self.figures.anomalies.append(f"{files.sources.parent.parent.name}/{files.sources.parent.name}: {what}")
 
 
-_TASKS = 16 * 6
-
-
 def _merge(findings: Findings, found: Findings) -> None:
     findings.false_completions |= found.false_completions
     findings.lost |= found.lost
     findings.duplicated |= found.duplicated
+    findings.miscounted |= found.miscounted
 
 
 def _exists(files: JobFiles) -> bool:
@@ -258,6 +261,66 @@ def preload(remote: str | None) -> None:
     if remote is not None:
         for module in ("s3fs", "aiobotocore.session", "aiobotocore.endpoint", "aiohttp", "botocore.signers"):
             importlib.import_module(module)
+
+
+FLUSH_SECONDS = 0.02
+FLUSH_ENTRIES = 6
+
+JOB = Job("map", {"output": "out"})
+
+
+@dataclass(frozen=True)
+class Writer:
+    """One writer of a start.
+
+    Attributes:
+        files: Of the job.
+        rank: Which of the writers it is.
+        writers: How many there are.
+        shared: Part of the tasks of other writers that it does too, as when a bundle is retried while its worker lives.
+        seed: Of the order of its work.
+        fault: Where it kills itself; empty for nowhere.
+        cache: Local folder in which it keeps what it reads of a remote ledger: its host.
+    """
+
+    files: JobFiles
+    rank: int
+    writers: int
+    shared: float
+    seed: int
+    fault: str
+    cache: str
+
+    def run(self) -> None:
+        """Do its share of whatever the ledger holds as open. Rank 0 also records the run."""
+        os.environ["LEDGERBEAM_CACHE"] = self.cache
+        arm(self.fault)
+        store = open_store(self.files.ledger, create=True)
+        store.open_job(JOB)
+        run = store.begin_run({"pid": os.getpid()}) if self.rank == 0 else ""
+        handle = LedgerHandle(self.files.ledger, JOB.fingerprint, FLUSH_SECONDS, FLUSH_ENTRIES, run=run)
+        chain = Chain(self.files.sources, self.files.outputs, "tests.fault.traced:quick", handle, task_bytes=TASK_BYTES)
+        choice = random.Random(self.seed)
+        sources = list(chain.open_sources(store))
+        tasks = [task for source in sources for task in chain.plan(source) if self._is_mine(task, choice)]
+        choice.shuffle(tasks)
+        for task in tasks:
+            chain.do(task)
+        chain.finish()
+        if run:
+            store.end_run(run, "done")
+
+    def compact(self) -> None:
+        os.environ["LEDGERBEAM_CACHE"] = self.cache
+        arm(self.fault)
+        store = open_store(self.files.ledger, create=False)
+        if not isinstance(store, RemoteStore):
+            raise UsageError(f"{self.files.ledger} is not remote")
+        compact(store)
+
+    def _is_mine(self, task: Any, choice: random.Random) -> bool:
+        mine = sum(task.node) % self.writers == self.rank if hasattr(task, "node") else self.rank == 0
+        return mine or choice.random() < self.shared
 
 
 def main() -> int:

@@ -7,8 +7,7 @@ import sys
 import time
 from contextlib import nullcontext
 
-from tests.fault.runs.breakage import BREAKAGES
-from tests.fault.runs.world import STEPS, simulate
+from tests.fault.runs.world import BREAKAGES, STEPS, simulate
 
 
 def main() -> int:

@@ -18,6 +18,8 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -36,9 +38,11 @@ from ledgerbeam.ledger.worker import run_folders
 from ledgerbeam.ledger.worker.writer import LedgerWriter
 from ledgerbeam.pipelines.cli import cli
 from ledgerbeam.pipelines.outputs import recorded
+from ledgerbeam.pipelines.outputs.owner import OutputOwner
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners import run
 from ledgerbeam.pipelines.runners.waves import WaveEnd
+from ledgerbeam.sources import files
 from ledgerbeam.user_code import objects as user_object
 from tests.fault.baton import Actor, VanishingScheduler
 from tests.fault.runs import function, runner
@@ -418,3 +422,11 @@ def _simulate(seed: int, folder: Path, steps: int) -> Outcome:
         except BaseException as raised:  # noqa: BLE001 - told whatever it is
             error = raised
     return Outcome(world.scheduler.schedule, "" if error is None else "".join(traceback.format_exception(error)))
+
+
+# Without any look in planning the tasks of a local run would still carry the time that its launcher saw.
+BREAKAGES: dict[str, AbstractContextManager[Any]] = {
+    "no look in planning": mock.patch.object(files, "with_file_marks", lambda source, _: replace(source, changed_ns=0)),
+    "parts of two files": mock.patch.object(recorded, "_differ", return_value=False),
+    "no look for unrecorded shards": mock.patch.object(OutputOwner, "strangers", return_value=[]),
+}

@@ -33,7 +33,7 @@ from ledgerbeam.ledger.lmdb.tables import (
 )
 from ledgerbeam.ledger.model.counting import require_count
 from ledgerbeam.ledger.model.identity import url_key
-from tests.fault.damage_pages import PAGE, layout
+from tests.fault.damage import PAGE, layout
 from tests.fault.hostile_rows import make
 from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.rows import damage_row, rows_of
