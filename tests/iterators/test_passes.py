@@ -1,4 +1,4 @@
-"""Passes: reads, orders of epochs, sharing, and the cost of restoring."""
+"""Passes: reads and requests, orders of epochs, sharing, and the cost of restoring."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io import encode_jsonl, publish_bytes, write_index
 from ledgerbeam.iterators import (
     Batches,
     Buckets,
@@ -42,6 +43,7 @@ from ledgerbeam.iterators import (
     supports_graph_restore,
 )
 from ledgerbeam.iterators.torch_data import GraphSequence
+from tests.conftest import S3Requests, S3Server
 from tests.iterators import data
 from tests.iterators.data import CountingReader, numbers
 
@@ -350,3 +352,62 @@ def test_a_node_of_lhotse_finds_its_helpers() -> None:
     item = {"id": 1}
     assert maybe_attach_graph_origin(item, None) is item
     assert get_graph_origin(maybe_attach_graph_origin(item, (1, 2))) == (1, 2)
+
+
+S3_FILES = 4
+S3_RECORDS = 6_000
+
+
+@pytest.fixture(scope="module")
+def urls(s3: S3Server) -> list[str]:
+    bucket, found = s3.bucket(), []
+    for number in range(S3_FILES):
+        data, offsets = encode_jsonl([{"n": n, "text": "x" * 80} for n in range(S3_RECORDS)])
+        found.append(f"s3://{bucket}/lines-{number}.jsonl")
+        publish_bytes(found[-1], data, s3.options)
+        write_index(f"{found[-1]}.idx", offsets, s3.options)
+    return found
+
+
+def shuffled(urls: list[str], s3: S3Server) -> IteratorNode:
+    return Shuffle(Repeat(Chain(*(IndexedManifest(url, options=s3.options) for url in urls)), 2), 10_000)
+
+
+@pytest.mark.s3
+def test_a_buffer_of_10_000_is_read_again_with_few_requests(
+    urls: list[str], s3: S3Server, s3_requests: S3Requests
+) -> None:
+    graph = shuffled(urls, s3)
+    expected = list(islice(graph, 2_000))
+    state = json.loads(json.dumps(graph.state_dict()))
+    assert len(state["state"]["buffer"]) == 10_000
+    expected = list(islice(graph_rest(graph, state), 500))
+    other = shuffled(urls, s3)
+    s3_requests.take()
+    other.load_state_dict(state)
+    assert len(s3_requests.take()) <= S3_FILES * 2  # who the data is
+    found = list(islice(other, 500))
+    requests = s3_requests.take()
+    assert found == expected
+    assert requests.count("get_object") <= 20, requests
+
+
+def graph_rest(graph: IteratorNode, state: dict[str, object]) -> IteratorNode:
+    graph.load_state_dict(state)
+    return graph
+
+
+@pytest.mark.s3
+def test_a_pass_in_order_reads_blocks(urls: list[str], s3: S3Server, s3_requests: S3Requests) -> None:
+    leaf = IndexedManifest(urls[0], options=s3.options)
+    s3_requests.take()
+    assert len(list(leaf)) == S3_RECORDS
+    assert s3_requests.take().count("get_object") <= 12
+
+
+@pytest.mark.s3
+def test_a_shuffled_pass_reads_neighbours_together(urls: list[str], s3: S3Server, s3_requests: S3Requests) -> None:
+    leaf = IndexedManifest(urls[0], options=s3.options, shuffle=True)
+    s3_requests.take()
+    assert len(list(leaf)) == S3_RECORDS
+    assert s3_requests.take().count("get_object") <= 40

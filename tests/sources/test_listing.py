@@ -1,11 +1,13 @@
-"""A folder in place of sources: the error suggests patterns of the sources in it."""
+"""Listings of sources: folders, indexes beside sources, outputs of jobs; and the listed properties of files."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,20 +16,30 @@ import pytest
 
 from examples.own_format import TextLines
 from ledgerbeam._base.lazy import np
-from ledgerbeam.errors import ChangedSourceError, LedgerError, UsageError
-from ledgerbeam.io import register, write_index
+from ledgerbeam.errors import ChangedSourceError, LedgerError, RecordError, UnsupportedShapeError, UsageError
+from ledgerbeam.io import JsonlFormat, Options, register, write_index
 from ledgerbeam.io.formats import registry
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage import client
 from ledgerbeam.io.storage.objects import ObjectFolder
-from ledgerbeam.io.storage.stat import stat
+from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.identity import checksum_of, content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.sources import FileSources, kind
+from ledgerbeam.sources import FileSources, PackedFiles, Unreadable, kind
 from ledgerbeam.sources import listing as source_listing
-from ledgerbeam.sources.kind import TaskLimits, current_file, is_content, listed_file, listed_files, with_file_marks
+from ledgerbeam.sources.kind import (
+    TaskLimits,
+    current_file,
+    is_content,
+    lacks_store_version,
+    listed_file,
+    listed_files,
+    require_content,
+    unreadable,
+    with_file_marks,
+)
 from ledgerbeam.sources.listing import (
     RecordedListing,
     RecordedOutputs,
@@ -42,6 +54,7 @@ from ledgerbeam.sources.listing import (
     with_index_versions,
 )
 from tests.conftest import S3Server
+from tests.sources.data import lines, listed, put
 
 
 def message_for(folder: str) -> str:
@@ -125,7 +138,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectFolder:
     return found
 
 
-def listed(folder: ObjectFolder) -> Source:
+def cut_source(folder: ObjectFolder) -> Source:
     pages = SourceListing((f"{folder.url}/*.cut", f"{folder.url}/*.jsonl")).pages()
     rows = chain.from_iterable(zip(page.urls, page.sizes, page.versions, strict=True) for page in pages)
     found = {row[0]: Source(*row) for row in rows}
@@ -137,11 +150,11 @@ def listed(folder: ObjectFolder) -> Source:
 
 def test_another_index_is_another_version_of_its_source(folder: ObjectFolder) -> None:
     url = f"{folder.url}/a.cut"
-    without = listed(folder)
+    without = cut_source(folder)
     write_index(f"{url}.idx", np.array([0, 6, 13], np.uint64))
-    before = listed(folder)
+    before = cut_source(folder)
     write_index(f"{url}.idx", np.array([0, 13], np.uint64))
-    now = listed(folder)
+    now = cut_source(folder)
     assert len({without.id, before.id, now.id}) == 3
     assert own_version(now.version) == own_version(before.version) == without.version
     assert stat_source(url).version == now.version
@@ -274,13 +287,13 @@ def test_a_job_that_has_not_run_is_not_read(tmp_path: Path) -> None:
         list(listing.pages())
 
 
-def put(path: Path, data: bytes = LINES) -> Source:
+def put_output(path: Path, data: bytes = LINES) -> Source:
     path.write_bytes(data)
     return Source(str(path), len(LINES), content_version(SUM))
 
 
 def test_a_content_is_the_same_source_whenever_it_was_written(tmp_path: Path) -> None:
-    source = put(tmp_path / "a.jsonl")
+    source = put_output(tmp_path / "a.jsonl")
     first = with_file_marks(source, {})
     os.utime(tmp_path / "a.jsonl", ns=(1, 1))
     second = with_file_marks(source, {})
@@ -297,7 +310,7 @@ def test_a_file_that_is_replaced_while_its_content_is_compared_is_told_as_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unlike an edited file, it need not be deleted: the next run reads the new content."""
-    source, path, other = put(tmp_path / "a.jsonl"), tmp_path / "a.jsonl", tmp_path / "other"
+    source, path, other = put_output(tmp_path / "a.jsonl"), tmp_path / "a.jsonl", tmp_path / "other"
 
     def compared(blocks: Iterable[bytes], **like: Any) -> str:
         other.write_bytes(LINES[::-1])
@@ -312,33 +325,33 @@ def test_a_file_that_is_replaced_while_its_content_is_compared_is_told_as_that(
 
 @pytest.mark.parametrize("data", [LINES.replace(b"2", b"3"), LINES[:-1]])
 def test_another_content_is_refused(tmp_path: Path, data: bytes) -> None:
-    source = put(tmp_path / "a.jsonl", data)
+    source = put_output(tmp_path / "a.jsonl", data)
     with pytest.raises(ChangedSourceError):
         FileSources().kind_of(source).cut(source, TaskLimits())
 
 
 def test_a_file_that_is_edited_after_it_was_compared_is_refused(tmp_path: Path) -> None:
     sources = FileSources()
-    source = put(tmp_path / "a.jsonl")
+    source = put_output(tmp_path / "a.jsonl")
     cut = sources.kind_of(source).cut(source, TaskLimits())
-    put(tmp_path / "a.jsonl", LINES.replace(b"2", b"3"))
+    put_output(tmp_path / "a.jsonl", LINES.replace(b"2", b"3"))
     with pytest.raises(ChangedSourceError):
         sources.kind_of(cut.source).open(cut.source).read_span(0, 2)
 
 
 def test_the_files_of_a_pack_are_compared_as_they_are_read(tmp_path: Path) -> None:
     sources = FileSources()
-    pack = Source.pack([put(tmp_path / "a.jsonl"), put(tmp_path / "b.jsonl")])
+    pack = Source.pack([put_output(tmp_path / "a.jsonl"), put_output(tmp_path / "b.jsonl")])
     blocks = sources.kind_of(pack).open(pack).read_span(0, 2)
     assert list(chain.from_iterable(blocks)) == [{"id": 1}, {"id": 2}] * 2
-    put(tmp_path / "b.jsonl", LINES.replace(b"2", b"3"))
+    put_output(tmp_path / "b.jsonl", LINES.replace(b"2", b"3"))
     with pytest.raises(ChangedSourceError, match=r"b.jsonl: expected the content recorded"):
         list(sources.kind_of(pack).open(pack).read_span(0, 2))
 
 
 def test_an_index_that_is_older_than_a_compared_output_is_made_again(tmp_path: Path) -> None:
     sources = FileSources()
-    source = put(tmp_path / "a.jsonl")
+    source = put_output(tmp_path / "a.jsonl")
     sources.load_index(source)
     index = (tmp_path / "a.jsonl.idx").read_bytes()
     os.utime(tmp_path / "a.jsonl.idx", ns=(1, 1))
@@ -348,10 +361,10 @@ def test_an_index_that_is_older_than_a_compared_output_is_made_again(tmp_path: P
 
 
 def test_what_is_only_looked_at_needs_its_size(tmp_path: Path) -> None:
-    source = put(tmp_path / "a.jsonl")
+    source = put_output(tmp_path / "a.jsonl")
     assert current_file(source, {}).size == len(LINES)
     with pytest.raises(ChangedSourceError, match="19 bytes"):
-        current_file(put(tmp_path / "a.jsonl", LINES[:-1]), {})
+        current_file(put_output(tmp_path / "a.jsonl", LINES[:-1]), {})
     (tmp_path / "a.jsonl").unlink()
     with pytest.raises(ChangedSourceError, match="none"):
         current_file(source, {})
@@ -438,3 +451,105 @@ def test_what_another_host_records_in_a_remote_ledger_is_read(tmp_path: Path, mo
     assert list(opened(outputs, {}).outputs()) == []
     commit(other, Source("/in/a", 1, "1"), "a.jsonl")
     assert [row.output.name for row in opened(outputs, {}).outputs()] == ["a.jsonl"]
+
+
+def test_all_that_was_listed_of_a_file_goes_to_who_reads_it() -> None:
+    one, other = (Source(f"/data/{name}", 3, "7", changed_ns=9) for name in "ab")
+    assert [(file.url, file.size, file.version, file.changed_ns) for file in listed_files(one)] == [
+        ("/data/a", 3, "7", 9)
+    ]
+    assert [file.url for file in listed_files(Source.pack([one, other]))] == ["/data/a", "/data/b"]
+
+
+def test_a_source_on_a_store_has_no_time_of_the_last_change() -> None:
+    remote = Source("s3://bucket/a", 3, "7")
+    assert with_file_marks(remote, {}) == remote
+
+
+def test_a_look_adds_the_times_of_the_files_and_keeps_the_source(tmp_path: Path) -> None:
+    one, other = (put(tmp_path / name, lines(1)) for name in ("a.jsonl", "b.jsonl"))
+    times = [os.stat(file.url).st_ctime_ns for file in (one, other)]
+    found = with_file_marks(one, {})
+    assert (found.changed_ns, found.id) == (times[0], one.id)
+    pack = Source.pack([one, other])
+    found = with_file_marks(pack, {})
+    assert ([member.changed_ns for member in found.members], found.id) == (times, pack.id)
+
+
+def test_what_is_read_by_position_has_no_stream() -> None:
+    source = Source("/data/a.jsonl", 3, "7")
+    with pytest.raises(UnsupportedShapeError, match=r"/data/a\.jsonl: PackedFiles .* no jsonl stream"):
+        PackedFiles(FileSources()).open_stream(source, JsonlFormat())
+
+
+def with_content(source: Source, data: bytes) -> Source:
+    """Return a source that is identified by its content."""
+    return dataclasses.replace(source, version=content_version(content_checksum([data])))
+
+
+def test_what_is_known_by_its_content_is_read_to_learn_what_its_store_calls_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind, "_BLOCK", 5)
+    data = lines(3)
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    folder.create("a.jsonl", data)
+    local, remote = put(tmp_path / "a.jsonl", data), listed(f"{folder.url}/a.jsonl")
+    for source, changed_ns in ((local, os.stat(local.url).st_ctime_ns), (remote, 0)):
+        known = with_content(source, data)
+        assert lacks_store_version(known)
+        found = with_file_marks(known, {})
+        assert (found.stored, found.changed_ns, found.id) == (source.version, changed_ns, known.id)
+        assert not lacks_store_version(found)
+        assert [file.version for file in listed_files(found)] == [source.version]
+        with pytest.raises(ChangedSourceError, match="it was edited or damaged"):
+            with_file_marks(with_content(source, lines(3, "b")), {})
+
+
+def test_content_is_compared_in_the_version_that_its_store_has_called_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    folder.create("a.jsonl", lines(3))
+    known = with_content(listed(f"{folder.url}/a.jsonl"), lines(3))
+
+    def replacing(file: Source, options: Options) -> FileInfo:
+        found = current_file(file, options)
+        folder.delete(["a.jsonl"])
+        folder.create("a.jsonl", lines(3))
+        return found
+
+    monkeypatch.setattr(kind, "current_file", replacing)
+    with pytest.raises(ChangedSourceError):
+        with_file_marks(known, {})
+
+
+def test_of_a_pack_those_files_may_not_change_that_are_known_by_their_store(tmp_path: Path) -> None:
+    plain, known = put(tmp_path / "a.jsonl", lines(1)), put(tmp_path / "b.jsonl", lines(1))
+    pack = Source.pack([plain, with_content(known, lines(1))])
+    assert [file.url for file in listed_files(pack)] == [plain.url]
+    found = with_file_marks(pack, {})
+    assert [file.url for file in listed_files(found)] == [plain.url, known.url]
+    assert [member.stored for member in found.members] == ["", known.version]
+
+
+def test_what_was_looked_at_once_is_not_looked_at_again() -> None:
+    known = dataclasses.replace(with_content(Source("/none/a.jsonl", 3, "1"), b"abc"), stored="5")
+    assert current_file(known, {}).version == "5"
+    assert current_file(Source("/none/a.jsonl", 3, "1"), {}).version == "1"
+
+
+def test_content_is_compared_where_that_is_what_a_file_is_known_by() -> None:
+    file = Source("/data/a", 3, "1")
+    require_content(file, [b"anything"])
+    require_content(with_content(file, b"abc"), [b"a", b"", b"bc"])
+    former = content_version(blake2b(b"abc", digest_size=16).hexdigest())  # as earlier versions have recorded it
+    require_content(dataclasses.replace(file, version=former), [b"abc"])
+    for blocks in ([], [b"abd"], [b"abc", b"d"]):
+        with pytest.raises(ChangedSourceError, match=r"^/data/a: expected the content recorded"):
+            require_content(with_content(file, b"abc"), blocks)
+
+
+def test_an_error_in_the_place_of_a_record_is_a_mark() -> None:
+    assert unreadable([1, RecordError("of record 7"), None]) == [1, Unreadable("of record 7"), None]
+    assert unreadable(iter(())) == []
