@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.inherited import hand_down_working_signals
 from tests.servers import azure, flink, gcs, hosts, pins, prism, s3, spark
 from tests.servers.azure import AzureServer, azure_server
 from tests.servers.flink import FlinkCluster, flink_cluster
@@ -24,7 +25,27 @@ from tests.servers.spark import SparkCluster, spark_cluster
 
 __all__ = ["AzureServer", "GcsServer", "S3Server"]
 
-hand_down_working_signals()
+_OF_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}  # ignored by Python; `subprocess` gives them back to programs
+
+
+def _hand_down_working_signals() -> None:
+    """Make no signal ignored or blocked in what this process starts.
+
+    A shell has its background jobs ignore SIGINT, as `nohup` does SIGHUP, and every program that they start inherits
+    it: a test that interrupts one would wait for ever. This process goes on as if it ignored them: by a handler, which
+    no program inherits.
+    """
+    for number in signal.valid_signals() - _OF_PYTHON:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else _pass)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _pass(number: int, frame: FrameType | None) -> None:
+    """Do nothing."""
+
+
+_hand_down_working_signals()
 
 _dont_write_bytecode = sys.dont_write_bytecode
 sys.dont_write_bytecode = False  # pytest caches rewritten assertions, which take two thirds of the collection

@@ -1,4 +1,4 @@
-"""Install commands in messages fit the installed ledgerbeam."""
+"""Extensions that the core finds by name, and install commands in messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ledgerbeam
-from ledgerbeam._base.extensions import install_command
+from ledgerbeam._base.extensions import BUILT_IN, extension_names, install_command, load_extension
 
 ROOT = Path(ledgerbeam.__file__).parent
 CALL = re.compile(r"install_command\(\W*(\w+)|import_extra\([^,()]+,\s*\"(\w+)\"|extra=\"(\w+)\"")
@@ -84,3 +86,23 @@ def test_every_message_asks_for_an_extra_that_there_is() -> None:
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
     assert named <= set(project["optional-dependencies"])
     assert len(named) > 15
+
+
+def test_every_built_in_reference_can_be_loaded() -> None:
+    for group, names in BUILT_IN.items():
+        for name in names:
+            assert callable(load_extension(group, name))
+
+
+def test_entry_points_of_other_packages_join_the_built_in_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [EntryPoint("late", "os.path:join", "a"), EntryPoint("shar", "os.path:split", "a")]
+
+    def entry_points(**wanted: Any) -> list[EntryPoint]:
+        return points if wanted == {"group": "ledgerbeam.folders"} else []
+
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+    assert extension_names("ledgerbeam.folders") == [*BUILT_IN["ledgerbeam.folders"], "late"]
+    assert load_extension("ledgerbeam.folders", "late").__name__ == "join"
+    assert load_extension("ledgerbeam.folders", "shar").__name__ == "SharFolder"
+    with pytest.raises(LookupError, match="install the package"):
+        load_extension("ledgerbeam.conversions", "late")

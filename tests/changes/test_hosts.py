@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from tests.changes.judge import check_right
-from tests.changes.places import LocalPlace, Place
+from tests.changes.places import LocalPlace, Place, check_right
 from tests.pipelines.jobs.test_restart import wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

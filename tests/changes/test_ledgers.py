@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from tests.changes.judge import check_refused, check_right, failures
-from tests.changes.places import LocalPlace, Place
+from tests.changes.places import LocalPlace, Place, check_refused, check_right, failures
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from tests.changes.judge import check_refused, check_right
-from tests.changes.places import OWNER_FOLDER, LocalPlace, Place, lines
+from tests.changes.places import OWNER_FOLDER, LocalPlace, Place, check_refused, check_right, lines
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -14,8 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.changes.judge import check_right, failures
-from tests.changes.places import RECORDS, LocalPlace, Place, S3Place
+from tests.changes.places import RECORDS, LocalPlace, Place, S3Place, check_right, failures
 from tests.servers.leash import descendants
 from tests.servers.process import command_of
 

@@ -13,21 +13,18 @@ from benchmarks.peer import Peer, peer_python
 SKIPPED = 'run "make conformance"'
 
 
-def start(module: str) -> Iterator[Peer]:
-    """Start a peer; skip unless the tests run under `make conformance`, where they must not be skipped."""
-    if "LEDGERBEAM_CONFORMANCE" not in os.environ:
-        pytest.skip(SKIPPED)
-    python = peer_python()
-    if python is None:
-        pytest.fail("the peers' environment is not complete: run scripts/peers.sh")
-    with Peer(f"tests.conformance.{module}", python) as peer:
-        yield peer
-
-
 def _peer(module: str) -> Any:
+    """Return a fixture of a peer. It skips unless the tests run under `make conformance`, where it must not skip."""
+
     @pytest.fixture(scope="session")
     def peer() -> Iterator[Peer]:
-        yield from start(module)
+        if "LEDGERBEAM_CONFORMANCE" not in os.environ:
+            pytest.skip(SKIPPED)
+        python = peer_python()
+        if python is None:
+            pytest.fail("the peers' environment is not complete: run scripts/peers.sh")
+        with Peer(f"tests.conformance.{module}", python) as started:
+            yield started
 
     return peer
 
@@ -40,3 +37,6 @@ energon = _peer("peer_energon")
 megatron = _peer("peer_megatron")
 torch = _peer("peer_torch")
 columns = _peer("peer_columns")
+payloads = _peer("peer_payloads")
+packs = nodes = _peer("peer_lhotse_graph")
+samplers = _peer("peer_lhotse_sampler")

@@ -1,7 +1,8 @@
-"""Graphs in torch's loaders: in the main process and in two workers, forked, spawned or persistent."""
+"""Graphs and LIT datasets in torch's loaders: in the main process and in workers, forked, spawned or persistent."""
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from benchmarks.peer import Peer
 from ledgerbeam.errors import UsageError
 from ledgerbeam.iterators.torch_data import GraphDataset
+from tests.io.datasets.lit.content import write
 from tests.iterators.data import in_blocks, numbers, write_lines
 
 KEPT = [n for n in (*range(60), *range(1000, 1035)) if n % 5]
@@ -90,3 +92,17 @@ def test_a_pass_by_blocks_has_the_same_order_with_any_number_of_workers(torch: P
     assert alone == list(in_blocks(blocks))
     for workers in (1, 2, 3, 4):
         assert torch.ask("in_blocks", blocks=blocks, window=4, workers=workers) == alone
+
+
+@pytest.mark.parametrize(("workers", "start"), [(0, None), (2, "fork"), (2, "spawn")])
+def test_a_dataset_is_a_map_style_dataset_of_torch(
+    torch_loader: Peer, tmp_path: Path, workers: int, start: str | None
+) -> None:
+    given = [sample for sample in write(tmp_path / "set", 30) if "scene.cls" in sample]
+    expected = [
+        [[sample["scene.cls"] for sample in batch], [int(sample["instance.seg8"].sum()) for sample in batch]]
+        for batch in (given[first : first + 4] for first in range(0, len(given), 4))
+    ]
+    packages = sysconfig.get_path("purelib")
+    found = torch_loader.ask("load", root=f"{tmp_path}/set", packages=packages, workers=workers, start=start)
+    assert found == expected

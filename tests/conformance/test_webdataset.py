@@ -1,9 +1,14 @@
-"""WebDataset shards: webdataset, tarfile and Energon read what we write, and index what we index alike."""
+"""Tar archives and WebDataset shards: webdataset, wids, tarfile and Energon read ours, and we theirs."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import random
+import sqlite3
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +17,13 @@ import pytest
 
 from benchmarks.peer import Peer
 from ledgerbeam.io import Sample, TarReader, write_index
+from ledgerbeam.io.datasets.webdataset import open_energon, open_wids, read_wids_index, write_energon, write_wids_index
 from ledgerbeam.io.tar.grouping import split_key
 from ledgerbeam.io.tar.reader import build_tar_index
+from ledgerbeam.io.tar.walk import walk_tar
 from ledgerbeam.io.tar.writer import encode_tar
+from tests.conformance.conftest import SKIPPED
+from tests.io.datasets.webdataset.content import plain_samples, samples, write_shards
 
 SAMPLES = {
     "plain": [Sample(f"sample-{number:05d}", {"txt": b"text", "bin": bytes(number)}) for number in range(300)],
@@ -26,9 +35,10 @@ SAMPLES = {
 }
 
 
-def digests(samples: list[Sample]) -> list[list[object]]:
+def digests(samples: list[Sample], dot: str = "") -> list[list[object]]:
     return [
-        [sample.key, {name: hashlib.sha256(data).hexdigest() for name, data in sample.items()}] for sample in samples
+        [sample.key, {dot + name: hashlib.sha256(data).hexdigest() for name, data in sample.items()}]
+        for sample in samples
     ]
 
 
@@ -107,3 +117,139 @@ def write_with_strangers(path: Path) -> None:
                 member.type = kind
                 member.linkname = "target" if kind == tarfile.SYMTYPE else ""
                 archive.addfile(member)
+
+
+COUNT = 57
+
+
+def test_webdataset_reads_our_shards(webdataset: Peer, tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, samples(COUNT))
+    found = [sample for shard in shards for sample in webdataset.ask("read", path=f"{tmp_path}/{shard.name}")]
+    assert found == digests(samples(COUNT))
+
+
+def test_wids_reads_our_index(wids: Peer, tmp_path: Path) -> None:
+    write_wids_index(f"{tmp_path}/index.json", write_shards(tmp_path, plain_samples(COUNT)))
+    found = wids.ask("read", url=f"{tmp_path}/index.json", cache=f"{tmp_path}/cache")
+    assert found == digests(plain_samples(COUNT), ".")
+
+
+def test_we_read_the_index_of_wids_and_write_the_same(wids: Peer, tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, plain_samples(COUNT), md5=True)
+    files = [f"{tmp_path}/{shard.name}" for shard in reversed(shards)]
+    theirs = wids.ask("create", files=files, output=f"{tmp_path}/theirs.json", name="set")
+    assert digests(open_wids(f"{tmp_path}/theirs.json")[:]) == digests(plain_samples(COUNT))
+    write_wids_index(f"{tmp_path}/ours.json", shards, name="set")
+    ours = json.loads((tmp_path / "ours.json").read_text())
+    for shard in ours["shardlist"]:
+        shard["url"] = f"{tmp_path}/{shard['url']}"
+    assert ours == theirs
+    assert read_wids_index(f"{tmp_path}/ours.json").shards == read_wids_index(f"{tmp_path}/theirs.json").shards
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_energon_trains_on_our_dataset(energon: Peer, tmp_path: Path, table: bool) -> None:
+    given = plain_samples(COUNT)
+    write_energon(str(tmp_path), write_shards(tmp_path, given), sample_table=table)
+    numbers = [[sample.key, hashlib.sha256(sample["bin"]).hexdigest(), int(sample["cls"])] for sample in given]
+    assert energon.ask("train", folder=str(tmp_path)) == numbers
+
+
+def test_energon_looks_samples_up_in_our_table(energon: Peer, tmp_path: Path) -> None:
+    given = samples(COUNT)
+    write_energon(str(tmp_path), write_shards(tmp_path, given))
+    keys = [sample.key for sample in reversed(given)]
+    assert energon.ask("look_up", folder=str(tmp_path), keys=keys) == [row[1] for row in digests(given[::-1])]
+
+
+@pytest.mark.parametrize("to", ["webdataset", "energon"])
+def test_peers_open_what_a_job_converted(wids: Peer, energon: Peer, tmp_path: Path, to: str) -> None:
+    given = plain_samples(COUNT)
+    for name, some in (("a", given[:40]), ("b", given[40:])):
+        (tmp_path / f"{name}.tar").write_bytes(encode_tar(some, group="key")[0])
+    command = ["convert", "*.tar", f"--to={to}", "--group=key", "--output=out", "--ledger=L", "--task-bytes=20K"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ledgerbeam", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("out/*.tar"))) > 2
+    if to == "webdataset":
+        found = wids.ask("read", url=f"{tmp_path}/out/wids.json", cache=f"{tmp_path}/cache")
+        assert found == digests(given, ".")
+    else:
+        numbers = [[sample.key, hashlib.sha256(sample["bin"]).hexdigest(), int(sample["cls"])] for sample in given]
+        assert energon.ask("train", folder=f"{tmp_path}/out") == numbers
+
+
+def test_our_folder_is_the_one_that_energon_prepares(energon: Peer, tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, samples(COUNT))
+    names = [shard.name for shard in shards]
+    write_energon(str(tmp_path), shards)
+    folder = tmp_path / ".nv-meta"
+    ours = {name: (folder / name).read_bytes() for name in (".info.json", "split.yaml")}
+    tables, schema = rows(folder / "index.sqlite")
+    for path in folder.iterdir():
+        path.unlink()
+    indexes = {path: path.read_bytes() for path in tmp_path.glob("*.idx")}
+    for path in indexes:
+        path.unlink()
+    energon.ask("prepare", folder=str(tmp_path), shards=names)
+    assert {name: (folder / name).read_bytes() for name in ours} == ours
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.idx")} == indexes
+    assert rows(folder / "index.sqlite") == (tables, schema)
+    assert digests(open_energon(str(tmp_path))[:]) == digests(samples(COUNT))
+
+
+def test_we_read_what_energon_prepares_of_a_shard_of_webdataset(
+    energon: Peer, webdataset: Peer, tmp_path: Path
+) -> None:
+    webdataset.ask("write", path=f"{tmp_path}/x.tar", samples=19)
+    energon.ask("prepare", folder=str(tmp_path), shards=["x.tar"])
+    assert digests(open_energon(str(tmp_path))[:]) == webdataset.ask("read", path=f"{tmp_path}/x.tar")
+
+
+def rows(path: Path) -> tuple[list[list[object]], list[str]]:
+    """Return the rows of both tables, and the indexes that they have."""
+    table = sqlite3.connect(path)
+    found = [table.execute(f"SELECT * FROM {name} ORDER BY 1, 3, 2").fetchall() for name in ("samples", "sample_parts")]
+    names = table.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall()
+    table.close()
+    return found, [name for (name,) in names]
+
+
+CORPUS = Path(__file__).resolve().parents[2] / ".cache" / "corpus"
+ARCHIVES = sorted(CORPUS.glob("*.tar"))
+LEAST = 10
+"""Registries come and go; fewer archives than that would not be a corpus."""
+
+fetched = pytest.mark.skipif("LEDGERBEAM_CONFORMANCE" not in os.environ, reason=SKIPPED)
+
+
+@fetched
+def test_there_are_archives_of_several_formats() -> None:
+    assert len(ARCHIVES) >= LEAST, f"{CORPUS} holds {len(ARCHIVES)} archives: run scripts/fetch_corpus.sh"
+    kinds = {magic(path) for path in ARCHIVES}
+    assert {b"ustar\x0000", b"ustar  \x00"} <= kinds
+
+
+@fetched
+@pytest.mark.parametrize("path", ARCHIVES, ids=lambda path: path.name)
+def test_our_walk_finds_what_tarfile_finds(path: Path) -> None:
+    with tarfile.open(path, "r:", errorlevel=2) as archive:
+        expected = archive.getmembers()
+    found = walk_tar(str(path))
+    assert found.names == [member.name for member in expected]
+    assert found.header_offset.tolist() == [member.offset for member in expected]
+    assert found.data_offset.tolist() == [member.offset_data for member in expected]
+    assert found.size.tolist() == [member.size if member.isreg() else 0 for member in expected]
+    assert [kind_of(kind) for kind in found.kind.tolist()] == [kind_of(member.type[0]) for member in expected]
+
+
+def kind_of(flag: int) -> str:
+    """Return a type flag; plain files have two."""
+    return "0" if flag == 0 else chr(flag)
+
+
+def magic(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(512)[257:265]

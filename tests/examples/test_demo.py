@@ -1,4 +1,4 @@
-"""`make demo`, with little text: a real job is killed for real, and goes on."""
+"""The programs that are killed and resumed: `make demo`, with little text, and training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import demo
+from examples import demo, train
 
 
 @pytest.mark.slow
@@ -55,3 +55,22 @@ def test_the_same_interpreter_makes_the_same_shards(tmp_path: Path) -> None:
     assert made[0] == made[1]
     assert demo.compare(tmp_path / "one", tmp_path / "other")
     assert len(list((tmp_path / "one").iterdir())) == demo.JSONL_SHARDS + demo.TAR_SHARDS
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(Path(train.__file__)), str(folder), "--steps", "90", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_batches_and_losses_are_those_of_the_uninterrupted_run(tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert run(whole).returncode == 0
+    assert run(broken, "--die-at", "34").returncode == -9
+    assert run(broken, "--die-at", "77").returncode == -9
+    last = run(broken)
+    assert last.stdout.startswith("resuming after step 70\n90 steps")
+    expected = (whole / "losses.txt").read_text().splitlines()
+    assert (broken / "losses.txt").read_text().splitlines() == expected
+    losses = [float.fromhex(line.split()[2]) for line in expected]
+    assert len(losses) == 90
+    assert sum(losses[-10:]) < 0.5 * sum(losses[:10])

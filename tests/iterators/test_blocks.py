@@ -1,4 +1,4 @@
-"""The orders of a global shuffle and of a shuffle by blocks: permutations, how random, and how often a block is read."""
+"""The orders of a global shuffle and of a shuffle by blocks: permutations, how random, and how often a block is read"""
 
 from __future__ import annotations
 
