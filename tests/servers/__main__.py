@@ -3,92 +3,50 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import importlib
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
+from tests.servers import pins
 from tests.servers.make import MakeError, make
 from tests.servers.pins import PIECES
 
 
-@contextlib.contextmanager
-def _s3() -> Iterator[str]:
-    from tests.servers import s3
-
-    with s3.s3_server() as server:
-        yield "\n".join(f"export {name}={value}" for name, value in server.env.items())
+def _exports(server: Any) -> str:
+    return "\n".join(f"export {name}={value}" for name, value in server.env.items())
 
 
-@contextlib.contextmanager
-def _gcs() -> Iterator[str]:
-    from tests.servers import gcs
-
-    with gcs.gcs_server() as server:
-        yield f"--storage-options '{json.dumps(server.options)}'"
+def _storage_options(server: Any) -> str:
+    return f"--storage-options '{json.dumps(server.options)}'"
 
 
-@contextlib.contextmanager
-def _azure() -> Iterator[str]:
-    from tests.servers import azure
-
-    with azure.azure_server() as server:
-        yield f"--storage-options '{json.dumps(server.options)}'"
+def _beam_options(server: Any) -> str:
+    return " ".join(server.options)
 
 
-@contextlib.contextmanager
-def _prism() -> Iterator[str]:
-    from tests.servers import prism
-
-    with prism.prism() as server:
-        yield " ".join(server.options)
+def _cluster(cluster: Any) -> str:
+    return f"# {cluster.endpoint}\n{_beam_options(cluster)}"
 
 
-@contextlib.contextmanager
-def _flink() -> Iterator[str]:
-    from tests.servers import flink
-
-    with flink.flink_cluster() as cluster:
-        yield f"# {cluster.endpoint}\n{' '.join(cluster.options)}"
+def _dataflow(service: Any) -> str:
+    return f"# with {pins.DATAFLOW.python} as the launcher\n{_exports(service)}\n{_beam_options(service)}"
 
 
-@contextlib.contextmanager
-def _spark() -> Iterator[str]:
-    from tests.servers import spark
-
-    with spark.spark_cluster() as cluster:
-        yield f"# {cluster.endpoint}\n{' '.join(cluster.options)}"
-
-
-@contextlib.contextmanager
-def _dataflow() -> Iterator[str]:
-    from tests.servers import dataflow, pins
-
-    with dataflow.dataflow() as service:
-        variables = "\n".join(f"export {name}={value}" for name, value in service.env.items())
-        yield f"# with {pins.DATAFLOW.python} as the launcher\n{variables}\n{' '.join(service.options)}"
-
-
-@contextlib.contextmanager
-def _workers() -> Iterator[str]:
-    from tests.servers import worker_pool
-
-    with worker_pool.worker_pool() as pool:
-        yield " ".join(pool.options)
-
-
-_SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[str]]] = {
-    "s3": _s3,
-    "gcs": _gcs,
-    "azure": _azure,
-    "prism": _prism,
-    "flink": _flink,
-    "spark": _spark,
-    "dataflow": _dataflow,
-    "workers": _workers,
+# By name: the module, imported when it is run, its context manager, and what to print of the server.
+_SERVERS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
+    "s3": ("s3", "s3_server", _exports),
+    "gcs": ("gcs", "gcs_server", _storage_options),
+    "azure": ("azure", "azure_server", _storage_options),
+    "prism": ("prism", "prism", _beam_options),
+    "flink": ("flink", "flink_cluster", _cluster),
+    "spark": ("spark", "spark_cluster", _cluster),
+    "dataflow": ("dataflow", "dataflow", _dataflow),
+    "workers": ("engine", "worker_pool", _beam_options),
 }
 
 
@@ -107,9 +65,10 @@ def main() -> int:
     if arguments.command == "image":
         return _image()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    module, start, show = _SERVERS[arguments.command]
     try:
-        with _SERVERS[arguments.command]() as how:
-            print(how, flush=True)
+        with getattr(importlib.import_module(f"tests.servers.{module}"), start)() as server:
+            print(show(server), flush=True)
             while True:
                 time.sleep(3600)
     except KeyboardInterrupt:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers import pins
-from tests.servers.object_server import ObjectServer
 from tests.servers.process import Process, free_port, listens, server_folder
+from tests.servers.s3 import ObjectServer
 
 ACCOUNT = "ledgerbeam"
 KEY = "bGVkZ2VyYmVhbS10ZXN0cw=="

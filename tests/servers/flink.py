@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers import java_process, pins
-from tests.servers.engine import HOST, PARALLELISM, portable_options
+from tests.servers.engine import HOST, PARALLELISM, WorkerPool, portable_options, worker_pool
 from tests.servers.java_process import java_command, job_server
 from tests.servers.process import Process, ServerError, free_port, server_folder
-from tests.servers.worker_pool import WorkerPool, worker_pool
 
 START_SECONDS = 90.0
 TASK_MANAGERS = 2
@@ -44,38 +43,27 @@ _MEMORY = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a task manager and the worker pool that it asks are run.
-
-    Attributes:
-        prefix: Command that runs another one there.
-    """
+    """Where a task manager and the worker pool that it asks are run."""
 
     address: str = HOST
-    prefix: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()  # the command that runs another one there
 
 
 @dataclass
 class FlinkCluster:
-    """A running Flink cluster.
+    """A running Flink cluster."""
 
-    Attributes:
-        endpoint: Of its REST interface, which is also its web page: `http://ADDRESS:PORT`.
-        task_managers: The task managers, also those that were killed.
-        pools: The Python workers; one pool for each different place, all on the same port.
-    """
-
-    endpoint: str
+    endpoint: str  # of its REST interface, which is also its web page: `http://ADDRESS:PORT`
     job_port: int
     job_manager: Process
     job_server: Process
-    task_managers: list[Process]
-    pools: list[WorkerPool]
+    task_managers: list[Process]  # also those that were killed
+    pools: list[WorkerPool]  # one for each different place, all on the same port
     name: str = "Flink"
     _starter: _Starter = field(repr=False, kw_only=True)
 
     @property
     def options(self) -> list[str]:
-        """Beam options that run a job on it, its workers in the pools."""
         return [*portable_options(self.job_port, self.pools[0]), f"--parallelism={PARALLELISM}"]
 
     @property
@@ -89,8 +77,7 @@ class FlinkCluster:
         return [manager.pid for manager in self.task_managers if manager.alive]
 
     def pids(self) -> list[int]:
-        """Process ids of all that is running of it."""
-        pools = [pid for pool in self.pools for pid in [pool.process.pid, *pool.process.descendants()]]
+        pools = [pid for pool in self.pools for pid in pool.process.tree()]
         return [self.job_manager.pid, self.job_server.pid, *self.executors, *pools]
 
     def add_task_manager(self) -> Process:
@@ -98,9 +85,8 @@ class FlinkCluster:
         known = set(self.registered())  # by name: the one that was killed may be missed only now
         manager = self._starter.task_manager(self._starter.empty_place())
         self.task_managers.append(manager)
-        return manager.wait_until(
-            lambda: not known.issuperset(self.registered()), seconds=START_SECONDS, what="registered"
-        )
+        ready = lambda: not known.issuperset(self.registered())  # noqa: E731
+        return manager.wait_until(ready, seconds=START_SECONDS, what="registered")
 
     def registered(self) -> list[str]:
         """Name the task managers that the job manager believes to be alive; it takes a while to miss one."""
@@ -147,9 +133,8 @@ class _Starter:
         settings = {**self.settings, "taskmanager.host": where.address, "taskmanager.bind-host": where.address}
         conf = _configure(self.folder / f"{name}-conf", settings, work)
         jvm, dynamic = _resources(conf)
-        command = java_command(
-            pins.FLINK.class_path, _TASK_MANAGER, "--configDir", str(conf), *dynamic, options=[*jvm, _LOGGING]
-        )
+        words = ("--configDir", str(conf), *dynamic)
+        command = java_command(pins.FLINK.class_path, _TASK_MANAGER, *words, options=[*jvm, _LOGGING])
         process = Process([*where.prefix, *command], name=name, folder=self.folder, work=work)
         self.latest[number] = process
         return self.stack.enter_context(process)
@@ -194,23 +179,13 @@ def flink_cluster(
         }
         work = logs / "job-manager"
         conf = _configure(logs / "job-manager-conf", settings, work)
-        command = java_command(
-            pins.FLINK.class_path,
-            _JOB_MANAGER,
-            "--configDir",
-            str(conf),
-            options=["-Xmx320m", _LOGGING, f"-Djava.io.tmpdir={work}"],
-        )
+        options = ["-Xmx320m", _LOGGING, f"-Djava.io.tmpdir={work}"]
+        command = java_command(pins.FLINK.class_path, _JOB_MANAGER, "--configDir", str(conf), options=options)
         manager = stack.enter_context(Process(command, name="job-manager", folder=logs, work=work))
         pools = [pool] if pool else list(_start_pools(stack, logs, env, places))
-        server, job_port = job_server(
-            pins.FLINK.merged,
-            _JOB_SERVER,
-            f"--flink-master={address}:{rest}",
-            f"--flink-conf-dir={conf}",
-            options=["-Xmx256m", _LOGGING],
-            folder=logs,
-        )
+        words = (f"--flink-master={address}:{rest}", f"--flink-conf-dir={conf}")
+        options = ["-Xmx256m", _LOGGING]
+        server, job_port = job_server(pins.FLINK.merged, _JOB_SERVER, *words, options=options, folder=logs)
         stack.enter_context(server)
         starter = _Starter(stack, logs, settings, places)
         managers = [starter.task_manager(number) for number in range(len(places))]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers import pins
-from tests.servers.object_server import ObjectServer
 from tests.servers.process import Process, answers, free_port, server_folder
+from tests.servers.s3 import ObjectServer
 
 START_SECONDS = 120.0
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.servers import s3
-from tests.servers.process import Process, server_folder
+from tests.servers.process import Process, name_of, server_folder
 from tests.servers.s3 import S3Server, s3_server
 
 COUNT = 2
@@ -136,13 +136,9 @@ def _namespace(name: str, logs: Path, *kinds: str) -> Process:
     here = os.readlink("/proc/self/ns/net")
     process = Process(["unshare", *kinds, "sleep", "infinity"], name=name, folder=logs)
     return process.wait_until(
-        lambda: os.readlink(f"/proc/{process.pid}/ns/net") != here and _comm(process.pid) == "sleep",
+        lambda: os.readlink(f"/proc/{process.pid}/ns/net") != here and name_of(process.pid) == "sleep",
         seconds=READY_SECONDS,
     )
-
-
-def _comm(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
 
 
 def _plug_in_this_machine(switch: Process, network: str) -> None:
@@ -163,7 +159,7 @@ def _plug_in(switch: Process, holder: Process, number: int, address: str) -> Non
 
 
 def _furnish(holder: Process, name: str, logs: Path, disk: Path) -> None:
-    """Return a host its name and its disk."""
+    """Give a host its name and its disk."""
     _run("nsenter", "-t", str(holder.pid), "-u", "hostname", name)
     own = logs / f"{name}-disk"
     own.mkdir()

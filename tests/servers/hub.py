@@ -16,11 +16,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import ThreadingHTTPServer
+from typing import Any, TypeAlias
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from tests.servers.process import QuietHandler, serving
+
 TOKEN = "hf_loopbackTokenOfTheTests"
+
+_DAY = "2026-01-01T00:00:00.000Z"
+_Answer: TypeAlias = tuple[int, dict[str, str], bytes]  # status, headers, body
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,8 @@ class Blob:
         """Git's name of the blob; in large file storage that of the pointer."""
         data = self.data
         if self.lfs:
-            data = (
-                f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {len(self.data)}\n"
-            ).encode()
+            spec = "https://git-lfs.github.com/spec/v1"
+            data = f"version {spec}\noid sha256:{self.sha256}\nsize {len(self.data)}\n".encode()
         return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
     @property
@@ -60,15 +64,11 @@ class Blob:
 
 @dataclass
 class Repository:
-    """Branches of commits.
-
-    Attributes:
-        private: Whether it is there only for those who have the token.
-    """
+    """Branches of commits."""
 
     commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
-    private: bool = False
+    private: bool = False  # only for those who have the token
     messages: list[str] = field(default_factory=list)
 
     def commit(self, files: Mapping[str, Blob], branch: str = "main") -> str:
@@ -87,49 +87,32 @@ class Repository:
 
 @dataclass
 class Fault:
-    """An answer in place of the right one.
+    """An answer in place of the right one."""
 
-    Attributes:
-        wanted: Pattern of method and path.
-        status: Of the answer; None closes the connection without one.
-        heads: Of the answer.
-        times: How often.
-        late: Whether the request is served first, so that only its answer is lost.
-    """
-
-    wanted: str
-    status: int | None
+    wanted: str  # pattern of method and path
+    status: int | None  # of the answer; None closes the connection without one
     heads: Mapping[str, str] = field(default_factory=dict)
     times: int = 1
-    late: bool = False
+    late: bool = False  # the request is served first, so that only its answer is lost
 
 
 @dataclass
 class HubServer:
-    """What the server holds, and what it was asked.
-
-    Attributes:
-        regular: Files with these endings are regular, others go to large file storage.
-        part: Bytes of a part of an upload; None for one request.
-        pause: Seconds that every 64 KiB of an upload take.
-        faults: Answers in place of the right ones.
-        tokens: What `Authorization` was sent, by path.
-        on_commit: Called before a commit is made.
-    """
+    """What the server holds, and what it was asked."""
 
     repositories: dict[str, Repository] = field(default_factory=dict)
     buckets: dict[str, dict[str, bytes]] = field(default_factory=dict)
     store: dict[str, bytes] = field(default_factory=dict)
     parts: dict[tuple[str, int], bytes] = field(default_factory=dict)
     page: int = 1000
-    regular: tuple[str, ...] = (".md", ".json", ".gitattributes", ".txt", ".idx")
-    part: int | None = None
-    pause: float = 0.0
+    regular: tuple[str, ...] = (".md", ".json", ".gitattributes", ".txt", ".idx")  # others: large file storage
+    part: int | None = None  # bytes of a part of an upload; None for one request
+    pause: float = 0.0  # seconds that every 64 KiB of an upload take
     faults: list[Fault] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     uploaded: int = 0
-    tokens: dict[str, str | None] = field(default_factory=dict)
-    on_commit: Callable[[Repository], None] | None = None
+    tokens: dict[str, str | None] = field(default_factory=dict)  # `Authorization` by path
+    on_commit: Callable[[Repository], None] | None = None  # called before a commit is made
     url: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -163,15 +146,8 @@ def hub_server(**settings: Any) -> Iterator[HubServer]:
     hub = HubServer(**settings)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     server.daemon_threads = True
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serving(server) as hub.url:
         yield hub
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 class RefusalError(Exception):
@@ -182,26 +158,10 @@ class RefusalError(Exception):
         self.status, self.code, self.said = status, code, said
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     hub: HubServer
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        """Write nothing."""
-
-    def do_HEAD(self) -> None:
-        self._serve()
 
     def do_GET(self) -> None:
-        self._serve()
-
-    def do_POST(self) -> None:
-        self._serve()
-
-    def do_PUT(self) -> None:
-        self._serve()
-
-    def _serve(self) -> None:
         parts = urlsplit(self.path)
         path, line = unquote(parts.path), f"{self.command} {unquote(self.path)}"
         with self.hub.lock:
@@ -226,6 +186,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(fault)
             return
         self._send(status, heads, body)
+
+    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
 
     def _fail(self, fault: Fault) -> None:
         if fault.status is None:
@@ -258,21 +220,22 @@ class _Handler(BaseHTTPRequestHandler):
             found += piece
             left -= len(piece)
             if content:
-                with self.hub.lock:
-                    self.hub.uploaded += len(piece)
-                time.sleep(self.hub.pause)
+                self._count(len(piece))
         if self.headers.get("Transfer-Encoding") == "chunked":
             while size := int(self.rfile.readline(), 16):
                 found += self.rfile.read(size)
                 self.rfile.readline()
                 if content:
-                    with self.hub.lock:
-                        self.hub.uploaded += size
-                    time.sleep(self.hub.pause)
+                    self._count(size)
             self.rfile.readline()
         return bytes(found)
 
-    def _answer(self, raw: str, path: str, query: dict[str, list[str]]) -> tuple[int, dict[str, str], bytes]:
+    def _count(self, size: int) -> None:
+        with self.hub.lock:
+            self.hub.uploaded += size
+        time.sleep(self.hub.pause)
+
+    def _answer(self, raw: str, path: str, query: dict[str, list[str]]) -> _Answer:
         for pattern, serve in _ROUTES:
             if (found := pattern.fullmatch(raw)) is not None:
                 return serve(self, query, **{name: unquote(text or "") for name, text in found.groupdict().items()})
@@ -283,9 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.headers.get("Authorization") == f"Bearer {TOKEN}"
 
     def _repository(self, kind: str, name: str, revision: str | None = None) -> Repository:
-        sent = self.headers.get("Authorization")
-        if sent is not None and not self._is_known():
-            raise RefusalError(401, None, "Invalid credentials in Authorization header")
+        self._require_valid_token()
         repository = self.hub.repositories.get(f"{kind}/{name}")
         if repository is None or (repository.private and not self._is_known()):
             raise RefusalError(404 if self._is_known() else 401, "RepoNotFound", "Repository not found")
@@ -293,22 +254,18 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusalError(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return repository
 
-    def _info(self, query: Any, kind: str, name: str, revision: str = "") -> tuple[int, dict[str, str], bytes]:
+    def _info(self, query: Any, kind: str, name: str, revision: str = "") -> _Answer:
         repository = self._repository(kind, name, revision or "main")
         sha = repository.branches.get(revision or "main", revision)
         return _json({"_id": "1", "id": name, "sha": sha, "private": repository.private, "siblings": [], "tags": []})
 
-    def _refs(self, query: Any, kind: str, name: str) -> tuple[int, dict[str, str], bytes]:
+    def _refs(self, query: Any, kind: str, name: str) -> _Answer:
         repository = self._repository(kind, name)
-        branches = [
-            {"name": branch, "ref": f"refs/heads/{branch}", "targetCommit": commit}
-            for branch, commit in repository.branches.items()
-        ]
+        commits = repository.branches.items()
+        branches = [{"name": one, "ref": f"refs/heads/{one}", "targetCommit": commit} for one, commit in commits]
         return _json({"branches": branches, "tags": [], "converts": []})
 
-    def _tree(
-        self, query: dict[str, list[str]], kind: str, name: str, revision: str, path: str = ""
-    ) -> tuple[int, dict[str, str], bytes]:
+    def _tree(self, query: dict[str, list[str]], kind: str, name: str, revision: str, path: str = "") -> _Answer:
         files = self._repository(kind, name, revision).files(revision)
         entries = _entries(files, path, recursive=query.get("recursive", [""])[0].lower() == "true")
         if path and not entries:
@@ -322,16 +279,14 @@ class _Handler(BaseHTTPRequestHandler):
         status, kept, body = _json(entries[start : start + self.hub.page])
         return status, {**kept, **heads}, body
 
-    def _paths(self, query: Any, kind: str, name: str, revision: str) -> tuple[int, dict[str, str], bytes]:
+    def _paths(self, query: Any, kind: str, name: str, revision: str) -> _Answer:
         asked = parse_qs(self._body().decode()).get("paths", [])
         files = self._repository(kind, name, revision).files(revision)
         found = [files[path].described(path) for path in asked if path in files]
         folders = [path for path in asked if any(other.startswith(f"{path}/") for other in files)]
         return _json(found + [{"type": "directory", "oid": "0" * 40, "size": 0, "path": path} for path in folders])
 
-    def _resolve(
-        self, query: Any, name: str, revision: str, path: str, kind: str = ""
-    ) -> tuple[int, dict[str, str], bytes]:
+    def _resolve(self, query: Any, name: str, revision: str, path: str, kind: str = "") -> _Answer:
         repository = self._repository(kind or "models", name, revision)
         files = repository.files(revision)
         if path not in files:
@@ -349,11 +304,11 @@ class _Handler(BaseHTTPRequestHandler):
         }
         return 302, heads, b""
 
-    def _cdn(self, query: Any, oid: str) -> tuple[int, dict[str, str], bytes]:
+    def _cdn(self, query: Any, oid: str) -> _Answer:
         # The store of contents has its own names of versions, as a CDN has.
         return self._ranged(self.hub.store[oid], {"ETag": f'"{oid[:32]}"'})
 
-    def _ranged(self, data: bytes, heads: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    def _ranged(self, data: bytes, heads: dict[str, str]) -> _Answer:
         wanted = self.headers.get("Range")
         if wanted is None:
             return 200, heads, data
@@ -363,34 +318,26 @@ class _Handler(BaseHTTPRequestHandler):
             return 416, {**heads, "Content-Range": f"bytes */{len(data)}"}, b""
         return 206, {**heads, "Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"}, data[start:stop]
 
-    def _whoami(self, query: Any) -> tuple[int, dict[str, str], bytes]:
-        if not self._is_known():
-            raise RefusalError(401, None, "Invalid credentials in Authorization header")
+    def _whoami(self, query: Any) -> _Answer:
+        self._require_writer()
         return _json({"type": "user", "name": "somebody", "auth": {"accessToken": {"role": "write"}}, "orgs": []})
 
-    def _yaml(self, query: Any) -> tuple[int, dict[str, str], bytes]:
+    def _yaml(self, query: Any) -> _Answer:
         self._body()
         return _json({"errors": [], "warnings": []})
 
-    def _preupload(self, query: Any, kind: str, name: str, revision: str) -> tuple[int, dict[str, str], bytes]:
-        asked = json.loads(self._body())["files"]
+    def _preupload(self, query: Any, kind: str, name: str, revision: str) -> _Answer:
+        asked = [one["path"] for one in json.loads(self._body())["files"]]
         self._require_writer()
         files = self._repository(kind, name, revision).files(revision)
-        return _json(
-            {
-                "files": [
-                    {
-                        "path": one["path"],
-                        "uploadMode": "regular" if one["path"].endswith(self.hub.regular) else "lfs",
-                        "shouldIgnore": False,
-                        **({"oid": files[one["path"]].etag} if one["path"] in files else {}),
-                    }
-                    for one in asked
-                ]
-            }
-        )
+        told = []
+        for path in asked:
+            mode = "regular" if path.endswith(self.hub.regular) else "lfs"
+            known = {"oid": files[path].etag} if path in files else {}
+            told.append({"path": path, "uploadMode": mode, "shouldIgnore": False, **known})
+        return _json({"files": told})
 
-    def _batch(self, query: Any, name: str, kind: str = "") -> tuple[int, dict[str, str], bytes]:
+    def _batch(self, query: Any, name: str, kind: str = "") -> _Answer:
         asked = json.loads(self._body())
         self._require_writer()
         self._repository(kind or "models", name)
@@ -409,56 +356,55 @@ class _Handler(BaseHTTPRequestHandler):
             return {"upload": {"href": f"{url}/lfs/{oid}?X-Amz-Signature=ofTheLoopback"}, "verify": verify}
         numbers = range(1, -(-size // part) + 1)
         header = {str(n): f"{url}/part/{oid}/{n}?X-Amz-Signature=ofTheLoopback" for n in numbers}
-        return {
-            "upload": {"href": f"{url}/join/{oid}", "header": {"chunk_size": str(part), **header}},
-            "verify": verify,
-        }
+        upload = {"href": f"{url}/join/{oid}", "header": {"chunk_size": str(part), **header}}
+        return {"upload": upload, "verify": verify}
 
-    def _lfs(self, query: Any, oid: str) -> tuple[int, dict[str, str], bytes]:
-        data = self._body(content=True)
-        if hashlib.sha256(data).hexdigest() != oid:
-            raise RefusalError(400, None, "the content is not what it is named after")
-        self.hub.store[oid] = data
+    def _lfs(self, query: Any, oid: str) -> _Answer:
+        self._keep(oid, self._body(content=True))
         return 200, {"ETag": f'"{oid}"'}, b""
 
-    def _part(self, query: Any, oid: str, number: str) -> tuple[int, dict[str, str], bytes]:
+    def _part(self, query: Any, oid: str, number: str) -> _Answer:
         self.hub.parts[oid, int(number)] = self._body(content=True)
         return 200, {"ETag": f'"{number}"'}, b""
 
-    def _join(self, query: Any, oid: str) -> tuple[int, dict[str, str], bytes]:
+    def _join(self, query: Any, oid: str) -> _Answer:
         numbers = [one["partNumber"] for one in json.loads(self._body())["parts"]]
-        data = b"".join(self.hub.parts[oid, number] for number in numbers)
+        self._keep(oid, b"".join(self.hub.parts[oid, number] for number in numbers))
+        return _json({})
+
+    def _keep(self, oid: str, data: bytes) -> None:
         if hashlib.sha256(data).hexdigest() != oid:
             raise RefusalError(400, None, "the content is not what it is named after")
         self.hub.store[oid] = data
-        return _json({})
 
-    def _verify(self, query: Any, oid: str) -> tuple[int, dict[str, str], bytes]:
+    def _verify(self, query: Any, oid: str) -> _Answer:
         self._body()
         if oid not in self.hub.store:
             raise RefusalError(404)
         return _json({})
 
-    def _xet_token(self, query: Any, kind: str, name: str, revision: str) -> tuple[int, dict[str, str], bytes]:
+    def _xet_token(self, query: Any, kind: str, name: str, revision: str) -> _Answer:
         self._repository(kind, name, revision)
-        return _json(
-            {"casUrl": f"{self.hub.url}/cas", "accessToken": "of the loopback", "exp": int(time.time()) + 3600}
-        )
+        ends = int(time.time()) + 3600
+        return _json({"casUrl": f"{self.hub.url}/cas", "accessToken": "of the loopback", "exp": ends})
 
-    def _xet(self, query: Any, what: str) -> tuple[int, dict[str, str], bytes]:
+    def _xet(self, query: Any, what: str) -> _Answer:
         """Take what the client of Xet sends, and give it nothing to share chunks with."""
         self._body()
         if self.command == "GET":
             raise RefusalError(404)
         return _json({"type": "result", "result": 1} if "shards" in what else {"was_inserted": True})
 
-    def _require_writer(self) -> None:
-        if self.headers.get("Authorization") is None:
-            raise RefusalError(401, None, "Invalid username or password.")
-        if not self._is_known():
+    def _require_valid_token(self) -> None:
+        if self.headers.get("Authorization") is not None and not self._is_known():
             raise RefusalError(401, None, "Invalid credentials in Authorization header")
 
-    def _commit(self, query: Any, kind: str, name: str, revision: str) -> tuple[int, dict[str, str], bytes]:
+    def _require_writer(self) -> None:
+        self._require_valid_token()
+        if not self._is_known():
+            raise RefusalError(401, None, "Invalid username or password.")
+
+    def _commit(self, query: Any, kind: str, name: str, revision: str) -> _Answer:
         lines = [json.loads(line) for line in self._body().splitlines()]
         self._require_writer()
         repository = self._repository(kind, name, revision)
@@ -467,9 +413,7 @@ class _Handler(BaseHTTPRequestHandler):
         with self.hub.lock:
             return self._make_commit(repository, name, revision, lines)
 
-    def _make_commit(
-        self, repository: Repository, name: str, branch: str, lines: list[dict[str, Any]]
-    ) -> tuple[int, dict[str, str], bytes]:
+    def _make_commit(self, repository: Repository, name: str, branch: str, lines: list[dict[str, Any]]) -> _Answer:
         if branch not in repository.branches:
             raise RefusalError(404, "RevisionNotFound", f"{branch} is no branch")
         files = dict(repository.files(branch))
@@ -493,28 +437,26 @@ class _Handler(BaseHTTPRequestHandler):
         repository.messages.append(header["summary"])
         return _json({"commitUrl": f"{self.hub.url}/datasets/{name}/commit/{made}", "commitOid": made, "success": True})
 
-    def _bucket(self, query: Any, name: str) -> tuple[int, dict[str, str], bytes]:
+    def _bucket(self, query: Any, name: str) -> _Answer:
         self._bucket_files(name)
-        return _json(
-            {"id": name, "private": False, "createdAt": "2026-01-01T00:00:00.000Z", "size": 1, "totalFiles": 1}
-        )
+        return _json({"id": name, "private": False, "createdAt": _DAY, "size": 1, "totalFiles": 1})
 
     def _bucket_files(self, name: str) -> dict[str, bytes]:
         if name not in self.hub.buckets:
             raise RefusalError(404, "RepoNotFound", "Bucket not found")
         return self.hub.buckets[name]
 
-    def _bucket_tree(self, query: dict[str, list[str]], name: str, path: str = "") -> tuple[int, dict[str, str], bytes]:
+    def _bucket_tree(self, query: dict[str, list[str]], name: str, path: str = "") -> _Answer:
         files = {key: Blob(data, lfs=True) for key, data in self._bucket_files(name).items()}
         found = _entries(files, path, recursive=query.get("recursive", [""])[0].lower() == "true")
         return _json([_in_bucket(one) for one in found])
 
-    def _bucket_paths(self, query: Any, name: str) -> tuple[int, dict[str, str], bytes]:
+    def _bucket_paths(self, query: Any, name: str) -> _Answer:
         asked = json.loads(self._body())["paths"]
         files = self._bucket_files(name)
         return _json([_in_bucket(Blob(files[path], lfs=True).described(path)) for path in asked if path in files])
 
-    def _bucket_resolve(self, query: Any, name: str, path: str) -> tuple[int, dict[str, str], bytes]:
+    def _bucket_resolve(self, query: Any, name: str, path: str) -> _Answer:
         files = self._bucket_files(name)
         if path not in files:
             raise RefusalError(404, "EntryNotFound", "Entry not found")
@@ -528,7 +470,7 @@ class _Handler(BaseHTTPRequestHandler):
         return 302, heads, b""
 
 
-def _json(value: Any) -> tuple[int, dict[str, str], bytes]:
+def _json(value: Any) -> _Answer:
     return 200, {"Content-Type": "application/json"}, json.dumps(value).encode()
 
 
@@ -552,12 +494,12 @@ def _entries(files: Mapping[str, Blob], folder: str, *, recursive: bool) -> list
 
 def _in_bucket(entry: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {name: entry[name] for name in ("type", "path", "size", "xetHash") if name in entry}
-    return {**kept, "uploadedAt": "2026-01-01T00:00:00.000Z"}
+    return {**kept, "uploadedAt": _DAY}
 
 
 _NAME = r"(?P<name>[^/]+/[^/]+)"
 _KIND = r"/api/(?P<kind>models|datasets|spaces)"
-_ROUTES: list[tuple[re.Pattern[str], Callable[..., tuple[int, dict[str, str], bytes]]]] = [
+_ROUTES: list[tuple[re.Pattern[str], Callable[..., _Answer]]] = [
     (re.compile(pattern), serve)
     for pattern, serve in (
         (rf"{_KIND}/{_NAME}(?:/revision/(?P<revision>[^/]+))?", _Handler._info),

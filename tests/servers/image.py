@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.servers import pins
+from tests.servers.engine import WorkerPool
 from tests.servers.flink import Place, flink_cluster
 from tests.servers.job import Job
 from tests.servers.make import MakeError
 from tests.servers.process import Process, ServerError, listens, server_folder
-from tests.servers.worker_pool import WorkerPool
 
 IMAGE = "localhost/ledgerbeam-worker:0.1.0"
 JOB_SIZE = 50

@@ -13,25 +13,13 @@ JOB_SERVER_SECONDS = 90.0
 
 # What Flink and Spark open up by reflection, and Java 17 keeps closed unless told.
 _OPENED = (
-    "java.base/java.io",
-    "java.base/java.lang",
-    "java.base/java.lang.invoke",
-    "java.base/java.lang.reflect",
-    "java.base/java.net",
-    "java.base/java.nio",
-    "java.base/java.text",
-    "java.base/java.time",
-    "java.base/java.util",
-    "java.base/java.util.concurrent",
-    "java.base/java.util.concurrent.atomic",
-    "java.base/java.util.concurrent.locks",
-    "java.base/sun.nio.ch",
-    "java.base/sun.security.action",
-    "java.base/sun.util.calendar",
+    *("java.io", "java.lang", "java.lang.invoke", "java.lang.reflect", "java.net", "java.nio", "java.text"),
+    *("java.time", "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "java.util.concurrent.locks"),
+    *("sun.nio.ch", "sun.security.action", "sun.util.calendar"),
 )
 _EXPORTED = ("java.base/sun.net.util", "java.rmi/sun.rmi.registry")
 MODULE_OPTIONS = (
-    *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
+    *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
     *(f"--add-exports={name}=ALL-UNNAMED" for name in _EXPORTED),
 )
 # One compiler tier and one collector thread: these servers live for a minute, several on one small machine.
@@ -71,14 +59,9 @@ def job_server(
     port = free_port()
     work = folder / "job-server"
     common = [f"--job-host={HOST}", f"--job-port={port}", "--artifact-port=0", "--expansion-port=0"]
-    command = java_command(
-        class_path,
-        main,
-        *arguments,
-        *common,
-        f"--artifacts-dir={work / 'artifacts'}",
-        options=[f"-Djava.io.tmpdir={work}", *options],
-    )
+    common.append(f"--artifacts-dir={work / 'artifacts'}")
+    options = [f"-Djava.io.tmpdir={work}", *options]
+    command = java_command(class_path, main, *arguments, *common, options=options)
     process = Process(command, name="job-server", folder=folder, env=env, work=work)
     try:
         process.wait_until(lambda: listens(port), seconds=JOB_SERVER_SECONDS)

@@ -32,14 +32,7 @@ def run(folder: str, bound: int, seconds: float, options: Sequence[str]) -> None
 
 
 class Job:
-    """The job in a process of its own.
-
-    Args:
-        folder: Where it writes; made if missing.
-        bound: How many numbers.
-        seconds: How long each takes.
-        options: Beam options.
-    """
+    """The job in a process of its own."""
 
     def __init__(self, folder: Path, bound: int, seconds: float, options: Sequence[str]) -> None:
         folder.mkdir(exist_ok=True)
@@ -52,7 +45,6 @@ class Job:
 
     @property
     def log(self) -> str:
-        """What it has printed."""
         return self._log.read_text(errors="replace")
 
     def done(self) -> set[str]:

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from hashlib import file_digest
 from pathlib import Path
 
-from tests.servers.merge import merge_jars
 from tests.servers.pins import (
     CACHE,
     PIECES,
@@ -36,6 +35,9 @@ from tests.servers.pins import (
 )
 
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"
+_SIGNATURES = (".SF", ".DSA", ".RSA", ".EC")
+_JOINED = ("META-INF/services/", "reference.conf")  # lists of implementations: a program must see those of all jars
+_MANIFEST = "META-INF/MANIFEST.MF"
 
 
 class MakeError(RuntimeError):
@@ -108,7 +110,7 @@ def _resolve(jars: Jars) -> None:
                 f"{jars.name}: {len(wrong)} jars differ from {jars.project.with_suffix('.sha256').name}, first {name}: "
                 f"expected {wanted.get(name, 'none of that name')}, found {found.get(name, 'none of that name')}"
             )
-        merge_jars(sorted(lib.iterdir()), whole / jars.merged.name)
+        _merge_jars(sorted(lib.iterdir()), whole / jars.merged.name)
         whole.rename(jars.path)
 
 
@@ -168,3 +170,31 @@ def _run(command: Sequence[str], folder: Path, **env: str) -> str:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
+
+
+def _merge_jars(jars: Sequence[Path], target: Path) -> None:
+    """Write one jar with the content of several, in the order of a class path: the first file of a name counts.
+
+    A job server of Beam sends every jar of its class path to the cluster with every job. Flink's protocol takes some
+    90 ms for each, whatever its size, so that 160 jars cost 15 s of waiting and one costs two.
+    """
+    joined: dict[str, list[bytes]] = {}
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as merged:
+        merged.writestr(_MANIFEST, "Manifest-Version: 1.0\r\nMulti-Release: true\r\n\r\n")
+        seen = {_MANIFEST}
+        for path in jars:
+            with zipfile.ZipFile(path) as jar:
+                for info in jar.infolist():
+                    name = info.filename
+                    if name.startswith(_JOINED) and not info.is_dir():
+                        joined.setdefault(name, []).append(jar.read(info))
+                    elif not (name in seen or info.is_dir() or _unwanted(name)):
+                        seen.add(name)
+                        merged.writestr(info, jar.read(info), zipfile.ZIP_DEFLATED, 1)
+        for name, parts in joined.items():
+            merged.writestr(name, b"\n".join(parts))
+
+
+def _unwanted(name: str) -> bool:
+    signature = name.startswith("META-INF/") and name.endswith(_SIGNATURES)
+    return signature or name.endswith("module-info.class")

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -25,9 +26,8 @@ REMEDY = "run `make servers`"
 class GoProgram:
     """A program that Go builds from a module of its proxy.
 
-    Attributes:
-        checksum: Of the module's content, as `go mod download -json` prints it (`Sum`); those of what it depends on
-            are in the module and in Go's checksum database.
+    Its checksum is that of the module's content, as `go mod download -json` prints it (`Sum`); those of what it
+    depends on are in the module and in Go's checksum database.
     """
 
     name: str
@@ -38,18 +38,19 @@ class GoProgram:
 
     @property
     def versioned(self) -> Path:
-        """The file that is built."""
         return PROGRAMS / f"{self.name}-{self.version}"
 
     @property
     def path(self) -> Path:
-        """The name under which it is used: a link to `versioned`."""
+        """The name under which the program is used: a link to `versioned`."""
         return PROGRAMS / self.name
 
     @property
     def ready(self) -> bool:
-        """Whether it is there in this version."""
         return self.versioned.is_file() and self.path.resolve() == self.versioned.resolve()
+
+
+_is_there = property(lambda piece: piece.path.is_dir())  # a folder appears when it is complete
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,10 @@ class Jars:
     """
 
     name: str
+    ready = _is_there
 
     @property
     def project(self) -> Path:
-        """The Maven project."""
         return _JARS / f"{self.name}.xml"
 
     @property
@@ -76,7 +77,7 @@ class Jars:
     @cached_property
     def path(self) -> Path:
         """The folder of the jars; its name changes with what is wanted."""
-        return SERVERS / f"{self.name}-{sha256((_JARS / f'{self.name}.sha256').read_bytes()).hexdigest()[:12]}"
+        return SERVERS / f"{self.name}-{_digest(_JARS / f'{self.name}.sha256')}"
 
     @property
     def class_path(self) -> str:
@@ -88,11 +89,6 @@ class Jars:
         """The content of all of them in one jar: the class path of job servers, which send theirs to the cluster."""
         return self.path / "merged.jar"
 
-    @property
-    def ready(self) -> bool:
-        """Whether the folder is there; it appears when it is complete."""
-        return self.path.is_dir()
-
 
 @dataclass(frozen=True)
 class NpmPackage:
@@ -100,33 +96,25 @@ class NpmPackage:
 
     Beside this module, `npm/NAME/package.json` says what is wanted and `npm/NAME/package-lock.json` all that it depends
     on, each by version and checksum.
-
-    Attributes:
-        command: Of its commands the one that is run.
     """
 
     name: str
-    command: str
+    command: str  # of its commands the one that is run
+    ready = _is_there
 
     @property
     def project(self) -> Path:
-        """The folder of the two files."""
         return _NPM / self.name
 
     @cached_property
     def path(self) -> Path:
         """The folder of what is installed; its name changes with what is wanted."""
-        return SERVERS / f"{self.name}-{sha256((self.project / 'package-lock.json').read_bytes()).hexdigest()[:12]}"
+        return SERVERS / f"{self.name}-{_digest(self.project / 'package-lock.json')}"
 
     @property
     def program(self) -> Path:
         """The program, which runs where `node` is on PATH."""
         return self.path / "node_modules" / ".bin" / self.command
-
-    @property
-    def ready(self) -> bool:
-        """Whether the folder is there; it appears when it is complete."""
-        return self.path.is_dir()
 
 
 @dataclass(frozen=True)
@@ -139,7 +127,6 @@ class JavaRuntime:
 
     @property
     def path(self) -> Path:
-        """The runtime's folder."""
         return SERVERS / f"java-{self.version}"
 
     @property
@@ -150,47 +137,28 @@ class JavaRuntime:
 
 @dataclass(frozen=True)
 class PythonVenv:
-    """A virtual environment with packages that ours must not have.
-
-    Attributes:
-        imports: A module that must be importable in it.
-    """
+    """A virtual environment with packages that ours must not have."""
 
     name: str
     requirements: Path
-    imports: str
+    imports: str  # a module that must be importable in it
+    ready = _is_there
 
     @cached_property
     def path(self) -> Path:
         """Its folder, whose name changes with what is wanted and with the version of Python."""
-        wanted = sha256(self.requirements.read_bytes()).hexdigest()[:12]
-        return SERVERS / f"{self.name}-{sys.version_info[0]}.{sys.version_info[1]}-{wanted}"
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        return SERVERS / f"{self.name}-{version}-{_digest(self.requirements)}"
 
     @property
     def python(self) -> str:
-        """Its interpreter."""
         return str(self.path / "bin" / "python")
 
-    @property
-    def ready(self) -> bool:
-        """Whether the folder is there; it appears when it is complete."""
-        return self.path.is_dir()
 
-
-MINIO = GoProgram(
-    "minio",
-    "github.com/minio/minio",
-    "github.com/minio/minio",
-    "v0.0.0-20260212201848-7aac2a2c5b7c",
-    "h1:/qdoYujxF5MBLDMVLeiYJ/7fBa1HikX39Dvzb9Ji8pA=",
-)
-FAKE_GCS = GoProgram(
-    "fake-gcs-server",
-    "github.com/fsouza/fake-gcs-server",
-    "github.com/fsouza/fake-gcs-server",
-    "v1.56.1",
-    "h1:K03sAvbLvDz4hAynpCCUqnNRp+ik9JFSvHbkD/wTPOU=",
-)
+_MINIO, _MINIO_VERSION = "github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c"
+MINIO = GoProgram("minio", _MINIO, _MINIO, _MINIO_VERSION, "h1:/qdoYujxF5MBLDMVLeiYJ/7fBa1HikX39Dvzb9Ji8pA=")
+_GCS, _GCS_CHECKSUM = "github.com/fsouza/fake-gcs-server", "h1:K03sAvbLvDz4hAynpCCUqnNRp+ik9JFSvHbkD/wTPOU="
+FAKE_GCS = GoProgram("fake-gcs-server", _GCS, _GCS, "v1.56.1", _GCS_CHECKSUM)
 AZURITE = NpmPackage("azurite", "azurite-blob")
 _BEAM_VERSION = "v2.77.0"
 _BEAM_CHECKSUM = "h1:RsC61pHEvtySEHAURQyP/+CVOJm/hy5hewuG9JF0+Ow="
@@ -217,6 +185,12 @@ PIECES: dict[str, Piece] = {
 }
 
 
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a process that imports the packages of this repository."""
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, **(more or {}), "PYTHONPATH": paths}
+
+
 def java() -> Path | None:
     """Find a Java of version 11 or 17, on which both Flink 1.19 and Spark 3.5 run: of this machine, else fetched."""
     home = os.environ.get("JAVA_HOME")
@@ -224,6 +198,10 @@ def java() -> Path | None:
         if candidate is not None and Path(candidate).is_file() and _major_version(Path(candidate)) in {11, 17}:
             return Path(candidate)
     return None
+
+
+def _digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()[:12]
 
 
 def _major_version(program: Path) -> int:

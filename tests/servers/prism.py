@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.servers import pins
-from tests.servers.engine import portable_options
+from tests.servers.engine import WorkerPool, portable_options, worker_pool
 from tests.servers.process import Process, free_port, listens, server_folder
-from tests.servers.worker_pool import WorkerPool, worker_pool
 
 START_SECONDS = 120.0
 
@@ -27,7 +26,6 @@ class Prism:
 
     @property
     def options(self) -> list[str]:
-        """Beam options that run a job on it, its workers in the pool."""
         return portable_options(self.job_port, self.pool)
 
     @property
@@ -41,8 +39,7 @@ class Prism:
         return []
 
     def pids(self) -> list[int]:
-        """Process ids of all that is running of it."""
-        return [self.process.pid, self.pool.process.pid, *self.pool.process.descendants()]
+        return [self.process.pid, *self.pool.process.tree()]
 
 
 def missing() -> str | None:

@@ -11,10 +11,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
 
@@ -64,8 +66,7 @@ class Process:
                     start_new_session=True,
                 )
             os.close(writing)
-            self.pid = int(os.read(reading, 32) or 0)
-            """Process id of the server itself."""
+            self.pid = int(os.read(reading, 32) or 0)  # of the server itself
         finally:
             os.close(reading)
 
@@ -87,11 +88,13 @@ class Process:
         """List the living processes that the server has started, directly or not, also those left as orphans."""
         return [pid for pid in leash.descendants(self._leash.pid) if pid != self.pid]
 
+    def tree(self) -> list[int]:
+        """List the server and the living processes that it has started."""
+        return [self.pid, *self.descendants()]
+
     def signal_all(self, number: signal.Signals) -> None:
         """Send a signal to the server and to all that it has started."""
-        for pid in [self.pid, *self.descendants()]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        leash.signal_all(self.tree(), number)
 
     def tail(self) -> str:
         """Return the last lines of its log."""
@@ -105,12 +108,10 @@ class Process:
         """
         deadline = time.monotonic() + seconds
         while not ready():
-            if not self.alive:
-                raise ServerError(f"{self.name} ended before it was {what}; the end of {self.log}:\n{self.tail()}")
-            if time.monotonic() > deadline:
-                raise ServerError(
-                    f"{self.name} was not {what} within {seconds:.0f} s; the end of {self.log}:\n{self.tail()}"
-                )
+            late = time.monotonic() > deadline
+            if late or not self.alive:
+                why = f"was not {what} within {seconds:.0f} s" if late else f"ended before it was {what}"
+                raise ServerError(f"{self.name} {why}; the end of {self.log}:\n{self.tail()}")
             time.sleep(POLL_SECONDS)
         return self
 
@@ -159,6 +160,28 @@ def server_folder(name: str, folder: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
         raise
     shutil.rmtree(made, ignore_errors=True)
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    """A handler of requests that keeps connections open and prints nothing."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextlib.contextmanager
+def serving(server: ThreadingHTTPServer) -> Iterator[str]:
+    """Serve from a thread until the body ends; yield the URL."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:

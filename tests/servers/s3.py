@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ledgerbeam.io.storage import client
 from tests.servers import pins
-from tests.servers.object_server import ObjectServer
 from tests.servers.process import Process, answers, free_port, listens, server_folder
 
 USER = "ledgerbeam"
 PASSWORD = "ledgerbeam-tests"
 START_SECONDS = 120.0
+
+
+@dataclass
+class ObjectServer(ABC):
+    """A running server of objects."""
+
+    endpoint: str  # `http://ADDRESS:PORT`, for Azure with the account behind it
+    process: Process
+    numbers: Iterator[int] = field(default_factory=itertools.count)  # of fresh names
+
+    @property
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """Storage options with which fsspec reaches it."""
+
+    def make(self, scheme: str, kind: str) -> str:
+        """Make an empty bucket or container and return its name."""
+        name = f"{kind}-{next(self.numbers):04d}"
+        client.filesystem(scheme, self.options).mkdir(name)
+        return name
 
 
 class S3Server(ObjectServer):

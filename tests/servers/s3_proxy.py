@@ -31,17 +31,12 @@ Kind = Literal["status", "reset", "lost", "truncated", "short", "late", "silent"
 
 @dataclass(frozen=True)
 class Request:
-    """A request as the proxy saw it.
-
-    Attributes:
-        key: `bucket/key`, decoded; `bucket` alone for a listing.
-        headers: By name in lower case.
-    """
+    """A request as the proxy saw it."""
 
     method: str
-    key: str
+    key: str  # `bucket/key`, decoded; `bucket` alone for a listing
     query: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, str]  # by name in lower case
 
 
 @dataclass
@@ -54,26 +49,16 @@ class Fault:
             place of its answer. `truncated`: the body ends in its middle, and so does the connection. `short`: half
             of the body comes as if it were all. `late`: everything comes, `seconds` later. `silent`: no answer comes
             for `seconds`, then the connection is closed.
-        methods: Only requests of these methods; all when empty.
-        key: Only requests whose `bucket/key` matches this pattern of fnmatch.
-        times: How many of these requests are hit, the first ones; all by default.
-        every: Only each nth of them.
-        chance: Only this share of them, drawn with `seed`.
-        status: HTTP status of the kind `status`.
-        code: S3 error code of the kind `status`.
-        seconds: Of the kinds `late` and `silent`.
-        seed: Of `chance`.
-        hits: How many requests it has hit.
     """
 
     kind: Kind
-    methods: frozenset[str] = frozenset()
-    key: str = "*"
-    times: int | None = None
-    every: int = 1
-    chance: float = 1.0
+    methods: frozenset[str] = frozenset()  # only requests of these methods; all when empty
+    key: str = "*"  # only requests whose `bucket/key` matches this pattern of fnmatch
+    times: int | None = None  # how many of these requests are hit, the first ones; all by default
+    every: int = 1  # only each nth of them
+    chance: float = 1.0  # only this share of them, drawn with `seed`
     status: int = 503
-    code: str = "ServiceUnavailable"
+    code: str = "ServiceUnavailable"  # of S3
     seconds: float = 0.0
     seed: int = 0
     hits: int = 0
@@ -109,17 +94,12 @@ def expired(**when: Any) -> Fault:
 
 @dataclass
 class S3Proxy:
-    """A running proxy.
-
-    Attributes:
-        faults: In force, the first that strikes counts; tests change the list as they go.
-        requests: What was asked, in the order of arrival, also what met a fault.
-    """
+    """A running proxy."""
 
     endpoint: str
     server: S3Server
-    faults: list[Fault] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)  # in force, the first that strikes counts; tests change the list
+    requests: list[Request] = field(default_factory=list)  # in the order of arrival, also what met a fault
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers import java_process, pins
-from tests.servers.engine import HOST, portable_options
+from tests.servers.engine import HOST, WorkerPool, portable_options, worker_pool
 from tests.servers.java_process import LEAN, MODULE_OPTIONS, java_command, job_server
 from tests.servers.process import Process, command_of, free_port, server_folder
-from tests.servers.worker_pool import WorkerPool, worker_pool
 
 START_SECONDS = 90.0
 WORKERS = 2
@@ -36,23 +35,18 @@ appender.stderr.layout.pattern = %d{HH:mm:ss.SSS} %p %c: %m%n
 
 @dataclass
 class SparkCluster:
-    """A running Spark cluster.
-
-    Attributes:
-        spark_workers: What Spark calls workers: each starts an executor for a job.
-    """
+    """A running Spark cluster."""
 
     endpoint: str
     job_port: int
     master: Process
     job_server: Process
-    spark_workers: list[Process]
+    spark_workers: list[Process]  # each starts an executor for a job
     pool: WorkerPool
     name: str = "Spark"
 
     @property
     def options(self) -> list[str]:
-        """Beam options that run a job on it, its workers in the pool."""
         # Beam would send all its jars along, 240 MB for each executor, which has them already.
         return [*portable_options(self.job_port, self.pool), f"--files_to_stage={_smallest_jar()}"]
 
@@ -68,10 +62,8 @@ class SparkCluster:
         return [pid for pid in below if _EXECUTOR in command_of(pid)]
 
     def pids(self) -> list[int]:
-        """Process ids of all that is running of it."""
-        workers = [pid for worker in self.spark_workers for pid in [worker.pid, *worker.descendants()]]
-        pool = [self.pool.process.pid, *self.pool.process.descendants()]
-        return [self.master.pid, self.job_server.pid, *workers, *pool]
+        workers = [pid for worker in self.spark_workers for pid in worker.tree()]
+        return [self.master.pid, self.job_server.pid, *workers, *self.pool.process.tree()]
 
     def state(self) -> Any:
         """Return what the master tells about itself: `workers`, `activeapps`, `completedapps` and more."""
@@ -102,14 +94,8 @@ def spark_cluster(folder: Path | None = None, *, env: Mapping[str, str] | None =
             command = _command(_WORKER, "--host", HOST, *size, url, heap="192m")
             workers.append(stack.enter_context(Process(command, name=name, folder=logs, env=own)))
         pool = stack.enter_context(worker_pool(logs, env=env))
-        server, job_port = job_server(
-            pins.SPARK.class_path,
-            _JOB_SERVER,
-            f"--spark-master-url={url}",
-            options=["-Xmx512m", *_driver_options(logs)],
-            folder=logs,
-            env=own,
-        )
+        words, options = (_JOB_SERVER, f"--spark-master-url={url}"), ["-Xmx512m", *_driver_options(logs)]
+        server, job_port = job_server(pins.SPARK.class_path, *words, options=options, folder=logs, env=own)
         stack.enter_context(server)
         cluster = SparkCluster(endpoint, job_port, master, server, workers, pool)
         master.wait_until(

@@ -5,52 +5,36 @@ from __future__ import annotations
 import hashlib
 import ssl
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote, unquote
+
+from tests.servers.process import QuietHandler, serving
 
 
 @dataclass
 class WebServer:
-    """What the server holds, and what it tells of it.
+    """What the server holds, and what it tells of it."""
 
-    Attributes:
-        files: Content of each path, without the slash in front.
-        modified: Time of the last change of all, in seconds since 1970.
-        etag: `"strong"`, `"weak"`, or None for none.
-        tells_modified: Whether it gives `Last-Modified`.
-        tells_size: Whether it gives `Content-Length`; else the body comes in one chunk.
-        has_ranges: Whether it looks at `Range`.
-        status: Of every answer, in place of the right one.
-        refusals: Status and headers of the next answers, in place of the right ones.
-        cuts: Bytes of the bodies of the next whole files after which the connection breaks.
-        moved: Where paths lead to now.
-        pages: Whose pages of folders it makes, `"nginx"` or `"apache"`; None for none.
-        links: What these pages link to besides.
-        paths: Path of each request so far.
-        asked: Method and `Range` of each request so far.
-    """
-
-    files: dict[str, bytes] = field(default_factory=dict)
-    modified: int = 1_700_000_000
-    etag: str | None = "strong"
-    tells_modified: bool = True
-    tells_size: bool = True
-    has_ranges: bool = True
-    status: int | None = None
-    refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    cuts: list[int] = field(default_factory=list)
-    moved: dict[str, str] = field(default_factory=dict)
-    pages: str | None = None
-    links: list[str] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)  # content of each path, without the slash in front
+    modified: int = 1_700_000_000  # time of the last change of all, in seconds since 1970
+    etag: str | None = "strong"  # "strong", "weak", or None for none
+    tells_modified: bool = True  # whether it gives `Last-Modified`
+    tells_size: bool = True  # whether it gives `Content-Length`; else the body comes in one chunk
+    has_ranges: bool = True  # whether it looks at `Range`
+    status: int | None = None  # of every answer, in place of the right one
+    refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)  # status and headers of the next answers
+    cuts: list[int] = field(default_factory=list)  # bytes of the next whole files after which the connection breaks
+    moved: dict[str, str] = field(default_factory=dict)  # where paths lead to now
+    pages: str | None = None  # whose pages of folders it makes, "nginx" or "apache"; None for none
+    links: list[str] = field(default_factory=list)  # what these pages link to besides
+    paths: list[str] = field(default_factory=list)  # of each request so far
+    asked: list[tuple[str, str | None]] = field(default_factory=list)  # method and `Range` of each request so far
     url: str = ""
 
     def page(self, folder: str) -> bytes | None:
@@ -80,15 +64,9 @@ def web_server(tls: ssl.SSLContext | None = None, **settings: Any) -> Iterator[W
     server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"web": web}))
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    web.url = f"http{'' if tls is None else 's'}://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with serving(server) as url:
+        web.url = url if tls is None else url.replace("http", "https")
         yield web
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 class _Server(ThreadingHTTPServer):
@@ -98,20 +76,10 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     web: WebServer
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        """Write nothing."""
-
-    def do_HEAD(self) -> None:
-        self._answer()
 
     def do_GET(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
         web, wanted = self.web, self.headers.get("Range")
         path = unquote(self.path.lstrip("/"))
         web.asked.append((self.command, wanted))
@@ -157,3 +125,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body[:most])
+
+    do_HEAD = do_GET  # noqa: N815
