@@ -32,7 +32,7 @@ from tests.matrix.accounts_work import (
     is_chosen,
     line,
 )
-from tests.matrix.runs import Launcher, descendants
+from tests.matrix.runs import Contents, Launcher, descendants
 from tests.servers import flink, pins, s3
 from tests.servers.flink import FlinkCluster, flink_cluster
 from tests.servers.process import wait_until
@@ -44,19 +44,9 @@ ENGINES = ("local", "Flink")
 MOST_STARTS = 400
 DISTINCT_ERROR = 0.05
 
-Contents = dict[str, bytes | None]
-
 
 class Accounts:
-    """The job on one engine, with all that it writes on an S3 server.
-
-    Args:
-        folder: Where launchers work and log.
-        server: The S3 server.
-        cluster: The engine; None for the local runner.
-        lines: Lines of all sources together.
-        choice: Chooses what is killed, and when.
-    """
+    """The job on one engine, with all that it writes on an S3 server. Without a cluster it is run locally."""
 
     def __init__(
         self, folder: Path, server: S3Server, cluster: FlinkCluster | None, lines: int, choice: random.Random
@@ -68,8 +58,7 @@ class Accounts:
         self._url = f"s3://{server.bucket()}"
         self._objects = ObjectFolder(self._url, server.options)
         self._starts = 0
-        paths = os.pathsep.join(filter(None, [str(pins.ROOT), os.environ.get("PYTHONPATH")]))
-        self._env = {**os.environ, **server.env, "LEDGERBEAM_CACHE": str(folder / "cache"), "PYTHONPATH": paths}
+        self._env = pins.environment({**server.env, "LEDGERBEAM_CACHE": str(folder / "cache")})
         for number in range(FILES):
             self._objects.create(f"in/{number}.jsonl", b"".join(line(at, lines) for at in self.numbers(number)))
 
@@ -97,14 +86,10 @@ class Accounts:
                 victim()
                 killed += 1
                 print(f"  {name}: {killed} kills, {victim.__name__}", flush=True)
-            try:
-                status = launcher.end()
-            except AssertionError:
-                if launcher.process.returncode is None:
-                    raise
-                status = launcher.process.returncode
+            with contextlib.suppress(AssertionError):  # it does not end, and was killed for that
+                launcher.end()
             self._tidy()
-            if status == 0:
+            if launcher.process.returncode == 0:
                 return killed
         raise AssertionError(f"{name}: not done after {MOST_STARTS} starts\n{launcher.log()}")
 
@@ -144,12 +129,8 @@ class Accounts:
             yield f"lengths: expected about {expected['lengths']}, found {distinct}"
 
     def _check_rejects(self, name: str, *, mended: bool) -> Iterator[str]:
-        rows = [
-            json.loads(row)
-            for path, data in self.contents(name).items()
-            if path.startswith("_rejects/") and data is not None
-            for row in data.splitlines()
-        ]
+        rejects = [data or b"" for path, data in self.contents(name).items() if path.startswith("_rejects/")]
+        rows = [json.loads(row) for data in rejects for row in data.splitlines()]
         found = sorted((row["source"], row["record"], row["reason"], row["raw"]) for row in rows)
         expected = sorted(self._rejects(mended=mended))
         if found != expected:
@@ -223,9 +204,8 @@ class Accounts:
             for job in self._cluster.running():
                 self._cluster.cancel(job)
 
-    def _ask(self, action: str, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._ledger(action, name, "--json"))
-        return found
+    def _ask(self, action: str, name: str) -> Any:
+        return json.loads(self._ledger(action, name, "--json"))
 
     def _table(self, name: str, table: str) -> list[dict[str, Any]]:
         path = self._folder / f"{name}-{table}.jsonl"

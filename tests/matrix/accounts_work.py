@@ -14,12 +14,9 @@ from typing import Any
 
 from ledgerbeam import Drop, Route, stats
 
-SECONDS = "ACCOUNTS_RECORD_SECONDS"
-"""Environment variable: how long a record takes, so that there is time to kill something."""
-
-MENDED = "ACCOUNTS_MENDED"
-"""Environment variable: set when the function no longer raises."""
-
+# Environment variables.
+SECONDS = "ACCOUNTS_RECORD_SECONDS"  # how long a record takes, so that there is time to kill something
+MENDED = "ACCOUNTS_MENDED"  # set when the function no longer raises
 REASONS = ("empty", "short", "long", "twin", "foreign", "odd")
 ROUTES = ("aside", "later", "small")
 RAISING = 11
@@ -79,10 +76,7 @@ def expected_counts(numbers: Iterable[int], lines: int, *, mended: bool) -> dict
 
 
 def expected_statistics(lines: int) -> dict[str, int]:
-    """Return what `work` observes: the characters of all records, and how many different lengths there are.
-
-    What it observes before it raises counts too.
-    """
+    """Return what `work` observes, also before it raises: the characters, and the number of different lengths."""
     lengths = [
         len(f"text {number} ") + number % 50 for number in range(lines) if not is_chosen(number, lines, BROKEN, 5)
     ]

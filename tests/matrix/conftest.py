@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.matrix.runs import EXCHANGES, SOURCES, Jobs, Row, Store, write_sources
+from tests.matrix.runs import EXCHANGES, SOURCES, Contents, Jobs, Row, Store, write_sources
 from tests.servers import dataflow, flink, hosts, image, pins, prism, spark
 from tests.servers.dataflow import Dataflow
 from tests.servers.engine import Engine
@@ -18,31 +18,20 @@ from tests.servers.flink import Place, flink_cluster
 from tests.servers.s3 import S3Server
 
 COLUMNS = (
-    "clean",
-    "converted",
-    "exchanges",
-    "killed worker",
-    "killed executor",
-    "killed launcher",
-    "rerun",
-    "identical",
+    *("clean", "converted", "exchanges", "killed worker", "killed executor", "killed launcher", "rerun", "identical"),
 )
 TWO_HOSTS = "Flink, 2 hosts"
 IMAGE = "Flink, worker image"
 DATAFLOW = "Dataflow, run on Prism"
 ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", DATAFLOW, "Flink", TWO_HOSTS, "Spark", IMAGE)
 
-EXCHANGING = ("Prism", "Flink")
-"""The engines on which exchanges are run each time, on others with ``--exchanges``: an exchange is many jobs."""
-
-Contents = dict[str, bytes | None]
+EXCHANGING = ("Prism", "Flink")  # exchanges, of many jobs each, are run on others with `--exchanges`
 
 rows: list[Row] = []
 _references: dict[str, Contents] = {}
 _converted: Contents = {}
 _exchanged: dict[str, Contents] = {}
-notes: list[str] = []
-"""Lines that tests want told below the table."""
+notes: list[str] = []  # lines that tests want told below the table
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -108,7 +97,7 @@ def jobs(
             bucket = write_sources(server)
         elif name == IMAGE:
             engine = _start_with_image(folder, s3, stack)
-        elif name in _STARTS:
+        elif name in STARTS:
             engine = _start(name, folder, s3, stack)
         options = ["--workers", name.split()[1]] if engine is None else ["--", *engine.options]
         place = "".join(letter for letter in name.lower() if letter.isalnum())
@@ -118,7 +107,7 @@ def jobs(
         yield jobs
 
 
-_STARTS: dict[str, Any] = {
+STARTS: dict[str, tuple[Any, Any]] = {
     "Prism": (prism.missing, prism.prism),
     "Flink": (flink.missing, flink.flink_cluster),
     "Spark": (spark.missing, spark.spark_cluster),
@@ -126,7 +115,7 @@ _STARTS: dict[str, Any] = {
 
 
 def _start(name: str, folder: Path, s3: S3Server, stack: ExitStack) -> Engine:
-    missing, start = _STARTS[name]
+    missing, start = STARTS[name]
     if missing() is not None:
         pytest.skip(missing())
     engine: Engine = stack.enter_context(start(folder, env={**s3.env, "LEDGERBEAM_CACHE": str(folder / "workers")}))

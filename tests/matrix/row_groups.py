@@ -29,8 +29,7 @@ WORKERS = 2
 FLUSH_SECONDS = 1.0
 ROW_BYTES = 1_000
 MOST_STARTS = 200
-TRACE = "ROW_GROUPS_TRACE"
-"""Environment variable: the file in which each batch is noted."""
+TRACE = "ROW_GROUPS_TRACE"  # environment variable: the file in which each batch is noted
 
 
 def work(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -57,13 +56,7 @@ def write_source(path: Path, megabytes: int) -> int:
 
 
 class Job:
-    """The job over the file, in a folder of its own.
-
-    Args:
-        folder: Where everything lies.
-        name: Of the job.
-        more: Further words of the command.
-    """
+    """The job over the file, in a folder of its own."""
 
     def __init__(self, folder: Path, name: str, *more: str) -> None:
         self.output = folder / name
@@ -79,9 +72,8 @@ class Job:
     def start(self) -> Launcher:
         """Start it, or go on with it."""
         self._starts += 1
-        paths = os.pathsep.join(filter(None, [str(pins.ROOT), os.environ.get("PYTHONPATH")]))
-        env = {**os.environ, "PYTHONPATH": paths, TRACE: str(self.trace)}
-        return Launcher(self._command, self._folder, env, self._folder / f"{self.output.name}-{self._starts:03d}.log")
+        env, log = pins.environment({TRACE: str(self.trace)}), f"{self.output.name}-{self._starts:03d}.log"
+        return Launcher(self._command, self._folder, env, self._folder / log)
 
     def rows(self) -> int:
         """Return how many rows the function was given so far."""

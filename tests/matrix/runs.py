@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ledgerbeam.io.storage.objects import ObjectFolder
-from tests.servers import pins
+from tests.servers import leash, pins
 from tests.servers.engine import Engine
 from tests.servers.gcs import GcsServer
 from tests.servers.process import resident_mebibytes, wait_until
@@ -24,38 +23,31 @@ from tests.servers.s3 import S3Server
 
 SOURCES = 16
 RECORDS = 60
-TASK_BYTES = 1500
+TASK_BYTES, BUCKET_BYTES = "1500", "6000"
 LIMIT_SECONDS = 240.0
 SAMPLE_SECONDS = 0.5
 
 
+Contents: TypeAlias = dict[str, bytes | None]
 Store: TypeAlias = S3Server | GcsServer
 
+# Patterns are below the bucket.
 EXCHANGES: dict[str, tuple[str, ...]] = {
     "sort": ("sort", "{}/in/0*.jsonl", "--by", "tests.matrix.work:ending"),
     "dedup": ("dedup", "{}/in/0*.jsonl", "--by", "tests.matrix.work:ending"),
     "join": ("join", "{}/in/0[0-4].jsonl", "{}/in/0[5-9].jsonl", "--by", "tests.matrix.work:ending", "--as", "other"),
 }
-"""Exchanges, with patterns below the bucket."""
 
 
 @dataclass
 class Row:
-    """What is told of an engine.
-
-    Attributes:
-        engine: Its name.
-        passed: By column: whether it went well.
-        killed: Processes that were killed, all of which it survived.
-        seconds: Of the clean run.
-        mebibytes: Most memory that the launcher and the engine held at once, in the clean run.
-    """
+    """What is told of an engine."""
 
     engine: str
-    passed: dict[str, bool] = field(default_factory=dict)
-    killed: int = 0
-    seconds: float = 0.0
-    mebibytes: float = 0.0
+    passed: dict[str, bool] = field(default_factory=dict)  # by column
+    killed: int = 0  # processes, all of which it survived
+    seconds: float = 0.0  # of the clean run
+    mebibytes: float = 0.0  # most memory that the launcher and the engine held at once, in the clean run
 
 
 class Jobs:
@@ -63,13 +55,10 @@ class Jobs:
 
     Args:
         folder: Where launchers work and log.
-        server: On which sources, indexes, ledgers and outputs lie.
         root: URL of the bucket with the sources, as `write_sources` left them.
         name: Of the engine; a part of the names of outputs and ledgers.
         options: Words of the command line that choose the engine.
         engine: To kill parts of; None for the local runner.
-        python: Interpreter of the launchers.
-        env: Added to their environment.
     """
 
     def __init__(
@@ -92,57 +81,40 @@ class Jobs:
         self._python = python
         self._name = name
         self._options = options
-        paths = os.pathsep.join(filter(None, [str(pins.ROOT), os.environ.get("PYTHONPATH")]))
-        own = {"LEDGERBEAM_CACHE": str(folder / "cache"), "PYTHONPATH": paths}
-        self._env = {**os.environ, **server.env, **(env or {}), **own}
+        self._env = pins.environment({**server.env, **(env or {}), "LEDGERBEAM_CACHE": str(folder / "cache")})
         self._started = 0
         self.engine = engine
         self.row = Row(name)
 
     def start(self, output: str) -> Launcher:
         """Start the job, with outputs and ledger of its own below `output`."""
-        to = ("--output", f"{self.root}/{self._name}/{output}", "--to", "jsonl")
-        ledger = ("--ledger", f"{self.root}/{self._name}/{output}-ledger", "--flush-interval", "0.3")
-        command = ["map", "tests.matrix.work:work", f"{self.root}/in/*.jsonl", *to, *ledger]
-        return self._launch([*command, "--task-bytes", str(TASK_BYTES), "--on-error", "reject", *self._options])
+        command = ("map", "tests.matrix.work:work", f"{self.root}/in/*.jsonl", *self._places(output))
+        return self._launch(*command, "--flush-interval", "0.3", "--task-bytes", TASK_BYTES, "--on-error", "reject")
 
     def start_exchange(self, name: str) -> Launcher:
         """Start one of `EXCHANGES`, with outputs and ledger of its own below its name."""
-        to = ("--output", f"{self.root}/{self._name}/{name}", "--to", "jsonl")
-        ledger = ("--ledger", f"{self.root}/{self._name}/{name}-ledger", "--flush-interval", "0.3")
-        command = [word.format(self.root) for word in EXCHANGES[name]]
-        sizes = ("--task-bytes", str(TASK_BYTES), "--bucket-bytes", str(4 * TASK_BYTES))
-        return self._launch([*command, *to, *ledger, *sizes, *self._options])
+        command = [*(word.format(self.root) for word in EXCHANGES[name]), *self._places(name)]
+        sizes = ("--task-bytes", TASK_BYTES, "--bucket-bytes", BUCKET_BYTES)
+        return self._launch(*command, "--flush-interval", "0.3", *sizes)
 
-    def exchange(self, name: str) -> dict[str, bytes | None]:
-        """Run what is left of an exchange; return what it has written.
-
-        Raises:
-            AssertionError: If it does not end well, however often it is started.
-        """
+    def exchange(self, name: str) -> Contents:
+        """Run what is left of an exchange; return what it has written."""
         self._until_done(lambda: self.start_exchange(name))
         return self.contents(name)
 
     def index(self) -> int:
         """Index one source in ranges, with the indexes in a tree of their own; return the exit status."""
         root = f"{self.root}/{self._name}/idx"
-        ledger = ("--ledger", f"{self.root}/{self._name}/idx-ledger", "--index-root", root)
-        command = ["index", f"{self.root}/large.jsonl", *ledger, "--task-bytes", "20000", *self._options]
-        return self._launch(command).end()
+        command = ("index", f"{self.root}/large.jsonl", "--ledger", f"{root}-ledger", "--index-root", root)
+        return self._launch(*command, "--task-bytes", "20000").end()
 
-    def convert(self) -> dict[str, bytes | None]:
-        """Write the sources as tar shards; return what lies there.
-
-        Raises:
-            AssertionError: If that does not end well.
-        """
-        to = ("--output", f"{self.root}/{self._name}/tar", "--to", "tar")
-        ledger = ("--ledger", f"{self.root}/{self._name}/tar-ledger")
-        launcher = self._launch(["convert", f"{self.root}/in/[0-9]*.jsonl", *to, *ledger, *self._options])
+    def convert(self) -> Contents:
+        """Write the sources as tar shards; return what lies there."""
+        launcher = self._launch("convert", f"{self.root}/in/[0-9]*.jsonl", *self._places("tar", "tar"))
         assert launcher.end() == 0, launcher.log()
         return self.contents("tar")
 
-    def left(self, output: str) -> dict[str, bytes | None]:
+    def left(self, output: str) -> Contents:
         """Return `contents`, and as two more files what the ledger has counted, as far as it is exact."""
         records = self._ask("status", output)["records"]
         statistics = self._ask("stats", output)
@@ -155,24 +127,23 @@ class Jobs:
             "(statistics)": json.dumps(statistics, sort_keys=True).encode(),
         }
 
-    def _ask(self, action: str, output: str) -> dict[str, Any]:
+    def _ask(self, action: str, output: str) -> Any:
         ledger = f"{self.root}/{self._name}/{output}-ledger"
         command = [sys.executable, "-m", "ledgerbeam", "ledger", action, ledger, "--json"]
         told = subprocess.run(command, cwd=self._folder, env=self._env, capture_output=True, check=True)
-        found: dict[str, Any] = json.loads(told.stdout)
-        return found
+        return json.loads(told.stdout)
 
-    def _launch(self, command: Sequence[str]) -> Launcher:
+    def _places(self, output: str, to: str = "jsonl") -> tuple[str, ...]:
+        place = f"{self.root}/{self._name}/{output}"
+        return "--output", place, "--to", to, "--ledger", f"{place}-ledger"
+
+    def _launch(self, *command: str) -> Launcher:
         self._started += 1
         log = self._folder / f"launcher-{self._started:02d}.log"
-        return Launcher(command, self._folder, self._env, log, python=self._python)
+        return Launcher([*command, *self._options], self._folder, self._env, log, python=self._python)
 
     def finish(self, output: str) -> Launcher:
-        """Start the job until it ends well, as one does whose engine is still at work for a killed launcher.
-
-        Raises:
-            AssertionError: If it does not, within `LIMIT_SECONDS`.
-        """
+        """Start the job until it ends well, as one does whose engine is still at work for a killed launcher."""
         return self._until_done(lambda: self.start(output))
 
     def _until_done(self, start: Callable[[], Launcher]) -> Launcher:
@@ -198,7 +169,7 @@ class Jobs:
         names = self._objects.names(f"{self._name}/{output}")
         return [name for name in names if "/_ledgerbeam/" not in name]
 
-    def contents(self, output: str) -> dict[str, bytes | None]:
+    def contents(self, output: str) -> Contents:
         """Return what lies below an output folder, by relative name."""
         prefix = f"{self._name}/{output}/"
         names = [name for name in self.names(output) if name.startswith(prefix)]
@@ -235,11 +206,7 @@ class Launcher:
         self.process.wait()
 
     def end(self) -> int:
-        """Wait for its end; return its exit status.
-
-        Raises:
-            AssertionError: If it does not end.
-        """
+        """Wait for its end; return its exit status."""
         try:
             return self.process.wait(LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -269,15 +236,7 @@ def most_memory(pids: Callable[[], Sequence[int]], row: Row) -> Iterator[None]:
 
 def descendants(pid: int) -> list[int]:
     """Return a process and all that it has started, as far as they live."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            parent = int(Path(f"/proc/{name}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(name))
-    found = [pid]
-    for parent in found:
-        found += children.get(parent, [])
-    return found
+    return [pid, *leash.descendants(pid)]
 
 
 def write_sources(server: Store) -> str:
@@ -286,9 +245,7 @@ def write_sources(server: Store) -> str:
     objects = ObjectFolder(root, server.options)
 
     def lines(first: int, count: int) -> bytes:
-        return b"".join(
-            json.dumps({"id": i, "text": f"text {i}"}).encode() + b"\n" for i in range(first, first + count)
-        )
+        return b"".join(b'{"id": %d, "text": "text %d"}\n' % (i, i) for i in range(first, first + count))
 
     for number in range(SOURCES):
         objects.create(f"in/{number:02d}.jsonl", lines(number * RECORDS, RECORDS))

@@ -16,10 +16,9 @@ import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from ledgerbeam.io.storage.objects import ObjectFolder
-from tests.matrix.runs import Launcher
+from tests.matrix.runs import Contents, Launcher
 from tests.servers import dataflow, pins
-from tests.servers.dataflow import IMAGE, Dataflow
-from tests.servers.dataflow_job import DataflowJob
+from tests.servers.dataflow import IMAGE, Dataflow, DataflowJob
 from tests.servers.process import wait_until
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -31,21 +30,15 @@ STEPS = {"MatchSources", "SkipCompleted", "PlanTasks", "ReadTasks", "ProcessTask
 
 
 class Work:
-    """A job on the service, its sources in a bucket of their own.
-
-    Args:
-        service: To which it is submitted.
-        folder: Where launchers work and log.
-    """
+    """A job on the service, its sources in a bucket of their own."""
 
     def __init__(self, service: Dataflow, folder: Path) -> None:
         self.service = service
         self.root = service.storage.place()
         self.objects = ObjectFolder(self.root, service.storage.options)
         self._folder = folder
-        paths = os.pathsep.join(filter(None, [str(pins.ROOT), os.environ.get("PYTHONPATH")]))
-        own = {"LEDGERBEAM_CACHE": str(folder / "cache"), "PYTHONPATH": paths, "AWS_SECRET_ACCESS_KEY": SECRET}
-        self.env = {**os.environ, **service.env, **own}
+        own = {"LEDGERBEAM_CACHE": str(folder / "cache"), "AWS_SECRET_ACCESS_KEY": SECRET}
+        self.env = pins.environment({**service.env, **own})
         for number in range(FILES):
             rows = [{"id": number * RECORDS + at, "text": f"text {at}"} for at in range(RECORDS)]
             self.objects.create(f"in/{number}.jsonl", b"".join(json.dumps(row).encode() + b"\n" for row in rows))
@@ -66,12 +59,11 @@ class Work:
         assert not launcher.ended, launcher.log()
         return self.service.last()
 
-    def status(self, output: str) -> dict[str, Any]:
+    def status(self, output: str) -> Any:
         command = [pins.DATAFLOW.python, "-m", "ledgerbeam", "ledger", "status", f"{self.root}/{output}-ledger"]
-        told: dict[str, Any] = json.loads(subprocess.check_output([*command, "--json"], env=self.env))
-        return told
+        return json.loads(subprocess.check_output([*command, "--json"], env=self.env))
 
-    def contents(self, output: str) -> dict[str, bytes | None]:
+    def contents(self, output: str) -> Contents:
         names = [name for name in self.objects.names(output) if "/_ledgerbeam/" not in name]
         return {name[len(output) :]: data for name, data in zip(names, self.objects.read(names), strict=True)}
 
@@ -87,7 +79,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Work]:
 
 
 @pytest.fixture(scope="module")
-def reference(work: Work) -> dict[str, bytes | None]:
+def reference(work: Work) -> Contents:
     """What the local runner leaves."""
     launcher = work.start("local", local=True)
     assert launcher.end() == 0, launcher.log()
@@ -115,7 +107,7 @@ def shown(part: beam_runner_api_pb2.PTransform) -> dict[str, str]:
     return found
 
 
-def test_what_is_submitted(work: Work, reference: dict[str, bytes | None]) -> None:
+def test_what_is_submitted(work: Work, reference: Contents) -> None:
     launcher = work.start("first", "--max_num_workers=7", "--machine_type=n2-standard-8", "--labels=team=texts")
     assert launcher.end() == 0, launcher.log()
     assert work.contents("first") == reference
@@ -137,7 +129,7 @@ def test_what_is_submitted(work: Work, reference: dict[str, bytes | None]) -> No
     assert SECRET.encode() not in job.pipeline.SerializeToString()
 
 
-def test_a_rerun_has_the_same_steps_and_does_nothing(work: Work, reference: dict[str, bytes | None]) -> None:
+def test_a_rerun_has_the_same_steps_and_does_nothing(work: Work, reference: Contents) -> None:
     before = work.service.last()
     launcher = work.start("first")
     assert launcher.end() == 0, launcher.log()
@@ -146,7 +138,7 @@ def test_a_rerun_has_the_same_steps_and_does_nothing(work: Work, reference: dict
     assert work.contents("first") == reference
 
 
-def test_a_cancelled_job_goes_on_when_it_is_submitted_again(work: Work, reference: dict[str, bytes | None]) -> None:
+def test_a_cancelled_job_goes_on_when_it_is_submitted_again(work: Work, reference: Contents) -> None:
     launcher = work.start("cancelled")
     work.wait_for_work("cancelled", launcher).request("JOB_STATE_CANCELLED")
     assert launcher.end() == 1
@@ -156,7 +148,7 @@ def test_a_cancelled_job_goes_on_when_it_is_submitted_again(work: Work, referenc
     assert work.contents("cancelled") == reference
 
 
-def test_work_that_is_given_to_two_workers_counts_once(work: Work, reference: dict[str, bytes | None]) -> None:
+def test_work_that_is_given_to_two_workers_counts_once(work: Work, reference: Contents) -> None:
     """As when the service gives up a worker that only stands still: here all of the job is given to another."""
     launcher = work.start("twice")
     first = work.wait_for_work("twice", launcher)
@@ -172,7 +164,7 @@ def test_work_that_is_given_to_two_workers_counts_once(work: Work, reference: di
     assert work.contents("twice") == reference
 
 
-def test_a_name_keeps_a_job_from_being_submitted_twice(work: Work, reference: dict[str, bytes | None]) -> None:
+def test_a_name_keeps_a_job_from_being_submitted_twice(work: Work, reference: Contents) -> None:
     first = work.start("named", "--job_name=clean-texts")
     work.wait_for_work("named", first)
     with stopped(work.service.workers):
@@ -183,7 +175,7 @@ def test_a_name_keeps_a_job_from_being_submitted_twice(work: Work, reference: di
     assert work.contents("named") == reference
 
 
-def test_a_flex_template_stages_what_the_service_then_runs(work: Work, reference: dict[str, bytes | None]) -> None:
+def test_a_flex_template_stages_what_the_service_then_runs(work: Work, reference: Contents) -> None:
     metadata = json.loads((FLEX / "metadata.json").read_text())
     place = {"output": f"{work.root}/flex", "ledger": f"{work.root}/flex-ledger", "task_bytes": TASK_BYTES}
     given = {"function": "tests.matrix.work:work", "sources": f"{work.root}/in/*.jsonl", "on_error": "reject", **place}

@@ -15,14 +15,12 @@ from contextlib import contextmanager
 import pytest
 
 from tests.matrix.conftest import EXCHANGING
-from tests.matrix.runs import LIMIT_SECONDS, SOURCES, Jobs, Launcher, Row, descendants, most_memory
+from tests.matrix.runs import LIMIT_SECONDS, SOURCES, Contents, Jobs, Launcher, Row, descendants, most_memory
 from tests.servers.dataflow import Dataflow
 from tests.servers.flink import FlinkCluster
 from tests.servers.process import name_of, wait_until
 
 pytestmark = [pytest.mark.s3, pytest.mark.slow, pytest.mark.timeout(1200)]
-
-Contents = dict[str, bytes | None]
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix.conftest import notes
-from tests.servers import pins
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+from tests.fault.hosts import WORKERS, Plan, run_hosts
+from tests.matrix.conftest import notes, rows
+from tests.matrix.runs import Row
+from tests.servers import hosts, pins
 
 FILES = 12
 RECORDS = 25
@@ -24,19 +24,15 @@ TARGET = 1.8
 
 @dataclass(frozen=True)
 class Burnt:
-    """What a job did.
+    """What a job did."""
 
-    Attributes:
-        span: Seconds from the first record's begin to the last one's end.
-        seconds: Of processor time in the function, by process.
-        both: Seconds in which records of more than one process were in work.
-    """
-
-    span: float
-    seconds: Counter[int]
-    both: float
+    span: float  # seconds from the first record's begin to the last one's end
+    seconds: Counter[int]  # of processor time in the function, by process
+    both: float  # seconds in which records of more than one process were in work
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_two_processes_share_the_work_of_one(tmp_path: Path) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("this machine has one core: run it on one with two")
@@ -59,17 +55,10 @@ def test_two_processes_share_the_work_of_one(tmp_path: Path) -> None:
 
 def burn(folder: Path, workers: int) -> Burnt:
     output = folder / f"out-{workers}"
-    paths = os.pathsep.join(filter(None, [str(pins.ROOT), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "ledgerbeam", "map", "tests.matrix.work:burn", f"{folder}/in/*.jsonl"]
     to = ["--output", str(output), "--to", "jsonl", "--ledger", f"{folder}/ledger-{workers}", "--audit=off"]
-    ran = subprocess.run(
-        [*command, *to, "--task-bytes", "100", "--workers", str(workers)],
-        env={**os.environ, "PYTHONPATH": paths},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command += [*to, "--task-bytes", "100", "--workers", str(workers)]
+    ran = subprocess.run(command, env=pins.environment(), cwd=folder, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     rows = [json.loads(line) for path in output.rglob("*.jsonl") for line in path.read_text().splitlines()]
     assert sorted(row["id"] for row in rows) == list(range(FILES * RECORDS))
@@ -88,3 +77,29 @@ def overlap(rows: list[dict[str, float]]) -> float:
             found += moment - before
         at_work, before = at_work + step, moment
     return found
+
+
+# Shorter than `python -m tests.fault.hosts`: its makespan, mostly of starting, is told and not judged.
+PLAN = Plan(tasks=90, seconds=4.0, starts=(0.0, 5.0, 15.0), killed=40.0, stopped=(45.0, 20.0), cut=(50.0, 10.0))
+
+
+@pytest.mark.s3
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_plain_hosts_share_a_job(tmp_path: Path) -> None:
+    if (missing := hosts.missing()) is not None:
+        pytest.skip(missing)
+    row = Row("plain hosts")
+    rows.append(row)
+    row.passed.update(dict.fromkeys(("killed launcher", "identical"), False))
+    figures = run_hosts(tmp_path, PLAN)
+    row.killed, row.seconds = 1, figures.makespan
+    row.passed["identical"] = figures.identical
+    row.passed["killed launcher"] = not any(figures.statuses)
+    notes.append(f"plain hosts: {'; '.join(' '.join(line.split()) for line in figures.lines())}")
+    assert figures.identical
+    assert not any(figures.statuses)
+    assert figures.ended >= figures.tasks
+    # What the dead one had in work, and what was taken over from those that stood still.
+    assert figures.begun <= figures.tasks + 4 * WORKERS, list(figures.lines())
+    assert all(counts.get("PUT", 0.0) <= 1.2 for counts in figures.claims.values()), figures.claims
