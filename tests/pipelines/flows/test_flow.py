@@ -116,8 +116,8 @@ BASE: dict[str, dict[str, Any]] = {
     "dedup": {"dedup": True, "by": "id", "to": "jsonl"},
 }
 
+# Of every type that TOML has.
 VALUES: list[Any] = [True, "false", "", 0, 3, 10**30, 2.5, float("nan"), [1], [""], {"a": [1]}, date(2026, 1, 1)]
-"""Values of every type that TOML has."""
 
 
 def options_of_steps() -> list[tuple[str, str]]:
@@ -175,72 +175,57 @@ def test_steps_in_python_that_are_no_tables_are_refused(folder: Path, steps: Any
 READ = '[steps.b]\nconvert = true\nto = "jsonl"\n'
 
 WRONG = {
-    "no root": (FIRST, ["root", "expected", "nothing"]),
-    "unknown key of the flow": (f'root = "r"\nstep = 1\n{FIRST}', ["step", "one of root, steps, defaults"]),
-    "no steps": ('root = "r"\n[steps]\n', ["steps", "a table of steps"]),
-    "no TOML": ("root = \n", ["flow.toml", "TOML"]),
-    "a name that is none": (f'root = "r"\n{FIRST.replace("first", chr(34) + "a/b" + chr(34))}', ["'a/b'", "letters"]),
-    "no command": (f'root = "r"\n[steps.a]\n{SOURCES}', ["step a", "the command", "map, convert"]),
-    "two commands": (f'root = "r"\n[steps.a]\nsort = true\nconvert = true\n{SOURCES}', ["step a", "convert", "sort"]),
-    "a command with another value": (
-        f'root = "r"\n[steps.a]\nconvert = 3\n{SOURCES}',
-        ["step a: convert", "true", "3"],
-    ),
-    "unknown key": (f'root = "r"\n{FIRST}colour = 1', ["step first", "colour", "one of", "task_bytes"]),
-    "key of a run": (f'root = "r"\n{FIRST}dry_run = true', ["step first: dry_run", "ledgerbeam run"]),
-    "bad type": (f'root = "r"\n{FIRST}workers = "two"', ["step first: workers", "a whole number", "'two'"]),
-    "true for a number": (f'root = "r"\n{FIRST}workers = true', ["step first: workers", "a whole number", "True"]),
-    "bad choice": (f'root = "r"\n{FIRST}index_rule = "x"', ["step first: index_rule", "'scheme', 'lhotse'", "'x'"]),
-    "bad size": (f'root = "r"\n{FIRST}task_bytes = "much"', ["step first", "task_bytes", "'much'"]),
-    "bad format": (
-        f'root = "r"\n{FIRST.replace("jsonl" + chr(34) + chr(10), "x" + chr(34) + chr(10))}',
-        ["first", "to"],
-    ),
-    "missing option": (
-        'root = "r"\n[steps.a]\nsort = true\nsources = ["in/*"]\nto = "jsonl"',
-        ["step a: by", "nothing"],
-    ),
-    "no sources": (f'root = "r"\n{READ}', ["step b: sources", "from", "nothing"]),
-    "sources twice": (
-        f'root = "r"\n{FIRST}{READ}from = "first"\nsources = ["x"]',
-        ["step b: sources", "sources and from"],
-    ),
-    "unknown step": (f'root = "r"\n{READ}from = "z"', ["step b: from", "one of the steps b", "'z'"]),
-    "a circle": (f'root = "r"\n{READ}from = "b"', ["step b: from", "b -> b"]),
+    "unknown key of the flow": (f"step = 1\n{FIRST}", ["step", "one of root, steps, defaults"]),
+    "no steps": ("[steps]\n", ["steps", "a table of steps"]),
+    "a name that is none": (FIRST.replace("first", '"a/b"'), ["'a/b'", "letters"]),
+    "no command": (f"[steps.a]\n{SOURCES}", ["step a", "the command", "map, convert"]),
+    "two commands": (f"[steps.a]\nsort = true\nconvert = true\n{SOURCES}", ["step a", "convert", "sort"]),
+    "a command with another value": (f"[steps.a]\nconvert = 3\n{SOURCES}", ["step a: convert", "true", "3"]),
+    "unknown key": (f"{FIRST}colour = 1", ["step first", "colour", "one of", "task_bytes"]),
+    "key of a run": (f"{FIRST}dry_run = true", ["step first: dry_run", "ledgerbeam run"]),
+    "bad type": (f'{FIRST}workers = "two"', ["step first: workers", "a whole number", "'two'"]),
+    "true for a number": (f"{FIRST}workers = true", ["step first: workers", "a whole number", "True"]),
+    "bad choice": (f'{FIRST}index_rule = "x"', ["step first: index_rule", "'scheme', 'lhotse'", "'x'"]),
+    "bad size": (f'{FIRST}task_bytes = "much"', ["step first", "task_bytes", "'much'"]),
+    "bad format": (FIRST.replace('jsonl"\n', 'x"\n'), ["first", "to"]),
+    "missing option": (f"[steps.a]\nsort = true\n{SOURCES}", ["step a: by", "nothing"]),
+    "no sources": (READ, ["step b: sources", "from", "nothing"]),
+    "sources twice": (f'{FIRST}{READ}from = "first"\nsources = ["x"]', ["step b: sources", "sources and from"]),
+    "unknown step": (f'{READ}from = "z"', ["step b: from", "one of the steps b", "'z'"]),
+    "a circle": (f'{READ}from = "b"', ["step b: from", "b -> b"]),
     "a default of a bad type": (
-        f'root = "r"\n[defaults]\nkeep_runs = "false"\n[steps.a]\nsort = true\nby = "id"\n{SOURCES}',
+        f'[defaults]\nkeep_runs = "false"\n[steps.a]\nsort = true\nby = "id"\n{SOURCES}',
         ["defaults: keep_runs", "true or false", "'false'"],
     ),
-    "a default of a bad value": (f'root = "r"\n[defaults]\ntask_bytes = "much"\n{FIRST}', ["first", "task_bytes"]),
-    "nested too deep": (f'root = "r"\nx = {"[" * 5000}{"]" * 5000}\n{FIRST}', ["invalid TOML"]),
-    "a number too long": (f'root = "r"\nx = {"9" * 5000}\n{FIRST}', ["invalid TOML"]),
-    "no path": (f'root = "r"\n{FIRST}output = ""', ["step first: output", "a path or a URL"]),
-    "unknown default": (f'root = "r"\n[defaults]\ncolour = 1\n{FIRST}', ["defaults: colour"]),
-    "one output of two": (
-        f'root = "r"\n{FIRST}{READ}from = "first"\noutput = "r/first/output/x"',
-        ["step b: output", "apart"],
-    ),
-    "files of a step": (
-        f'root = "r"\n{FIRST}{READ}sources = ["r/*/output/*.jsonl"]',
-        ["step b: sources", 'from = "first"'],
-    ),
-    "files of itself": (f'root = "in/r"\n{FIRST.replace("in/*", "in/**/*")}', ["step first: sources", "writes below"]),
+    "a default of a bad value": (f'[defaults]\ntask_bytes = "much"\n{FIRST}', ["first", "task_bytes"]),
+    "nested too deep": (f"x = {'[' * 5000}{']' * 5000}\n{FIRST}", ["invalid TOML"]),
+    "a number too long": (f"x = {'9' * 5000}\n{FIRST}", ["invalid TOML"]),
+    "no path": (f'{FIRST}output = ""', ["step first: output", "a path or a URL"]),
+    "unknown default": (f"[defaults]\ncolour = 1\n{FIRST}", ["defaults: colour"]),
+    "one output of two": (f'{FIRST}{READ}from = "first"\noutput = "r/first/output/x"', ["step b: output", "apart"]),
+    "files of a step": (f'{FIRST}{READ}sources = ["r/*/output/*.jsonl"]', ["step b: sources", 'from = "first"']),
     "a dataset": (
-        f'root = "r"\n[steps.t]\ntokenize = "bytes"\nsources = ["in/*"]\n{READ}from = "t"',
+        f'[steps.t]\ntokenize = "bytes"\nsources = ["in/*"]\n{READ}from = "t"',
         ["step b: from", "a Megatron dataset"],
     ),
     "no part": (
-        f'root = "r"\n[steps.t]\nsplit = true\nby = "id"\nparts = 2\n{SOURCES}\n{READ}from = "t"',
+        f'[steps.t]\nsplit = true\nby = "id"\nparts = 2\n{SOURCES}\n{READ}from = "t"',
         ["step b: from", "a part of step t"],
     ),
-    "rejected records": (f'root = "r"\n{FIRST}{READ}from = "first/_rejects"', ["step b: from", "no dataset"]),
-    "no such function": (f'root = "r"\n[steps.a]\nmap = "nowhere:f"\n{SOURCES}', ["step a", "nowhere"]),
+    "rejected records": (f'{FIRST}{READ}from = "first/_rejects"', ["step b: from", "no dataset"]),
+    "no such function": (f'[steps.a]\nmap = "nowhere:f"\n{SOURCES}', ["step a", "nowhere"]),
+}
+WHOLE = {
+    "no root": (FIRST, ["root", "expected", "nothing"]),
+    "no TOML": ("root = \n", ["flow.toml", "TOML"]),
+    "files of itself": (f'root = "in/r"\n{FIRST.replace("in/*", "in/**/*")}', ["step first: sources", "writes below"]),
+    **{name: (f'root = "r"\n{text}', words) for name, (text, words) in WRONG.items()},
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", WHOLE)
 def test_errors_name_file_step_and_key(folder: Path, name: str) -> None:
-    text, words = WRONG[name]
+    text, words = WHOLE[name]
     with pytest.raises(LedgerbeamError) as error:
         prepare(flow_of(folder, text))
     message = str(error.value)

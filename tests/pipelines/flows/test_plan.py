@@ -5,73 +5,145 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ledgerbeam
-from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
+from ledgerbeam.errors import SourceNotFoundError
+from ledgerbeam.ledger import Output, Source
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.identity import content_checksum
+from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.pipelines.cli.cli import main
 from ledgerbeam.pipelines.console.reporter import Reporter
+from ledgerbeam.pipelines.exchange.jobs import GatherJob
 from ledgerbeam.pipelines.flows.run import FlowRun, run_steps
 from ledgerbeam.pipelines.flows.step import FlowRunOptions
-from tests.pipelines.flows.recorded import record, record_gather, record_scatter
+from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job
+from ledgerbeam.pipelines.jobs.listing import listed_pages
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from tests.pipelines.flows.test_run import flow_of, folder, marked, names, planned, put
+
+__all__ = ["folder"]
+
+LINE = b'{"n": 1}\n'
 
 
-def marked(mark: str) -> Callable[[Any], Any]:
-    def mark_one(record: dict[str, Any]) -> Any:
-        return {**record, "mark": mark}
-
-    return mark_one
+def call_of(flow: ledgerbeam.Flow, step: str) -> Any:
+    return next(one.call for one in flow.prepared((), FlowRunOptions()) if one.name == step)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in "abcd":
-        put(tmp_path, name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def record(
+    flow: ledgerbeam.Flow,
+    step: str,
+    made: Mapping[str, Sequence[str]] | None = None,
+    *,
+    line: bytes = LINE,
+    failed: Iterable[str] = (),
+    open_: Iterable[str] = (),
+) -> None:
+    """Have the ledger of a step of one job hold what a run leaves that has listed its sources.
+
+    The steps that it reads are recorded. Sources are told by the first letter of their names. `made` has the routes to
+    which a source has a shard of one `line`; the main dataset is the empty name. None is one such shard of each.
+    """
+    job = call_of(flow, step).job
+    opened = open_job(job, "restart", None)
+    with_work = {*failed, *open_}
+    run = _begin(opened, sources := _listed(job))
+    opened.store.forget_sources([source.id for source in sources])
+    for source in sources:
+        name = source.url.rpartition("/")[2][0]
+        if name in with_work:
+            continue
+        routes = [""] if made is None else made.get(name, ())
+        outputs = [_shard(job, source, route, line) for route in routes]
+        read = max(1, len(outputs))
+        dropped = {} if outputs else {"None": 1}
+        counts = RecordCounts(read, len(outputs), dropped, {}, dict.fromkeys(routes, 1))
+        opened.store.commit([Leaf(source.id, (), "published", tuple(outputs), len(outputs), len(line), counts=counts)])
+    failures = [source for source in sources if source.url.rpartition("/")[2][0] in failed]
+    opened.store.commit([], [Failure(source.id, (), source.url, "ValueError", "seven") for source in failures])
+    opened.store.end_run(run, "done", tidied=True)
+    opened.store.close()
 
 
-def put(folder: Path, name: str, count: int = 3) -> None:
-    path = folder / "in" / f"{name}.jsonl"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps({"n": n, "of": name}) + "\n" for n in range(count)))
+def record_scatter(flow: ledgerbeam.Flow, step: str) -> None:
+    """Have the ledger of the first stage of a step of several hold its sources as complete, and stop there."""
+    opened = open_job(call_of(flow, step).job, "restart", None)
+    assert isinstance(opened.job, GatherJob)
+    for job in opened.job.scatters():
+        scatter = open_job(job, "restart", None)
+        run = _begin(scatter, sources := _listed(job))
+        for source in sources:
+            scatter.store.commit([Leaf(source.id, (), "filtered")])
+        scatter.store.end_run(run, "done", tidied=True)
+        scatter.store.close()
+    opened.store.close()
+
+
+def record_gather(flow: ledgerbeam.Flow, step: str) -> None:
+    """Have the ledger of the last stage of a step of several hold a bucket as complete."""
+    job = call_of(flow, step).job
+    opened = open_job(job, "accept", None)
+    bucket = Source("bucket://0", 1, "1")
+    run = _begin(opened, [bucket])
+    opened.store.commit([Leaf(bucket.id, (), "published", (_shard(job, bucket, "", LINE),), 1, len(LINE))])
+    opened.store.end_run(run, "done", tidied=True)
+    opened.store.close()
+
+
+def _listed(job: JobSpec) -> list[Source]:
+    pages = listed_pages(job, lambda _: None)
+    return [Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True)]
+
+
+def _begin(opened: OpenedJob, sources: Sequence[Source]) -> str:
+    store = opened.store
+    token = f"{time.time_ns()}"
+    run = store.begin_run({"pid": 1, "command": [opened.job.command], "token": token})
+    if opened.owner is not None:
+        opened.owner.claim(store, token)
+    store.register(sources)
+    known = {one for ids in store.source_ids() for one in ids}
+    gone = known - {source.id for source in sources}
+    store.note_listing(run, listed=len(sources), finished=True, gone=gone)
+    return run
+
+
+def _shard(job: JobSpec, source: Source, route: str, line: bytes) -> Output:
+    stem = source.url.rpartition("/")[2].replace(":", "")
+    name = f"{f'{route}/' if route else ''}{stem}-0000000000.jsonl"
+    path = Path(str(job.output)) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(line)
+    return Output(name, len(line), content_checksum([line]), 1, 0, route=route)
 
 
 def chain(mark: str = "x", **options: Any) -> ledgerbeam.Flow:
-    steps: dict[str, dict[str, Any]] = {
-        "first": {"map": marked(mark), "sources": "in/*.jsonl", **options},
-        "second": {"convert": True, "from": "first"},
-        "third": {"convert": True, "from": "second"},
-    }
-    return ledgerbeam.Flow("flow", steps, defaults={"to": "jsonl", "workers": 1})
+    return flow_of(
+        first={"map": marked(mark), "sources": "in/*.jsonl", **options},
+        second={"convert": True, "from": "first"},
+        third={"convert": True, "from": "second"},
+    )
 
 
 def fork() -> ledgerbeam.Flow:
     """A step that routes, one that reads the main dataset, one that reads a route, and one apart."""
-    steps: dict[str, dict[str, Any]] = {
-        "first": {"map": marked("x"), "sources": "in/*.jsonl"},
-        "main": {"convert": True, "from": "first"},
-        "odd": {"convert": True, "from": "first/odd"},
-        "apart": {"convert": True, "sources": "in/*.jsonl"},
-    }
-    return ledgerbeam.Flow("flow", steps, defaults={"to": "jsonl", "workers": 1})
+    return flow_of(
+        first={"map": marked("x"), "sources": "in/*.jsonl"},
+        main={"convert": True, "from": "first"},
+        odd={"convert": True, "from": "first/odd"},
+        apart={"convert": True, "sources": "in/*.jsonl"},
+    )
 
 
 def staged(**of_sort: Any) -> ledgerbeam.Flow:
-    steps: dict[str, dict[str, Any]] = {
-        "ordered": {"sort": True, "sources": "in/*.jsonl", "by": "n", **of_sort},
-        "after": {"convert": True, "from": "ordered"},
-    }
-    return ledgerbeam.Flow("flow", steps, defaults={"to": "jsonl", "workers": 1})
-
-
-def planned(flow: ledgerbeam.Flow, *steps: str) -> dict[str, dict[str, int]]:
-    found = {name: step.as_json()["sources"] for name, step in flow.plan(*steps).steps.items()}
-    return {name: {why: number for why, number in step.items() if number} for name, step in found.items()}
+    ordered = {"sort": True, "sources": "in/*.jsonl", "by": "n", **of_sort}
+    return flow_of(ordered=ordered, after={"convert": True, "from": "ordered"})
 
 
 def finished(flow: ledgerbeam.Flow) -> ledgerbeam.Flow:
@@ -141,12 +213,11 @@ def test_another_function_or_option_runs_its_step_and_what_follows(folder: Path)
 
 def test_a_step_before_is_not_run_by_what_changes_behind_it(folder: Path) -> None:
     finished(chain())
-    steps: dict[str, dict[str, Any]] = {
-        "first": {"map": marked("x"), "sources": "in/*.jsonl"},
-        "second": {"convert": True, "from": "first", "task_bytes": 100},
-        "third": {"convert": True, "from": "second"},
-    }
-    flow = ledgerbeam.Flow("flow", steps, defaults={"to": "jsonl", "workers": 1})
+    flow = flow_of(
+        first={"map": marked("x"), "sources": "in/*.jsonl"},
+        second={"convert": True, "from": "first", "task_bytes": 100},
+        third={"convert": True, "from": "second"},
+    )
     assert planned(flow) == {"first": {"complete": 4}, "second": {"options": 4}, "third": {"upstream": 4}}
 
 
@@ -240,8 +311,7 @@ def test_what_an_exchange_makes_is_made_again_if_one_source_runs(folder: Path) -
 
 def test_a_dataset_that_is_not_made_yet_is_work(folder: Path) -> None:
     """A run that is killed before it has published what all shards make, with every source complete."""
-    steps = {"first": {"convert": True, "sources": "in/*.jsonl", "to": "webdataset"}}
-    flow = ledgerbeam.Flow("flow", steps, defaults={"workers": 1})
+    flow = flow_of(first={"convert": True, "sources": "in/*.jsonl", "to": "webdataset"})
     record(flow, "first")
     assert not flow.plan().is_complete
     assert str(flow.plan()) == "first: to be finished, 4 sources complete"
@@ -259,8 +329,9 @@ def test_a_step_is_not_begun_if_what_it_reads_ended_with_an_error(folder: Path) 
     assert {*done.left} == {"second", "third"}
     assert done.steps == {}
     assert not done.complete
-    with pytest.raises(LedgerbeamError, match="step first"):
+    with pytest.raises(SourceNotFoundError, match="step first"):
         done.raise_for_failures()
+    assert names(folder, "first") == names(folder, "second") == [*"abcd"], "an empty listing withdraws nothing"
 
 
 def test_a_step_is_not_begun_if_what_it_reads_is_not_complete(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,11 +359,7 @@ def test_a_step_is_not_begun_if_tasks_of_what_it_reads_failed(folder: Path) -> N
     def refuse(record: dict[str, Any]) -> Any:
         raise ValueError(record["of"])
 
-    steps: dict[str, dict[str, Any]] = {
-        "bad": {"map": refuse, "sources": "in/a.jsonl"},
-        "after": {"convert": True, "from": "bad"},
-    }
-    done = run(ledgerbeam.Flow("flow", steps, defaults={"to": "jsonl", "workers": 1}))
+    done = run(flow_of(bad={"map": refuse, "sources": "in/a.jsonl"}, after={"convert": True, "from": "bad"}))
     assert not done["bad"].complete
     assert "complete step bad" in done.left["after"]
     assert done.errors == {}

@@ -1,4 +1,4 @@
-"""What a run of a flow does follows from what has changed, and a plan says it before."""
+"""What a run of a flow does follows from what has changed, and a plan says it before; also on an object store."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs
 
 import ledgerbeam
-from ledgerbeam.errors import JobMismatchError, LedgerbeamError, SourceNotFoundError, TasksFailedError
+from ledgerbeam.errors import JobMismatchError, LedgerbeamError, TasksFailedError
 from ledgerbeam.pipelines.cli.cli import main
+from ledgerbeam.pipelines.flows.step import COMMANDS
+from tests.conftest import S3Server
 from tests.mutation.loading import ROOT
-from tests.pipelines.flows.world import write_lines
+from tests.pipelines.exchanges.test_near import rows_of
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def marked(mark: str) -> Callable[[Any], Any]:
@@ -38,12 +46,12 @@ def refuse_seven(record):
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in "abcd":
-        put(tmp_path, name, 3)
+        put(tmp_path, name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def put(folder: Path, name: str, count: int, first: int = 0) -> None:
+def put(folder: Path, name: str, count: int = 3, first: int = 0) -> None:
     time.sleep(0.01)  # a file's time tells changes apart
     write_lines(folder / "in" / f"{name}.jsonl", [{"n": first + n, "of": name} for n in range(count)])
 
@@ -64,19 +72,17 @@ def meddle(record):
 '''
 
 
+def flow_of(**steps: dict[str, Any]) -> ledgerbeam.Flow:
+    return ledgerbeam.Flow("flow", steps, defaults={"to": "jsonl", "workers": 1})
+
+
 def chain(mark: str = "x", **options: Any) -> ledgerbeam.Flow:
-    return ledgerbeam.Flow(
-        "flow",
-        {
-            "first": {"map": marked(mark), "sources": "in/*.jsonl", **options},
-            "second": {"convert": True, "from": "first"},
-        },
-        defaults={"to": "jsonl", "workers": 1},
-    )
+    first = {"map": marked(mark), "sources": "in/*.jsonl", **options}
+    return flow_of(first=first, second={"convert": True, "from": "first"})
 
 
-def planned(flow: ledgerbeam.Flow) -> dict[str, dict[str, int]]:
-    found = {name: step.as_json()["sources"] for name, step in flow.plan().steps.items()}
+def planned(flow: ledgerbeam.Flow, *steps: str) -> dict[str, dict[str, int]]:
+    found = {name: step.as_json()["sources"] for name, step in flow.plan(*steps).steps.items()}
     return {name: {why: number for why, number in step.items() if number} for name, step in found.items()}
 
 
@@ -138,17 +144,6 @@ def test_only_the_steps_that_are_named_and_what_they_read(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_listing_that_finds_nothing_withdraws_nothing(folder: Path) -> None:
-    chain().run()
-    for path in (folder / "in").iterdir():
-        path.unlink()
-    for do in (chain().plan, chain().run):
-        with pytest.raises(SourceNotFoundError, match="step first"):
-            do()
-    assert names(folder, "first") == names(folder, "second") == [*"abcd"]
-
-
-@pytest.mark.slow
 def test_a_step_that_is_not_complete_holds_up_what_reads_it_and_nothing_else(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,14 +196,10 @@ def test_the_ledger_of_each_step_answers_as_any_does(folder: Path, capsys: pytes
 
 
 def test_an_error_of_one_step_is_raised_once_the_others_are_done(folder: Path) -> None:
-    flow = ledgerbeam.Flow(
-        "flow",
-        {
-            "bad": {"convert": True, "sources": "nowhere/*.jsonl"},
-            "after": {"convert": True, "from": "bad"},
-            "good": {"convert": True, "sources": "in/*.jsonl"},
-        },
-        defaults={"to": "jsonl", "workers": 1},
+    flow = flow_of(
+        bad={"convert": True, "sources": "nowhere/*.jsonl"},
+        after={"convert": True, "from": "bad"},
+        good={"convert": True, "sources": "in/*.jsonl"},
     )
     with pytest.raises(LedgerbeamError, match=r"step bad.*nowhere"):
         flow.run()
@@ -222,12 +213,11 @@ def test_a_step_before_that_is_done_again_meanwhile_is_never_missed(
     (folder / "flow_meddling.py").write_text(MEDDLE)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{folder}")
     monkeypatch.syspath_prepend(str(folder))
-    steps: dict[str, dict[str, Any]] = {
-        "first": {"map": marked("x"), "sources": "in/*.jsonl"},
-        "second": {"map": "flow_meddling:meddle", "from": "first", "audit": "off"},
-        "third": {"convert": True, "from": "second"},
-    }
-    flow = ledgerbeam.Flow("flow", steps, defaults={"to": "jsonl", "workers": 1})
+    flow = flow_of(
+        first={"map": marked("x"), "sources": "in/*.jsonl"},
+        second={"map": "flow_meddling:meddle", "from": "first", "audit": "off"},
+        third={"convert": True, "from": "second"},
+    )
     done = flow.run()
     assert (folder / "meddled").exists()
     assert not done.complete
@@ -262,3 +252,139 @@ def test_an_interrupted_flow_says_how_far_it_came_and_goes_on(folder: Path) -> N
     done = ledgerbeam.run_flow("flow.toml", on_job_change="accept").raise_for_failures()
     assert 0 < done["slow"].sources < 34
     assert len(names(folder, "after")) == 34
+
+
+def put_object(store: Any, bucket: str, name: str, numbers: range) -> None:
+    lines = "".join(json.dumps({"n": n, "text": f"text {n % 50}"}) + "\n" for n in numbers)
+    store.pipe_file(f"{bucket}/in/{name}.jsonl", lines.encode())
+
+
+def flow_on(s3: S3Server, bucket: str, root: str) -> ledgerbeam.Flow:
+    return ledgerbeam.Flow(
+        f"s3://{bucket}/{root}",
+        {
+            "clean": {"convert": True, "sources": f"s3://{bucket}/in/*.jsonl"},
+            "unique": {"dedup": True, "from": "clean", "by": "text"},
+            "packed": {"convert": True, "from": "unique", "pack": "2K"},
+            "tokens": {"tokenize": "bytes", "from": "unique"},
+        },
+        defaults={"to": "jsonl", "task_bytes": 500, "workers": 1, "storage_options": s3.options},
+    )
+
+
+def contents(store: Any, bucket: str, root: str) -> dict[str, bytes]:
+    """Return what a flow has written by name; what was packed as one, since URLs decide how packs are cut."""
+    found = [name for name in store.find(f"{bucket}/{root}") if "/output/" in name and "/_ledgerbeam/" not in name]
+    made = {name.removeprefix(f"{bucket}/{root}"): store.cat_file(name) for name in found}
+    packed = sorted(name for name in made if name.startswith("/packed/"))
+    shards = [made.pop(name) for name in packed if name.endswith(".jsonl")]
+    return {**{name: data for name, data in made.items() if name not in packed}, "/packed": b"".join(shards)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_flow_on_a_store(s3: S3Server) -> None:
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True, use_listings_cache=False)
+    for number, name in enumerate("abc"):
+        put_object(store, bucket, name, range(10 * number, 10 * number + 60))
+    flow = flow_on(s3, bucket, "flow")
+    first = flow.run().raise_for_failures()
+    assert first.tasks
+    assert flow.plan().is_complete
+    assert flow.run().tasks == 0
+
+    put_object(store, bucket, "b", range(30, 45))
+    put_object(store, bucket, "d", range(5))
+    store.rm_file(f"{bucket}/in/c.jsonl")
+    plan = flow.plan()
+    assert plan.steps["clean"].withdrawn == 1
+    assert plan.steps["clean"].sources == 2
+    done = flow.run().raise_for_failures()
+    flow_on(s3, bucket, "fresh").run().raise_for_failures()
+    assert contents(store, bucket, "flow") == contents(store, bucket, "fresh")
+    assert done["clean"].sources == 2
+
+    shard = next(name for name in store.find(f"{bucket}/flow/clean/output") if "/d.jsonl" in name and name[-1] == "l")
+    good = store.cat_file(shard)
+    put_object(store, bucket, "d", range(1, 6))
+    flow.run("clean").raise_for_failures()
+    store.pipe_file(shard, good)  # other bytes of the same size than were recorded
+    with pytest.raises(TasksFailedError, match="it was edited or damaged"):
+        flow.run().raise_for_failures()
+    store.rm_file(shard)
+    flow.run().raise_for_failures()
+    flow_on(s3, bucket, "last").run().raise_for_failures()
+    assert contents(store, bucket, "flow") == contents(store, bucket, "last")
+
+
+def counted(key: Any, records: Iterator[Any]) -> dict[str, Any]:
+    return {"k": key, "number": sum(1 for _ in records)}
+
+
+def with_text(record: Any) -> Any:
+    return {**record, "text": record["text"] or ""}
+
+
+STEPS: dict[str, dict[str, Any]] = {
+    "mapped": {"map": with_text, "sources": "in/*.jsonl", "to": "parquet"},
+    "plain": {"convert": True, "from": "mapped"},
+    "packed": {"convert": True, "from": "plain", "pack": "64K", "to": "tar"},
+    "compressed": {"convert": True, "from": "plain", "compress": "zstd"},
+    "parts": {"split": True, "from": "compressed", "by": "k", "parts": {"train": 3, "val": 1}},
+    "sorted": {"sort": True, "from": "parts/train", "by": "k", "shard_bytes": "3K"},
+    "shuffled": {"shuffle": True, "from": "sorted", "seed": 3},
+    "resized": {"repartition": True, "from": "shuffled", "shard_bytes": "3K"},
+    "numbers": {"group": counted, "from": ["parts/train", "parts/val"], "by": "k"},
+    "joined": {"join": True, "left_from": "resized", "right_from": "numbers", "by": "k"},
+    "unlike": {"dedup": True, "from": "joined", "near": "text", "minhash": "6x2", "ngram": 2},
+    "marked": {"dedup": True, "from": "joined", "by": "k", "mark": True},
+    "tokens": {"tokenize": "bytes", "from": "unlike"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_chain_of_all_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {command for step in STEPS.values() for command in step if command in COMMANDS} == {*COMMANDS}
+    for name in "ab":
+        rows = [{**row, "k": number % 11} for number, row in enumerate(rows_of(name, 60))]
+        write_lines(tmp_path / "in" / f"{name}.jsonl", rows)
+    flow = ledgerbeam.Flow("flow", STEPS, defaults={"to": "jsonl", "workers": 1, "task_bytes": "4K"})
+    done = flow.run().raise_for_failures()
+    assert all(result.tasks for result in done.steps.values())
+    joined, resized = (sum(row["records"] for row in done[step].outputs) for step in ("joined", "resized"))
+    assert joined == resized
+    assert [str(step) for step in flow.plan().steps.values() if not step.is_complete] == []
+    assert flow.run().tasks == 0
+    (tmp_path / "in" / "b.jsonl").unlink()
+    (tmp_path / "in" / "b.jsonl.idx").unlink()
+    after = flow.run().raise_for_failures()
+    assert flow.plan().is_complete
+    assert {row["source"] for row in after["mapped"].outputs} == {str(tmp_path / "in" / "a.jsonl")}
+    assert sum(row["records"] for row in after["numbers"].outputs) == 11
+
+
+@pytest.mark.slow
+def test_what_is_withdrawn_leaves_exchanges_on_other_runners_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "abc":
+        write_lines(tmp_path / "in" / f"{name}.jsonl", [{"k": n, "of": name} for n in range(4)])
+    flow = flow_of(
+        first={"convert": True, "sources": "in/*.jsonl"},
+        sorted={"sort": True, "from": "first", "by": "k"},
+        unique={"dedup": True, "from": "first", "by": "k"},
+    )
+    options = ["--runner=BundleBasedDirectRunner"]
+    flow.run(options=options).raise_for_failures()
+    for name in ("a.jsonl", "a.jsonl.idx"):
+        (tmp_path / "in" / name).unlink()
+    flow.run(options=options).raise_for_failures()
+    for step, records in (("sorted", 8), ("unique", 4)):
+        lines = [path.read_text() for path in (tmp_path / "flow" / step / "output").glob("*.jsonl")]
+        assert "".join(lines).count("\n") == records, step
+        assert '"a"' not in "".join(lines)
+    assert flow.run(options=options).tasks == 0
