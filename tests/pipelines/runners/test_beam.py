@@ -28,7 +28,8 @@ from ledgerbeam.pipelines.runners.beam import (
     check_options,
 )
 from tests.cases import each
-from tests.servers import pins
+from tests.pipelines.conftest import Workspace
+from tests.servers import pins, prism
 
 JAVA = """Pipeline failed in state FAILED: org.example.RestClientException: [Could not upload job files.
 	at org.example.Submit.upload(Submit.java:86)
@@ -131,14 +132,7 @@ def ask(folder: Path, python: str, *options: str) -> str:
     """Return how a small job with Beam options is refused."""
     (folder / "a.jsonl").write_text('{"id": 1}\n')
     command = [python, "-m", "ledgerbeam", "convert", "a.jsonl", "--output", "out", "--to", "jsonl", "--", *options]
-    asked = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(pins.ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    asked = subprocess.run(command, cwd=folder, env=pins.environment(), capture_output=True, text=True, check=False)
     assert asked.returncode == 2, asked.stderr
     assert sorted(path.name for path in folder.iterdir()) == ["a.jsonl"]
     return asked.stderr
@@ -163,23 +157,19 @@ def test_what_the_service_would_not_run(options: dict[str, object], said: str, m
     monkeypatch.setattr("ledgerbeam.pipelines.runners.beam._CLIENT", "json")
     with pytest.raises(UsageError, match=said):
         check_dataflow(options)
-
-
-@pytest.mark.parametrize("options", [IMAGE, {"requirements_file": "r.txt"}, {"setup_file": "./setup.py"}])
-def test_any_way_to_bring_code_will_do(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledgerbeam.pipelines.runners.beam._CLIENT", "json")
-    check_dataflow(options)
+    for code in (IMAGE, {"requirements_file": "r.txt"}, {"setup_file": "./setup.py"}):  # any way to bring it will do
+        check_dataflow(code)
 
 
 @pytest.mark.slow
 @needs_client
 def test_a_mistyped_option_and_a_folder_of_this_machine_are_refused(tmp_path: Path) -> None:
     python = pins.DATAFLOW.python
-    assert "unknown Beam options: --sdk_container_imag=x" in ask(
-        tmp_path, python, "--runner=DataflowRunner", "--sdk_container_imag=x"
-    )
-    said = ask(tmp_path, python, "--runner=DataflowRunner", "--sdk_container_image=x")
-    assert "must be on an object store: workers of DataflowRunner may run on other machines" in said
+    for option, said in (
+        ("--sdk_container_imag=x", "unknown Beam options: --sdk_container_imag=x"),
+        ("--sdk_container_image=x", "must be on an object store: workers of DataflowRunner may run on other machines"),
+    ):
+        assert said in ask(tmp_path, python, "--runner=DataflowRunner", option)
 
 
 @pytest.mark.slow
@@ -190,3 +180,29 @@ def test_this_environment_has_no_client_and_says_so(tmp_path: Path) -> None:
         assert install_command("dataflow") in ask(tmp_path, sys.executable, "--runner=DataflowRunner")
     else:
         pytest.skip("Google's client is here: run it in an environment without the extra dataflow")
+
+
+def processes_of(program: Path) -> list[int]:
+    """Return the processes of a program, which is known by the path with which it was started."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has ended
+            continue
+        if words[0] == os.fsencode(program):
+            found.append(int(pid))
+    return found
+
+
+@pytest.mark.skipif(prism.missing() is not None, reason="no Prism")
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["upper", "wrong_shape"])
+def test_no_prism_outlives_its_command(workspace: Workspace, function: str) -> None:
+    own = workspace.root / "prism-of-this-test"
+    own.symlink_to(pins.PRISM.path)
+    workspace.jsonl("in/a.jsonl", 3)
+    job = ("map", f"functions:{function}", "in/*.jsonl", "--output", "out", "--to", "jsonl")
+    ran = workspace.run(*job, "--", "--runner=PrismRunner", f"--prism_location={own}")
+    assert (ran.status == 0) == (function == "upper"), ran.err
+    assert processes_of(own) == []

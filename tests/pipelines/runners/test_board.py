@@ -59,12 +59,27 @@ def board(place: BoardPlace) -> Iterator[Board]:
     this_overlap().held = 0
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LmdbStore]:
+    """A ledger that knows the sources."""
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    store.register([SOURCE, STREAMED])
+    yield store
+    store.close()
+
+
 def post(values: ChainValues, *elements: Any) -> list[Any]:
     posting: Any = PostTasks().dofn(values)
     posting.start_bundle()
     found = [one for element in elements for one in posting.process(element)]
     posting.finish_bundle()
     return found
+
+
+def post_tasks(place: BoardPlace, count: int) -> None:
+    """Post the tasks of the source, cut into so many."""
+    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, count) for ordinal in range(count)))
 
 
 def test_without_a_board_planned_tasks_pass_both_transforms() -> None:
@@ -118,13 +133,10 @@ def test_tasks_are_posted_some_at_a_time_and_the_rest_at_the_end_of_a_bundle(
     assert board.left() == 3
 
 
-def test_what_is_recorded_by_now_is_not_drawn(tmp_path: Path, place: BoardPlace, board: Board) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"))
-    store.open(create=True)
-    store.register([SOURCE, STREAMED])
+def test_what_is_recorded_by_now_is_not_drawn(store: LmdbStore, place: BoardPlace, board: Board) -> None:
     whole = Source("/data/c.jsonl.gz", 80, "1")
     store.register([whole])
-    values = ChainValues(LedgerHandle(str(tmp_path / "ledger")), schedule=BoardSchedule(place))
+    values = ChainValues(LedgerHandle(store.url), schedule=BoardSchedule(place))
     done = StreamedTasks((task(0, 2, whole), task(1, 2, whole)), stream().spans[:2], JsonlFormat())
     post(values, task(0), task(1), stream(), done)
     store.commit([Leaf(SOURCE.id, ((0, 4),), "filtered")])
@@ -135,7 +147,6 @@ def test_what_is_recorded_by_now_is_not_drawn(tmp_path: Path, place: BoardPlace,
         element.tasks[0].source if isinstance(element, StreamedTasks) else element.source: element
         for element in drawing.process(Ticket())
     }
-    store.close()
     every = stream()
     assert found == {SOURCE: task(1), STREAMED: StreamedTasks(every.tasks[1::2], every.spans[1::2], every.format)}
     assert board.left() == 0
@@ -159,7 +170,7 @@ def test_what_follows_is_drawn_ahead_while_enough_is_left_for_others(
     place: BoardPlace, board: Board, held: int, in_work: list[int]
 ) -> None:
     """So its bytes can be fetched. What is held back downstream stays in work until it is emitted."""
-    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, 5) for ordinal in range(5)))
+    post_tasks(place, 5)
     order = [about.span.start for about in board.ready(5)]
     found = []
     fetched: list[int] = []
@@ -181,7 +192,7 @@ def test_what_follows_is_drawn_ahead_while_enough_is_left_for_others(
 def test_two_tasks_are_left_for_each_other_worker_by_one_that_looks_ahead(
     place: BoardPlace, board: Board, workers: int, follows: list[bool]
 ) -> None:
-    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, 7) for ordinal in range(7)))
+    post_tasks(place, 7)
     found = []
     for element in draw(place._replace(workers=workers)):
         found.append(this_overlap().follows)
@@ -206,7 +217,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_quick_ones_are_drawn_together_and_those_that_take_longer_one_by_one(
     place: BoardPlace, board: Board, clock: Clock
 ) -> None:
-    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, 60) for ordinal in range(60)))
+    post_tasks(place, 60)
     order = [about.span.start for about in board.ready(60)]
     left, found = [], []
     for number, element in enumerate(draw(place)):
@@ -223,7 +234,7 @@ def test_quick_ones_are_drawn_together_and_those_that_take_longer_one_by_one(
 
 @pytest.mark.usefixtures("clock")
 def test_of_those_drawn_together_some_are_left_for_others(place: BoardPlace, board: Board) -> None:
-    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, 9) for ordinal in range(9)))
+    post_tasks(place, 9)
     drawing = draw(place._replace(workers=3))
     next(drawing)
     next(drawing)
@@ -231,14 +242,11 @@ def test_of_those_drawn_together_some_are_left_for_others(place: BoardPlace, boa
 
 
 def test_what_is_begun_soon_after_it_was_looked_at_is_not_looked_at_again(
-    tmp_path: Path, place: BoardPlace, board: Board, clock: Clock
+    store: LmdbStore, place: BoardPlace, board: Board, clock: Clock
 ) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"))
-    store.open(create=True)
-    store.register([SOURCE])
-    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, 12) for ordinal in range(12)))
+    post_tasks(place, 12)
     order = board.ready(12)
-    drawing = draw(place, LedgerHandle(str(tmp_path / "ledger")))
+    drawing = draw(place, LedgerHandle(store.url))
     next(drawing)
     next(drawing)  # draws eight more
     assert board.left() == 2
@@ -247,7 +255,6 @@ def test_what_is_begun_soon_after_it_was_looked_at_is_not_looked_at_again(
     clock.now += 0.5
     assert [element.start for element in drawing] == [order[place_].span.start for place_ in (3, 5, 7, 8, 9, 10, 11)]
     assert board.in_work(math.inf) == []
-    store.close()
 
 
 def test_a_worker_waits_for_what_may_not_be_drawn_yet(place: BoardPlace, board: Board) -> None:
@@ -265,7 +272,7 @@ def test_a_worker_waits_for_what_may_not_be_drawn_yet(place: BoardPlace, board: 
 
 def test_what_has_ended_is_told_once(place: BoardPlace, board: Board) -> None:
     """It stays claimed until what it has recorded can be seen, which is counted from when it ended."""
-    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, 6) for ordinal in range(6)))
+    post_tasks(place, 6)
     first = board.ready(1)[0]
     drawing = draw(place)
     next(drawing)
@@ -301,7 +308,7 @@ def test_what_has_ended_is_told_once_though_the_worker_waits_for_the_next(place:
 def test_what_was_drawn_ahead_is_begun_only_while_the_launcher_answers(place: BoardPlace, board: Board) -> None:
     until = time.monotonic() + 600
     board.instruct(Instructions(shared=True, until=until))
-    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal) for ordinal in range(3)))
+    post_tasks(place, 3)
     board.offer_all()
     drawing = draw(place)
     next(drawing)
@@ -327,34 +334,27 @@ def test_a_worker_ends_when_nothing_is_left_though_nothing_may_begin(place: Boar
 
 
 def test_what_was_drawn_ahead_and_is_recorded_by_now_is_passed_over(
-    tmp_path: Path, place: BoardPlace, board: Board
+    store: LmdbStore, place: BoardPlace, board: Board
 ) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"))
-    store.open(create=True)
-    store.register([SOURCE])
-    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal) for ordinal in range(3)))
+    post_tasks(place, 3)
     first, second, third = board.ready(3)
-    drawing = draw(place, LedgerHandle(str(tmp_path / "ledger")))
+    drawing = draw(place, LedgerHandle(store.url))
     assert next(drawing).start == first.span.start
     store.commit([Leaf(SOURCE.id, second.lineages[0], "filtered")])
     assert [found.start for found in drawing] == [third.span.start]
     assert board.in_work(math.inf) == []
-    store.close()
 
 
 @pytest.mark.parametrize("held", [0, 1])
 def test_what_is_recorded_comes_once_more_only_behind_what_is_held_back(
-    tmp_path: Path, place: BoardPlace, board: Board, held: int
+    store: LmdbStore, place: BoardPlace, board: Board, held: int
 ) -> None:
     """What is held back is emitted when another element comes, and nothing else may be drawn yet."""
     board.instruct(Instructions(shared=True, until=time.monotonic() + 600))
-    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal) for ordinal in range(3)))
+    post_tasks(place, 3)
     first, second, third = board.undrawn()
     board.offer([first.key, second.key])
-    store = LmdbStore(str(tmp_path / "ledger"))
-    store.open(create=True)
-    store.register([SOURCE])
-    drawing = draw(place, LedgerHandle(str(tmp_path / "ledger")))
+    drawing = draw(place, LedgerHandle(store.url))
     assert next(drawing).start == first.span.start
     store.commit([Leaf(SOURCE.id, second.lineages[0], "filtered")])
     this_overlap().held = held
@@ -367,21 +367,18 @@ def test_what_is_recorded_comes_once_more_only_behind_what_is_held_back(
     assert found == [*[second.span.start] * held, third.span.start]
     assert board.in_work(math.inf) == []
     later.join()
-    store.close()
 
 
 def test_of_a_stream_that_was_drawn_ahead_what_is_left_is_begun(
-    tmp_path: Path, place: BoardPlace, board: Board
+    store: LmdbStore, place: BoardPlace, board: Board
 ) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"))
-    store.open(create=True)
     sources = [Source(f"/data/{name}.jsonl.gz", 80, "1") for name in "abc"]
     store.register(sources)
     for source in sources:
         tasks = tuple(task(ordinal, source=source) for ordinal in range(4))
         post(ChainValues(schedule=BoardSchedule(place)), StreamedTasks(tasks, stream().spans, JsonlFormat()))
     order = [about.span.source for about in board.ready(3)]
-    drawing = draw(place, LedgerHandle(str(tmp_path / "ledger")))
+    drawing = draw(place, LedgerHandle(store.url))
     assert len(next(drawing).tasks) == 4
     store.commit([Leaf(order[1], ((0, 4),), "filtered")])
     second = next(drawing)
@@ -389,4 +386,3 @@ def test_of_a_stream_that_was_drawn_ahead_what_is_left_is_begun(
     assert second.spans == stream().spans[1:]
     assert len(list(drawing)) == 1
     assert board.in_work(math.inf) == []
-    store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -20,6 +21,7 @@ from tests.pipelines.jobs.test_restart import wait_for
 pytestmark = pytest.mark.long
 
 MAP = ("--to", "jsonl", "--task-bytes", "2000", "--flush-interval", "0.2", "--workers", "1")
+EDITED = ("--on-job-change", "accept")
 KEEP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--ledger", "L", *MAP)
 SLOW_KEEP = "import time\ndef keep(record):\n    time.sleep(0.05)\n    return record\n"
 NAMED = 'hostname "$0" && exec "$@"'
@@ -39,35 +41,20 @@ def container() -> tuple[str, ...]:
     return prefix
 
 
-def start(
-    workspace: Workspace, host: str, *command: str, env: Mapping[str, str] | None = None
-) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*container(), host, sys.executable, "-m", "ledgerbeam", *command],
-        cwd=workspace.root,
-        env={**workspace.env, **(env or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def on(host: str, workspace: Workspace) -> Workspace:
+    """Return the same folder, in which commands run under another host name."""
+    return dataclasses.replace(workspace, prefix=(*container(), host))
 
 
 def run(workspace: Workspace, host: str, *command: str, status: int = 0, env: Mapping[str, str] | None = None) -> str:
-    process = start(workspace, host, *command, env=env)
-    said = process.communicate(timeout=120)[0]
-    assert process.returncode == status, said
-    return said
+    ran = on(host, workspace).run(*command, status=status, env=env)
+    return ran.out + ran.err
 
 
 def kill(process: subprocess.Popen[str]) -> None:
     assert process.poll() is None, process.communicate()[0]
     process.kill()
     process.communicate()
-
-
-def edited(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the same job after an edit of its function."""
-    return (*command, "--on-job-change", "accept")
 
 
 @pytest.fixture(scope="module")
@@ -86,17 +73,15 @@ def test_a_killed_run_of_another_container_is_known_as_dead_and_its_leavings_go(
     run(workspace, "one", *KEEP)
     workspace.jsonl("in/a.jsonl", 20)
     workspace.jsonl("in/b.jsonl", 600)
-    (workspace.root / "functions.py").write_text(
-        "import time\ndef keep(record):\n    time.sleep(0.05)\n    return record\n"
-    )
-    process = start(workspace, "one", *edited(KEEP))
+    (workspace.root / "functions.py").write_text(SLOW_KEEP)
+    process = on("one", workspace).start(*KEEP, *EDITED)
     wait_for(lambda: any((workspace.root / "out").glob("b.jsonl-*")), process)
     state = json.loads(run(workspace, "two", "ledger", "status", "L", "--json"))["runs"][-1]["state"]
     assert state == "running", "from another container it can be seen that it lives"
     kill(process)
     assert json.loads(run(workspace, "two", "ledger", "status", "L", "--json"))["runs"][-1]["state"] == "killed"
     (workspace.root / "functions.py").write_text("def keep(record):\n    return record\n")
-    said = run(workspace, "two", *edited(KEEP))
+    said = run(workspace, "two", *KEEP, *EDITED)
     assert "may still be at work" not in said
     assert workspace.files("out") == clean
 
@@ -156,17 +141,15 @@ def test_a_remote_ledger_that_another_container_was_killed_on(
 
     def keep(folder: str) -> tuple[str, ...]:
         places = ("--output", f"{bucket}/{folder}", "--ledger", f"{bucket}/{folder}-ledger")
-        return ("map", "functions:keep", f"{bucket}/in/*.jsonl", *places, *MAP, "--on-job-change", "accept")
+        return ("map", "functions:keep", f"{bucket}/in/*.jsonl", *places, *MAP, *EDITED)
 
     put("a", 600)
     run(workspace, "host", *keep("out"), env=one)
     put("a", 20)
     put("b", 600)
     functions = (workspace.root / "functions.py").read_text()
-    (workspace.root / "functions.py").write_text(
-        "import time\ndef keep(record):\n    time.sleep(0.05)\n    return record\n"
-    )
-    process = start(workspace, "host", *keep("out"), env=one)
+    (workspace.root / "functions.py").write_text(SLOW_KEEP)
+    process = on("host", workspace).start(*keep("out"), env=one)
     wait_for(lambda: any(name.startswith("b.jsonl") for name in outputs("out")), process)
     kill(process)
     (workspace.root / "functions.py").write_text(functions)

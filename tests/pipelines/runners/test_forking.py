@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, NoReturn
@@ -22,7 +22,8 @@ from ledgerbeam.pipelines.runners.forking import NUMBER, ForkServer, Wave, ask, 
 from ledgerbeam.pipelines.runners.waves import Waves, run_wave
 from tests.cases import each
 from tests.pipelines.conftest import Workspace
-from tests.servers.process import name_of, wait_until
+from tests.pipelines.jobs.test_restart import processes_below, tasks_done, wait_for
+from tests.servers.process import command_of, has_let_go, name_of, wait_until
 
 
 class _Obeying(ForkServer):
@@ -79,6 +80,21 @@ def obeying(lifeline: tuple[int, int] | None = None) -> Iterator[tuple[int, Call
         os.waitpid(pid, 0)
 
 
+def status_of(wave: Wave) -> int | None:
+    assert wave.wait(10)
+    assert wave.pid is not None
+    wave.end()
+    return wave.status
+
+
+def death_of(wave: Wave, folder: Path) -> str:
+    """Wait for the death of a wave that leaves no task marked as in work; return what is told of it."""
+    end = run_wave(wave, str(folder), on_tick=lambda: None)
+    assert end.died is not None
+    assert end.marks == []
+    return end.died
+
+
 def is_gone(pid: int) -> bool:
     return wait_until(lambda: not Path(f"/proc/{pid}").exists(), seconds=5)
 
@@ -89,11 +105,7 @@ def is_gone(pid: int) -> bool:
 )
 def test_who_asks_is_told_how_it_ended(request_: str, status: int) -> None:
     with obeying() as (_, asked):
-        wave = Wave(asked(request_))
-        assert wave.wait(10)
-        assert wave.pid is not None
-        assert wave.status == status
-        wave.end()
+        assert status_of(Wave(asked(request_))) == status
 
 
 def test_descriptors_are_those_of_who_asks() -> None:
@@ -124,19 +136,13 @@ def test_what_nobody_waits_for_is_ended() -> None:
         (pid,) = NUMBER.unpack(told.recv(NUMBER.size))
         told.close()
         assert is_gone(pid)
-        wave = Wave(asked("leave"))
-        assert wave.wait(10)
-        assert wave.status == 3
-        wave.end()
+        assert status_of(Wave(asked("leave"))) == 3
 
 
 def test_who_leaves_without_a_request_disturbs_nobody() -> None:
     with obeying() as (_, asked):
         asked("").close()
-        wave = Wave(asked("leave"))
-        assert wave.wait(10)
-        assert wave.status == 3
-        wave.end()
+        assert status_of(Wave(asked("leave"))) == 3
 
 
 def test_all_end_with_the_server_and_it_ends_with_its_lifeline() -> None:
@@ -154,20 +160,18 @@ def test_all_end_with_the_server_and_it_ends_with_its_lifeline() -> None:
     os.close(read)
 
 
-@pytest.mark.parametrize(
+@each(
     ("asks", "told"),
     [
         (f"die {signal.SIGKILL:d}", "was killed by SIGKILL"),
         (f"die {signal.SIGRTMIN + 1:d}", f"was killed by signal {signal.SIGRTMIN + 1:d}"),
         ("leave", "exited with status 3"),
+        ("nothing", "exited with status 0"),  # in good order, before it is done
     ],
-    ids=["a signal", "a signal without a name", "a status"],
 )
 def test_what_ended_a_wave_is_told(tmp_path: Path, asks: str, told: str) -> None:
     with obeying() as (_, asked):
-        end = run_wave(Wave(asked(asks)), str(tmp_path), on_tick=lambda: None)
-    assert end.died is not None
-    assert end.died.endswith(told)
+        assert told in death_of(Wave(asked(asks)), tmp_path)
 
 
 def test_a_server_that_died_is_told_as_a_death_and_another_is_begun(tmp_path: Path) -> None:
@@ -176,10 +180,8 @@ def test_a_server_that_died_is_told_as_a_death_and_another_is_begun(tmp_path: Pa
         assert waves._server is not None
         first = waves._server._process
         first.kill()
-        end = run_wave(waves._server.ask("wave", b"{}"), str(tmp_path), on_tick=lambda: None)
-        assert end.died is not None
-        assert "the process that waves are forked from ended" in end.died
-        assert end.marks == []
+        told = death_of(waves._server.ask("wave", b"{}"), tmp_path)
+        assert "the process that waves are forked from ended" in told
         first.wait()
         waves.prepare("lean")
         second = waves._server._process
@@ -196,21 +198,11 @@ def die_at_work(folder: Path) -> NoReturn:
         os._exit(1)
 
 
-def test_a_wave_that_ends_in_good_order_before_it_is_done_has_died(tmp_path: Path) -> None:
-    with obeying() as (_, asked):
-        end = run_wave(Wave(asked("nothing")), str(tmp_path), on_tick=lambda: None)
-    assert end.died is not None
-    assert "exited with status 0" in end.died
-
-
 def test_what_another_process_had_in_work_is_not_laid_to_a_wave_that_has_ended(tmp_path: Path) -> None:
     other = fork_to(lambda: die_at_work(tmp_path), "other")
     os.waitpid(other, 0)
     with obeying() as (_, asked):
-        end = run_wave(Wave(asked("leave")), str(tmp_path), on_tick=lambda: None)
-    assert end.died is not None
-    assert "exited with status 3" in end.died
-    assert end.marks == []
+        assert "exited with status 3" in death_of(Wave(asked("leave")), tmp_path)
 
 
 def test_the_client_of_a_store_is_imported_without_a_thread() -> None:
@@ -251,3 +243,127 @@ def test_workers_keep_little_of_what_they_have_freed(workspace: Workspace, own: 
     assert found["began"] == [began, "33554432"]
     assert found["sees"] == [own, None]
     assert found["frozen"] > 50_000, "what is imported before the fork is no garbage"
+
+
+SLOW = (
+    *("map", "functions:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L"),
+    *("--workers", "2", "--task-bytes", "2000", "--flush-interval", "0.1"),
+)
+
+# The same with one worker: it is the wave itself.
+ALONE = tuple("1" if before == "--workers" else word for before, word in zip(("", *SLOW), SLOW, strict=False))
+
+HOLDS = """
+import os, pathlib, time
+
+def hold(record):
+    pathlib.Path(f"held-{os.getpid()}").touch()
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    return record
+"""
+
+DRAWS = """
+import os, random, time
+import numpy as np
+
+def draw(record):
+    time.sleep(0.01)
+    return {"pid": os.getpid(), "numpy": np.random.random(), "python": random.random()}
+"""
+
+
+@pytest.fixture
+def working(workspace: Workspace) -> Workspace:
+    """A folder with 1,600 records."""
+    for number in range(8):
+        workspace.jsonl(f"in/{number}.jsonl", 200, first=1000 * number)
+    return workspace
+
+
+def finish(workspace: Workspace, process: subprocess.Popen[str], told: str, *, times: int = 1) -> str:
+    """Wait for the end of a job that does all of its work; check how often it tells something; return its output."""
+    out = process.communicate(timeout=120)[0]
+    assert (process.returncode, out.count(told)) == (0, times), out
+    assert len(workspace.records("out")) == 1600
+    return out
+
+
+def start_and_hold(workspace: Workspace, command: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a job, and return it once each of its workers is on a task; they go on when there is a file ``go``."""
+    (workspace.root / "holds.py").write_text(HOLDS)
+    process = workspace.start("map", "holds:hold", *command[2:])
+    workers = int(command[command.index("--workers") + 1])
+    wait_for(lambda: len(list(workspace.root.glob("held-*"))) == workers, process)
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("is_killed", "blamed"),
+    [
+        (lambda pid: "worker_relay" in command_of(pid), 1),
+        (lambda pid: name_of(pid) == "ledgerbeam-work", 1),
+        (lambda pid: name_of(pid) == "ledgerbeam-fork", 2),
+        (lambda pid: name_of(pid) == "ledgerbeam-wave", 0),
+        (lambda pid: "runners.wave" in command_of(pid) and not name_of(pid).startswith("ledgerbeam"), 0),
+    ],
+    ids=["relay", "worker", "server", "wave", "server of waves"],
+)
+def test_whichever_is_killed_the_workers_go_and_the_job_ends_well(
+    working: Workspace, is_killed: Callable[[int], bool], blamed: int
+) -> None:
+    """A task that a worker was on is blamed, but not if the worker went with what it was forked from."""
+    process = start_and_hold(working, SLOW)
+    below = processes_below(process.pid)
+    workers = [pid for pid in below if name_of(pid) == "ledgerbeam-work"]
+    assert len(workers) == 2
+    os.kill(next(filter(is_killed, below)), signal.SIGKILL)
+    assert wait_until(lambda: not all(map(command_of, workers)), seconds=5)
+    (working.root / "go").touch()
+    out = finish(working, process, "(death 1 of 3)", times=blamed)
+    assert "starting again with what is left" in out
+    assert not any(map(command_of, below))
+
+
+@pytest.mark.slow
+def test_a_worker_that_goes_with_the_server_of_waves_is_not_blamed(working: Workspace) -> None:
+    """One worker is the wave itself. The launcher sees both of them gone at once, as when a host has no memory left."""
+    process = start_and_hold(working, ALONE)
+    below = processes_below(process.pid)
+    (server,) = (
+        pid for pid in below if "runners.wave" in command_of(pid) and not name_of(pid).startswith("ledgerbeam")
+    )
+    (worker,) = (pid for pid in below if name_of(pid) == "ledgerbeam-wave")
+    os.kill(process.pid, signal.SIGSTOP)
+    for pid in (server, worker):
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: has_let_go(worker), seconds=5)
+    (working.root / "go").touch()
+    os.kill(process.pid, signal.SIGCONT)
+    out = finish(working, process, "(death", times=0)
+    assert "the process that waves are forked from ended" in out
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_without_what_makes_indexes_ahead(working: Workspace) -> None:
+    process = working.start(*SLOW)
+    wait_for(lambda: tasks_done(working) > 3, process)
+    (server,) = (pid for pid in processes_below(process.pid) if name_of(pid) == "ledgerbeam-idxs")
+    os.kill(server, signal.SIGKILL)
+    finish(working, process, "starting again", times=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [False, True])
+def test_workers_draw_random_numbers_of_their_own(working: Workspace, dies: bool) -> None:
+    """Two work beside each other, or the second comes after the death of the first."""
+    (working.root / "draws.py").write_text(DRAWS)
+    process = working.start("map", "draws:draw", *(ALONE if dies else SLOW)[2:], "--audit=off")
+    if dies:
+        wait_for(lambda: tasks_done(working) > 3, process)
+        os.kill(next(pid for pid in processes_below(process.pid) if name_of(pid) == "ledgerbeam-wave"), signal.SIGKILL)
+    finish(working, process, "starting again with what is left", times=int(dies))
+    records = working.records("out")
+    assert len({record["pid"] for record in records}) == 2
+    assert all(len({record[key] for record in records}) == 1600 for key in ("numpy", "python"))

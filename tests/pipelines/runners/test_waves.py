@@ -1,11 +1,13 @@
-"""How the local runner's launcher cuts a job into waves."""
+"""How the local runner's launcher cuts a job into waves, and the indexes that are made ahead of them."""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
@@ -13,13 +15,27 @@ import pytest
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io.exchange.slices import SliceTables
+from ledgerbeam.io.index.file import IndexFile
+from ledgerbeam.io.lines.formats import JsonlFormat
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.pipelines.dedup.exact import _RemainingFiles
+from ledgerbeam.pipelines.jobs.one_stage import IndexJob, MapJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, JobSources, ListedFiles
 from ledgerbeam.pipelines.runners import wave, waves
-from ledgerbeam.pipelines.runners.job_files import dump_sources, load_sources
-from ledgerbeam.pipelines.runners.waves import WaveSources, require_descriptors
+from ledgerbeam.pipelines.runners.job_files import STORAGE_OPTIONS, dump_job, dump_sources, load_sources
+from ledgerbeam.pipelines.runners.waves import (
+    IndexesAhead,
+    Waves,
+    WaveSources,
+    indexed_bytes,
+    make_indexes,
+    require_descriptors,
+)
+from tests.cases import each
 from tests.disk import no_larger_than
+from tests.servers.process import wait_until
 
 
 def sizes_of_waves(of: JobSources, pages: list[list[int]], workers: int = 1) -> list[list[int]]:
@@ -39,31 +55,29 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waves, "WAVE_MEMBERS", 5)
 
 
-def test_a_wave_has_so_many_sources_at_most() -> None:
+def test_a_wave_has_so_many_sources_and_tasks_at_most_unless_it_is_one_source() -> None:
     assert sizes_of_waves(ListedFiles(), [[1, 2], [], [3, 4, 5, 6], [7]]) == [[1, 2, 3], [4, 5, 6], [7]]
-
-
-def test_a_wave_has_so_many_tasks_at_most_unless_it_is_one_source() -> None:
     files = ListedFiles(task_bytes=100)
     assert sizes_of_waves(files, [[400, 500, 300, 5000, 100]]) == [[400, 500], [300], [5000], [100]]
 
 
+@each(
+    ("sizes", "workers", "expected"),
+    [
+        ([60, 40, 1, 398, 1, 2000, 1, 1], 1, [[60, 40], [1, 398, 1], [2000], [1, 1]]),
+        ([60, 40, 1, 398, 1, 1900, 100], 1, [[60, 40], [1, 398, 1], [1900, 100]]),
+        ([101, 404, 1, 5000], 1, [[101], [404], [1], [5000]]),
+        ([3000, 12_000, 1, 60_004, 1], 1, [[3000], [12_000], [1], [60_004], [1]]),
+        ([900, 800, 700, 600], 2, [[900, 800], [700, 600]]),
+        ([20, 900, 1, 900, 8000], 2, [[20, 900], [1, 900], [8000]]),
+    ],
+)
 def test_the_first_wave_is_small_and_each_has_at_most_so_many_bytes_for_each_of_those_before_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], workers: int, expected: list[list[int]]
 ) -> None:
+    """But there is a source for each worker."""
     monkeypatch.setattr(waves, "FIRST_BYTES", 100)
-    files = ListedFiles(task_bytes=100_000)
-    assert sizes_of_waves(files, [[60, 40, 1, 398, 1, 2000, 1, 1]]) == [[60, 40], [1, 398, 1], [2000], [1, 1]]
-    assert sizes_of_waves(files, [[60, 40, 1, 398, 1, 1900, 100]]) == [[60, 40], [1, 398, 1], [1900, 100]]
-    assert sizes_of_waves(files, [[101, 404, 1, 5000]]) == [[101], [404], [1], [5000]]
-    assert sizes_of_waves(files, [[3000, 12_000, 1, 60_004, 1]]) == [[3000], [12_000], [1], [60_004], [1]]
-
-
-def test_a_wave_has_a_source_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waves, "FIRST_BYTES", 100)
-    files = ListedFiles(task_bytes=100_000)
-    assert sizes_of_waves(files, [[900, 800, 700, 600]], workers=2) == [[900, 800], [700, 600]]
-    assert sizes_of_waves(files, [[20, 900, 1, 900, 8000]], workers=2) == [[20, 900], [1, 900], [8000]]
+    assert sizes_of_waves(ListedFiles(task_bytes=100_000), [sizes], workers) == expected
 
 
 def test_what_is_cut_without_being_read_makes_no_wave_larger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,3 +197,148 @@ def test_where_files_have_no_hard_limit_the_soft_one_is_raised(monkeypatch: pyte
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
     require_descriptors(2)
     assert given == [(72, resource.RLIM_INFINITY)]
+
+
+LINES = b'{"a": 1}\n{"a": 2}\n'
+
+
+def job_of(folder: Path, **more: object) -> MapJob:
+    files = ListedFiles(patterns=(f"{folder}/in/*",), **more)  # type: ignore[arg-type]
+    return MapJob(files=files, function="m:f", made_of={}, output=str(folder / "out"), to="jsonl").resolve_ledger("L")
+
+
+def written(folder: Path, name: str, content: bytes = LINES) -> Path:
+    path = folder / "in" / f"{name}.jsonl"
+    path.write_bytes(content)
+    return path
+
+
+def source_of(path: Path) -> Source:
+    found = stat(str(path))
+    return Source(str(path), found.size, found.version)
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Source]:
+    (tmp_path / "in").mkdir()
+    return [source_of(written(tmp_path, name)) for name in "abc"]
+
+
+def made(folder: Path) -> list[str]:
+    return sorted(name.partition(".")[0] for name in os.listdir(folder / "in") if name.endswith(".idx"))
+
+
+def listed(folder: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch, **more: object) -> tuple[str, str]:
+    """Write what the process is given."""
+    job = job_of(folder, **more)
+    monkeypatch.setenv(STORAGE_OPTIONS, json.dumps(job.storage_options))
+    (folder / "run").mkdir()
+    (folder / "run" / "job").write_bytes(dump_job(job))
+    dump_sources(str(folder / "run" / "list"), [PendingSource(source) for source in sources])
+    return str(folder / "run" / "job"), str(folder / "run" / "list")
+
+
+def test_those_that_are_not_there_are_made_whatever_is_wrong_with_a_source(
+    tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(sources[0].url).unlink()
+    there = tmp_path / "in" / "b.jsonl.idx"
+    there.write_bytes(b"another's")
+    unknown = Source(f"{tmp_path}/in/d.what", 1, "1")
+    changed = source_of(written(tmp_path, "e"))
+    written(tmp_path, "e", LINES + LINES)
+    make_indexes(*listed(tmp_path, [*sources[:2], unknown, changed, sources[2]], monkeypatch))
+    assert there.read_bytes() == b"another's"
+    assert made(tmp_path) == ["b", "c"]
+    assert sorted(os.listdir(tmp_path / "run")) == ["job", "list"], "no mark is left"
+
+
+def test_no_more_are_made_once_the_list_is_gone(
+    tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, path = listed(tmp_path, sources, monkeypatch)
+
+    def build(*args: object, **more: object) -> object:
+        os.unlink(path)
+        return real(*args, **more)  # type: ignore[arg-type]
+
+    real = JsonlFormat.build_index
+    monkeypatch.setattr(JsonlFormat, "build_index", build)
+    make_indexes(job, path)
+    assert made(tmp_path) == ["a"]
+
+
+@contextmanager
+def ahead(job: MapJob, folder: Path) -> Iterator[IndexesAhead]:
+    folder.mkdir()
+    with Waves("warning") as waves:
+        found = IndexesAhead(job, waves, str(folder))
+        try:
+            yield found
+        finally:
+            found.end()
+
+
+@pytest.mark.parametrize("size", [len(LINES), len(LINES) + 1])
+def test_only_large_sources_are_indexed_ahead(
+    tmp_path: Path, sources: list[Source], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waves, "LEAST_BYTES", size)
+    with ahead(job_of(tmp_path), tmp_path / "run") as found:
+        found.begin(sources)
+        if size > len(LINES):
+            assert found._process is None
+        else:
+            assert wait_until(lambda: made(tmp_path) == ["a", "b", "c"], seconds=60)
+
+
+def test_a_wave_is_begun_once_and_another_when_that_is_done(
+    tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waves, "LEAST_BYTES", 1)
+    with ahead(job_of(tmp_path), tmp_path / "run") as found:
+        first, second = sources[:1], sources[1:]
+        found.begin(first)
+        process = found._process
+        found.begin(first)
+        assert found._process is process
+        found.begin(second)  # at once: the first has only been asked for
+        assert found._process is process
+
+        def is_begun() -> bool:
+            found.begin(second)
+            return found._process is not process
+
+        assert wait_until(is_begun, seconds=60)
+        found.leave(first)
+        assert wait_until(lambda: made(tmp_path) == ["a", "b", "c"], seconds=60)
+
+
+def test_a_job_that_makes_no_indexes_has_none_made_ahead(
+    tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(IndexFile, "info", property(lambda index: looked.append(index.url)))
+    make_indexes(*listed(tmp_path, sources, monkeypatch, build_index=False))
+    assert (looked, made(tmp_path)) == ([], [])
+
+
+def test_what_is_read_before_the_first_task(tmp_path: Path, sources: list[Source]) -> None:
+    plain, without = job_of(tmp_path), job_of(tmp_path, build_index=False)
+    index = IndexJob(files=plain.files, storage_options={})
+    assert [indexed_bytes(job.sources(), sources[0]) for job in (plain, index)] == [len(LINES), 0]
+    packed = Source(f"{tmp_path}/in/a.jsonl.gz", 99, "1")  # found in one pass, with indexes or without
+    assert [indexed_bytes(job.sources(), packed) for job in (plain, without)] == [99, 99]
+
+
+def test_a_list_that_is_gone_before_it_is_read_ends_the_process_without_a_word(
+    tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job, path = listed(tmp_path, sources, monkeypatch)
+    os.unlink(path)
+    with Waves("warning") as waves:
+        process = waves.start_ahead("lean", [job, path], os.environ)
+        assert process.wait(60)
+        process.end()
+    assert process.status == 0
+    assert capfd.readouterr() == ("", "")
