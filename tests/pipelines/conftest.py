@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -187,9 +187,13 @@ class Workspace:
 
     def jsonl(self, name: str, count: int, *, first: int = 0, width: int = 20) -> Path:
         """Write a manifest of `count` records."""
+        numbers = range(first, first + count)
+        return self.write(name, ({"id": i, "text": f"text {i} ".ljust(width, "x")} for i in numbers))
+
+    def write(self, name: str, rows: Iterable[Any]) -> Path:
+        """Write a manifest of these records."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [{"id": i, "text": f"text {i} ".ljust(width, "x")} for i in range(first, first + count)]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return path
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -52,15 +51,9 @@ def work(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def lines(work: Workspace, name: str, rows: list[Any]) -> Path:
-    path = work.root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def ran(work: Workspace, *options: str, status: int = 0) -> Any:
-    return work.run(*options, status=status)
+def ran(work: Workspace, *options: str, **ends: Any) -> Any:
+    """Run a command; check how it ends, which is well by default."""
+    return work.run(*options, **{"status": 0, **ends})
 
 
 def table(work: Workspace, name: str) -> pa.Table:
@@ -77,8 +70,8 @@ RECORDS: list[Any] = [
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["parquet", "arrow"])
 def test_lines_become_columns_and_the_same_lines_again(work: Workspace, to: str) -> None:
-    lines(work, "in/a.jsonl", RECORDS)
-    lines(work, "in/b.jsonl", RECORDS[1:])
+    work.write("in/a.jsonl", RECORDS)
+    work.write("in/b.jsonl", RECORDS[1:])
     assert "big json" in ran(work, "convert", "in/*.jsonl", "--to", to, "--output", "cols").out
     assert work.run("show", f"cols/a.jsonl-0000000000.{to}", "--json").json["columns"]["big"] == "json"
     assert sorted(work.files("cols")) == [f"a.jsonl-0000000000.{to}", f"b.jsonl-0000000000.{to}"]
@@ -165,21 +158,16 @@ def test_columns_as_lines_become_the_same_columns_again_by_a_schema(work: Worksp
 
 def test_a_file_without_a_schema_is_no_ledger_that_is_named_wrongly(work: Workspace) -> None:
     work.jsonl("in/a.jsonl", 3)
-    found = work.run("schema", "in/a.jsonl")
-    assert found.status == 2
-    assert (
-        "in/a.jsonl: expected a Parquet or Arrow file, a schema in JSON, or a ledger, found another file" in found.err
-    )
-    assert "--dry-run" in found.err
+    why = "in/a.jsonl: expected a Parquet or Arrow file, a schema in JSON, or a ledger, found another file"
+    ran(work, "schema", "in/a.jsonl", status=2, err=(why, "--dry-run"))
 
 
 def test_sources_with_different_schemas_are_refused_by_name_and_done_with_one_given(work: Workspace) -> None:
     (work.root / "in").mkdir()
     pq.write_table(pa.table({"a": [1], "b": ["x"]}), work.root / "in/a.parquet")
     pq.write_table(pa.table({"a": [2], "b": [2]}), work.root / "in/b.parquet")
-    found = ran(work, "convert", "in/*.parquet", "--to", "parquet", "--output", "out", status=2)
-    for text in ("a.parquet and ", "column 'b' is string and int64", "--schema"):
-        assert text in found.err
+    why = ("a.parquet and ", "column 'b' is string and int64", "--schema")
+    ran(work, "convert", "in/*.parquet", "--to", "parquet", "--output", "out", status=2, err=why)
     (work.root / "s.json").write_text('{"columns": {"a": "int8", "b": "json"}}')
     ran(work, "convert", "in/*.parquet", "--to", "parquet", "--output", "out", "--schema", "s.json")
     assert table(work, "out/b.parquet-0000000000.parquet").to_pylist() == [{"a": 2, "b": "2"}]
@@ -187,27 +175,25 @@ def test_sources_with_different_schemas_are_refused_by_name_and_done_with_one_gi
 
 @pytest.mark.slow
 def test_a_long_record_leaves_room_for_those_of_all_other_sources(work: Workspace) -> None:
-    lines(work, "in/long.jsonl", [{"text": "x" * 10**7}])
+    work.write("in/long.jsonl", [{"text": "x" * 10**7}])
     for number in range(21):
-        lines(work, f"in/{number:02d}.jsonl", [{f"of_{number}": 1}] * 3)
+        work.write(f"in/{number:02d}.jsonl", [{f"of_{number}": 1}] * 3)
     found = ran(work, "convert", "in/*.jsonl", "--to", "parquet", "--output", "out")
     assert "inferred from 64 records of 22 sources" in found.out
 
 
 @pytest.mark.slow
 def test_a_rerun_uses_the_recorded_schema_and_never_infers_again(work: Workspace) -> None:
-    lines(work, "in/a.jsonl", [{"a": 1}, {"a": 2}])
+    work.write("in/a.jsonl", [{"a": 1}, {"a": 2}])
     args = ("convert", "in/*.jsonl", "--to", "parquet", "--output", "out", "--ledger", "ledger")
     assert "inferred from 2 records" in ran(work, *args).out
-    lines(work, "in/b.jsonl", [{"a": 3}, {"a": "x"}])  # with both types, `a` would be JSON text
-    found = ran(work, *args, status=3)
-    assert "inferred" not in found.out
-    assert "b.jsonl, record 1: field a: expected an integer (int64), found str 'x'; give a --schema" in found.err
+    work.write("in/b.jsonl", [{"a": 3}, {"a": "x"}])  # with both types, `a` would be JSON text
+    why = "b.jsonl, record 1: field a: expected an integer (int64), found str 'x'; give a --schema"
+    assert "inferred" not in ran(work, *args, status=3, err=why).out
     shown = json.loads(ran(work, "schema", "ledger").out)
     assert shown == {"columns": {"a": "int64"}, "keys": "exact"}
     (work.root / "s.json").write_text('{"columns": {"a": "json"}}')
-    found = ran(work, *args, "--schema", "s.json", status=1)
-    assert "schema column a: was 'int64', is 'json'" in found.err
+    ran(work, *args, "--schema", "s.json", status=1, err="schema column a: was 'int64', is 'json'")
     ran(work, *args, "--schema", "s.json", "--on-job-change", "restart")
     assert table(work, "out/b.jsonl-0000000000.parquet").to_pylist() == [{"a": "3"}, {"a": '"x"'}]
     assert "inferred" not in ran(work, *args).out  # the given schema is recorded, too
@@ -216,11 +202,10 @@ def test_a_rerun_uses_the_recorded_schema_and_never_infers_again(work: Workspace
 @pytest.mark.slow
 def test_a_record_that_does_not_fit_is_rejected_by_its_field(work: Workspace) -> None:
     rows = [{"id": number, "text": "x"} for number in range(40)]
-    lines(work, "in/a.jsonl", rows)
+    work.write("in/a.jsonl", rows)
     (work.root / "s.json").write_text('{"columns": {"id": "int64", "text": "string"}}')
     args = ("map", "columns_out:seven", "in/*.jsonl", "--to", "parquet", "--output", "out", "--schema", "s.json")
-    found = ran(work, *args, status=3)
-    assert "a.jsonl, record 7: field id: expected an integer (int64), found str '7'" in found.err
+    ran(work, *args, status=3, err="a.jsonl, record 7: field id: expected an integer (int64), found str '7'")
     ran(work, *args, "--on-error", "reject")
     (reject,) = (work.root / "out/_rejects").iterdir()
     row = json.loads(reject.read_text())
@@ -232,7 +217,7 @@ def test_a_record_that_does_not_fit_is_rejected_by_its_field(work: Workspace) ->
 
 @pytest.mark.slow
 def test_each_route_has_a_schema_of_its_own(work: Workspace) -> None:
-    lines(work, "in/a.jsonl", [{"id": number, **({"x": number} if number % 2 else {"y": "s"})} for number in range(40)])
+    work.write("in/a.jsonl", [{"id": number, **({"x": number} if number % 2 else {"y": "s"})} for number in range(40)])
     args = ("map", "columns_out:split", "in/*.jsonl", "--to", "parquet", "--output", "out", "--ledger", "ledger")
     ran(work, *args)
     assert sorted(work.files("out")) == ["even/a.jsonl-0000000000.parquet", "odd/a.jsonl-0000000000.parquet"]
@@ -248,38 +233,36 @@ def test_each_route_has_a_schema_of_its_own(work: Workspace) -> None:
 
 @pytest.mark.slow
 def test_a_route_that_no_sampled_record_took_has_the_schema_of_the_others(work: Workspace) -> None:
-    lines(work, "in/a.jsonl", [{"id": number + 100} for number in range(10)])
+    work.write("in/a.jsonl", [{"id": number + 100} for number in range(10)])
     args = ("map", "columns_out:late", "in/*.jsonl", "--to", "parquet", "--output", "out")
     ran(work, *args)
-    lines(work, "in/b.jsonl", [{"id": 7}])
+    work.write("in/b.jsonl", [{"id": 7}])
     ran(work, *args)
     assert table(work, "out/late/b.jsonl-0000000000.parquet").to_pylist() == [{"id": 7}]
     columns = '{"columns": {"id": "int64"}, "routes": {"late": {"columns": {"id": "string"}}}}'
     (work.root / "s.json").write_text(columns)
-    failed = ran(work, *args, "--schema", "s.json", "--on-job-change", "restart", status=3)
-    assert "1 task of 1 source failed" in failed.err
-    assert "id: expected a string, found int 7" in failed.err
+    why = ("1 task of 1 source failed", "id: expected a string, found int 7")
+    ran(work, *args, "--schema", "s.json", "--on-job-change", "restart", status=3, err=why)
 
 
 def test_a_changed_function_is_refused_before_anything_is_inferred(work: Workspace) -> None:
-    lines(work, "in/a.jsonl", [{"id": 1}])
+    work.write("in/a.jsonl", [{"id": 1}])
     args = ("in/*.jsonl", "--to", "parquet", "--output", "out")
     ran(work, "map", "columns_out:one", *args)
-    found = ran(work, "map", "columns_out:other", *args, status=1)
-    assert "function: was 'columns_out:one', is 'columns_out:other'" in found.err
+    why = "function: was 'columns_out:one', is 'columns_out:other'"
+    found = ran(work, "map", "columns_out:other", *args, status=1, err=why)
     assert "schema" not in found.err
     assert "inferred" not in found.out
 
 
 def test_nothing_kept_of_the_sample_asks_for_a_schema(work: Workspace) -> None:
-    lines(work, "in/a.jsonl", [{"id": 1}])
-    found = ran(work, "map", "columns_out:none", "in/*.jsonl", "--to", "parquet", "--output", "out", status=2)
-    assert "none of the first 1 records is kept" in found.err
-    assert "--schema FILE" in found.err
+    work.write("in/a.jsonl", [{"id": 1}])
+    why = ("none of the first 1 records is kept", "--schema FILE")
+    ran(work, "map", "columns_out:none", "in/*.jsonl", "--to", "parquet", "--output", "out", status=2, err=why)
 
 
 def test_an_object_that_a_function_returns_again_and_again_is_written_as_it_was(work: Workspace) -> None:
-    lines(work, "in/a.jsonl", [{"id": number} for number in range(50)])
+    work.write("in/a.jsonl", [{"id": number} for number in range(50)])
     args = ("map", "columns_out:reuse", "in/*.jsonl", "--to", "parquet", "--output", "out", "--audit=off")
     ran(work, *args)
     rows = table(work, "out/a.jsonl-0000000000.parquet").to_pylist()
@@ -289,25 +272,25 @@ def test_an_object_that_a_function_returns_again_and_again_is_written_as_it_was(
 
 def test_row_groups_and_pages_have_the_sizes_asked_for(work: Workspace) -> None:
     noise = random.Random(1)
-    lines(work, "in/a.jsonl", [{"text": noise.randbytes(50).hex()} for _ in range(2000)])
+    work.write("in/a.jsonl", [{"text": noise.randbytes(50).hex()} for _ in range(2000)])
     args = ("convert", "in/*.jsonl", "--to", "parquet", "--output", "out")
     ran(work, *args, "--row-group-bytes", "20K", "--page-bytes", "2K")
     found = pq.read_metadata(work.root / "out/a.jsonl-0000000000.parquet")
     assert found.num_row_groups == 11
-    refused = ran(work, *args, "--row-group-bytes", "30K", "--page-bytes", "2K", status=1)
-    assert "row_group_bytes: was 20480, is 30720" in refused.err
+    why = "row_group_bytes: was 20480, is 30720"
+    ran(work, *args, "--row-group-bytes", "30K", "--page-bytes", "2K", status=1, err=why)
 
 
 @pytest.mark.parametrize("options", [("--schema", "s.json"), ("--row-group-bytes", "1M"), ("--page-bytes", "1M")])
 def test_options_of_columns_are_refused_for_other_formats(work: Workspace, options: tuple[str, str]) -> None:
-    lines(work, "in/a.jsonl", [{"id": 1}])
-    found = ran(work, "convert", "in/*.jsonl", "--to", "jsonl", "--output", "out", *options, status=2)
-    assert f"{options[0]} is for --to parquet" in found.err
+    work.write("in/a.jsonl", [{"id": 1}])
+    why = f"{options[0]} is for --to parquet"
+    ran(work, "convert", "in/*.jsonl", "--to", "jsonl", "--output", "out", *options, status=2, err=why)
 
 
 @pytest.mark.slow
 def test_a_dry_run_shows_the_schema_and_writes_nothing(work: Workspace) -> None:
-    lines(work, "in/a.jsonl", [{"id": 1}])
+    work.write("in/a.jsonl", [{"id": 1}])
     args = ("convert", "in/*.jsonl", "--to", "parquet", "--output", "out")
     found = ran(work, *args, "--dry-run", "--json")
     assert found.json["schema"] == {"columns": {"id": "int64"}, "keys": "exact"}
@@ -320,7 +303,7 @@ def test_a_dry_run_shows_the_schema_and_writes_nothing(work: Workspace) -> None:
 
 @pytest.mark.slow
 def test_a_graph_is_written_as_columns(work: Workspace) -> None:
-    lines(work, "in/a.jsonl", [{"id": number} for number in range(25)])
+    work.write("in/a.jsonl", [{"id": number} for number in range(25)])
     ran(work, "index", "in/*.jsonl")
     (work.root / "graphs.py").write_text(
         "from ledgerbeam.iterators import GlobalShuffle, IndexedManifest\n"
@@ -336,7 +319,7 @@ def test_a_graph_is_written_as_columns(work: Workspace) -> None:
 @pytest.mark.slow
 def test_a_complete_job_is_published_for_the_hub_with_its_parts(work: Workspace) -> None:
     for name in ("a", "b"):
-        lines(work, f"in/{name}.jsonl", [{"id": number} for number in range(5)])
+        work.write(f"in/{name}.jsonl", [{"id": number} for number in range(5)])
     ran(work, "convert", "in/*.jsonl", "--to", "parquet", "--output", "out", "--ledger", "L")
     found = ran(work, "publish", "L", "--as", "hf", "--part", "test=b*", "--part", "train=*", "--json")
     card = work.root / "out/README.md"
@@ -346,5 +329,5 @@ def test_a_complete_job_is_published_for_the_hub_with_its_parts(work: Workspace)
     assert '- split: train\n    path:\n    - "a.jsonl-0000000000.parquet"' in text
     ran(work, "convert", "in/*.jsonl", "--to", "parquet", "--output", "out", "--ledger", "L")
     assert card.read_text() == text
-    refused = ran(work, "publish", "L", "--as", "hf", "--part", "all-of-it=*", status=2)
-    assert "--part all-of-it: expected letters" in refused.err
+    why = "--part all-of-it: expected letters"
+    ran(work, "publish", "L", "--as", "hf", "--part", "all-of-it=*", status=2, err=why)

@@ -1,20 +1,24 @@
-"""`ledgerbeam convert`: JSONL, tar and Megatron are converted into each other without loss."""
+"""`ledgerbeam convert`: JSONL, tar, Megatron and Shar are converted into each other without loss."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import s3fs
 
 from ledgerbeam.io import JsonlReader, Sample, TarReader
 from ledgerbeam.io.datasets.megatron import MegatronReader, write_megatron
 from ledgerbeam.io.datasets.shar.reader import SharReader, write_shar_fields
+from ledgerbeam.io.datasets.shar.writer import SharWriter
 from ledgerbeam.io.tar.writer import encode_tar
+from tests.conftest import S3Server
 from tests.io.datasets.shar.content import sample
-from tests.pipelines.conftest import Workspace
-from tests.pipelines.jobs.test_restart import tasks_done, wait_for
+from tests.pipelines.conftest import Ran, Workspace
 
 SAMPLES = [
     Sample(
@@ -63,8 +67,7 @@ def test_tar_becomes_jsonl_and_the_same_tar_again(workspace: Workspace) -> None:
 
 def test_values_of_jsonl_become_samples_that_hold_them_whole(workspace: Workspace) -> None:
     records = [{"id": 1, "text": "a"}, None, [1, 2], "plain", {"tokens": [1]}]
-    path = workspace.root / "in.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    workspace.write("in.jsonl", records)
     convert(workspace, "in.jsonl", "tars", "tar")
     with TarReader(str(workspace.root / "tars/in.jsonl-0000000000.tar")) as reader:
         samples = reader[:]
@@ -125,62 +128,31 @@ def test_megatron_becomes_jsonl_and_the_same_dataset_again(workspace: Workspace)
 
 
 @pytest.mark.slow
-def test_modes_are_kept(workspace: Workspace) -> None:
+@pytest.mark.parametrize("via", ["jsonl", "tar"])
+def test_lengths_and_modes_go_through_other_formats_and_back(workspace: Workspace, via: str) -> None:
     with write_megatron(str(workspace.root / "data/train"), np.int32, multimodal=True) as builder:
         builder.add_document([1, 2, 3], lengths=[1, 2], modes=[0, 1])
-    convert(workspace, "data/train.bin", "lines", "jsonl")
-    assert workspace.records("lines") == [{"tokens": [1, 2, 3], "lengths": [1, 2], "modes": [0, 1]}]
-    convert(workspace, "lines/*.jsonl", "again/train", "megatron")
-    assert workspace.files("again")["train.idx"] == workspace.files("data")["train.idx"]
-
-
-@pytest.mark.slow
-def test_tokens_go_through_tar_and_back(workspace: Workspace) -> None:
-    with write_megatron(str(workspace.root / "data/train"), np.int32) as builder:
-        builder.add_document([1, 2, 3], lengths=[1, 2])
-        builder.add_document([4])
-    convert(workspace, "data/train.bin", "tars", "tar")
-    convert(workspace, "tars/*.tar", "again/train", "megatron")
+        builder.add_document([4], lengths=[1], modes=[1])
+    convert(workspace, "data/train.bin", "made", via)
+    if via == "jsonl":
+        assert workspace.records("made")[0] == {"tokens": [1, 2, 3], "lengths": [1, 2], "modes": [0, 1]}
+    convert(workspace, f"made/*.{via}", "again/train", "megatron")
     for ending in ("bin", "idx"):
         assert workspace.files("again")[f"train.{ending}"] == workspace.files("data")[f"train.{ending}"]
 
 
 @pytest.mark.slow
-def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(workspace: Workspace) -> None:
-    records = [{"tokens": list(range(i % 50, i % 50 + 200))} for i in range(3000)]
-    for name in "abcd":
-        (workspace.root / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    command = ("convert", "*.jsonl", "--output", "out/all", "--to", "megatron", "--task-bytes", "20000")
-    process = workspace.start(*command, "--ledger", "L", "--workers", "2", "--flush-interval", "0.01")
-    wait_for(lambda: tasks_done(workspace) > 2, process)
-    process.kill()
-    process.communicate()
-    done = tasks_done(workspace)
-    ran = workspace.run(*command, "--ledger", "L", "--workers", "2", "--json", status=0)
-    assert ran.json["tasks"]["done"] > done
-    with write_megatron(str(workspace.root / "clean/all"), np.int32) as builder:
-        for _ in "abcd":
-            for record in records:
-                builder.add_document(record["tokens"])
-    for ending in ("bin", "idx"):
-        assert workspace.files("out")[f"all.{ending}"] == workspace.files("clean")[f"all.{ending}"]
-
-
-@pytest.mark.slow
 def test_records_that_cannot_be_converted_fail_their_task(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 3)
-    ran = workspace.run("convert", "in/a.jsonl", "--output", "out/all", "--to", "megatron")
-    assert ran.status == 3
-    assert "in/a.jsonl, record 0: expected" in ran.err
-    (workspace.root / "in/c.jsonl").write_text('{"tokens": [1]}\n{"tokens": [70000]}\n')
-    ran = workspace.run(*("convert", "in/c.jsonl", "--output", "out/c", "--to", "megatron", "--dtype", "uint16"))
-    assert ran.status == 3
-    assert "document 1, sequence 1: expected tokens that fit uint16" in ran.err
-    assert "out/c: not merged" in ran.err
-    (workspace.root / "in/b.jsonl").write_text('{"__key__": "k", "txt": "a"}\n{"__key__": "l", "txt": 3}\n')
-    ran = workspace.run("convert", "in/b.jsonl", "--output", "tars", "--to", "tar")
-    assert ran.status == 3
-    assert "in/b.jsonl, record 1: expected text" in ran.err
+    workspace.write("in/b.jsonl", [{"__key__": "k", "txt": "a"}, {"__key__": "l", "txt": 3}])
+    workspace.write("in/c.jsonl", [{"tokens": [1]}, {"tokens": [70000]}])
+    too_large = ("document 1, sequence 1: expected tokens that fit uint16", "out/c: not merged")
+    for name, words, said in (
+        ("a", ("--output", "out/all", "--to", "megatron"), "in/a.jsonl, record 0: expected"),
+        ("b", ("--output", "tars", "--to", "tar"), "in/b.jsonl, record 1: expected text"),
+        ("c", ("--output", "out/c", "--to", "megatron", "--dtype", "uint16"), too_large),
+    ):
+        workspace.run("convert", f"in/{name}.jsonl", *words, status=3, err=said)
     assert not list((workspace.root / "tars").glob("*.tar"))
 
 
@@ -192,10 +164,13 @@ def test_a_bin_without_its_index_is_told_and_never_indexed(workspace: Workspace)
     assert not list(workspace.root.glob("*.idx"))
 
 
-def test_options_of_datasets_are_refused_for_other_formats(workspace: Workspace) -> None:
+@pytest.mark.parametrize(("option", "value", "said"), [("--dtype", "int32", "megatron"), ("--fields", "a=wav", "shar")])
+def test_options_of_datasets_are_refused_for_other_formats(
+    workspace: Workspace, option: str, value: str, said: str
+) -> None:
     workspace.jsonl("in/a.jsonl", 3)
-    ran = workspace.run("convert", "in/a.jsonl", "--output", "out", "--to", "tar", "--dtype", "int32")
-    assert (ran.status, "--to megatron" in ran.err) == (2, True)
+    command = ("convert", "in/a.jsonl", "--output", "out", "--to", "tar", option, value)
+    workspace.run(*command, status=2, err=f"{option} is for --to {said}")
 
 
 def test_a_megatron_dataset_can_be_shown_and_verified(workspace: Workspace) -> None:
@@ -239,18 +214,14 @@ def test_tar_becomes_shar_with_the_named_fields(workspace: Workspace) -> None:
     assert sum("vector" in record for record in found) == 20
     convert(workspace, "in/*.tar", "shar", "shar", *options)
     assert workspace.files("shar") == once
+    convert(workspace, "shar", "back", "jsonl", "--from", "shar")
+    assert [row["__key__"] for row in workspace.records("back")] == [sample(number).key for number in range(30)]
 
 
 @pytest.mark.slow
 def test_a_sample_that_is_no_cut_fails_its_task_alone(workspace: Workspace) -> None:
     clips(workspace, "in/a.tar", range(3))
     tar(workspace, "in/b.tar")
-    ran = workspace.run(
-        *("convert", "in/*.tar", "--output", "none", "--to", "shar", "--fields", "recording=wav", "--group", "key"),
-        *("--workers", "1", "--no-index"),
-    )
-    assert ran.status == 3, ran.err
-    assert "IndexNotFoundError" in ran.err or "no index" in ran.err
     workspace.run(
         *("convert", "in/*.tar", "--output", "shar", "--to", "shar", "--fields", "recording=wav,v=vector.npy"),
         *("--group", "key", "--ledger", "L"),
@@ -262,12 +233,182 @@ def test_a_sample_that_is_no_cut_fails_its_task_alone(workspace: Workspace) -> N
 
 def test_cuts_of_jsonl_become_shar_as_they_are(workspace: Workspace) -> None:
     cuts = [{"id": f"c{i}", "start": 0, "duration": 1, "type": "MonoCut", "custom": {"label": i}} for i in range(4)]
-    (workspace.root / "cuts.jsonl").write_text("".join(json.dumps(cut) + "\n" for cut in cuts))
+    workspace.write("cuts.jsonl", cuts)
     convert(workspace, "cuts.jsonl", "shar", "shar", "--fields", "label=json")
     found = workspace.files("shar")
     rows = found["cuts.jsonl-0000000000.label.jsonl"].splitlines()
     assert [json.loads(row) for row in rows] == [{"cut_id": f"c{i}", "label": i} for i in range(4)]
     assert [json.loads(row) for row in found["cuts.jsonl-0000000000.cuts.jsonl"].splitlines()] == cuts
-    ran = workspace.run("convert", "cuts.jsonl", "--output", "out", "--to", "jsonl", "--fields", "a=wav")
+
+
+FIELDS = "recording=recording.wav,vector=vector.npy,label=label.json"
+
+
+@pytest.fixture
+def dataset(workspace: Workspace) -> Path:
+    """Three shards of ten cuts, numbered as lhotse does; some cuts have no vector."""
+    folder = workspace.root / "speech"
+    with SharWriter(str(folder), {"recording": "tar", "vector": "tar", "label": "jsonl"}, shard_size=10) as writer:
+        for number in range(30):
+            members = sample(number)
+            manifest = {"id": members.key, "sampling_rate": 8000}
+            cut = {"id": members.key, "start": 0, "duration": 1.0, "type": "MonoCut", "label": number}
+            cut["recording"] = {"wav": members["wav"], "json": manifest}
+            if "vector.npy" in members:
+                cut["vector"] = {"npy": members["vector.npy"], "json": {"shape": [1]}}
+            writer.write(cut)
+    (folder / "README.md").write_text("stray")
+    return folder
+
+
+def convert_shar(workspace: Workspace, to: str, *options: str, **ends: Any) -> Ran:
+    """Convert the dataset; check how the command ends, which is well by default."""
+    command = ("convert", "speech", "--from", "shar", "--to", to, "--output", to)
+    return workspace.run(*command, *options, **{"status": 0, **ends})
+
+
+def test_cuts_come_with_all_of_their_fields(workspace: Workspace, dataset: Path) -> None:
+    convert_shar(workspace, "tar")
+    found: list[Sample] = []
+    for number in range(3):
+        with TarReader(str(workspace.root / f"tar/cuts.{number:06d}.jsonl-0000000000.tar")) as reader:
+            found += reader[:]
+    assert [one.key for one in found] == [sample(number).key for number in range(30)]
+    assert [one["recording.wav"] for one in found] == [sample(number)["wav"] for number in range(30)]
+    assert [json.loads(one["label.json"]) for one in found] == list(range(30))
+    assert json.loads(found[3]["recording.json"])["id"] == found[3].key
+    assert json.loads(found[3]["json"])["type"] == "MonoCut"
+    assert ["vector.npy" in one for one in found] == ["vector.npy" in sample(number) for number in range(30)]
+
+
+@pytest.mark.parametrize("command", ["convert", "index"])
+def test_a_folder_whose_name_is_a_pattern_is_refused(workspace: Workspace, dataset: Path, command: str) -> None:
+    """Files of another folder were read and indexed instead."""
+    dataset.rename(workspace.root / "run[1]")
+    (workspace.root / "run1").mkdir()
+    (workspace.root / "run1" / "cuts.000000.jsonl").write_text('{"id": "other"}\n')
+    options = ("--to", "jsonl", "--output", "made") if command == "convert" else ()
+    ran = workspace.run(command, "run[1]", "--from", "shar", *options)
     assert ran.status == 2
-    assert "--fields is for --to shar" in ran.err
+    assert "run[1]: expected a folder without *, ?, [ and braces in its name" in ran.err
+    assert not (workspace.root / "made").exists()
+    assert [path.name for path in (workspace.root / "run1").iterdir()] == ["cuts.000000.jsonl"]
+
+
+def test_what_became_of_a_dataset_becomes_the_same_dataset(workspace: Workspace, dataset: Path) -> None:
+    convert_shar(workspace, "shar", "--fields", FIELDS)
+    for shard in dataset.glob("*.*"):
+        field, _, rest = shard.name.partition(".")
+        number, _, kind = rest.partition(".")
+        if number.isdigit():
+            made = workspace.root / "shar" / f"cuts.{number}.jsonl-0000000000.{field}.{kind}"
+            assert made.read_bytes() == shard.read_bytes(), shard.name
+
+
+def test_a_shard_is_cut_into_tasks_by_all_of_its_bytes(workspace: Workspace, dataset: Path) -> None:
+    ran = convert_shar(workspace, "jsonl", "--task-bytes", "20K", "--ledger", "L", "--json")
+    assert ran.json["sources"]["complete"] == 3
+    assert ran.json["tasks"]["done"] > 6
+    ids = [row["__key__"] for path in sorted((workspace.root / "jsonl").glob("*.jsonl")) for row in read(path)]
+    assert ids == [sample(number).key for number in range(30)]
+
+
+def read(path: Path) -> list[dict[str, object]]:
+    with JsonlReader(str(path)) as reader:
+        return reader[:]
+
+
+@pytest.mark.slow
+def test_a_change_of_any_file_of_a_shard_is_noticed(workspace: Workspace, dataset: Path) -> None:
+    convert_shar(workspace, "tar", "--ledger", "L")
+    rows = [{"cut_id": sample(number).key, "label": -number} for number in range(10, 20)]
+    workspace.write("speech/label.000001.jsonl", rows)
+    ran = convert_shar(workspace, "tar", "--ledger", "L", "--json")
+    assert (ran.json["sources"]["complete"], ran.json["skipped"]) == (3, 2)
+    with TarReader(str(workspace.root / "tar/cuts.000001.jsonl-0000000000.tar")) as reader:
+        assert [json.loads(one["label.json"]) for one in reader[:]] == [-number for number in range(10, 20)]
+
+
+@pytest.mark.slow
+def test_compressed_cuts_and_payloads_without_an_index_are_read(workspace: Workspace, dataset: Path) -> None:
+    convert_shar(workspace, "jsonl")
+    plain = workspace.files("jsonl")
+    for path in [*dataset.glob("cuts.*.jsonl"), *dataset.glob("label.*.jsonl")]:
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    for path in dataset.glob("*.idx"):
+        path.unlink()
+    workspace.run("convert", "speech", "--from", "shar", "--to", "jsonl", "--output", "packed", status=0)
+    named = {name.replace(".jsonl-gz-", ".jsonl-"): content for name, content in workspace.files("packed").items()}
+    assert named == plain
+    assert (dataset / "recording.000002.tar.idx").exists()
+
+
+def test_a_function_gets_samples(workspace: Workspace, dataset: Path) -> None:
+    workspace.run("map", "functions:members", "speech", "--from", "shar", "--to", "jsonl", "--output", "out", status=0)
+    first = read(workspace.root / "out/cuts.000000.jsonl-0000000000.jsonl")[0]
+    assert first["key"] == sample(0).key
+    assert first["sizes"]["recording.wav"] == len(sample(0)["wav"])  # type: ignore[index]
+
+
+def test_a_damaged_shard_fails_alone(workspace: Workspace, dataset: Path) -> None:
+    payload = dataset / "recording.000001.tar"
+    with TarReader(str(payload)) as reader:
+        pairs = reader[:]
+    payload.write_bytes(encode_tar(pairs[::-1], group="pairs")[0])
+    payload.with_name(payload.name + ".idx").unlink()
+    packed = dataset / "recording.000002.tar"
+    packed.with_name(packed.name + ".gz").write_bytes(gzip.compress(packed.read_bytes()))
+    packed.unlink()
+    swapped = "recording.000001.tar: record 0: expected field 'recording' of cut"
+    compressed = "recording.000002.tar.gz: the payloads of a shard are read by offset"
+    ran = convert_shar(workspace, "jsonl", "--json", status=3, err=(swapped, compressed))
+    assert ran.json["sources"]["complete"] == 1
+
+
+def test_options_that_cut_otherwise_and_a_folder_without_cuts_are_refused(workspace: Workspace, dataset: Path) -> None:
+    convert_shar(workspace, "jsonl", "--pack", "1M", status=2, err="leave --pack, --group and --columns out")
+    (dataset / "cuts.000001.jsonl").unlink()
+    convert_shar(workspace, "jsonl", status=1, err="expected cuts beside this file")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [("speech", "--from", "shar"), ("speech",), ("speech/",)])
+def test_a_folder_of_shards_is_indexed(workspace: Workspace, dataset: Path, named: tuple[str, ...]) -> None:
+    built = {path: path.read_bytes() for path in dataset.glob("*.idx")}
+    for path in built:
+        path.unlink()
+    ran = workspace.run("index", *named, "--json", "--ledger", "L", status=0)
+    assert (ran.json["sources"]["complete"], ran.json["passed_over"]) == (12, 1)  # the README is no shard
+    assert {path: path.read_bytes() for path in dataset.glob("*.idx")} == built
+    again = workspace.run("index", "speech", "--json", "--ledger", "L")
+    assert (again.status, again.json["skipped"]) == (0, 12)
+
+
+def test_what_is_no_shard_is_not_indexed_with_them(workspace: Workspace, dataset: Path) -> None:
+    (dataset / "notes.a b.txt").write_text("stray")
+    ran = workspace.run("index", "--from", "shar", "speech", "--json")
+    assert (ran.status, ran.json["passed_over"]) == (0, 2)
+    assert not (dataset / "notes.a b.txt.idx").exists()
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_no_dataset_is_refused(workspace: Workspace, dataset: Path) -> None:
+    workspace.jsonl("plain/a.jsonl", 5)
+    workspace.run("index", "plain", status=2, err="folder")
+    workspace.run("index", "--from", "shar", "plain", status=0)  # its name is also valid for a shard
+    workspace.run("index", "speech", "plain/a.jsonl", status=2, err="index them by two commands")
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_a_dataset_in_a_bucket_is_found(workspace: Workspace, s3: S3Server, dataset: Path) -> None:
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True, use_listings_cache=False)
+    bucket = s3.bucket()
+    for path in dataset.iterdir():
+        if path.suffix != ".idx":
+            store.put(str(path), f"{bucket}/speech/{path.name}")
+    ran = workspace.run("index", f"s3://{bucket}/speech", "--json", env=dict(s3.env), status=0)
+    assert (ran.json["sources"]["complete"], ran.json["passed_over"]) == (12, 1)
+    for path in dataset.glob("*.idx"):
+        assert store.cat_file(f"{bucket}/speech/{path.name}") == path.read_bytes()

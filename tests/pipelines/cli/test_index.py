@@ -121,15 +121,12 @@ def test_deep_verification_finds_what_a_shallow_one_cannot(workspace: Workspace)
     assert "record 4" in ran.json["problems"][0]["problem"]
 
 
-def test_show_prints_facts_and_records(workspace: Workspace) -> None:
+def test_show_prints_facts_records_and_the_members_of_a_sample(workspace: Workspace) -> None:
     path = indexed(workspace, "a.jsonl")
     assert workspace.run("show", path, "--json").json["records"] == 10
     ran = workspace.run("show", path, "3", "-1")
     assert [json.loads(line)["id"] for line in ran.out.splitlines()] == [3, 9]
     workspace.run("show", path, "10", status=1, err="no record 10")
-
-
-def test_show_prints_the_members_of_a_sample(workspace: Workspace) -> None:
     indexed(workspace, "s.tar")
     assert workspace.run("show", "s.tar", "1").out == "y: wav (700 bytes), json (700 bytes)\n"
 

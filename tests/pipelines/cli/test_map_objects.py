@@ -101,9 +101,10 @@ def place(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def job(place: Workspace, name: str, *more: str, workers: int = 1) -> Any:
+def job(place: Workspace, name: str, *more: str, workers: int = 1, **ends: Any) -> Any:
+    """Map the sources; check how the command ends, which is well by default."""
     options = ("--output", "out", "--to", "jsonl", "--ledger", "L", "--task-bytes", "1000", "--workers", str(workers))
-    return place.run("map", f"objects:{name}", "in/*.jsonl", *options, *more)
+    return place.run("map", f"objects:{name}", "in/*.jsonl", *options, *more, **{"status": 0, **ends})
 
 
 def seen(place: Workspace) -> tuple[int, int]:
@@ -118,8 +119,7 @@ def status(place: Workspace) -> Any:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_class_is_built_once_a_worker_and_closed_though_tasks_fail(place: Workspace, workers: int) -> None:
-    ran = job(place, "Model", "--set", "threshold=10", "--audit=off", workers=workers)
-    assert ran.status == 3, ran.err
+    job(place, "Model", "--set", "threshold=10", "--audit=off", workers=workers, status=3)
     assert seen(place) == (workers, workers)
     set_ups = status(place)["last_run"]["set_ups"]
     assert set_ups["times"] == workers
@@ -130,64 +130,54 @@ def test_a_class_is_built_once_a_worker_and_closed_though_tasks_fail(place: Work
 
 
 def test_a_worker_that_dies_costs_set_ups_that_are_counted(place: Workspace) -> None:
-    ran = job(place, "Killed", "--set", "threshold=14", "--audit=off", workers=1)
-    assert ran.status == 0, ran.err
+    job(place, "Killed", "--set", "threshold=14", "--audit=off")
     assert seen(place) == (2, 1)  # one process was killed and closes nothing
     assert status(place)["last_run"]["set_ups"]["times"] == 2
 
 
 def test_a_job_that_ends_by_an_error_closes_what_raised_it(place: Workspace) -> None:
-    ran = job(place, "Impure", "--set", "threshold=0")
-    assert ran.status == 1, ran.err
+    job(place, "Impure", "--set", "threshold=0", status=1)
     built, closed = seen(place)
     assert built == closed > 0  # in the worker, and in the process that audits
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_class_that_raises_ends_the_job_before_any_task_fails(place: Workspace, workers: int) -> None:
-    ran = job(place, "Unbuildable", workers=workers)
-    assert ran.status == 1
-    assert "objects:Unbuildable cannot be built: OSError: no licence" in ran.err
+    why = "objects:Unbuildable cannot be built: OSError: no licence"
+    job(place, "Unbuildable", workers=workers, status=1, err=why)
     found = status(place)
     assert found["tasks"] == {"done": 0, "failed": 0}
     assert found["last_run"]["set_ups"] is None
     (place.root / "objects.py").write_text(OBJECTS.replace('raise OSError("no licence")', "pass"))
-    assert job(place, "Unbuildable", "--on-job-change", "accept", workers=workers).status == 0
+    job(place, "Unbuildable", "--on-job-change", "accept", workers=workers)
 
 
 def test_a_process_that_dies_as_it_is_built_is_laid_to_no_task(place: Workspace) -> None:
-    ran = job(place, "Crashes")
-    assert ran.status == 1
-    assert "3 times in a row before any task was done" in ran.err
+    job(place, "Crashes", status=1, err="3 times in a row before any task was done")
     assert status(place)["tasks"]["failed"] == 0
 
 
 def test_what_changed_of_a_job_is_named(place: Workspace) -> None:
     words = ("--watch-file", "words.txt")
-    assert job(place, "batched", "--set", "add=1", "--batch", "7", *words).status == 0
-    assert job(place, "batched", "--set", "add=1", "--batch", "20", *words).status == 0
+    job(place, "batched", "--set", "add=1", "--batch", "7", *words)
+    job(place, "batched", "--set", "add=1", "--batch", "20", *words)
     (place.root / "scale.py").write_text("SCALE = 2\n")
     (place.root / "words.txt").write_text("nine\n")
-    refused = job(place, "batched", "--set", "add=2", "--batch", "7", *words)
-    assert refused.status == 1
-    for text in ("module scale: was 'SCALE = ", "set add: was 1, is 2", f"watched file {place.root}/words.txt: was '"):
-        assert text in refused.err
+    changed = ("module scale: was 'SCALE = ", "set add: was 1, is 2", f"watched file {place.root}/words.txt: was '")
+    refused = job(place, "batched", "--set", "add=2", "--batch", "7", *words, status=1, err=changed)
     assert "module objects" not in refused.err
 
 
 def test_the_size_of_batches_belongs_to_a_job_that_says_so(place: Workspace) -> None:
-    caught = job(place, "centred", "--batch", "7", "--output", "other", "--ledger", "other")
-    assert caught.status == 1
-    assert "returned another result when it was audited" in caught.err
-    assert job(place, "centred_and_says_so", "--batch", "7").status == 0
-    refused = job(place, "centred_and_says_so", "--batch", "8")
-    assert (refused.status, "batch: was 7, is 8" in refused.err) == (1, True)
+    other, why = ("--output", "other", "--ledger", "other"), "returned another result when it was audited"
+    job(place, "centred", "--batch", "7", *other, status=1, err=why)
+    job(place, "centred_and_says_so", "--batch", "7")
+    job(place, "centred_and_says_so", "--batch", "8", status=1, err="batch: was 7, is 8")
 
 
 def test_a_watched_file_that_changes_while_the_job_runs_ends_it(place: Workspace) -> None:
-    ran = job(place, "Changes", "--watch-file", "words.txt")
-    assert ran.status == 1
-    assert "words.txt: this watched file has changed since the job was created" in ran.err
+    why = "words.txt: this watched file has changed since the job was created"
+    job(place, "Changes", "--watch-file", "words.txt", status=1, err=why)
     assert status(place)["tasks"] == {"done": 0, "failed": 0}
 
 
@@ -264,28 +254,26 @@ def test_so_is_one_that_is_imported_late(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "said"),
     [
-        (("--set", "treshold=1"), 2, "has no such parameter; it takes threshold, words"),
-        ((), 2, "needs 'threshold'"),
-        (("--set", "threshold=1", "--watch-file", "none.txt"), 2, "none.txt: there is no such file"),
-        (("--set", "threshold=1", "--batch", "0"), 2, "expected a whole number from 1"),
-        (("--set", "threshold=1", "--devices", "0,,1"), 2, "expected ids of different devices"),
-        (("--set", "threshold=1", "--devices", "0", "--", "--runner=PrismRunner"), 2, "--devices is for the local"),
+        (("--set", "treshold=1"), "has no such parameter; it takes threshold, words"),
+        ((), "needs 'threshold'"),
+        (("--set", "threshold=1", "--watch-file", "none.txt"), "none.txt: there is no such file"),
+        (("--set", "threshold=1", "--batch", "0"), "expected a whole number from 1"),
+        (("--set", "threshold=1", "--devices", "0,,1"), "expected ids of different devices"),
+        (("--set", "threshold=1", "--devices", "0", "--", "--runner=PrismRunner"), "--devices is for the local"),
     ],
 )
 def test_what_cannot_be_is_refused_before_there_is_a_ledger(
-    place: Workspace, options: tuple[str, ...], code: int, said: str
+    place: Workspace, options: tuple[str, ...], said: str
 ) -> None:
-    refused = job(place, "Model", *options)
-    assert (refused.status, said in refused.err) == (code, True), refused.err
+    job(place, "Model", *options, status=2, err=said)
     assert not (place.root / "L").exists()
 
 
 @pytest.mark.parametrize(("workers", "devices"), [(3, "0,GPU-7"), (1, "5")])
 def test_each_worker_sees_one_device_and_they_take_turns(place: Workspace, workers: int, devices: str) -> None:
-    ran = job(place, "Model", "--set", "threshold=14", "--devices", devices, workers=workers)
-    assert ran.status == 0, ran.err
+    job(place, "Model", "--set", "threshold=14", "--devices", devices, workers=workers)
     used = {record["device"] for record in place.records("out")}
     assert used <= set(devices.split(","))
     assert used

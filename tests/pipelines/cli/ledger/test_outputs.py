@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.io.storage import client
-from ledgerbeam.ledger import Job, Output, Source
+from ledgerbeam.ledger import Job, LedgerStore, Output, OutputShard, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.cli.ledger import write as export
+from ledgerbeam.pipelines.datasets.megatron import MergedParts, NotedDataset
+from ledgerbeam.pipelines.outputs.published import PublishedFile
 from ledgerbeam.pipelines.report import tables
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
@@ -80,22 +85,6 @@ def test_outputs_as_json_say_whether_the_job_is_complete(job: Workspace, workspa
     assert workspace.run("ledger", "outputs", "L", "--json").json == {"complete": False, "output": None, "outputs": []}
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_every_table_is_exported_to_a_file_of_its_own(job: Workspace, tmp_path: Path, form: str) -> None:
-    ran = job.run("ledger", "export", "L", "--output", tmp_path / "x", "--format", form, "--json", status=0)
-    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == [f"{table}.{form}" for table in TABLES]
-    rows = {file["table"]: file["rows"] for file in ran.json["files"]}
-    assert rows == {
-        "counts": 3,
-        "sources": 3,
-        "outputs": 9,
-        "failures": 0,
-        "runs": 1,
-        "history": rows["history"],
-        "durations": 1,
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_an_export_replaces_an_earlier_one_of_its_table_and_no_other_file(
@@ -120,9 +109,13 @@ def test_an_export_replaces_an_earlier_one_of_its_table_and_no_other_file(
         job.run(*words, tmp_path / f"{other}.{form}", "--table", "failures", status=2)
 
 
-def test_parquet_holds_what_json_lines_hold_in_types(job: Workspace, tmp_path: Path) -> None:
+def test_every_table_is_exported_and_parquet_holds_what_json_lines_hold(job: Workspace, tmp_path: Path) -> None:
     for form in ("jsonl", "parquet"):
-        assert job.run("ledger", "export", "L", "--output", tmp_path, "--format", form).status == 0
+        ran = job.run("ledger", "export", "L", "--output", tmp_path, "--format", form, "--json", status=0)
+        rows = {file["table"]: file["rows"] for file in ran.json["files"]}
+        assert rows.pop("history") > 0
+        assert rows == {"counts": 3, "sources": 3, "outputs": 9, "failures": 0, "runs": 1, "durations": 1}
+    assert len(list(tmp_path.iterdir())) == 2 * len(TABLES)
     for name in TABLES:
         table = pq.read_table(tmp_path / f"{name}.parquet")
         assert [as_json(row) for row in table.to_pylist()] == lines(tmp_path / f"{name}.jsonl"), name
@@ -132,14 +125,7 @@ def test_parquet_holds_what_json_lines_hold_in_types(job: Workspace, tmp_path: P
     assert types["task_seconds"] == "double"
     source = lines(tmp_path / "sources.jsonl")[0]
     assert (source["state"], source["tasks"], source["records"], source["task_seconds"]) == ("complete", 3, 180, 1.5)
-    written = {"": 170, "de": 10}
-    became = {
-        "read": 186,
-        "kept": 180,
-        "dropped": {"a\udcff": 1, "short": 2},
-        "rejected": {"bad": 3},
-        "written": written,
-    }
+    became = COUNTS.as_dict() | {"read": 186, "kept": 180, "written": {"": 170, "de": 10}}
     assert {name: source[name] for name in became} == became
     task = lines(tmp_path / "counts.jsonl")[0]
     assert {name: task[name] for name in became} == COUNTS.as_dict()
@@ -180,7 +166,7 @@ def test_an_export_appears_whole_or_not_at_all(job: Workspace, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_names_that_are_not_utf_8_go_through_every_command(workspace: Workspace) -> None:
+def test_names_that_are_not_utf_8_are_printed_as_they_are_and_escaped_in_parquet(workspace: Workspace) -> None:
     url = os.fsdecode(b"/in/caf\xe9.jsonl")
     name = os.fsdecode(b"caf\xe9.jsonl")
     (workspace.root / "out").mkdir()
@@ -192,17 +178,15 @@ def test_names_that_are_not_utf_8_go_through_every_command(workspace: Workspace)
     shard = Output(name, 3, content_checksum([b"{}\n"]), 1)
     store.commit([Leaf(source.id, ((0, 2),), outputs=(shard,))], [Failure(source.id, ((1, 2),), url, "E", f"{url}: E")])
     store.close()
-    assert workspace.run("ledger", "verify", "L").status == 0
-    assert workspace.run("ledger", "failures", "L").status == 0
-    assert workspace.run("ledger", "status", "L", "--check-sources", "--json").json["changed_since"]["missing"] == 1
     assert b"caf\xe9.jsonl\t1\t3\t" in printed(workspace, "outputs")
     assert b"missing: /in/caf\xe9.jsonl" in printed(workspace, "status", "--check-sources")
     assert workspace.run("ledger", "failures", "L", "--json").json["failures"][0]["source"] == url
     assert workspace.run("ledger", "outputs", "L", "--json").json["outputs"][0]["name"] == name
-    for form in ("jsonl", "parquet"):
-        assert workspace.run("ledger", "export", "L", "--output", "x", "--format", form).status == 0
-    assert lines(workspace.root / "x/outputs.jsonl")[0]["name"] == name
-    assert pq.read_table(workspace.root / "x/outputs.parquet").to_pylist()[0]["name"] == "caf\\xe9.jsonl"
+    for form, told in (("jsonl", name), ("parquet", "caf\\xe9.jsonl")):
+        path = workspace.root / f"outputs.{form}"
+        workspace.run("ledger", "export", "L", "--table", "outputs", "--output", path, "--format", form, status=0)
+        rows = lines(path) if form == "jsonl" else pq.read_table(path).to_pylist()
+        assert rows[0]["name"] == told
 
 
 def printed(workspace: Workspace, action: str, *options: str) -> bytes:
@@ -210,31 +194,12 @@ def printed(workspace: Workspace, action: str, *options: str) -> bytes:
     return subprocess.run(command, cwd=workspace.root, env=workspace.env, capture_output=True, check=True).stdout
 
 
-def spoil(workspace: Workspace) -> None:
-    out = workspace.root / "out"
-    (out / "0-0.jsonl").unlink()
-    (out / "1-1.jsonl").write_bytes(b"short")
-    content = bytearray((out / "2-2.jsonl").read_bytes())
-    content[100] ^= 1
-    (out / "2-2.jsonl").write_bytes(content)
-
-
-def test_verify_names_every_output_that_is_not_as_recorded(workspace: Workspace) -> None:
+def test_verify_ends_with_the_status_of_what_it_found(workspace: Workspace) -> None:
     (workspace.root / "out").mkdir()
     write_job(workspace)
-    whole = workspace.run("ledger", "verify", "L", "--json")
-    assert (whole.status, whole.json["ok"], whole.json["outputs"]) == (0, True, 9)
-    spoil(workspace)
-    found = workspace.run("ledger", "verify", "L", "--json", status=1)
-    problems = {problem["output"].rpartition("/")[2]: problem["problem"] for problem in found.json["problems"]}
-    assert sorted(problems) == ["0-0.jsonl", "1-1.jsonl", "2-2.jsonl"]
-    assert "found 5" in problems["1-1.jsonl"]
-    assert "checksum" in problems["2-2.jsonl"]
-    quick = workspace.run("ledger", "verify", "L", "--sizes-only", "--json", status=1)
-    assert sorted(p["output"][-9:] for p in quick.json["problems"]) == ["0-0.jsonl", "1-1.jsonl"]
-    text = workspace.run("ledger", "verify", "L").out
-    for said in ("9 outputs", "3 problems", "ledgerbeam ledger forget L /in/2.jsonl"):
-        assert said in text
+    assert workspace.run("ledger", "verify", "L", "--json", status=0).json["outputs"] == 9
+    (workspace.root / "out/0-0.jsonl").unlink()
+    assert "9 outputs" in workspace.run("ledger", "verify", "L", "--sizes-only", status=1).out
 
 
 @pytest.mark.slow
@@ -257,3 +222,152 @@ def test_outputs_in_a_bucket_are_verified_and_tables_exported_to_it(workspace: W
     assert ran.status == 0, ran.err
     (workspace.root / "got").write_bytes(store.cat_file(target))
     assert pq.read_table(workspace.root / "got").num_rows == 60
+
+
+verify = importlib.import_module("ledgerbeam.pipelines.cli.ledger.checks")
+
+SECRET = "memory://me:hunter2@host/verify"
+HIDDEN = "memory://me:***@host/verify"
+FINE = {"outputs": 3, "bytes": 9, "datasets": 0, "metadata": 0, "problems": [], "ok": True}
+
+
+class Place:
+    """A ledger of three outputs of one source, and recorded metadata files."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root, self._capsys = root, capsys
+        self.store: LedgerStore = open_local_store(str(root / "L"), create=True)
+        self.store.open_job(Job("map", {"output": str(root)}))
+        self.metadata: list[PublishedFile] = []
+        self.datasets: list[NotedDataset] = []
+        monkeypatch.setattr(verify, "published_files", lambda store, options: self.metadata)
+        monkeypatch.setattr(MergedParts, "noted", staticmethod(lambda store, options: self.datasets))
+        self.record("/in/a*.jsonl", "a", "b", "c")
+
+    def record(self, url: str, *names: str) -> None:
+        source = Source(url, 10, "1")
+        outputs = tuple(Output(name, 3, content_checksum([b"abc"]), 1, 0) for name in names)
+        self.store.register([source])
+        self.store.commit([Leaf(source.id, (), "published", outputs, len(names), 10)])
+        for name in names:
+            if "://" not in name:
+                (self.root / name).write_bytes(b"abc")
+
+    def problems(self, *rows: tuple[str, str | None, str]) -> dict[str, Any]:
+        """Return the JSON of problems, each an output, its source, and what is wrong."""
+        found = [{"output": f"{self.root}/{name}", "source": source, "problem": why} for name, source, why in rows]
+        return FINE | {"problems": found, "ok": False}
+
+    def verify(self, *, sizes_only: bool = False) -> tuple[int, list[str], Any]:
+        """Return the exit status, the printed lines, and the printed JSON."""
+        printed = []
+        statuses = []
+        for as_json in (False, True):
+            args = argparse.Namespace(url="L", storage_options={}, sizes_only=sizes_only, json=as_json)
+            statuses.append(verify.verify(self.store, args))
+            printed.append(self._capsys.readouterr().out)
+        assert statuses[0] == statuses[1]
+        return statuses[0], printed[0].splitlines(), json.loads(printed[1])
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Place]:
+    made = Place(tmp_path, monkeypatch, capsys)
+    yield made
+    made.store.close()
+
+
+def test_what_is_as_it_was_recorded_is_counted(place: Place) -> None:
+    for sizes_only in (False, True):
+        assert place.verify(sizes_only=sizes_only) == (0, ["3 outputs, 9 bytes, 0 problems"], FINE)
+    (place.root / "wids.json").write_bytes(b"abc")
+    place.metadata = [PublishedFile(f"{place.root}/wids.json", "webdataset", 3, content_checksum([b"abc"]))]
+    counted = ["3 outputs, 9 bytes, 1 file of metadata, 0 problems"]
+    assert place.verify() == (0, counted, FINE | {"metadata": 1})
+    place.metadata *= 2
+    assert "2 files of metadata, 0 problems" in place.verify()[1][0]
+
+
+def test_an_output_that_is_not_as_recorded_is_told_with_what_to_do(place: Place) -> None:
+    (place.root / "a").write_bytes(b"xyz")
+    (place.root / "b").write_bytes(b"ab")
+    status, lines, found = place.verify()
+    remedy = "write it again with: ledgerbeam ledger forget L '/in/a[*].jsonl'"
+    other = f"expected the checksum {content_checksum([b'abc'])}, found {content_checksum([b'xyz'])}"
+    shorter = "expected 3 bytes, found 2"
+    assert status == 1
+    assert sorted(lines[:-1]) == [f"{place.root}/a: {other}; {remedy}", f"{place.root}/b: {shorter}; {remedy}"]
+    assert lines[-1] == "3 outputs, 9 bytes, 2 problems"
+    found["problems"].sort(key=lambda problem: str(problem["output"]))
+    problems = [("a", "/in/a*.jsonl", other), ("b", "/in/a*.jsonl", shorter)]
+    assert found == place.problems(*problems)
+    status, lines, _ = place.verify(sizes_only=True)
+    assert (status, lines) == (1, [f"{place.root}/b: {shorter}; {remedy}", "3 outputs, 9 bytes, 1 problem"])
+
+
+def test_metadata_that_is_not_as_noted_is_told_with_what_to_do(place: Place) -> None:
+    sum_of = content_checksum([b"abc"])
+    for name, content in (("x", b"abc"), ("y", b"xyz"), ("z", b"ab")):
+        (place.root / name).write_bytes(content)
+        place.metadata.append(PublishedFile(f"{place.root}/{name}", "lit", 3, sum_of))
+    other = f"expected the checksum {sum_of}, found {content_checksum([b'xyz'])}"
+    remedy = "to write this metadata again, run its job again with --to lit"
+    shorter = f"{place.root}/z: expected 3 bytes, found 2; {remedy}"
+    status, lines, found = place.verify()
+    counted = "3 outputs, 9 bytes, 3 files of metadata"
+    assert (status, lines) == (1, [f"{place.root}/y: {other}; {remedy}", shorter, f"{counted}, 2 problems"])
+    problems = [("y", None, other), ("z", None, "expected 3 bytes, found 2")]
+    assert found == place.problems(*problems) | {"metadata": 3}
+    assert place.verify(sizes_only=True)[1] == [shorter, f"{counted}, 1 problem"]
+
+
+def dataset_of(prefix: str, *parts: bytes, index: bytes = b"index") -> NotedDataset:
+    shards = [OutputShard(f"{n}.bin", len(part), content_checksum([part]), 1, "s", 0) for n, part in enumerate(parts)]
+    return NotedDataset(prefix, shards, len(index), content_checksum([index]))
+
+
+def test_of_a_dataset_each_part_of_it_is_compared_and_told_with_what_to_do(place: Place) -> None:
+    prefix = f"{place.root}/all"
+    data, index = place.root / "all.bin", place.root / "all.idx"
+    place.datasets = [dataset_of(prefix, b"ab", b"", b"cde", b"f")]
+    counted, remedy = "3 outputs, 9 bytes, 1 dataset", f"to merge the parts again, delete {index} and run the job again"
+    data.write_bytes(b"abcdef")
+    index.write_bytes(b"index")
+    assert place.verify()[1:] == ([f"{counted}, 0 problems"], FINE | {"datasets": 1})
+    data.write_bytes(b"abcxef")
+    index.write_bytes(b"xndex")
+    sums = [content_checksum([content]) for content in (b"index", b"xndex", b"cde", b"cxe")]
+    problems = [f"expected the checksum {sums[0]}, found {sums[1]}"]
+    problems.append(f"bytes 2 to 5: expected the checksum {sums[2]}, found {sums[3]}")
+    status, lines, found = place.verify()
+    said = [f"{path}: {problem}; {remedy}" for path, problem in zip((index, data), problems, strict=True)]
+    assert (status, lines) == (1, [*said, f"{counted}, 2 problems"])
+    names = [("all.idx", None, problems[0]), ("all.bin", None, problems[1])]
+    assert found["problems"] == place.problems(*names)["problems"]
+    assert place.verify(sizes_only=True)[0] == 0
+    data.write_bytes(b"abcdefg")
+    index.unlink()
+    problems = ["expected 5 bytes, found no such file or object", "expected 6 bytes, found 7"]
+    for sizes_only in (False, True):
+        assert [problem["problem"] for problem in place.verify(sizes_only=sizes_only)[2]["problems"]] == problems
+
+
+def test_an_output_that_is_gone_is_no_problem_if_it_is_in_a_dataset(place: Place) -> None:
+    for name in "ab":
+        (place.root / name).unlink()
+    assert place.verify()[0] == 1
+    place.datasets = [dataset_of(f"{place.root}/all", b"abc")]
+    (place.root / "all.bin").write_bytes(b"abc")
+    (place.root / "all.idx").write_bytes(b"index")
+    assert place.verify()[1] == ["1 output, 3 bytes, 1 dataset, 0 problems"]
+
+
+def test_no_secret_of_a_url_is_printed(place: Place) -> None:
+    place.store.open_job(Job("index", {}), "restart")
+    place.record(f"{SECRET}/source", f"{SECRET}/output")
+    place.metadata = [PublishedFile(f"{SECRET}/{name}", "lit", 3, f"{name}:0") for name in ("x", "y")]
+    status, lines, found = place.verify()
+    assert status == 1
+    assert "hunter2" not in f"{lines}{found}"
+    assert [problem["output"] for problem in found["problems"]] == [f"{HIDDEN}/{name}" for name in ("output", "x", "y")]
+    assert found["problems"][0]["source"] == f"{HIDDEN}/source"

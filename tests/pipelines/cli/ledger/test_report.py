@@ -273,8 +273,6 @@ def test_a_ledger_of_which_nothing_is_recorded_has_a_page_too(workspace: Workspa
 
 @needs_extra
 def test_the_page_of_a_large_job_is_small(tmp_path: Path) -> None:
-    from ledgerbeam.pipelines.report.page import render_page
-
     store = open_local_store(str(tmp_path / "L"), create=True)
     store.open_job(Job("map", {}))
     sources = [Source(f"/in/{'long' * 200}/{number}.jsonl", number, "v") for number in range(2000)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -17,20 +18,64 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from ledgerbeam.io.storage.objects import ObjectFolder
-from tests.pipelines.cli.launch import sbatch
 from tests.servers import pins
 from tests.servers.process import wait_until
 from tests.servers.s3 import S3Server
 
 JOB = ["ledgerbeam", "map", "cleaning:work", "s3://b/in/it's *.jsonl", "--output", "s3://b/out", "--to", "jsonl"]
 COMMAND = [*JOB, "--ledger", "s3://b/run"]
-ENV = {**os.environ, "PYTHONPATH": str(pins.ROOT)}
+ENV = pins.environment()
+
+# What Slurm takes, by option.
+_COUNT = r"[1-9]\d*"
+_NAME = r"[\w.-]+"
+OPTIONS = {
+    "account": _NAME,
+    "array": r"\d+(-\d+)?(%\d+)?",
+    "cpus-per-task": _COUNT,
+    "job-name": _NAME,
+    "mem": rf"{_COUNT}[KMGT]?",
+    "nodes": _COUNT,
+    "ntasks": _COUNT,
+    "open-mode": "append|truncate",
+    "output": r"[\w./%-]+",
+    "partition": _NAME,
+    "qos": _NAME,
+    "requeue": "",
+    "signal": rf"([BR]+:)?[A-Z0-9]+(@{_COUNT})?",
+    "time": r"\d+|(\d+-)?\d+:\d\d(:\d\d)?",
+}
 
 
-def launch(*options: str, command: list[str] | None = None, status: int = 0, env: dict[str, str] | None = None) -> str:
+def directives(script: str) -> dict[str, str]:
+    """Return the options of a script as Slurm reads them: those before its first command. Check names and values."""
+    first, *lines = script.splitlines()
+    assert first.startswith("#!")
+    found = {}
+    for line in lines:
+        if line.startswith("#SBATCH"):
+            name, _, value = line.removeprefix("#SBATCH --").partition("=")
+            assert re.fullmatch(OPTIONS[name], value), line
+            found[name] = value
+        elif line and not line.startswith("#"):
+            break
+    return found
+
+
+def run_array(script: Path, env: dict[str, str]) -> None:
+    """Run the array of a script on this machine, each task with a cache of its own, as Slurm does on its hosts."""
+    first, last = directives(script.read_text(encoding="utf-8"))["array"].split("-")
+    tasks = []
+    for number in range(int(first), int(last) + 1):
+        own = {"SLURM_ARRAY_TASK_ID": str(number), "LEDGERBEAM_CACHE": str(script.with_name(f"cache-{number}"))}
+        tasks.append(subprocess.Popen(["bash", script.name], cwd=script.parent, env={**env, **own}))
+    assert [task.wait(200) for task in tasks] == [0] * len(tasks)
+
+
+def launch(*options: str, command: list[str] | None = None, status: int = 0) -> str:
     """Return the printed script, or the error."""
     words = [sys.executable, "-m", "ledgerbeam", "launch", *options, "--", *(COMMAND if command is None else command)]
-    ran = subprocess.run(words, env={**ENV, **(env or {})}, capture_output=True, text=True, check=False)
+    ran = subprocess.run(words, env=ENV, capture_output=True, text=True, check=False)
     assert ran.returncode == status, ran.stderr
     assert bool(ran.stdout) == (status == 0)
     return ran.stdout or ran.stderr
@@ -50,7 +95,7 @@ class TestSlurm:
         size = ("--hosts", "20", "--cpus", "8", "--memory", "16G", "--time", "1-12:00:00", "--name", "clean-texts")
         where = ("--partition", "spot", "--account", "team.a", "--sbatch", "qos=high", "--setup", ". venv/bin/activate")
         script = launch("slurm", *size, *where)
-        assert sbatch.directives(script) == {
+        assert directives(script) == {
             "job-name": "clean-texts",
             "array": "0-19",
             "nodes": "1",
@@ -94,8 +139,7 @@ class TestSlurm:
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ledgerbeam "$@"\n')
         program.chmod(0o755)
         env = {**ENV, **s3.env, "PATH": f"{program.parent}:{os.environ['PATH']}"}
-        stand_in = [sys.executable, sbatch.__file__, "array.sh"]
-        subprocess.run(stand_in, cwd=tmp_path, env=env, check=True, timeout=200)
+        run_array(tmp_path / "array.sh", env)
         assert len([name for name in objects.names("out") if name.endswith(".jsonl")]) == 6
         told = subprocess.run(
             [str(program), "ledger", "status", f"{root}/run", "--json"], env=env, capture_output=True, check=True
@@ -248,9 +292,11 @@ def test_a_command_that_hosts_cannot_share_is_refused(command: list[str], said: 
     [
         ["tokenize", "s3://b/t/*.jsonl", "--tokenizer", "bytes", "--output", "s3://b/c", "--ledger", "s3://b/p"],
         [*COMMAND[1:], "--set", "max_tokens=2048", "--set", "pad_token=<pad>", "--set=sort_key=author"],
+        [*COMMAND[1:], "--storage-options", '{"anon": true}'],
+        [*COMMAND[1:], "--", "--runner=FnApiRunner"],
     ],
 )
-def test_words_of_language_models_are_printed(command: list[str]) -> None:
+def test_words_of_language_models_options_without_secrets_and_those_of_beam_are_printed(command: list[str]) -> None:
     words = ["ledgerbeam", *command]
     assert shlex.split(launch("slurm", "--hosts", "2", command=words).splitlines()[-1]) == ["exec", *words]
     assert shlex.join(words) in launch("ssh", "--host", "a", command=words)
@@ -259,13 +305,3 @@ def test_words_of_language_models_are_printed(command: list[str]) -> None:
     (container,) = manifest["spec"]["template"]["spec"]["containers"]
     assert container["command"] == words
     assert [one["value"] for one in container["env"]] == ["false", "4096"]
-
-
-def test_options_of_a_store_that_hold_no_secret_are_printed() -> None:
-    command = [*COMMAND, "--storage-options", '{"anon": true}']
-    assert shlex.split(launch("slurm", "--hosts", "2", command=command).splitlines()[-1]) == ["exec", *command]
-
-
-def test_beam_options_follow_the_second_dashes() -> None:
-    command = [*COMMAND, "--", "--runner=FnApiRunner"]
-    assert shlex.split(launch("slurm", "--hosts", "2", command=command).splitlines()[-1]) == ["exec", *command]
