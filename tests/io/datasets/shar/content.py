@@ -25,6 +25,12 @@ def wav(number: int, channels: int = 1) -> bytes:
     return content.getvalue()
 
 
+def flac(rate: int, channels: int, samples: int) -> bytes:
+    """Return the header of a FLAC."""
+    packed = rate << 44 | (channels - 1) << 41 | 15 << 36 | samples
+    return b"fLaC\x80\0\0\x22" + bytes(10) + packed.to_bytes(8) + bytes(16)
+
+
 def npy(number: int) -> bytes:
     """Return a vector whose length depends on the number."""
     content = io.BytesIO()

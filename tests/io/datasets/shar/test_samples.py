@@ -20,7 +20,7 @@ from ledgerbeam.io.datasets.shar.format import (
 )
 from ledgerbeam.io.datasets.shar.payloads import AudioHeader, array_shape, audio_header
 from tests.cases import each
-from tests.io.datasets.shar.content import RATE, npy, sample, wav
+from tests.io.datasets.shar.content import RATE, flac, npy, sample, wav
 
 
 def test_files_of_one_number_or_name_make_a_shard() -> None:
@@ -142,11 +142,6 @@ def test_fields_are_read_from_text() -> None:
     for wrong in ("recording", "a=wav,a=flac", "a=wav,b=wav", "cuts=wav", "a-b=wav", "a="):
         with pytest.raises(UsageError, match="field"):
             parse_fields(wrong)
-
-
-def flac(rate: int, channels: int, samples: int) -> bytes:
-    packed = rate << 44 | (channels - 1) << 41 | 15 << 36 | samples
-    return b"fLaC\x80\0\0\x22" + bytes(10) + packed.to_bytes(8) + bytes(16)
 
 
 def test_headers_tell_rate_channels_and_length() -> None:
