@@ -11,7 +11,7 @@ import pytest
 from benchmarks.peer import Peer
 from ledgerbeam.errors import UsageError
 from ledgerbeam.iterators.torch_data import GraphDataset
-from tests.io.datasets.lit.content import write
+from tests.io.datasets.lit.test_dataset import write
 from tests.iterators.data import in_blocks, numbers, write_lines
 
 KEPT = [n for n in (*range(60), *range(1000, 1035)) if n % 5]

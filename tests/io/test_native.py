@@ -1,8 +1,12 @@
-"""The compiled module: bounds, hostile input, system failures, and the same results as Python."""
+"""The compiled module: bounds, hostile input, system failures, and the same results as Python.
+
+`python -m tests.io.test_native COUNT [SEED]` walks and reads hostile tar archives by both implementations.
+"""
 
 from __future__ import annotations
 
 import gc
+import io
 import os
 import random
 import subprocess
@@ -10,8 +14,11 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -19,26 +26,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import ArchiveError
+from ledgerbeam.errors import ArchiveError, LedgerbeamError
 from ledgerbeam.io import json_values, native
-from ledgerbeam.io.tar.grouping import group_key
+from ledgerbeam.io.index.file import write_index
+from ledgerbeam.io.native import Compiled
+from ledgerbeam.io.tar.grouping import Grouping, group_key
 from ledgerbeam.io.tar.headers import BLOCK
+from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.io.tar.sample import Sample
-from ledgerbeam.io.tar.walk import TarMembers
-from tests.io.fuzz_native import archive, fuzz, fuzz_samples, pure_python
+from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
+from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.opening import open_store
+from tests.cases import each
+from tests.io.fuzzing import limit_memory
 
 MOST = 2**63 - 1
+Opened: TypeAlias = Callable[[bytes], int]
 
 
 @pytest.fixture(scope="module")
-def compiled() -> native.Compiled:
+def compiled() -> Compiled:
     if native.compiled is None:
         pytest.skip('no compiled module: run "make setup" where there is a C compiler, LEDGERBEAM_PURE_PYTHON unset')
     return native.compiled
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[[bytes], int]]:
+def opened(tmp_path: Path) -> Iterator[Opened]:
     """Writes a file and opens it."""
     descriptors = []
 
@@ -53,7 +67,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[[bytes], int]]:
 
 
 @pytest.mark.parametrize("value", ["1", "", None])
-def test_a_variable_turns_it_off(compiled: native.Compiled, value: str | None) -> None:
+def test_a_variable_turns_it_off(compiled: Compiled, value: str | None) -> None:
     environment = {name: text for name, text in os.environ.items() if name != "LEDGERBEAM_PURE_PYTHON"}
     if value is not None:
         environment["LEDGERBEAM_PURE_PYTHON"] = value
@@ -63,15 +77,13 @@ def test_a_variable_turns_it_off(compiled: native.Compiled, value: str | None) -
 
 
 @pytest.mark.slow
-def test_damaged_archives_give_the_same_members_or_the_same_error(compiled: native.Compiled, tmp_path: Path) -> None:
+def test_damaged_archives_give_the_same_members_or_the_same_error(compiled: Compiled, tmp_path: Path) -> None:
     count = 2000
     assert 0.2 * count < fuzz(count, seed=5, folder=tmp_path) < 0.8 * count
 
 
 @pytest.mark.slow
-def test_samples_of_damaged_archives_are_the_same_or_give_the_same_error(
-    compiled: native.Compiled, tmp_path: Path
-) -> None:
+def test_samples_of_damaged_archives_are_the_same_or_give_the_same_error(compiled: Compiled, tmp_path: Path) -> None:
     assert fuzz_samples(300, seed=5, folder=tmp_path) > 300
 
 
@@ -86,9 +98,7 @@ def arrays(room: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
 
 
 @pytest.mark.parametrize("room", [0, 1, 2, 3, 9])
-def test_a_scan_ends_with_its_room_or_the_data(
-    compiled: native.Compiled, opened: Callable[[bytes], int], room: int
-) -> None:
+def test_a_scan_ends_with_its_room_or_the_data(compiled: Compiled, opened: Opened, room: int) -> None:
     data = header(0) + header(700) + bytes(1024) + header(5) + bytes(300)
     for peek in (-1, 0, 512, 700, 2048, 4096, 10**6):
         headers, sizes = arrays(room)
@@ -101,9 +111,7 @@ def test_a_scan_ends_with_its_room_or_the_data(
 
 
 @pytest.mark.parametrize("position", [-1, -(2**63), 1, 511, 512, 1024, MOST - 600, MOST])
-def test_a_scan_from_anywhere_stays_inside(
-    compiled: native.Compiled, opened: Callable[[bytes], int], position: int
-) -> None:
+def test_a_scan_from_anywhere_stays_inside(compiled: Compiled, opened: Opened, position: int) -> None:
     data = header(8**11 - 1)
     assert compiled.scan_file_headers(opened(data), position, 512, *arrays(4)) == 0
     assert compiled.scan_bytes_headers(data, position, *arrays(4)) == 0
@@ -112,9 +120,7 @@ def test_a_scan_from_anywhere_stays_inside(
 
 @pytest.mark.parametrize("room", [0, 1, 2, 100])
 @pytest.mark.parametrize("scratch", [0, 1, 7, 64])
-def test_newlines_with_little_room(
-    compiled: native.Compiled, opened: Callable[[bytes], int], room: int, scratch: int
-) -> None:
+def test_newlines_with_little_room(compiled: Compiled, opened: Opened, room: int, scratch: int) -> None:
     data = b"\nab\n\nccc\nend"
     descriptor = opened(data)
     for start in range(len(data)):
@@ -129,9 +135,7 @@ def test_newlines_with_little_room(
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-5, 10), (3, 1), (0, MOST), (MOST - 1, MOST), (-(2**63), MOST)])
-def test_newlines_of_ranges_that_are_none(
-    compiled: native.Compiled, opened: Callable[[bytes], int], start: int, stop: int
-) -> None:
+def test_newlines_of_ranges_that_are_none(compiled: Compiled, opened: Opened, start: int, stop: int) -> None:
     ends = np.zeros(9, np.uint64)
     count, done = compiled.find_newlines(opened(b"a\nb\n"), start, stop, memoryview(bytearray(64)), ends)
     assert (count, done) == ((2, 4) if start == 0 else (0, start))
@@ -141,7 +145,7 @@ LINES = b"one\ntwo\n\nlast"
 OFFSETS = [0, 4, 8, 9, 13]
 
 
-def test_a_line_is_read_only_if_it_is_one(compiled: native.Compiled, opened: Callable[[bytes], int]) -> None:
+def test_a_line_is_read_only_if_it_is_one(compiled: Compiled, opened: Opened) -> None:
     descriptor = opened(LINES)
 
     def read(start: int, stop: int, which: int = descriptor) -> list[bytes]:
@@ -149,25 +153,15 @@ def test_a_line_is_read_only_if_it_is_one(compiled: native.Compiled, opened: Cal
 
     found = [read(start, stop) for start, stop in pairwise(OFFSETS)]
     assert found == [[b"one\n"], [b"\ntwo\n"], [b"\n\n"], []]
-    for start, stop in (
-        [1, 4],
-        [0, 3],
-        [0, 8],
-        [4, 4],
-        [8, 4],
-        [0, 100],
-        [0, 2**64 - 1],
-        [2**63, 2**64 - 1],
-        [2**63 - 9, 2**63],
-    ):
+    for start, stop in ((1, 4), (0, 3), (0, 8), (4, 4), (8, 4), (0, 100)):
+        assert read(start, stop) == []
+    for start, stop in ((0, 2**64 - 1), (2**63, 2**64 - 1), (2**63 - 9, 2**63)):
         assert read(start, stop) == []
     for bad in (-1, 10**6):
         assert read(0, 4, bad) == []
 
 
-def test_no_room_is_made_for_a_line_of_more_than_8_mib(
-    compiled: native.Compiled, opened: Callable[[bytes], int]
-) -> None:
+def test_no_room_is_made_for_a_line_of_more_than_8_mib(compiled: Compiled, opened: Opened) -> None:
     most = b"x" * (2**23 - 1) + b"\n"
     descriptor = opened(most + b"\n")
     for stop, line in ((2**23, most), (2**23 + 1, None), (2**61, None)):
@@ -175,7 +169,7 @@ def test_no_room_is_made_for_a_line_of_more_than_8_mib(
         assert compiled.read_lines(descriptor, bounds[:1], bounds[1:], 0, 100) == ([line][: line is not None], False)
 
 
-def test_lines_end_before_the_first_that_is_none(compiled: native.Compiled, opened: Callable[[bytes], int]) -> None:
+def test_lines_end_before_the_first_that_is_none(compiled: Compiled, opened: Opened) -> None:
     data = b"".join(b"%d\n" % i for i in range(1000))
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10).astype(np.uint64) + np.uint64(1)
     starts = np.concatenate((np.zeros(1, np.uint64), ends[:-1]))
@@ -199,9 +193,7 @@ def test_lines_end_before_the_first_that_is_none(compiled: native.Compiled, open
     assert compiled.read_lines(-1, starts, ends, 0, 10**9) == ([], False)
 
 
-def test_lines_with_an_integer_beyond_64_bits_are_named(
-    compiled: native.Compiled, opened: Callable[[bytes], int]
-) -> None:
+def test_lines_with_an_integer_beyond_64_bits_are_named(compiled: Compiled, opened: Opened) -> None:
     lines = [b"%d\n" % number for number in range(200)]
     for place in (0, 63, 64, 199):
         data = lines.copy()
@@ -233,9 +225,7 @@ def bounds_of(ends: list[int], records: list[int]) -> NDArray[np.uint64]:
     return np.array(rows, np.uint64).reshape(-1, 3)
 
 
-def test_samples_are_read_in_any_order_but_for_the_first_and_the_last(
-    compiled: native.Compiled, opened: Callable[[bytes], int]
-) -> None:
+def test_samples_are_read_in_any_order_but_for_the_first_and_the_last(compiled: Compiled, opened: Opened) -> None:
     data, ends = tar_of(SAMPLES)
     descriptor = opened(data)
 
@@ -255,9 +245,7 @@ def test_samples_are_read_in_any_order_but_for_the_first_and_the_last(
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_bounds_that_are_none_of_a_sample_end_the_reading(
-    compiled: native.Compiled, opened: Callable[[bytes], int], place: int
-) -> None:
+def test_bounds_that_are_none_of_a_sample_end_the_reading(compiled: Compiled, opened: Opened, place: int) -> None:
     data, ends = tar_of(SAMPLES)
     descriptor = opened(data)
     right = bounds_of(ends, [2])[0]
@@ -270,7 +258,15 @@ def test_bounds_that_are_none_of_a_sample_end_the_reading(
         assert found == SAMPLES[1 : 3 if place == 0 and wrong in ends[:2] else 2], wrong
 
 
-@pytest.mark.parametrize(
+def sample_between(compiled: Compiled, opened: Opened, *members: bytes, by_stem: bool = True) -> Sample | None:
+    """Read the sample of some members, which has one member before it and one after it."""
+    data = header(0, "before.x") + b"".join(members) + header(0, "behind.x")
+    bounds = np.array([[0, BLOCK, len(data) - BLOCK]], np.uint64)
+    found = compiled.read_samples(opened(data), bounds, 10**9, by_stem, Sample)
+    return found[0] if found else None
+
+
+@each(
     ("names", "by_stem", "key", "extensions"),
     [
         (["d/a.b.wav", "d/a.b.json"], True, "d/a.b", ["wav", "json"]),
@@ -282,55 +278,30 @@ def test_bounds_that_are_none_of_a_sample_end_the_reading(
     ],
 )
 def test_names_of_members_are_split(  # noqa: PLR0917
-    compiled: native.Compiled,
-    opened: Callable[[bytes], int],
-    names: list[str],
-    by_stem: bool,
-    key: str,
-    extensions: list[str],
+    compiled: Compiled, opened: Opened, names: list[str], by_stem: bool, key: str, extensions: list[str]
 ) -> None:
-    data = header(0, "before.x") + b"".join(header(0, name) for name in names) + header(0, "behind.x")
-    bounds = np.array([[0, BLOCK, len(data) - BLOCK]], np.uint64)
-    (found,) = compiled.read_samples(opened(data), bounds, 10**9, by_stem, Sample)
+    found = sample_between(compiled, opened, *(header(0, name) for name in names), by_stem=by_stem)
+    assert found is not None
     assert (found.key, list(found)) == (key, extensions)
 
 
-@pytest.mark.parametrize(
+@each(
     "names",
     [
-        ["a.x", "a.x"],
-        ["a.x", "b.x"],
-        ["before.y", "before.z"],
-        ["behind.y"],
-        ["a"],
-        ["a.X"],
-        ["a.ü"],
-        [".a"],
-        ["d/.a"],
-        ["__a__/b.c"],
-        ["a.\udcff"],
-        ["\udcff.a"],
-        [f"a.{number}" for number in range(33)],
+        *(["a.x", "a.x"], ["a.x", "b.x"], ["before.y", "before.z"], ["behind.y"], ["a"], ["a.X"], ["a.ü"]),
+        *([".a"], ["d/.a"], ["__a__/b.c"], ["a.\udcff"], ["\udcff.a"], [f"a.{number}" for number in range(33)]),
     ],
 )
-def test_members_that_are_no_plain_sample_are_left_to_python(
-    compiled: native.Compiled, opened: Callable[[bytes], int], names: list[str]
-) -> None:
-    data = header(0, "before.x") + b"".join(header(0, name) for name in names) + header(0, "behind.x")
-    bounds = np.array([[0, BLOCK, len(data) - BLOCK]], np.uint64)
-    assert compiled.read_samples(opened(data), bounds, 10**9, True, Sample) == []
+def test_other_members_are_left_to_python(compiled: Compiled, opened: Opened, names: list[str]) -> None:
+    assert sample_between(compiled, opened, *(header(0, name) for name in names)) is None
 
 
-def test_no_room_is_made_for_a_sample_of_more_than_8_mib(
-    compiled: native.Compiled, opened: Callable[[bytes], int]
-) -> None:
+def test_no_room_is_made_for_a_sample_of_more_than_8_mib(compiled: Compiled, opened: Opened) -> None:
     for size, read in ((2**23 - BLOCK, True), (2**23, False)):
-        data = header(0, "before.x") + header(size, "a.x") + bytes(size) + header(0, "behind.x")
-        bounds = np.array([[0, BLOCK, len(data) - BLOCK]], np.uint64)
-        assert bool(compiled.read_samples(opened(data), bounds, 10**9, True, Sample)) is read
+        assert bool(sample_between(compiled, opened, header(size, "a.x"), bytes(size))) is read
 
 
-def test_samples_are_made_of_what_can_be_one(compiled: native.Compiled, opened: Callable[[bytes], int]) -> None:
+def test_samples_are_made_of_what_can_be_one(compiled: Compiled, opened: Opened) -> None:
     data, ends = tar_of(SAMPLES)
     descriptor, bounds = opened(data), bounds_of(ends, [1])
     with pytest.raises(TypeError):
@@ -341,7 +312,7 @@ def test_samples_are_made_of_what_can_be_one(compiled: native.Compiled, opened: 
         compiled.read_samples(descriptor, bounds, 10**9, True, Sample("a"))  # type: ignore[arg-type]
 
 
-def test_files_are_described_up_to_the_first_that_cannot_be(compiled: native.Compiled, tmp_path: Path) -> None:
+def test_files_are_described_up_to_the_first_that_cannot_be(compiled: Compiled, tmp_path: Path) -> None:
     names = [f"{i:04d}" for i in range(300)]
     for i, name in enumerate(names):
         (tmp_path / name).write_bytes(b"x" * i)
@@ -370,7 +341,7 @@ def test_files_are_described_up_to_the_first_that_cannot_be(compiled: native.Com
 
 
 @pytest.mark.parametrize("name", ["a\0b", b"bytes", 7, None])
-def test_what_is_no_name_is_refused(compiled: native.Compiled, tmp_path: Path, name: object) -> None:
+def test_what_is_no_name_is_refused(compiled: Compiled, tmp_path: Path, name: object) -> None:
     (tmp_path / "a").touch()
     with pytest.raises((TypeError, ValueError)):
         compiled.stat_files(str(tmp_path), ["a", name])  # type: ignore[list-item]
@@ -378,7 +349,7 @@ def test_what_is_no_name_is_refused(compiled: native.Compiled, tmp_path: Path, n
         compiled.stat_files(str(tmp_path), ("a",))  # type: ignore[arg-type]
 
 
-def test_files_are_described_as_the_operating_system_names_them(compiled: native.Compiled, tmp_path: Path) -> None:
+def test_files_are_described_as_the_operating_system_names_them(compiled: Compiled, tmp_path: Path) -> None:
     odd = [b"\xff\xfe", "größe".encode(), b"new\nline", b".hidden", b"..x", b"x" * 255]
     for name in odd:
         (tmp_path / os.fsdecode(name)).touch()
@@ -406,7 +377,7 @@ def test_names_are_grouped_as_in_python(members: list[tuple[str, bool]]) -> None
         assert grouped() == found
 
 
-def test_grouping_asks_for_room_and_leaves_large_samples_to_python(compiled: native.Compiled) -> None:
+def test_grouping_asks_for_room_and_leaves_large_samples_to_python(compiled: Compiled) -> None:
     names = [f"key.{i}" for i in range(100)]
     starts, files = np.zeros(100, np.int64), np.ones(100, np.bool_)
     assert compiled.group_names(names, files, starts) is None
@@ -416,9 +387,7 @@ def test_grouping_asks_for_room_and_leaves_large_samples_to_python(compiled: nat
     assert compiled.group_names([], files[:0], starts[:0]) == 0
 
 
-def test_a_file_that_is_cut_while_it_is_read_ends_the_work_and_not_the_process(
-    compiled: native.Compiled, tmp_path: Path
-) -> None:
+def test_a_file_that_is_cut_while_it_is_read_ends_no_process(compiled: Compiled, tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"line\n" * 200_000)
     stop = threading.Event()
@@ -446,7 +415,7 @@ def test_a_file_that_is_cut_while_it_is_read_ends_the_work_and_not_the_process(
 
 
 @pytest.mark.slow
-def test_nothing_is_kept(compiled: native.Compiled, opened: Callable[[bytes], int], tmp_path: Path) -> None:
+def test_nothing_is_kept(compiled: Compiled, opened: Opened, tmp_path: Path) -> None:
     data = bytes(archive(random.Random(3)))
     descriptor = opened(LINES + data)
     offsets = np.array(OFFSETS, np.uint64)
@@ -485,22 +454,237 @@ def test_nothing_is_kept(compiled: native.Compiled, opened: Callable[[bytes], in
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_wide_integers_and_nulls_are_seen_as_in_python(
-    compiled: native.Compiled, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_wide_integers_and_nulls_are_seen_as_in_python(compiled: Compiled, seed: int) -> None:
     chance = random.Random(seed)
     texts = [bytes(chance.choices(b"0123456789" * 6 + b'.eE-, ["nul', k=chance.randrange(80))) for _ in range(5000)]
-    texts += [
-        b"1" * 19,
-        b"-" + b"1" * 19,
-        b"1" * 20,
-        b"." + b"1" * 20,
-        b"1" * 20 + b".5",
-        b"",
-        b"nul",
-        b"null",
-        b"nnull",
-    ]
-    monkeypatch.setattr(native, "compiled", None)
-    assert [compiled.holds_wide(text) for text in texts] == list(map(json_values.holds_wide, texts))
+    wide = b"1" * 20
+    texts += [wide[1:], b"-" + wide[1:], wide, b"." + wide, wide + b".5", b"", b"nul", b"null", b"nnull"]
+    with pure_python():
+        assert [compiled.holds_wide(text) for text in texts] == list(map(json_values.holds_wide, texts))
     assert [compiled.holds_null(text) for text in texts] == [b"null" in text for text in texts]
+
+
+_FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+_KINDS = b"0000000\x00A7123456SxgLKX"
+_NAMES = ("a.wav", "a.json", "b.seg.png", "d/é.txt", "d/.hidden", "__x__/y.z", "n", "l/" * 60 + "x.y", "d/\udcff.a")
+_FIELDS = ((0, 100), (124, 12), (148, 8), (156, 1), (257, 8), (345, 155), (482, 1))
+_SIZES = (
+    *(b"\x80" + b"\0" * 10 + b"\x07", b"\x80" + b"\xff" * 11, b"\xff" * 12, b"77777777777\0", b"00000000010 "),
+    *(b"     100 \0\0\0", b"-0000000001\0", b"0_000000100\0", b"0o000000100\0", b"\0" * 12, b"000000001000"),
+)
+
+
+def archive(chance: random.Random) -> bytearray:
+    """Return a small archive of a few members of any kind."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w", format=chance.choice(_FORMATS)) as tar:
+        for _ in range(chance.randrange(1, 6)):
+            info = tarfile.TarInfo(chance.choice(_NAMES))
+            info.size = chance.choice((0, 0, 1, 511, 512, 513, 1500))
+            info.mtime = chance.choice((0, 0, 1.5))
+            tar.addfile(info, io.BytesIO(bytes(info.size)))
+    end = target.tell() if chance.random() < 0.5 else len(target.getvalue().rstrip(b"\0")) + BLOCK
+    return bytearray(target.getvalue()[:end])
+
+
+def mutate(data: bytearray, chance: random.Random) -> None:
+    """Damage an archive; mostly a header, and mostly so that its checksum fits again."""
+    block = chance.randrange(max(1, len(data) // BLOCK)) * BLOCK
+    start, size = chance.choice(_FIELDS)
+    what = chance.randrange(7)
+    if what == 0:
+        data[block + start : block + start + size] = chance.randbytes(size)
+    elif what == 1:
+        data[block + 124 : block + 136] = chance.choice(_SIZES)
+    elif what == 2:
+        data[block + 156 : block + 157] = bytes([chance.choice(_KINDS)])
+    elif what == 3:
+        place = min(block + chance.randrange(BLOCK), len(data) - 1)
+        data[place] ^= 1 << chance.randrange(8)
+    elif what == 4:
+        del data[chance.randrange(len(data)) :]
+    elif what == 5:
+        data[block:block] = chance.randbytes(BLOCK) if chance.random() < 0.5 else data[:BLOCK]
+    else:
+        data[block + 124 : block + 136] = b"%011o\0" % chance.choice((chance.randrange(3000), chance.randrange(8**11)))
+    if chance.random() < 0.8 and block + BLOCK <= len(data):
+        data[block + 148 : block + 156] = b" " * 8
+        data[block + 148 : block + 156] = b"%06o\0 " % sum(data[block : block + BLOCK])
+
+
+@contextmanager
+def pure_python() -> Iterator[None]:
+    """Use the implementation in Python."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "compiled", None)
+        yield
+
+
+def outcome(walk: Callable[[], TarMembers]) -> Any:
+    """Return the result of a walk and its grouping, or their error."""
+    try:
+        found = walk()
+        columns = (found.header_offset, found.data_offset, found.size, found.kind)
+        told = found.names, found.end, found.consumed, [(column.dtype, column.tolist()) for column in columns]
+    except ArchiveError as error:
+        return str(error)
+    try:
+        return told, group_key(found, "x").tolist()
+    except ArchiveError as error:
+        return told, str(error)
+
+
+def require_equal(walk: Callable[[], TarMembers], data: bytes) -> bool:
+    """Raise unless both implementations have the same result; return whether it is an error."""
+    compiled = outcome(walk)
+    with pure_python():
+        python = outcome(walk)
+    if compiled != python:
+        raise RuntimeError(f"{data!r}:\ncompiled: {compiled}\nPython: {python}")
+    return isinstance(python, str)
+
+
+def fuzz(count: int, seed: int, folder: Path) -> int:
+    """Walk `count` damaged archives from memory, and each tenth from a file; return how many were errors."""
+    chance = random.Random(seed)
+    path = folder / "fuzz.tar"
+    errors = 0
+    for number in range(count):
+        data = archive(chance) if chance.random() < 0.97 else bytearray(chance.randbytes(chance.randrange(1, 3000)))
+        for _ in range(chance.choice((0, 1, 1, 1, 2, 3))):
+            if data:
+                mutate(data, chance)
+        content = bytes(data)
+        errors += require_equal(lambda: walk_bytes(content, "x"), content)  # noqa: B023 - called at once
+        if number % 10 == 0:
+            path.write_bytes(content)
+            require_equal(lambda: walk_tar(str(path)), content)
+    return errors
+
+
+def samples(chance: random.Random) -> tuple[bytearray, list[int]]:
+    """Return an archive of samples of plain files, with their starts and the end of the last one."""
+    target = io.BytesIO()
+    bounds = []
+    stem = chance.choice(("{}", "d/{}", "{}.x", "{}.é", "a.{}"))
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for number in range(chance.randrange(1, 7)):
+            bounds.append(tar.offset)
+            for extension in chance.sample(
+                ("wav", "json", "seg.png", "", "é", "cls", "\udcff"), chance.randrange(1, 5)
+            ):
+                info = tarfile.TarInfo(f"{stem.format(number)}.{extension}")
+                info.size = chance.choice((0, 1, 511, 512, 513, 1500, 5000))
+                tar.addfile(info, io.BytesIO(chance.randbytes(info.size)))
+        bounds.append(tar.offset)
+    return bytearray(target.getvalue()), bounds
+
+
+def damage_bounds(bounds: list[int], chance: random.Random) -> list[int]:
+    """Return bounds as an index of another archive may have them: still in order."""
+    place = chance.randrange(len(bounds))
+    what = chance.randrange(4)
+    if what == 0 and len(bounds) > 2:
+        bounds = bounds[:place] + bounds[place + 1 :]
+    elif what == 1:
+        bounds = [*bounds[:place], max(0, bounds[place] - BLOCK), *bounds[place:]]
+    elif what == 2:
+        bounds = [*bounds[:place], bounds[place] + BLOCK * chance.randrange(-3, 4), *bounds[place + 1 :]]
+    return sorted({max(0, bound) for bound in bounds})
+
+
+def read_all(url: str, index: str, group: Grouping) -> list[list[Any]]:
+    """Return the results of each sample, alone and with all samples after it; an error is the last one."""
+    with TarReader(url, index, check=False, group=group) as reader:
+        count = len(reader)
+        alone = [taken(lambda: iter([[reader[record]]])) for record in range(count)]  # noqa: B023 - called at once
+        return alone + [taken(lambda: reader.read_pieces(range(record, count))) for record in range(count)]  # noqa: B023
+
+
+def taken(read: Callable[[], Iterator[list[Sample]]]) -> list[Any]:
+    """Return keys and members of samples, and the error that ends them."""
+    found: list[Any] = []
+    try:
+        for piece in read():
+            found += [(sample.key, list(sample.items())) for sample in piece]
+    except LedgerbeamError as error:
+        found.append(str(error))
+    return found
+
+
+def fuzz_samples(count: int, seed: int, folder: Path) -> int:
+    """Read the samples of `count` archives, most of them damaged; return how many reads were errors."""
+    chance = random.Random(seed)
+    path, index = str(folder / "samples.tar"), str(folder / "samples.idx")
+    errors = 0
+    for _ in range(count):
+        data, bounds = samples(chance)
+        for _ in range(chance.choice((0, 0, 1, 2))):
+            mutate(data, chance)
+        for _ in range(chance.choice((0, 0, 1))):
+            bounds = damage_bounds(bounds, chance)
+        Path(path).write_bytes(data)
+        write_index(index, np.array(bounds, np.uint64))
+        for group in ("auto", "key", "pairs"):
+            compiled = read_all(path, index, group)
+            with pure_python():
+                python = read_all(path, index, group)
+            if compiled != python:
+                raise RuntimeError(f"{data!r}, {bounds}, {group}:\ncompiled: {compiled}\nPython: {python}")
+            errors += sum(isinstance(found[-1], str) for found in python)
+    return errors
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as scratch:
+        limit_memory()
+        total = int(sys.argv[1])
+        start = int(sys.argv[2]) if sys.argv[2:] else 1
+        print(f"{total} archives, {fuzz(total, start, Path(scratch))} errors, all equal")
+        print(f"{total} archives of samples, {fuzz_samples(total, start, Path(scratch))} errors, all equal")
+
+
+PAGE = 4096
+SOURCES = 400
+
+# A program of a user, not a command.
+PROGRAM = "import sys; from ledgerbeam.pipelines.cli.cli import main; main(['ledger', 'status', sys.argv[1]])"
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file of a ledger of some pages."""
+    folder = tmp_path_factory.mktemp("ledger")
+    with closing(open_store(str(folder), create=True)) as store:
+        store.register([Source(f"/in/{number}.jsonl", number, "1") for number in range(SOURCES)])
+    return (folder / "data.mdb").read_bytes()
+
+
+def with_zeros(folder: Path, ledger: bytes, page: int) -> Path:
+    (folder / "data.mdb").write_bytes(ledger[: page * PAGE] + bytes(PAGE) + ledger[(page + 1) * PAGE :])
+    return folder
+
+
+def look(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd="/")
+
+
+@pytest.mark.slow
+def test_a_command_says_what_to_do_whichever_page_is_none(compiled: Compiled, tmp_path: Path, ledger: bytes) -> None:
+    ended = []
+    for page in range(2, len(ledger) // PAGE):
+        folder = with_zeros(tmp_path, ledger, page)
+        ran = look("-m", "ledgerbeam", "ledger", "status", str(folder))
+        assert ran.returncode in (0, 1), f"page {page}: {ran.stderr}"
+        if ran.returncode:
+            said = ran.stderr.splitlines()[-1]
+            assert said.startswith(f"ledgerbeam: error: ledger {folder}: ")
+            assert "restore it from a copy" in said
+            ended += [page] if "a library crashed" in said else []
+    assert ended, "no page made LMDB end the command"
+
+    broken = with_zeros(tmp_path, ledger, ended[0])
+    for program in (("-c", PROGRAM, str(broken)), ("-m", "ledgerbeam", "ledger", "status", str(broken), "--debug")):
+        ran = look(*program)
+        assert ran.returncode < 0, "what is no command, or is looked into, is ended by the signal"
+        assert "a library ended" not in ran.stderr

@@ -21,8 +21,7 @@ import pytest
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ArrowFormat, ParquetFormat
 from tests.io.columns.tables import COMPRESSIONS, arrow_bytes, parquet_bytes, table
-from tests.io.damage import NUMBERS, mangled
-from tests.io.fuzzing import Trial, fuzz
+from tests.io.fuzzing import NUMBERS, Trial, fuzz, mangled
 
 _ROOM = 2 << 30
 _CHUNK = 5000

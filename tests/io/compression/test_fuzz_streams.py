@@ -15,8 +15,7 @@ import lz4.frame
 import zstandard
 
 from ledgerbeam.io.compression.streams import BLOCK, decompressed_pieces
-from tests.io.damage import mangled
-from tests.io.fuzzing import Trial, fuzz_briefly, main
+from tests.io.fuzzing import Trial, fuzz_briefly, main, mangled
 
 _DATA = random.Random(5).randbytes(400) * 5
 _MOST = 32 * BLOCK

@@ -1,4 +1,4 @@
-"""Formats by name, streams of sources without an index, and golden files of lhotse."""
+"""Formats by name, also of other packages; streams of sources without an index; golden files of lhotse."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import gzip
 import lzma
 import os
 import shutil
-from collections.abc import Callable
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from examples.own_format import TextLines
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io.formats.registry import format_named, recognize
+from ledgerbeam.io import JsonlFormat, recognize, register
+from ledgerbeam.io.formats import registry
+from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.index.file import IndexFile, write_index
 from ledgerbeam.io.lines.jsonl import stream_records
@@ -27,20 +31,11 @@ from tests.cases import each
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
 
-@each(
-    ("name", "found"),
-    [
-        ("a.jsonl", "jsonl"),
-        ("s3://b/A.JSONL", "jsonl"),
-        ("cuts.jsonl.000001", "jsonl"),
-        ("x.json", "jsonl"),
-        ("x.ndjson", "jsonl"),
-        ("gz.d/x.jsonl", "jsonl"),
-        ("x.tar", "tar"),
-        ("x.tar.0", "tar"),
-        ("recording.000001.tar", "tar"),
-    ],
-)
+LINES = ["a.jsonl", "s3://b/A.JSONL", "cuts.jsonl.000001", "x.json", "x.ndjson", "gz.d/x.jsonl"]
+ARCHIVES = ["x.tar", "x.tar.0", "recording.000001.tar"]
+
+
+@each(("name", "found"), [*((name, "jsonl") for name in LINES), *((name, "tar") for name in ARCHIVES)])
 def test_a_name_tells_the_format(name: str, found: str) -> None:
     assert recognize(name).plain() is format_named(found)
     assert format_named(found).name == found
@@ -73,12 +68,7 @@ def test_other_names_are_usage_errors(name: str) -> None:
 
 
 TEXT = b'{"a":1}\n\n{"b":2}\r\n{"c":3}'
-WRITERS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-}
+WRITERS: dict[str, Any] = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
@@ -153,11 +143,7 @@ def test_the_index_of_lhotse_is_read(tmp_path: Path, name: str) -> None:
     assert reader.read_span(0, len(reader)) == whole == list(reader)
     if name.endswith(".tar"):
         assert [sample.key for sample in reader] == [
-            "a",
-            "b.c",
-            "dir/d",
-            "speaker/" + "utterance-" * 11 + "7",
-            "sprecher-grün",
+            *("a", "b.c", "dir/d", "speaker/" + "utterance-" * 11 + "7", "sprecher-grün")
         ][: len(reader)]
         assert all(set(sample) == {"flac", "json"} for sample in reader)
         assert len(reader[2]["flac"]) == 300
@@ -170,3 +156,107 @@ def test_an_index_of_energon_ends_at_the_last_member(tmp_path: Path) -> None:
     assert int(offsets[-1]) < int(build_tar_index(url, group="pairs")[-1])
     write_index(f"{url}.idx", offsets)
     assert [sample.key for sample in TarReader(url)] == ["a", "b.c", "dir/d"]
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test loads the formats again. Afterwards the earlier formats are restored."""
+    monkeypatch.setattr(registry, "_known", None)
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, points: str, code: str = "") -> None:
+    """Write a package with entry points into the import path."""
+    info = folder / "its_format-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: its-format\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[ledgerbeam.formats]\n{points}\n")
+    (folder / "its_format.py").write_text(code)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "its_format", raising=False)
+
+
+def test_an_entry_point_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "lines = examples.own_format:TextLines")
+    assert recognize("s3://b/a.LINES").format == format_named("lines") == TextLines()
+    assert recognize("a.lines.gz").by_position() == TextLines()
+    assert recognize("a.jsonl-0000000000.lines").format == TextLines()
+
+
+def test_a_format_is_registered_and_configured() -> None:
+    with pytest.raises(UsageError, match="no known format"):
+        recognize("a.lines")
+    latin = TextLines(encoding="latin-1")
+    assert recognize("a.lines", [latin]).format is latin
+    register(TextLines())
+    register(TextLines())  # as when a module is loaded twice
+    assert recognize("a.lines").format == TextLines()
+    assert recognize("a.lines", [latin]).format is latin
+    assert recognize("a.jsonl", [JsonlFormat(threads=3)]).format == JsonlFormat(threads=3)
+
+
+def named(name: str, *suffixes: str) -> TextLines:
+    """Return a format of another name."""
+    kind: type[TextLines] = type(name.title(), (TextLines,), {"name": name, "suffixes": suffixes})
+    return kind()
+
+
+@each(
+    ("kind", "found"),
+    [
+        (named("tarred", ".tar"), r"the suffix \.tar belongs to 'tar'"),
+        (named("zipped", ".gz"), r"the suffix \.gz belongs to a compression"),
+        (named("dotless", "txt"), r"found 'txt'"),
+        (named("jsonl", ".lines"), r"the name 'jsonl' is taken"),
+    ],
+)
+def test_what_would_be_mistaken_is_refused(kind: TextLines, found: str) -> None:
+    with pytest.raises(UsageError, match=found):
+        register(kind)
+
+
+def test_two_formats_of_one_suffix_are_refused() -> None:
+    register(TextLines())
+    with pytest.raises(UsageError, match=r"Other: the suffix \.lines belongs to 'lines'"):
+        register(named("other", ".lines"))
+
+
+@pytest.mark.parametrize(
+    ("point", "code", "found"),
+    [
+        ("lines = its_format:Missing", "", r"lines = its_format:Missing of ledgerbeam\.formats in its-format cannot"),
+        ("lines = its_format:make", "def make():\n    1 / 0\n", "ZeroDivisionError"),
+        ("word = examples.own_format:TextLines", "", "expected the format 'word', found 'lines'"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_loaded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, code: str, found: str
+) -> None:
+    install(tmp_path, monkeypatch, point, code)
+    for _ in range(2):
+        assert recognize("a.jsonl").format == format_named("jsonl")  # a broken entry point does not affect other names
+        with pytest.raises(UsageError, match=found):
+            recognize("a.lines")
+        with pytest.raises(UsageError, match=found):
+            format_named("lines")
+
+
+def test_the_suffixes_of_built_in_formats_are_known_without_loading_them() -> None:
+    """A format is looked up for each task, and entry points are loaded only for unknown names."""
+    built_in = {name: kind for name, kind in registry.formats().items() if name in registry._BUILT_IN}
+    found = {suffix: name for name, kind in built_in.items() for suffix in kind.suffixes}
+    assert found == registry._SUFFIXES
+    assert len(built_in) == len(registry._BUILT_IN)
+
+
+def test_built_in_formats_need_no_other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "lines = its_format:make", "raise RuntimeError('it was loaded')\n")
+    for name in ("a.jsonl", "S3://b/A.JSONL.GZ", "a.tar.zst", "a.parquet"):
+        assert recognize(name).format.name in registry._BUILT_IN
+    assert registry._known is None
+    assert recognize("a.tar", [JsonlFormat(threads=3)]).format == format_named("tar")
+
+
+def test_a_format_is_registered_and_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from examples.own_format import TextLines as make\nfrom ledgerbeam.io import register\nregister(make())\n"
+    install(tmp_path, monkeypatch, "lines = its_format:make", code)
+    assert recognize("a.lines").format == TextLines()

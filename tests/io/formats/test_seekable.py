@@ -81,14 +81,16 @@ def put(path: Path, packed: bytes) -> str:
     return str(path)
 
 
-class _Compressed(SequenceConformance):
-    suffix: str
-
+class _Seekable(SequenceConformance):
     def open(self, url: str, options: dict[str, Any] | None = None) -> Reader:
         return recognize(url).by_position().open(url, None, options)
 
-    def files(self, url: str) -> list[str]:
-        return [url, f"{url}.idx", *([] if url.endswith(".zst") else [f"{url}.gzidx"])]
+    def records(self, count: int) -> list[Any]:
+        return lines(count)
+
+
+class _Compressed(_Seekable):
+    suffix: str
 
     def encode(self, count: int) -> bytes:
         return encode_jsonl(self.records(count))[0]
@@ -101,13 +103,6 @@ class _Compressed(SequenceConformance):
             publish_bytes(f"{url}.gzidx", gzip_points(url, options, spacing=SPACING), options)
         write_index(f"{url}.idx", offsets, options)
         return url, self.records(count)
-
-    def records(self, count: int) -> list[Any]:
-        return lines(count)
-
-    def test_repr_names_source_and_index(self, source: tuple[str, list[Any]]) -> None:
-        for name in (source[0], f"{source[0]}.idx"):
-            assert name in repr(self.open(source[0]))
 
     def test_raw_records_joined_are_the_source(self, source: tuple[str, list[Any]]) -> None:
         reader = self.open(source[0])
@@ -135,18 +130,12 @@ class TestTarInGzip(_Compressed):
     def encode(self, count: int) -> bytes:
         return encode_tar(self.records(count))[0]
 
-    def key(self, record: Any) -> Any:
-        return record.key, list(record.items())
 
-
-class _Written(SequenceConformance):
+class _Written(_Seekable):
     """Compressed outputs of jobs."""
 
     format: ClassVar[Format]
     level = 3
-
-    def open(self, url: str, options: dict[str, Any] | None = None) -> Reader:
-        return recognize(url).by_position().open(url, None, options)
 
     def files(self, url: str) -> list[str]:
         return [url, f"{url}.idx"]
@@ -156,9 +145,6 @@ class _Written(SequenceConformance):
         for file in SeekableZstd(self.format, frame=SPACING).encode(records):
             publish_bytes(f"{folder}/source-{count}{file.ending}", file.data, options)
         return f"{folder}/source-{count}{self.format.suffixes[0]}.zst", records
-
-    def records(self, count: int) -> list[Any]:
-        return lines(count)
 
     def test_raw_records_joined_are_the_source(self, source: tuple[str, list[Any]]) -> None:
         reader = self.open(source[0])
@@ -207,9 +193,6 @@ class TestWrittenTar(_Written):
 
     def records(self, count: int) -> list[Any]:
         return [Sample(f"d/{i}", {"txt": text(i).encode(), "json": b"{}"}) for i in range(count)]
-
-    def key(self, record: Any) -> Any:
-        return record.key, list(record.items())
 
 
 RECORDS = lines(1000)

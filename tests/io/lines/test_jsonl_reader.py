@@ -45,6 +45,15 @@ def reader_of(tmp_path: Path, content: bytes) -> JsonlReader:
     return JsonlReader(str(path))
 
 
+def replaced(tmp_path: Path, before: bytes, after: bytes) -> JsonlReader:
+    """Open a file that another one of its size and time has replaced since it was indexed."""
+    with reader_of(tmp_path, before) as reader:
+        stat = os.stat(reader.url)
+    Path(reader.url).write_bytes(after)
+    os.utime(reader.url, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    return JsonlReader(reader.url)
+
+
 @given(st.lists(_values))
 def test_what_is_encoded_is_split_again(values: list[Any]) -> None:
     data, offsets = encode_jsonl(values)
@@ -165,14 +174,7 @@ def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
 
 @each(
     ("value", "found"),
-    [
-        (object(), "object"),
-        ({1: 2}, "dict"),
-        ({"a": {1, 2}}, "dict"),
-        (10**400, "int"),
-        ("\ud800", "str"),
-        ({"x"}, "set"),
-    ],
+    [(object(), "object"), ({1: 2}, "dict"), ({"a": {1}}, "dict"), (10**400, "int"), ("\ud800", "str"), ({1}, "set")],
 )
 def test_a_value_that_is_no_json_is_named_by_position_and_type(value: Any, found: str) -> None:
     with pytest.raises(RecordError, match=rf"output record 2 \({found}\) cannot be written"):
@@ -191,22 +193,15 @@ def test_nothing_encodes_to_an_empty_file() -> None:
 
 
 def test_a_replaced_file_of_equal_size_and_age_never_gives_a_wrong_record(tmp_path: Path) -> None:
-    reader = reader_of(tmp_path, b"100\n200\n300\n400\n")
-    stat = os.stat(reader.url)
-    Path(reader.url).write_bytes(b"1\n200000\n3\n4000\n")
-    os.utime(reader.url, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    fresh = JsonlReader(reader.url)
-    for read in (lambda: fresh[0], lambda: fresh[1], lambda: fresh[2], lambda: fresh.read_span(1, 3)):
+    reader = replaced(tmp_path, b"100\n200\n300\n400\n", b"1\n200000\n3\n4000\n")
+    for read in (lambda: reader[0], lambda: reader[1], lambda: reader[2], lambda: reader.read_span(1, 3)):
         with pytest.raises(IndexMismatchError, match="expected record"):
             read()
 
 
 @pytest.mark.parametrize("span", [(0, 1), (1, 2), (1, 3), (2, 3)])
 def test_spans_of_a_replaced_file_without_line_ends(tmp_path: Path, span: tuple[int, int]) -> None:
-    reader = reader_of(tmp_path, b"100\n200\n300\n")
-    stat = os.stat(reader.url)
-    Path(reader.url).write_bytes(b"7" * 12)
-    os.utime(reader.url, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    reader = replaced(tmp_path, b"100\n200\n300\n", b"7" * 12)
     with pytest.raises(IndexMismatchError, match="other line ends"):
         reader.read_span(*span)
 

@@ -60,34 +60,12 @@ USED = [
 ]
 
 NOT_USED = [
-    b'{"f":9007199254740993}\n',
-    b'{"l":[9007199254740993]}\n',
-    b'{"o":{"x":9007199254740993}}\n',
-    b'{"f":NaN}\n',
-    b'{"f":Infinity}\n',
-    b'{"f":1' + b"0" * 400 + b"}\n",
-    b'{"i":9223372036854775808}\n',
-    b'{"i":1.0}\n',
-    b'{"i":1,"i":2}\n',
-    b'{"o":{"x":1,"x":2}}\n',
-    b'{"i":1}{"i":2}\n',
-    b'{"i":\n1}\n',
-    b'\xef\xbb\xbf{"i":1}\n',
-    b' {"i":1}\n',
-    b"null\n",
-    b"5\n",
-    b"[1]\n",
-    b'{"s":"\xff"}\n',
-    b'{"s":"\\udc00"}\n',
-    b'{"s":5}\n',
-    b'{"i":"5"}\n',
-    b'{"b":1}\n',
-    b'{"other":1}\n',
-    b'{"any":{"x":1}}\n',
+    *(b'{"f":9007199254740993}\n', b'{"l":[9007199254740993]}\n', b'{"o":{"x":9007199254740993}}\n', b'{"i":1.0}\n'),
+    *(b'{"f":NaN}\n', b'{"f":Infinity}\n', b'{"f":1%s}\n' % (b"0" * 400), b'{"i":9223372036854775808}\n'),
+    *(b'{"i":1,"i":2}\n', b'{"o":{"x":1,"x":2}}\n', b'{"i":1}{"i":2}\n', b'{"i":\n1}\n', b'{"i":1} x\n', b"{"),
+    *(b'{"i":1}//}\n', b'\xef\xbb\xbf{"i":1}\n', b' {"i":1}\n', b"null\n", b"5\n", b"[1]\n", b'{"s":"\xff"}\n'),
+    *(b'{"s":"\\udc00"}\n', b'{"s":5}\n', b'{"i":"5"}\n', b'{"b":1}\n', b'{"other":1}\n', b'{"any":{"x":1}}\n'),
     b'{"o":{"any":1}}\n',
-    b'{"i":1} x\n',
-    b"{",
-    b'{"i":1}//}\n',
 ]
 
 
@@ -156,14 +134,8 @@ def schema_json(*lines: bytes) -> str:
 
 def test_a_null_and_no_key_are_one_in_the_schema_of_batches() -> None:
     schema = orjson.loads(schema_json(b'{"a":1,"n":null,"o":{"x":null,"y":1}}', b'{"a":null,"b":"t","o":null}', b"{}"))
-    assert schema == {
-        "columns": {
-            "a": "int64",
-            "n": "json",
-            "o": {"type": "struct", "fields": {"x": "json", "y": "int64"}},
-            "b": "string",
-        }
-    }
+    struct = {"type": "struct", "fields": {"x": "json", "y": "int64"}}
+    assert schema == {"columns": {"a": "int64", "n": "json", "o": struct, "b": "string"}}
 
 
 @pytest.mark.parametrize("line", [b"5", b'"text"', b"[1]"])

@@ -1,6 +1,6 @@
 """Damaged tar archives taken apart: `python -m tests.io.tar.test_fuzz INPUTS [SEED]`.
 
-`tests.io.fuzz_native` compares the two walks over headers; here are the samples, sparse members among them, and the
+`tests.io.test_native` compares the two walks over headers; here are the samples, sparse members among them, and the
 archives are in memory.
 """
 
@@ -16,22 +16,14 @@ from ledgerbeam.io import Sample
 from ledgerbeam.io.tar.reader import split_tar
 from ledgerbeam.io.tar.sample import MOST_EXPANSION
 from ledgerbeam.io.tar.writer import encode_tar
-from tests.io.damage import mangled
-from tests.io.fuzzing import Trial, fuzz_briefly, main
+from tests.io.fuzzing import Trial, fuzz_briefly, main, mangled
 
 _BLOCK = 512
 _FIELDS = (0, 100, 124, 128, 135, 148, 156, 257, 345, 386, 398, 482, 483, 495)
 _TEXT = [
     *(b"%011o\0" % number for number in (0, 1, 512, 8**11 - 1)),
-    b"\x80" + bytes(3) + b"\x7f" + b"\xff" * 7,
-    b"\xff" * 12,
-    b"9" * 40,
-    b"9" * 5000,
-    b"\0" * 12,
-    b"\n",
-    b"=",
-    b" ",
-    b"-1",
+    *(b"\x80" + bytes(3) + b"\x7f" + b"\xff" * 7, b"\xff" * 12, b"9" * 40, b"9" * 5000),
+    *(b"\0" * 12, b"\n", b"=", b" ", b"-1"),
     b"20 size=99999999999\n",
     b"29 GNU.sparse.map=0,512,9999\n",
     b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n",
@@ -42,16 +34,10 @@ def member(name: str, kind: bytes, payload: bytes, fields: dict[int, bytes] | No
     """Return a member with a header of the given kind, and bytes put into it."""
     info = tarfile.TarInfo(name)
     info.size, info.type = len(payload), kind
-    return _summed(_put(info.tobuf(tarfile.GNU_FORMAT), fields or {})) + payload.ljust(
-        -(-len(payload) // 512) * 512, b"\0"
-    )
-
-
-def _put(block: bytes, fields: dict[int, bytes]) -> bytes:
-    data = bytearray(block)
-    for at, value in fields.items():
-        data[at : at + len(value)] = value
-    return bytes(data)
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    for at, value in (fields or {}).items():
+        header[at : at + len(value)] = value
+    return _summed(bytes(header)) + payload + bytes(-len(payload) % _BLOCK)
 
 
 def _summed(block: bytes) -> bytes:
@@ -68,30 +54,27 @@ def pax(*records: tuple[str, str]) -> bytes:
     return member("pax", b"x", text)
 
 
+def sparse_pax(**records: str) -> bytes:
+    return pax(*((f"GNU.sparse.{key}", value) for key, value in records.items()))
+
+
 def old_sparse(real: int) -> bytes:
     """Return a sparse member in GNU's old format: 512 bytes at offset 1024 of a file of some length."""
-    octal = [b"%011o\0" % number for number in (1024, 512, real, 0)]
-    return member(
-        "s.bin", b"S", b"d" * 512, {386: octal[0] + octal[1] + octal[2] + octal[3], 482: b"\0" + b"%011o\0" % real}
-    )
+    pieces = b"".join(b"%011o\0" % number for number in (1024, 512, real, 0))
+    return member("s.bin", b"S", b"d" * 512, {386: pieces, 482: b"\0%011o\0" % real})
 
 
 def _archives() -> list[bytes]:
     plain = encode_tar([Sample(f"k{number}", {"bin": b"x" * 300 * number, "json": b"{}"}) for number in range(3)])[0]
     wide = encode_tar([Sample("é" * 60, {"a": b"1", "b": b"2", "c": b"3"})])[0]
-    one = (
-        ("GNU.sparse.major", "1"),
-        ("GNU.sparse.minor", "0"),
-        ("GNU.sparse.name", "s.x"),
-        ("GNU.sparse.realsize", "30000"),
-    )
-    nil = ("GNU.sparse.size", "30000"), ("GNU.sparse.numblocks", "1"), ("GNU.sparse.map", "1024,512")
+    one = {"major": "1", "minor": "0", "name": "s.x", "realsize": "30000"}
+    nil = {"size": "30000", "numblocks": "1", "map": "1024,512"}
     return [
         plain.rstrip(b"\0") + bytes(1024 + -len(plain.rstrip(b"\0")) % 512),
         wide.rstrip(b"\0") + bytes(1024 + -len(wide.rstrip(b"\0")) % 512),
         old_sparse(30_000) + member("s.json", b"0", b"{}") + bytes(1024),
-        pax(*one) + member("s.x", b"0", b"1\n1024\n512\n".ljust(512, b"\0") + b"d" * 512) + bytes(1024),
-        pax(*nil) + member("s.x", b"0", b"d" * 512) + bytes(1024),
+        sparse_pax(**one) + member("s.x", b"0", b"1\n1024\n512\n".ljust(512, b"\0") + b"d" * 512) + bytes(1024),
+        sparse_pax(**nil) + member("s.x", b"0", b"d" * 512) + bytes(1024),
         pax(("size", "700"), ("path", "long/er.bin")) + member("s.bin", b"0", b"d" * 700) + bytes(1024),
         member("././@LongLink", b"L", b"n" * 150 + b".bin\0") + member("n.bin", b"0", b"d") + bytes(1024),
     ]

@@ -97,9 +97,7 @@ def test_brotli_is_undone() -> None:
 
 @each("encoding", ["gzip", "deflate", "br", "zstd", "chunked", "utf-8"])
 @each("payload", [b"plain, as stored by the crawler", b"\x06", b"\x00\xff binary" * 9])
-def test_a_payload_that_is_not_in_its_encoding_is_a_value_error_that_names_the_stored_one(
-    encoding: str, payload: bytes
-) -> None:
+def test_a_payload_that_is_not_in_its_encoding_is_a_value_error(encoding: str, payload: bytes) -> None:
     if (encoding, payload) == ("br", b"\x06"):  # nothing, in Brotli
         return
     (record,) = split_source(record_bytes(_encoded(encoding, payload)), "a.warc")

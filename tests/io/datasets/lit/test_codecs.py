@@ -39,7 +39,7 @@ VALUES: dict[str, Any] = {
     "CLS": 7,
     "CSV": [["a", "b,c"], ['say "x"', "two\nlines"], ["", "ü"]],
     "FLAC": Audio(np.linspace(-1, 0.999, 800, dtype=np.float32).reshape(2, 400), 8000),
-    "JSON": {"a": [1, 2.5, None]},
+    "JSON": {"a": [1, 2.5, None, "ü"]},
     "MAT": {"a": np.arange(3)},
     "MP3": Audio(np.sin(np.arange(16_000, dtype=np.float32) / 30)[np.newaxis] / 2, 16_000),
     "MP4": b"\0\0\0\x18ftypisom\0\0\2\0isomiso2",
@@ -106,9 +106,8 @@ def encode_all() -> dict[str, str]:
     """Return the checksum of a value of each codec, and of an image or a sound in every format of the libraries."""
     image = Image.fromarray(np.arange(75, dtype=np.uint8).reshape(5, 5, 3))
     found = {name: encoded(name, VALUES[name]) for name in VALUES if name != "PIL"}
-    found["PKL with sets"] = encoded(
-        "PKL", [{"a", "bc", "def"}, {"k": frozenset(map(str, range(40)))}, {frozenset("ab")}]
-    )
+    sets = [{"a", "bc", "def"}, {"k": frozenset(map(str, range(40)))}, {frozenset("ab")}]
+    found["PKL with sets"] = encoded("PKL", sets)
     found["opus"] = encode_audio(VALUES["MP3"], "opus")
     for extension, kind in Image.registered_extensions().items():
         try:
@@ -254,19 +253,13 @@ class TestRegister:
             ("POINTS", ("",), "expected extensions such as 'points'"),
         ],
     )
-    def test_what_would_change_another_is_refused(
-        self, name: str, extensions: tuple[str, ...] | None, message: str
-    ) -> None:
+    def test_what_changes_another_is_refused(self, name: str, extensions: Any, message: str) -> None:
         with pytest.raises(UsageError, match=message):
             register_codec(name, str.encode, bytes.decode, extensions=extensions)
 
 
 @settings(deadline=None)
-@given(
-    arrays.arrays(
-        INTEGERS, arrays.array_shapes(min_dims=0, max_dims=4, max_side=6), elements={"min_value": 0, "max_value": 3}
-    )
-)
+@given(arrays.arrays(INTEGERS, arrays.array_shapes(min_dims=0, max_side=6), elements={"min_value": 0, "max_value": 3}))
 def test_rle_keeps_dtype_shape_and_values(array: np.ndarray[Any, Any]) -> None:
     found = decode_rle(encode_rle(array))
     assert found.dtype == array.dtype.newbyteorder("<")
@@ -391,12 +384,6 @@ def test_classes_are_decimal_text(label: int) -> None:
     assert encoded("CLS", np.int64(7)) == b"7"
 
 
-def test_json_is_utf8() -> None:
-    value = {"a": [1, "ü", None, 2.5]}
-    assert CODECS["JSON"].decode(encoded("JSON", value)) == value
-    assert CODECS["JSON"].decode('{"a": "ü"}'.encode()) == {"a": "ü"}
-
-
 def test_images_are_written_in_the_format_of_their_name_or_their_own() -> None:
     pixels = np.arange(75, dtype=np.uint8).reshape(5, 5, 3)
     png = CODECS["PIL"].encode(Image.fromarray(pixels), "png")
@@ -406,12 +393,6 @@ def test_images_are_written_in_the_format_of_their_name_or_their_own() -> None:
     assert CODECS["PIL"].encode(found, "jpg")[:4] == png[:4]  # read as PNG, so it stays lossless
     with pytest.raises(ValueError, match="expected a PIL image or encoded bytes, found ndarray"):
         CODECS["PIL"].encode(pixels, "png")
-
-
-def test_matlab_files_are_kept() -> None:
-    pytest.importorskip("scipy", reason="no SciPy: pip install 'ledgerbeam[mat]'")
-    found = CODECS["MAT"].decode(encoded("MAT", {"a": np.arange(3)}))
-    np.testing.assert_array_equal(found["a"], [[0, 1, 2]])
 
 
 class Malicious:

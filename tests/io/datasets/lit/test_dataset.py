@@ -1,17 +1,17 @@
-"""Reading and writing LIT datasets: folds, modalities, indexes, mappings, and damage."""
+"""LIT datasets: folds, modalities, indexes, mappings, damage, and a dataset of the published package."""
 
 from __future__ import annotations
 
 import json
 import os
 import pickle
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from ledgerbeam.errors import (
     ArchiveError,
@@ -23,10 +23,34 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import Sample, TarReader
-from ledgerbeam.io.datasets.lit import LitDataset, LitWriter, read_config, write_lit_index, write_lit_metadata
+from ledgerbeam.io.datasets.lit import CODECS, LitDataset, LitWriter, read_config, write_lit_index, write_lit_metadata
 from ledgerbeam.io.datasets.webdataset import Shard
 from ledgerbeam.io.tar.writer import encode_tar
-from tests.io.datasets.lit.content import write
+from tests.io.conformance import SequenceConformance, fresh
+
+
+def sample(number: int) -> dict[str, Any]:
+    """Return a sample of five modalities; every third has no `scene.cls`."""
+    chance = np.random.default_rng(number)
+    found: dict[str, Any] = {
+        "__key__": f"d/k{number:04d}",
+        "jpg": b"not looked at %d" % number * (number * 17 % 90),
+        "semantic.seg16": chance.integers(0, 2**16, (3, 4), dtype=np.uint16),
+        "instance.seg8": chance.integers(0, 2**8, (4, 3), dtype=np.uint8),
+        "info.json": {"number": number, "text": "ü"},
+    }
+    if number % 3:
+        found["scene.cls"] = number
+    return found
+
+
+def write(folder: Path | str, count: int, size: int = 7, options: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Write a dataset of one fold, `train`, and return its samples."""
+    samples = [sample(number) for number in range(count)]
+    with LitWriter(str(folder), options, metadata={"classes": 5}, max_samples=size) as writer:
+        for one in samples:
+            writer.write(one)
+    return samples
 
 
 @pytest.fixture
@@ -172,13 +196,6 @@ def test_a_dataset_travels_to_workers(root: str) -> None:
     assert list(copy) == [3] * 13
 
 
-def test_images_come_as_images(tmp_path: Path) -> None:
-    pixels = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
-    with LitWriter(str(tmp_path)) as writer:
-        writer.write({"__key__": "a", "png": Image.fromarray(pixels)})
-    np.testing.assert_array_equal(np.asarray(LitDataset(str(tmp_path))[0][0]), pixels)
-
-
 def test_a_body_that_raises_leaves_no_dataset(root: str) -> None:
     writer = LitWriter(root)
 
@@ -203,21 +220,15 @@ def test_a_body_that_raises_leaves_no_dataset(root: str) -> None:
         ({"__key__": "\udcff", "cls": 1}, "not UTF-8"),
     ],
 )
-def test_samples_that_cannot_be_are_refused_and_the_writer_goes_on(
-    tmp_path: Path, sample: dict[str, Any], found: str
-) -> None:
+def test_bad_samples_are_refused_and_others_written(tmp_path: Path, sample: dict[str, Any], found: str) -> None:
     with LitWriter(str(tmp_path), max_samples=2) as writer:
-        for key in ("a", "b"):
+        writer.write({"__key__": "a", "cls": 1})
+        with pytest.raises(RecordError, match=found):
+            writer.write(sample)
+        for key in ("b", "c"):
             writer.write({"__key__": key, "cls": 1})
-            with pytest.raises(RecordError, match=found) if key == "a" or "already" not in found else _nothing():
-                writer.write(sample)
-        writer.write({"__key__": "c", "cls": 2})
-    assert LitDataset(str(tmp_path)).key(-1) == "c"
-
-
-class _nothing:  # noqa: N801 - stands for `contextlib.nullcontext` with another type
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
+    dataset = LitDataset(str(tmp_path))
+    assert [dataset.key(number) for number in range(3)] == ["a", "b", "c"]
 
 
 def test_a_key_may_come_again_in_another_shard(tmp_path: Path) -> None:
@@ -384,3 +395,94 @@ def test_shards_that_an_index_cannot_tell_apart_are_refused(tmp_path: Path, patt
     for use in (LitDataset, lambda root: write_lit_index(root, "train")):
         with pytest.raises(SourceError, match=r"config.json: expected .* differ in their base names, found '.*x"):
             use(str(tmp_path))
+
+
+class TestLit(SequenceConformance):
+    most_pickled = 10**6  # it has the places of all members
+
+    def records(self, count: int) -> list[Any]:
+        return [(one["jpg"], one["info.json"]) for one in map(sample, range(count))]
+
+    def store(self, folder: str, count: int, options: dict[str, Any] | None = None) -> tuple[str, list[Any]]:
+        root = fresh(folder)
+        with LitWriter(root, options, max_samples=30) as writer:
+            writer.write({"__key__": "other", "cls": 1})  # has none of the modalities
+            for number in range(count):
+                writer.write(sample(number))
+        return root, self.records(count)
+
+    def open(self, url: str, options: dict[str, Any] | None = None) -> Any:
+        return LitDataset(url, modalities=("jpg", "info.json"), decoders={"jpg": bytes}, options=options)
+
+    def files(self, url: str) -> list[str]:
+        return [url]
+
+    def opened(self, url: str) -> set[str]:
+        return {str(path) for path in Path(url).glob("*.tar")}
+
+    def test_a_source_without_records(self, tmp_path: Path) -> None:
+        url, _ = self.store(str(tmp_path), 0)  # which has a sample without these modalities
+        with pytest.raises(UsageError, match="no modality 'jpg'; expected some of cls"):
+            self.open(url)
+
+    def test_raw_records_joined_are_the_source(self, source: tuple[str, list[Any]]) -> None:
+        assert not hasattr(self.open(source[0]), "raw")  # the members of an item need not lie together
+
+
+PUBLISHED = ["scene.cls", "semantic.seg16", "mask.rle", "labels.seg24", "deep.seg32", "flat.seg8", "info.json", "a.npy"]
+
+
+def expected(number: int) -> list[Any]:
+    return [
+        number,
+        np.full((2, 3), number * 1000, np.uint16),
+        np.array([[0, 0, 7], [-2, -2, -2]], np.int16) * number,
+        np.full((2, 2), 70000 + number, np.uint32),
+        np.full((2, 2), 2**31 + number, np.uint32),
+        np.full((2, 2), number, np.uint8),
+        {"n": number},
+        np.arange(number + 1),
+    ]
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A dataset that litdata 0.1 of the University of Oslo wrote, with NumPy 2 and Pillow 12."""
+    with tarfile.open(Path(__file__).resolve().parents[3] / "golden/lit-published.tar.gz") as archive:
+        for member in filter(tarfile.TarInfo.isfile, archive):  # Python 3.11.2 has no filters to extract with
+            path = tmp_path / member.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(archive.extractfile(member).read())  # type: ignore[union-attr]
+            os.utime(path, (member.mtime, member.mtime))
+    return tmp_path / "published"
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize(("fold", "numbers"), [("train", [0, 1, 2, 3]), ("val", [4])])
+def test_a_published_dataset_is_read(published: Path, fold: str, numbers: list[int], indexed: bool) -> None:
+    if not indexed:
+        (published / f"{fold}.idx.json").unlink()
+    dataset = LitDataset(str(published), fold, PUBLISHED)
+    assert dataset.metadata == {"classes": 3, "num_train": 4, "num_val": 1}
+    for number, item in zip(numbers, dataset, strict=True):
+        for found, value in zip(item, expected(number), strict=True):
+            np.testing.assert_array_equal(found, value)
+            assert getattr(found, "dtype", None) == getattr(value, "dtype", None)
+    assert len(LitDataset(str(published), decoders={"state.pkl": "PKL"})) == 1
+
+
+@pytest.mark.parametrize("fold", ["train", "val"])
+def test_our_index_says_what_the_published_one_says(published: Path, fold: str) -> None:
+    path = published / f"{fold}.idx.json"
+    before = json.loads(path.read_bytes())
+    write_lit_index(str(published), fold)
+    assert json.loads(path.read_bytes()) == before
+
+
+def test_members_that_need_no_compression_are_the_same_bytes(published: Path) -> None:
+    with tarfile.open(published / "train_0001.tar") as shard:
+        for modality, value in zip(PUBLISHED, expected(3), strict=True):
+            name = modality.rpartition(".")[2]
+            if not name.startswith("seg"):  # a PNG's bytes are zlib's choice
+                found: Any = shard.extractfile(f"k3.{modality}")
+                assert found.read() == CODECS[name.upper()].encode(value, name), modality

@@ -1,4 +1,4 @@
-"""Headers of Megatron indexes: valid layouts, and errors of invalid ones."""
+"""Files of Megatron datasets: valid and invalid indexes, and the bytes that megatron-core writes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
-from ledgerbeam.io.datasets.megatron import MegatronReader, optimal_dtype
+from ledgerbeam.io.datasets.megatron import MegatronReader, optimal_dtype, write_megatron
 from ledgerbeam.io.datasets.megatron.layout import dtype_code
 from tests.cases import each
+from tests.io.datasets.megatron.content import documents, golden
 
 MAGIC = b"MMIDIDX\0\0"
 
@@ -115,18 +116,12 @@ def test_bad_entries_between_the_ends_are_found_by_verify(tmp_path: Path, name: 
 @pytest.mark.parametrize(
     "content",
     [
-        index(lengths=(3, 10, 4)),
-        index(lengths=(3, -1, 4)),
-        index(lengths=(3, 2**31 - 1, 4)),
-        index(pointers=(0, -4, 20)),
-        index(pointers=(0, 40, 20)),
-        index(pointers=(0, 2**63 - 1, 20)),
+        *(index(lengths=(3, length, 4)) for length in (10, -1, 2**31 - 1)),
+        *(index(pointers=(0, pointer, 20)) for pointer in (-4, 40, 2**63 - 1)),
         index(lengths=(3, 0, 4), pointers=(0, 99, 20)),
     ],
 )
-def test_a_sequence_outside_of_the_data_is_an_error_and_never_other_memory(
-    tmp_path: Path, content: bytes, mmap: bool
-) -> None:
+def test_a_sequence_outside_of_the_data_is_an_error(tmp_path: Path, content: bytes, mmap: bool) -> None:
     reader = MegatronReader(store(tmp_path, content), mmap=mmap)
     for read in (
         lambda: reader[1],
@@ -204,3 +199,52 @@ def test_a_dtype_without_a_code_is_refused(dtype: str) -> None:
 
 def test_big_endian_counts_as_its_dtype() -> None:
     assert dtype_code(">i4") == 4
+
+
+GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "megatron"
+CASES = list(golden())
+NAMES = [name for name, *_ in CASES]
+
+EXAMPLE = (
+    b"MMIDIDX\0\0" + b"\1\0\0\0\0\0\0\0" + b"\4" + b"\3\0\0\0\0\0\0\0" * 2  # int32, 3 sequences, 3 entries
+    + b"\3\0\0\0" + b"\2\0\0\0" + b"\4\0\0\0"  # lengths
+    + bytes(8) + b"\x0c\0\0\0\0\0\0\0" + b"\x14\0\0\0\0\0\0\0"  # pointers
+    + bytes(8) + b"\1\0\0\0\0\0\0\0" + b"\3\0\0\0\0\0\0\0"  # documents
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dtype", "shape", "multimodal"), CASES, ids=NAMES)
+def test_we_write_as_megatron_does(tmp_path: Path, name: str, dtype: str, shape: str, multimodal: bool) -> None:
+    with write_megatron(str(tmp_path / "ours"), dtype, multimodal=multimodal) as builder:
+        for document in documents(dtype, shape):
+            for tokens, mode in document:
+                builder.add_item(tokens, mode if multimodal else 0)
+            builder.end_document()
+    for suffix in (".bin", ".idx"):
+        assert (tmp_path / f"ours{suffix}").read_bytes() == (GOLDEN / f"{name}{suffix}").read_bytes()
+
+
+@each(("name", "dtype", "shape", "multimodal"), CASES, ids=NAMES)
+@each("mmap", [True, False])
+def test_we_read_as_megatron_does(mmap: bool, name: str, dtype: str, shape: str, multimodal: bool) -> None:
+    wanted = documents(dtype, shape)
+    with MegatronReader(str(GOLDEN / name), mmap=mmap, multimodal=multimodal) as reader:
+        assert reader.dtype == np.dtype(dtype)
+        assert reader.document_count == len(wanted)
+        reader.verify()
+        for number, document in enumerate(wanted):
+            found = reader.document(number)
+            pairs = found if multimodal else [(tokens, mode) for tokens, (_, mode) in zip(found, document, strict=True)]
+            assert len(pairs) == len(document)
+            for (tokens, mode), (expected, expected_mode) in zip(pairs, document, strict=True):
+                np.testing.assert_array_equal(tokens, expected, strict=True)
+                assert mode == expected_mode
+
+
+def test_the_worked_example_of_the_layout(tmp_path: Path) -> None:
+    with write_megatron(str(tmp_path / "example")) as builder:
+        builder.add_document([1, 2, 3])
+        builder.add_document([4, 5, 6, 7, 8, 9], [2, 4])
+    assert len(EXAMPLE) == 94
+    assert (tmp_path / "example.idx").read_bytes() == EXAMPLE
+    assert (tmp_path / "example.bin").read_bytes() == np.arange(1, 10, dtype="<i4").tobytes()

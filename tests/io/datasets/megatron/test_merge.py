@@ -33,8 +33,7 @@ from ledgerbeam.io.storage.files import delete, read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from tests.conftest import S3Requests, S3Server
 from tests.io.datasets.megatron.content import DTYPES, documents, golden
-from tests.io.datasets.megatron.test_golden import GOLDEN
-from tests.io.datasets.megatron.test_layout import MAGIC
+from tests.io.datasets.megatron.test_layout import GOLDEN, MAGIC
 
 Options = dict[str, Any] | None
 
@@ -120,23 +119,22 @@ def test_fairseq_merges_with_a_document_for_each_sequence(tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_merged_is_named_and_nothing_is_written(tmp_path: Path) -> None:
-    output = str(tmp_path / "out" / "all")
+    output, absent = str(tmp_path / "out" / "all"), str(tmp_path / "absent")
     one = {name: str(GOLDEN / name) for name, *_ in golden()}
-    with pytest.raises(UsageError, match=r"uint8-mixed\.idx holds uint8, .*int32-mixed\.idx int32"):
-        merge_megatron([one["int32-mixed"], one["uint8-mixed"]], output)
-    with pytest.raises(UsageError, match=r"uint16-modes\.idx has modes, .*uint16-mixed\.idx has none"):
-        merge_megatron([one["uint16-mixed"], one["uint16-modes"]], output)
-    with pytest.raises(UsageError, match="nothing to merge"):
-        merge_megatron([], output)
-    with pytest.raises(UsageError, match="both a part and the result"):
-        merge_megatron([one["int32-one"], one["int32-mixed"]], one["int32-mixed"] + ".bin")
+    for parts, target, message in (
+        (["int32-mixed", "uint8-mixed"], output, r"uint8-mixed\.idx holds uint8, .*int32-mixed\.idx int32"),
+        (["uint16-mixed", "uint16-modes"], output, r"uint16-modes\.idx has modes, .*uint16-mixed\.idx has none"),
+        ([], output, "nothing to merge"),
+        (["int32-one", "int32-mixed"], one["int32-mixed"] + ".bin", "both a part and the result"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            merge_megatron([one[name] for name in parts], target)
     with pytest.raises(SourceNotFoundError, match=r"absent\.bin"):
-        merge_megatron([one["int32-one"], str(tmp_path / "absent")], output)
+        merge_megatron([one["int32-one"], absent], output)
     (tmp_path / "absent.bin").touch()
     with pytest.raises(IndexNotFoundError, match=r"absent\.idx"):
-        merge_megatron([one["int32-one"], str(tmp_path / "absent")], output)
-    assert not os.path.exists(output + ".bin")
-    assert not os.path.exists(os.path.dirname(output))
+        merge_megatron([one["int32-one"], absent], output)
+    assert os.listdir(tmp_path) == ["absent.bin"]
 
 
 def test_a_bad_part_is_named_and_a_former_result_stays(tmp_path: Path) -> None:
@@ -217,9 +215,7 @@ def test_parts_of_another_store_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["part-1.bin", "part-1.idx"])
-def test_a_part_that_is_replaced_by_one_of_its_size_while_it_is_merged_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_part_replaced_during_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     parts = [
         store(str(tmp_path / f"part-{number}"), encode_part([[[number, 1, 2]], [[3]]], "uint16")) for number in range(3)
     ]
@@ -239,9 +235,7 @@ def test_a_part_that_is_replaced_by_one_of_its_size_while_it_is_merged_is_told(
 
 
 @pytest.mark.parametrize("how", ["merged", "written"])
-def test_a_dataset_that_two_processes_write_at_once_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_dataset_of_two_writers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     part = store(str(tmp_path / "part"), encode_part([[[1, 2, 3]], [[4]]], "uint16"))
     output = str(tmp_path / "all")
     other, replace = encode_part([[[7]], [[8, 9, 10]]], "uint16"), os.replace
@@ -266,9 +260,7 @@ def test_a_dataset_that_two_processes_write_at_once_is_told(
     assert load(output) == load(part)
 
 
-def test_a_part_of_a_store_that_is_replaced_while_it_is_merged_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_of_a_store_replaced_during_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         parts = store_parts("memory://replaced", texts(20), [10])
         join = writer._merged_layout

@@ -35,16 +35,9 @@ def part(build: Callable[[MegatronBuilder], object], dtype: str = "uint16", **op
 @each(
     "tokens",
     [
-        [1, 2, 3],
-        (1, 2, 3),
-        range(1, 4),
-        array("q", [1, 2, 3]),
-        np.array([1, 2, 3], "u2"),
-        np.array([1, 2, 3], ">u2"),
-        np.array([1, 2, 3], "i8"),
+        *([1, 2, 3], (1, 2, 3), range(1, 4), array("q", [1, 2, 3]), [np.int64(1), np.uint8(2), 3]),
+        *(np.array([1, 2, 3], dtype) for dtype in ("u2", ">u2", "i8", "u8")),
         np.array([1, 0, 2, 0, 3, 0], "u2")[::2],
-        np.array([1, 2, 3], "u8"),
-        [np.int64(1), np.uint8(2), 3],
     ],
 )
 def test_tokens_come_in_any_form(tokens: Any) -> None:
@@ -67,9 +60,7 @@ def test_what_megatron_would_wrap_is_refused(dtype: str, least: int, most: int) 
         wrong += [np.array([0, most + 1]), np.array([0, least - 1])]
     for tokens in wrong:
         builder = MegatronBuilder(io.BytesIO(), dtype)
-        with pytest.raises(
-            RecordError, match=rf"document 0, sequence 0: expected tokens that fit {dtype}, from {least}"
-        ):
+        with pytest.raises(RecordError, match=f"document 0, sequence 0: expected .* that fit {dtype}, from {least}"):
             builder.add_document(tokens)
 
 
@@ -128,9 +119,7 @@ def test_all_ways_to_add_make_the_same_bytes() -> None:
         (lambda b: b.add_document([1], [1], [1, 2]), "expected 1 modes, found 2"),
     ],
 )
-def test_what_does_not_add_up_is_refused_and_changes_nothing(
-    add: Callable[[MegatronBuilder], object], message: str
-) -> None:
+def test_refused_input_changes_nothing(add: Callable[[MegatronBuilder], object], message: str) -> None:
     def both(builder: MegatronBuilder) -> None:
         builder.add_document([5, 6])
         with pytest.raises(RecordError, match=f"document 1, sequence 1: .*{message}"):

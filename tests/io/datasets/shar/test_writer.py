@@ -1,7 +1,8 @@
-"""Writing Shar folders: round trips, refused input, and files after a failure."""
+"""Writing Shar folders: round trips, fields given as arrays, refused input, and files after a failure."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -18,11 +19,14 @@ import pytest
 import ledgerbeam
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io import JsonlReader
+from ledgerbeam.io.datasets.audio import Audio, decode_audio
+from ledgerbeam.io.datasets.shar.payloads import Frames
 from ledgerbeam.io.datasets.shar.reader import FieldKind, SharReader, write_shar_fields
 from ledgerbeam.io.datasets.shar.writer import SharWriter
 from ledgerbeam.io.idxpack.reader import IndexPack
 from ledgerbeam.io.idxpack.writer import PackSources, write_index_pack
 from ledgerbeam.io.index.newlines import build_jsonl_index
+from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.iterators import Shar
@@ -102,9 +106,7 @@ def test_names_that_are_long_or_not_ascii_need_no_pax_header(tmp_path: Path) -> 
         ({"other": {"wav": b""}}, "cut 1.*add values with payloads to `fields`"),
     ],
 )
-def test_a_cut_that_cannot_be_written_is_refused_and_the_rest_goes_on(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_bad_cuts_are_refused_and_others_written(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with SharWriter(str(tmp_path), FIELDS) as writer:
         writer.write(cut(0))
         with pytest.raises(RecordError, match=message) as caught:
@@ -127,9 +129,16 @@ def test_a_body_that_raises_leaves_the_shards_that_were_full(tmp_path: Path) -> 
     assert len(SharReader(str(tmp_path))) == 2
 
 
-@pytest.mark.parametrize("fields", [{"a.b": "tar"}, {"cuts": "jsonl"}, {"label": "aiff"}])
-def test_a_field_that_cannot_be_is_refused(tmp_path: Path, fields: dict[str, FieldKind]) -> None:
-    with pytest.raises(UsageError, match="field"):
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"a.b": "tar"}, "field"),
+        ({"cuts": "jsonl"}, "field"),
+        ({"label": "aiff"}, "field .*'tar', 'jsonl', 'wav', 'flac', 'mp3', 'opus' or 'numpy', found 'aiff'"),
+    ],
+)
+def test_a_field_that_cannot_be_is_refused(tmp_path: Path, fields: dict[str, FieldKind], found: str) -> None:
+    with pytest.raises(UsageError, match=found):
         SharWriter(str(tmp_path / "none"), fields)
     assert not (tmp_path / "none").exists()
 
@@ -224,13 +233,9 @@ def test_a_writer_is_closed_once_and_then_takes_no_cut(tmp_path: Path) -> None:
 def test_compressed_rows_have_no_index_and_the_same_records_and_bytes_each_time(tmp_path: Path) -> None:
     plain, folder = write(tmp_path / "plain"), write(tmp_path / "a", compress_jsonl=True)
     names = {path.name for path in Path(folder).iterdir()}
-    assert {name for name in names if ".000000." in name} == {
-        "cuts.000000.jsonl.gz",
-        "label.000000.jsonl.gz",
-        "embedding.000000.tar",
-        "embedding.000000.tar.idx",
-        "recording.000000.tar",
-        "recording.000000.tar.idx",
+    assert {name.replace(".000000.", " ") for name in names if ".000000." in name} == {
+        *("cuts jsonl.gz", "label jsonl.gz"),
+        *("embedding tar", "embedding tar.idx", "recording tar", "recording tar.idx"),
     }
     assert list(Shar(folder)) == list(SharReader(plain))
     again = write(tmp_path / "b", compress_jsonl=True)
@@ -286,3 +291,106 @@ def test_a_cut_that_is_an_object_is_written_with_what_it_loads(tmp_path: Path) -
         other: Any = {"recording": form}
         with pytest.raises(RecordError, match=error), SharWriter(str(tmp_path / form), other) as writer:
             writer.write(ObjectCut(kind))
+
+
+TONE = Audio(np.linspace(-0.5, 0.5, 800, dtype=np.float32), 8000)
+
+
+def written(folder: Path, fields: dict[str, Any], *cuts: dict[str, Any]) -> list[dict[str, Any]]:
+    with SharWriter(str(folder), fields) as writer:
+        for cut in cuts:
+            writer.write(cut)
+    with_manifests = []
+    for cut in SharReader(str(folder)):
+        payloads = {name: value for name, value in cut.items() if name in fields and fields[name] != "jsonl"}
+        manifests = {f"{name}.json": loads(value["json"]) for name, value in payloads.items()}
+        with_manifests.append({**cut, **manifests})
+    return with_manifests
+
+
+def test_audio_makes_its_manifest_and_its_cut(tmp_path: Path) -> None:
+    (found,) = written(tmp_path, {"recording": "wav"}, {"id": "a", "recording": TONE})
+    assert found["recording.json"] == {
+        "id": "a",
+        "sources": [{"type": "shar", "channels": [0], "source": ""}],
+        "sampling_rate": 8000,
+        "num_samples": 800,
+        "duration": 0.1,
+        "channel_ids": [0],
+    }
+    assert [found[name] for name in ("start", "duration", "channel", "supervisions")] == [0, 0.1, 0, []]
+    assert found["type"] == "MonoCut"
+    heard = decode_audio(found["recording"]["wav"])
+    assert heard.sampling_rate == 8000
+    assert np.abs(heard.samples[0] - TONE.samples).max() <= 1 / 32768
+
+
+def test_several_channels_are_a_multi_cut(tmp_path: Path) -> None:
+    both = (np.stack([TONE.samples, -TONE.samples]), 8000)
+    (found,) = written(tmp_path, {"recording": "wav"}, {"id": "a", "recording": both, "supervisions": [{"id": "s"}]})
+    assert (found["type"], found["channel"], found["supervisions"]) == ("MultiCut", [0, 1], [{"id": "s"}])
+    assert found["recording.json"]["channel_ids"] == [0, 1]
+    assert decode_audio(found["recording"]["wav"]).samples.shape == (2, 800)
+
+
+def test_a_cut_that_is_given_stays_as_it_is(tmp_path: Path) -> None:
+    cut = {"id": "a", "type": "MonoCut", "start": 0.01, "duration": 0.05, "channel": 0}
+    (found,) = written(tmp_path, {"recording": "wav"}, {**cut, "recording": TONE})
+    assert {name: found[name] for name in cut} == cut
+    assert "supervisions" not in found
+
+
+def test_arrays_have_their_shape_and_frames_their_times(tmp_path: Path) -> None:
+    cut = {"id": "a", "vector": np.arange(4, dtype=np.float32), "track": Frames(np.ones((10, 3)), 0.01), "label": 7}
+    (found,) = written(tmp_path, {"vector": "numpy", "track": "numpy", "label": "jsonl"}, cut, {"id": "b"})[:1]
+    place = {"storage_type": "shar", "storage_path": "", "storage_key": ""}
+    assert found["vector.json"] == {**place, "shape": [4]}
+    times = {"temporal_dim": 0, "frame_shift": 0.01, "start": 0}
+    assert found["track.json"] == {"array": {**place, "shape": [10, 3]}, **times}
+    assert found["custom"]["vector"] == found["vector.json"]
+    np.testing.assert_array_equal(np.load(io.BytesIO(found["vector"]["npy"])), cut["vector"])
+    assert found["label"] == 7
+
+
+def test_missing_values_and_payloads_that_are_encoded_already_are_taken(tmp_path: Path) -> None:
+    manifest = {"id": "mine", "sampling_rate": 8000, "num_samples": 800, "duration": 0.1}
+    cuts: list[dict[str, Any]] = [
+        {"id": "a", "recording": None},
+        {"id": "b", "recording": wav(1)},
+        {"id": "c", "recording": {"wav": wav(2), "json": manifest}},
+    ]
+    first, second, third = written(tmp_path, {"recording": "wav"}, *cuts)
+    assert "recording" not in first
+    assert (second["recording"]["wav"], second["recording.json"]["num_samples"]) == (wav(1), 808)
+    assert (third["recording"]["wav"], third["recording.json"]) == (wav(2), manifest)
+
+
+@pytest.mark.parametrize(
+    ("fields", "cut", "message"),
+    [
+        ({"recording": "wav"}, {"recording": np.zeros(5)}, r"'a'.*'recording': expected Audio\(samples"),
+        ({"recording": "wav"}, {"recording": b"no audio"}, "expected the header of WAV or FLAC"),
+        ({"recording": "wav"}, {"recording": TONE, "duration": 0.2}, r"expected audio of at least 0\.2 s"),
+        ({"recording": "wav"}, {"recording": TONE, "start": 0.06, "duration": 0.06}, "expected audio of at least 0.12"),
+        ({"vector": "numpy"}, {"vector": [1, 2]}, "expected an array, Frames, or a payload"),
+        ({"vector": "numpy"}, {"vector": np.array([None])}, "expected an array of numbers"),
+        ({"vector": "numpy"}, {"vector": Frames(np.zeros(3), 0.01, 1)}, "temporal_dim=1"),
+        ({"vector": "numpy"}, {"vector": Frames(np.zeros(3), 0.0)}, "frame_shift=0.0"),
+    ],
+)
+def test_bad_values_are_refused_and_others_written(
+    tmp_path: Path, fields: dict[str, Any], cut: dict[str, Any], message: str
+) -> None:
+    with SharWriter(str(tmp_path), fields) as writer:
+        with pytest.raises(RecordError, match=message):
+            writer.write({"id": "a", **cut})
+        writer.write({"id": "b"})
+    assert [cut["id"] for cut in SharReader(str(tmp_path))] == ["b"]
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with SharWriter(str(tmp_path), {"recording": "flac"}) as writer:
+        with pytest.raises(UsageError, match=r"pip install .*\[audio\]'"):
+            writer.write({"id": "a", "recording": TONE})
+        writer.write({"id": "b"})
