@@ -197,7 +197,6 @@ def index_source(
 
     Args:
         url: The source; or the folder of a Shar dataset, whose shards all get an index.
-        storage_options: Passed to fsspec unchanged.
         index_root: Mirrored tree of indexes; None puts the index beside the source.
         index_rule: Names of sources in the mirrored tree: by scheme and path, or as in lhotse.
         configured: Formats with options, such as ``TarFormat(group="key")``.
@@ -239,9 +238,6 @@ def build_index(
     url: str, options: Options | None = None, *, configured: Iterable[Format] = (), listed: FileInfo | None = None
 ) -> Offsets:
     """Find the offsets of all records of a source; for a compressed source, in the decompressed bytes.
-
-    Args:
-        configured: As in `recognize`.
 
     Returns:
         `N + 1` offsets, u64, the last a sentinel.

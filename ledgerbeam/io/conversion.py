@@ -22,8 +22,7 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.tar.sample import KEY, Sample, json_bytes, member_bytes, require_text, text_or_bytes
 
-VERSION = 1
-"""Version of the mapping. A job that used another version cannot be resumed."""
+VERSION = 1  # of the mapping. A job that used another version cannot be resumed.
 
 
 def to_json(record: Any) -> list[Any]:
@@ -34,8 +33,7 @@ def to_json(record: Any) -> list[Any]:
 def to_sample(record: Any) -> list[Any]:
     """Return a record as a sample; or as a mapping of extension to bytes, which gets its key from its position.
 
-    Raises:
-        RecordError: A JSON value with a ``__key__`` has a value that its extension cannot have.
+    RecordError: a JSON value with a ``__key__`` has a value that its extension cannot have.
     """
     if isinstance(record, Sample):
         return [record]
@@ -50,8 +48,7 @@ def to_sample(record: Any) -> list[Any]:
 def to_row(record: Any) -> list[Any]:
     """Return a record as a row of columns. A sample becomes its key, and each member as text or bytes.
 
-    Raises:
-        RecordError: A sample has a member called ``__key__``, or one whose name is not UTF-8.
+    RecordError: a sample has a member called ``__key__``, or one whose name is not UTF-8.
     """
     if not isinstance(record, Sample):
         return [json_value(record)]
@@ -69,6 +66,7 @@ def find_conversion(name: str) -> Callable[[Any], list[Any]]:
     return _CONVERSIONS.get(name) or load_extension("ledgerbeam.conversions", name)
 
 
+# Name of the conversion for each format; `json` for all others.
 _OF_FORMATS = {
     "jsonl": "json",
     "tar": "sample",
@@ -77,7 +75,6 @@ _OF_FORMATS = {
     "parquet": "row",
     "arrow": "row",
 }
-"""Name of the conversion for each format; `json` for all others."""
 
 
 def conversion_of(to: str) -> str:

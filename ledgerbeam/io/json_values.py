@@ -79,10 +79,10 @@ def _has_wide(data: bytes, start: int, digits: bytes) -> bool:
     return False
 
 
+# Returns whether JSON text contains the word `null`. It is called for every written record.
 holds_null: Callable[[bytes], bool] = (
     (lambda line: NULL in line) if native.compiled is None else native.compiled.holds_null
 )
-"""Returns whether JSON text contains the word `null`. It is called for every written record."""
 
 
 def exact(line: bytes, value: Any) -> Any:
@@ -128,12 +128,7 @@ def period_text(nanoseconds: int) -> str:
 
 
 def dumps(value: Any, option: int = 0, default: Callable[[Any], Any] | None = json_form) -> bytes:
-    """Encode a value of plain data.
-
-    Raises:
-        RecordError: The value has NaN or an infinity. The message names the place.
-        orjson.JSONEncodeError: The value has another part without a JSON form; a TypeError.
-    """
+    """Encode a value of plain data. RecordError names the place of NaN; orjson.JSONEncodeError for other parts."""
     try:
         data = orjson.dumps(value, default, option)
     except orjson.JSONEncodeError as error:
@@ -161,11 +156,7 @@ def dumps_wide(value: Any, option: int, error: TypeError, default: Callable[[Any
 
 
 def require_finite(value: Any, rule: NanRule = "refuse") -> int:
-    """Return the number of NaN and infinities in a value that orjson has encoded.
-
-    Raises:
-        RecordError: The value has one, and the rule is `refuse`. The message names the place.
-    """
+    """Return the number of NaN and infinities in an encoded value. With `refuse`, RecordError names the place."""
     try:
         flat = marshal.dumps(value, 2)
         if not (b"\x7f" in flat or b"\xff" in flat) or _EXPONENT_OF_ONES.search(flat) is None:

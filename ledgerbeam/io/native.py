@@ -111,8 +111,7 @@ def _load() -> Compiled | None:
         return None
 
 
-compiled: Compiled | None = _load()
-"""The compiled module; None if Python does its work."""
+compiled: Compiled | None = _load()  # None if Python does its work
 
 
 _is_enabled = False
@@ -125,12 +124,9 @@ def enable_crash_message() -> None:
 
 
 def set_crash_message(path: str, remedy: str) -> None:
-    """Set the message for a crash while a ledger is open. The exit status is 1 then.
+    """Set the message for a crash while a ledger is open in the folder `path`. The exit status is 1 then.
 
     Without compiled code, and in a program of a user, the signal ends the process without a message.
-
-    Args:
-        path: The folder of LMDB's files.
     """
     if _is_enabled and compiled is not None:
         compiled.say_before_end(

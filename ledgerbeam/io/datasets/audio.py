@@ -34,11 +34,7 @@ class Audio(NamedTuple):
 
 
 def as_audio(value: Any) -> Audio:
-    """Return an `Audio`, or a pair of samples and rate, with samples of shape (channels, samples); also one channel.
-
-    Raises:
-        ValueError: The value is neither, its samples are not floats or int16, or samples or rate are missing.
-    """
+    """Return an `Audio` of a pair of samples and rate, or of one channel. ValueError if it is no audio."""
     if not isinstance(value, tuple) or len(value) != 2:
         raise ValueError(f"expected Audio(samples, sampling_rate), found a {type(value).__name__}")
     samples, rate = np.asarray(value[0]), value[1]

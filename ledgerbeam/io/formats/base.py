@@ -27,12 +27,8 @@ from ledgerbeam.io.storage.urls import canonical_url
 FindEnds: TypeAlias = "Callable[[Iterable[bytes]], Iterator[Sequence[int] | NDArray[Any]]]"
 """Finds the ends of records in consecutive blocks; see `RecordFormat.find_ends`."""
 
-MOST_RECORD = 1 << 30
-"""Greatest size of a record of a compressed source, in bytes. A larger one is damage or a decompression bomb."""
-
-_NEAR = 1 << 20
-"""Greatest size of the previous record, in bytes, that is read too, to check the start of the requested records."""
-
+MOST_RECORD = 1 << 30  # bytes of a record of a compressed source; more is damage or a decompression bomb
+_NEAR = 1 << 20  # up to this size, the previous record is read too, to check where the next one starts
 _MOST_KEPT = 1 << 26  # greatest number of bytes that are kept to find a damaged record, besides the last block
 
 
@@ -337,9 +333,7 @@ def record_ends(
 ) -> Iterator[Offsets]:
     """Find the ends of the records of a source, block by block.
 
-    Raises:
-        ArchiveError: The source is cut off in a record.
-        RecordError: A record has more bytes than `most`, or the bytes cannot be records.
+    ArchiveError: the source is cut off in a record. RecordError: a record has more bytes than `most`, or is none.
     """
     found = _Progress(blocks, url, most)
     try:

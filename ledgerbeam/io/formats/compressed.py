@@ -52,11 +52,7 @@ class SeekableZstd:
         check_frames(self.level, self.frame)
 
     def encode(self, records: Any) -> list[ShardFile]:
-        """Encode records as the files of a shard; see `ShardEncoder`.
-
-        Raises:
-            UsageError: The version of the library differs from the version that created this object.
-        """
+        """Encode records as the files of a shard. UsageError if another version of the library created this object."""
         if self.library != LIBRARY:
             raise UsageError(
                 f"zstd: expected version {self.library} of the library, as where the job was started, found {LIBRARY}, "
@@ -79,15 +75,8 @@ class SeekableZstd:
 def seekable_zstd(data: bytes, ends: NDArray[np.uint64], *, level: int = LEVEL, frame: int = FRAME) -> bytes:
     """Compress data as a file in the Zstandard seekable format.
 
-    Args:
-        data: The plain bytes.
-        ends: Where their records begin and end, such as an index. Frames end there; a record that is larger than a
-            frame has its own frames.
-        level: Compression level, 1 to 22.
-        frame: Plain bytes of a frame, unless one record has more.
-
-    Raises:
-        UsageError: The level or the frame size is not valid.
+    `ends` is where its records begin and end, such as an index. Frames of `frame` plain bytes end there; a record that
+    is larger has its own frames.
     """
     check_frames(level, frame)
     # A new one for each file, so that earlier data cannot influence the bytes.

@@ -287,11 +287,7 @@ class ColumnFormat(Format, Protocol):
         """
 
     def open_bytes(self, data: bytes, url: str) -> ColumnReader:
-        """Open a whole source in memory, with the errors of `open_columns`.
-
-        Args:
-            data: Its content.
-        """
+        """Open a whole source in memory, with the errors of `open_columns`."""
 
 
 @runtime_checkable
@@ -346,11 +342,8 @@ class HeldGroups:
     """Cache of decoded row groups of one file, or of several files whose readers share it.
 
     It has no lock, since a fork could copy it locked. Each step is atomic, and a lost row group is read again. A
-    pickled cache is empty.
-
-    Args:
-        least: Number of most recently used row groups that are kept at any size. With 0, only the last one is kept,
-            and a row group that is too large for the cache is read in parts.
+    pickled cache is empty. The `least` most recently used row groups are kept at any size. With 0, only the last one is
+    kept, and a row group that is too large for the cache is read in parts.
     """
 
     def __init__(self, most_bytes: int = CACHE_BYTES, least: int = 0) -> None:

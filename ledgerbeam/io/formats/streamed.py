@@ -35,9 +35,7 @@ from ledgerbeam.io.storage.stat import FileInfo
 
 SPAN_BYTES = 4 * 2**20  # bytes of the records that `stream_each` decodes at a time
 
-BLOCK_BYTES = 128 * 1024
-"""Size of a decoded block of lines in bytes. The block and its records fit in the cache of a core."""
-
+BLOCK_BYTES = 128 * 1024  # of a decoded block of lines: the block and its records fit in the cache of a core
 _NEWLINE = b"\n"
 
 
@@ -46,10 +44,8 @@ def scan_stream(
 ) -> StreamedRecords:
     """Read a compressed source once and find its records. Memory: a block, and the result.
 
-    Raises:
-        ChangedSourceError: The source changed since it was listed. SourceError: The data is damaged, or of another kind
-        than its name shows, or a record exceeds `base.MOST_RECORD`. NotIndexableError: Its format cannot be read
-        compressed.
+    SourceError: the data is damaged, or of another kind than its name shows, or a record exceeds `base.MOST_RECORD`.
+    NotIndexableError: its format cannot be read compressed.
     """
     if kind is None:
         kind = recognize(url).in_one_pass()
@@ -92,9 +88,7 @@ class SpanReader:
     def read(self, span: StreamSpan) -> list[Any]:
         """Read a span at or after the end of the previous one.
 
-        Raises:
-            ArchiveError: The source changed since it was scanned; also the errors of `scan_stream`.
-            RecordError: A record cannot be decoded. Its byte range is in the decompressed data.
+        ArchiveError: the source changed since it was scanned. RecordError has the byte range in the decompressed data.
         """
         return self._format.split(self.read_data(span), self.url, span)
 
@@ -136,10 +130,8 @@ def stream_each(url: str, options: Options | None, kind: OffsetFormat, listed: F
 def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> list[Any]:
     """Decode a whole source in memory, compressed or not.
 
-    Raises:
-        RecordError: A record cannot be decoded; also ArchiveError.
-        SourceError: The data is damaged, exceeds `base.MOST_RECORD` when decompressed, or needs an index.
-        UsageError: The name has no known format, or the compression needs a package that is not installed.
+    SourceError: the data is damaged, exceeds `base.MOST_RECORD` when decompressed, or needs an index. UsageError: the
+    name has no known format, or the compression needs a package that is not installed.
     """
     kind, data = decompressed_source(data, url, configured)
     if is_columnar(kind):
@@ -198,9 +190,7 @@ class Blocks(Protocol):
     def decoded(self, *, each: bool = False) -> Iterator[list[Any]]:
         """Yield the records in order, in lists. With `each`, a RecordError replaces each record that cannot be decoded.
 
-        Raises:
-            SourceError: A record cannot be decoded. The message names the record.
-            IndexMismatchError: The records have other boundaries than in the index.
+        IndexMismatchError: the records have other boundaries than in the index.
         """
 
 

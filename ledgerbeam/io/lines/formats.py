@@ -142,11 +142,7 @@ class TextFormat(LineFormat):
     suffixes = (".txt",)
 
     def decode(self, data: bytes) -> str:
-        """Return the text of a line.
-
-        Raises:
-            ValueError: The line is not UTF-8.
-        """
+        """Return the text of a line. ValueError if it is not UTF-8."""
         return str(data.removesuffix(b"\n"), "utf-8")
 
     def split_table(self, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
@@ -171,11 +167,7 @@ class TextFormat(LineFormat):
         return pa.table({"text": texts}), errors
 
     def encode_record(self, record: Any) -> bytes:
-        """Return a string as a line.
-
-        Raises:
-            ValueError: The record is not a string, has a newline, or has characters that UTF-8 cannot hold.
-        """
+        """Return a string as a line. ValueError if it is no string, has a newline, or cannot be UTF-8."""
         if not isinstance(record, str):
             raise ValueError(
                 f"expected a string, found {type(record).__name__}; text files have only strings: make strings with a "

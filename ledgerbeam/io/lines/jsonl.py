@@ -47,8 +47,7 @@ _AT_ONCE = 256 * 1024  # bytes that are searched for newlines together, so that 
 def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
     """Decode one line, with or without its newline; `start` is its offset.
 
-    Raises:
-        RecordError: The line is blank, not UTF-8 or not JSON; the message has record, byte range and a preview.
+    RecordError, with record, byte range and a preview, if it is blank, not UTF-8 or not JSON.
     """
     try:
         return loads(line)
@@ -108,12 +107,7 @@ def split_jsonl(data: bytes, url: str) -> list[Any]:
 
 
 def stream_records(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[Any]:
-    """Read a JSONL source from start to end, plain or compressed.
-
-    Raises:
-        RecordError: A line cannot be decoded; its byte range refers to the decompressed text.
-        SourceError: The compressed data is damaged or cut off.
-    """
+    """Read a JSONL source in order, plain or compressed. Byte ranges in errors refer to the decompressed text."""
     url = url if is_pipe(url) else canonical_url(url)
     record = start = 0
     line = bytearray()
@@ -178,11 +172,7 @@ class JsonlReader(IndexedRecords[Any]):
         return raw_lines(lines, self.url, first_record, start)
 
     def read_data(self, start: int, stop: int) -> tuple[StreamSpan, bytes]:
-        """Return the bytes of the lines `[start, stop)` after a check of their bounds, and their span.
-
-        Raises:
-            IndexMismatchError: The source has other lines there than the index.
-        """
+        """Return span and bytes of the lines `[start, stop)`. IndexMismatchError if they have other bounds."""
         if start == stop:
             return StreamSpan(start, 0, 0, 0), b""
         offsets = self._span_offsets(start, stop)

@@ -24,8 +24,7 @@ _log = library_logger(__name__)
 
 _META = re.compile(r"__[^/]*__($|/)")
 
-Grouping: TypeAlias = Literal["auto", "pairs", "key"]
-"""Rule that groups the members of an archive into samples."""
+Grouping: TypeAlias = Literal["auto", "pairs", "key"]  # the rule that makes samples of members
 
 
 def split_stem(name: str) -> tuple[str, str]:
@@ -80,11 +79,8 @@ def name_sample(names: Sequence[str], group: Grouping) -> tuple[str, list[str | 
     """Return the key of a sample and the extensions of its members, given their full names in order.
 
     With `auto`, two members of one stem are split at the last dot, all others at the first. Except with `pairs`,
-    extensions are in lower case, as webdataset reads them.
-
-    Returns:
-        The key, and for each member its extension or None if it belongs to no sample. None if no member belongs to a
-        sample, or if their keys differ.
+    extensions are in lower case, as webdataset reads them. The extension of a member of no sample is None. The result
+    is None if no member belongs to a sample, or if their keys differ.
     """
     if group == "pairs" or (group == "auto" and len(names) == 2):
         stems = [split_stem(name) for name in names]
@@ -106,11 +102,7 @@ def _one_key(parts: Sequence[tuple[str, str] | None], *, lower: bool) -> tuple[s
 
 
 def group_pairs(members: TarMembers, url: str) -> NDArray[np.intp]:
-    """Return the number of the first member of each sample of a Shar archive: every other one.
-
-    Raises:
-        ArchiveError: The number of members is odd.
-    """
+    """Return the number of the first member of each sample of a Shar archive. ArchiveError if one is alone."""
     if len(members) % 2:
         raise ArchiveError(
             f"{url}: expected pairs of members, found {len(members)} members, the last one {members.names[-1]!r} "
@@ -122,8 +114,7 @@ def group_pairs(members: TarMembers, url: str) -> NDArray[np.intp]:
 def group_key(members: TarMembers, url: str) -> NDArray[np.intp]:
     """Return the number of the first member of each WebDataset sample of an archive.
 
-    Raises:
-        ArchiveError: A sample has an extension twice, or its members are not adjacent.
+    ArchiveError: a sample has an extension twice, or its members are not adjacent.
     """
     starts = _starts_of_keys(members, url)
     _require_adjacent(members, starts.tolist(), url)
@@ -182,10 +173,8 @@ def _require_adjacent(members: TarMembers, starts: list[int], url: str) -> None:
 def group_members(members: TarMembers, url: str, group: Grouping) -> tuple[NDArray[np.intp], bool]:
     """Return the number of the first member of each sample of a whole archive, and whether the samples are pairs.
 
-    A warning says how many hidden files were left out.
-
-    Raises:
-        ArchiveError: They cannot be grouped in this way, or with `auto` in two ways.
+    A warning says how many hidden files were left out. ArchiveError: they cannot be grouped in this way, or with `auto`
+    in two ways.
     """
     paired = group == "pairs" or (group == "auto" and are_pairs(members.names))
     if paired:

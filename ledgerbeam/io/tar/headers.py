@@ -24,9 +24,7 @@ from ledgerbeam.io import native
 BLOCK = 512  # unit of a tar archive in bytes: the size of a header, and of the padding of payloads
 REGULAR = b"0\x007S"  # type flags of files with content: file, file of old archives, contiguous file, GNU sparse file
 
-_NO_DATA = b"123456"
-"""Type flags of links, devices, folders and pipes: no payload follows, for any value of the size field."""
-
+_NO_DATA = b"123456"  # links, devices, folders and pipes: no payload follows, for any value of the size field
 DIRECTORY = ord("5")
 GNU_MAGIC = b"ustar  "
 
@@ -82,14 +80,8 @@ def plain_file(block: bytes) -> tuple[int, bytes] | None:
 def next_member(read: Callable[[int, int], bytes], position: int, url: str) -> Member | None:
     """Parse the headers of the member at a position; None at the end: a block of zeros, or no more bytes.
 
-    Args:
-        read: `read(start, size)` returns bytes of the archive, fewer at its end.
-        position: 0, or the `end` of a member.
-        url: The archive, for messages.
-
-    Raises:
-        ArchiveError: A header is truncated, has a wrong checksum or is invalid, or a global header has what belongs to
-            single members.
+    `read(start, size)` returns bytes of the archive, fewer at its end. The position is 0, or the `end` of a member.
+    ArchiveError: a header is invalid, or a global header has what belongs to single members.
     """
     start = position
     values: dict[str, bytes] = {}

@@ -48,11 +48,7 @@ def text_or_bytes(extension: str, data: bytes) -> str | bytes:
 
 
 def member_bytes(extension: str, value: Any) -> bytes:
-    """Return the content of a member for a value that `text_or_json` or `text_or_bytes` returned.
-
-    Raises:
-        RecordError: A member with this extension cannot have such a value.
-    """
+    """Return the content of a member for a result of `text_or_json` or `text_or_bytes`. RecordError for others."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, dict) and value.keys() == {BASE64}:
@@ -81,8 +77,7 @@ def json_bytes(value: Any) -> bytes:
         ) from error
 
 
-MOST_EXPANSION = 1024
-"""Largest ratio of the length of a sparse member to its stored bytes, since a few bytes can describe any length."""
+MOST_EXPANSION = 1024  # length of a sparse member by its stored bytes, since few bytes can describe any length
 
 
 KEY = "__key__"  # name of the key in a sample as a JSON value
@@ -138,14 +133,10 @@ def require_text(sample: Sample) -> None:
 
 
 class Taken(NamedTuple):
-    """A sample with the data to check that its range is one sample.
-
-    Attributes:
-        members: All members of the range in order: the name of each, and whether it is a file with content.
-    """
+    """A sample with the data to check that its range is one sample."""
 
     sample: Sample
-    members: list[tuple[str, bool]]
+    members: list[tuple[str, bool]]  # all of the range in order: name, and whether it is a file with content
     end: int  # end of the last member: the end of the range, or less if the range ends with the zeros of an archive
 
 
@@ -153,10 +144,7 @@ def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, grou
     """Decode a sample from bytes of an archive, which begin at its offset `base`.
 
     Zeros and a global header before `stop`, the first header of the next sample or a sentinel, are skipped; nothing
-    after it is read.
-
-    Raises:
-        ArchiveError: There are no headers, a member ends after `stop`, or the members are not one sample.
+    after it is read. ArchiveError: a member ends after `stop`, or the members are not one sample.
     """
     files: list[tuple[str, bytes]] = []
     members: list[tuple[str, bool]] = []

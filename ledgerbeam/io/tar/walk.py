@@ -32,9 +32,7 @@ from ledgerbeam.io.tar.headers import (
 )
 
 _FIRST_REQUEST = 1024 * 1024
-SMALL = PEEK - 2 * BLOCK
-"""Payloads of at most this many bytes can be read together with the next header in one short read."""
-
+SMALL = PEEK - 2 * BLOCK  # a payload of this size can be read together with the next header in one short read
 _MIXED = 0.25
 # The largest mean distance of headers for which blocks are read, and the size of a block.
 _LOCAL = (8 * 1024, 256 * 1024)
@@ -56,9 +54,8 @@ class HeaderSource(Protocol):
     def moved(self, distance: float, small: float) -> None:
         """Let the source choose how to read from here on.
 
-        Args:
-            distance: Mean distance of the last headers in bytes.
-            small: Share of these headers with at most `SMALL` bytes of payload.
+        `distance` is the mean distance of the last headers in bytes, `small` the share of them with at most `SMALL`
+        bytes of payload.
         """
 
 
@@ -177,12 +174,7 @@ _TAIL = 1024 * 1024  # bytes read after the end of an archive: more than any pad
 
 @dataclass(frozen=True, slots=True)
 class TarMembers:
-    """The members of an archive, in order, as columns of equal length.
-
-    Attributes:
-        consumed: How far lhotse reads: the end of the first block of zeros, rounded up to a multiple of 10,240 bytes,
-            at most the size of the archive.
-    """
+    """The members of an archive, in order, as columns of equal length."""
 
     header_offset: NDArray[np.uint64]  # first byte of each member's first header, extension headers included; u64
     data_offset: NDArray[np.uint64]  # first byte of each payload; u64
@@ -190,7 +182,7 @@ class TarMembers:
     kind: NDArray[np.uint8]  # type flags; u8. `0x30` and 0 are files, `0x35` folders.
     names: list[str]  # full paths, UTF-8 with surrogate escapes; folders without trailing slash
     end: int  # first byte after the padded payload of the last member, where the end marker of the archive begins
-    consumed: int
+    consumed: int  # how far lhotse reads: past the first block of zeros, to a multiple of 10,240 or the size
 
     def __len__(self) -> int:
         return len(self.names)

@@ -125,11 +125,7 @@ class MergedParts(DatasetParts):
 
     @classmethod
     def of_options(cls, output: str, dtype: str, suffixes: tuple[str, ...], *, drop: bool) -> MergedParts:
-        """Return the datasets that the options ``--output`` and ``--dtype`` name.
-
-        Raises:
-            UsageError: Megatron has no such dtype, or the output is a folder.
-        """
+        """Return the datasets of ``--output`` and ``--dtype``. UsageError for an unknown dtype, or a folder."""
         name = dtype_name(dtype)
         if output.endswith("/"):
             raise UsageError(f"--output {output}: expected the prefix of two files, found a folder")
@@ -333,11 +329,7 @@ def noted_datasets(store: LedgerStore, options: Options) -> list[NotedDataset]:
 
 
 def dtype_name(name: str) -> str:
-    """Return the name of a dtype of Megatron as numpy writes it.
-
-    Raises:
-        UsageError: Megatron has no such dtype.
-    """
+    """Return the name of a dtype of Megatron as numpy writes it. UsageError if Megatron has no such dtype."""
     try:
         dtype_code(name)
     except UsageError as error:
@@ -351,14 +343,7 @@ def parts_by_dataset(
     """Return the parts of each dataset of a job, by the suffix of its name, in the order of the manifest.
 
     Each task writes one part of every dataset, and the manifest sorts the parts of a task by name. So the position of a
-    part determines its dataset, whatever the names of sources and keys are.
-
-    Args:
-        shards: Shards of the dataset manifest.
-        suffixes: Suffixes of the names of the datasets.
-
-    Raises:
-        LedgerError: The shards are not parts of these datasets.
+    part determines its dataset, whatever the names of sources and keys are. LedgerError: the shards are not such parts.
     """
     by_name = sorted(suffixes, key=lambda suffix: suffix + _DATA)
     parts = {suffix: shards[place :: len(by_name)] for place, suffix in enumerate(by_name)}

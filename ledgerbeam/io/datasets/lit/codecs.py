@@ -28,17 +28,13 @@ from ledgerbeam.io.datasets.audio import as_audio, decode_audio, encode_audio
 MOST_VALUES = 2**28  # default limit of decoded values, since a few bytes can claim any number of values
 _HEAD = 17
 
-MOST_LABELS = 4 * 1032
-"""Largest number of labels of a byte of a PNG: deflate makes at most 1032 bytes from one, and a label has at least 2
-bits."""
-
+MOST_LABELS = 4 * 1032  # labels of a byte of a PNG: deflate makes up to 1032 bytes of one, a label has 2 bits or more
 _MODES = {8: ("L",), 16: ("I;16", "I"), 24: ("RGB",), 32: ("RGBA",)}
 _SET_CODES = (b"\x8f", b"\x91")  # in every pickle with a set or a frozenset, and in some others
 _AS_NUMPY = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _MOST_OF_A_BYTE = 1032  # largest number of bytes that deflate decompresses from one
 
-_MAT_TEXT = b"MATLAB 5.0 MAT-file".ljust(116)
-"""Text at the start of a MAT file, which readers ignore. SciPy would write the time."""
+_MAT_TEXT = b"MATLAB 5.0 MAT-file".ljust(116)  # start of a MAT file, where SciPy would write the time
 
 
 def _encode_text(value: Any) -> bytes:
@@ -49,11 +45,7 @@ def _encode_text(value: Any) -> bytes:
 
 
 def _encode_csv(value: Any) -> bytes:
-    """Encode rows of texts, quoted where necessary, with a line feed after each.
-
-    Raises:
-        ValueError: A row is empty, or has a value that is not text, which would be decoded as text.
-    """
+    """Encode rows of texts, quoted where necessary. ValueError for other values, which would be decoded as text."""
     rows = list(value)
     for number, row in enumerate(rows):
         if not isinstance(row, list | tuple) or not row or not all(isinstance(cell, str) for cell in row):
@@ -142,12 +134,7 @@ def _encode_npz(value: Any) -> bytes:
 
 
 def _decode_npz(data: bytes) -> dict[str, NDArray[Any]]:
-    """Decode arrays by name, compressed or not, without trust in the sizes in the archive.
-
-    Raises:
-        ValueError: A member is not an array, or the members claim more bytes than possible. Also the errors of
-            `zipfile`.
-    """
+    """Decode arrays by name, without trust in the sizes in the archive. ValueError, or an error of `zipfile`."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = archive.infolist()
         for member in members:
@@ -316,11 +303,7 @@ class _Segmentation:
         return np.dtype(f"u{1 if self.bits == 8 else 2 if self.bits == 16 else 4}")
 
     def encode(self, array: NDArray[Any]) -> bytes:
-        """Encode labels of shape (height, width).
-
-        Raises:
-            ValueError: The array has another dtype or shape, no labels, or a label that needs more bits.
-        """
+        """Encode labels of shape (height, width). ValueError for another dtype or shape, or a label of more bits."""
         array = np.asarray(array)
         if array.dtype != self.dtype or array.ndim != 2 or not array.size:
             raise ValueError(

@@ -38,9 +38,7 @@ from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.grouping import split_key
 from ledgerbeam.io.tar.walk import walk_tar
 
-Members: TypeAlias = dict[str, dict[str, int]]
-"""Members of one shard: modality with its leading dot, to key, to the offset of the first header."""
-
+Members: TypeAlias = dict[str, dict[str, int]]  # of a shard: dotted modality, key, offset of the first header
 CONFIG = "config.json"  # name of the file that makes a folder a dataset
 RESERVED = ("extensions", "metadata")  # members of the configuration that are not folds
 
@@ -64,9 +62,8 @@ class LitConfig:
     def shards(self, fold: str) -> list[str]:
         """Return the names of the shards of a fold, relative to the folder. A leading slash of a pattern is ignored.
 
-        Raises:
-            UsageError: The fold does not exist.
-            SourceError: Its pattern does not expand, leaves the folder, or has two shards of one base name.
+        UsageError: the fold does not exist. SourceError: its pattern does not expand, leaves the folder, or has two
+        shards of one base name.
         """
         if fold not in self.folds:
             raise UsageError(f"{self.url}: there is no fold {fold!r}; it has {', '.join(sorted(self.folds)) or 'none'}")
@@ -112,16 +109,12 @@ def read_config(url: str, options: Options | None = None) -> LitConfig:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Members of the samples that have all requested modalities: a row for each sample, a column for each modality.
-
-    Attributes:
-        stops: An offset at or after the end of the member, as close as the index shows; shape `(samples, modalities)`.
-    """
+    """Members of the samples that have all requested modalities: a row for each sample, a column for each modality."""
 
     keys: list[str]  # key of each sample
     shards: NDArray[np.int32]  # number of the shard of each sample; shape `(samples,)`
     starts: NDArray[np.int64]  # offset of each member's first header; shape `(samples, modalities)`
-    stops: NDArray[np.int64]
+    stops: NDArray[np.int64]  # offset at or after the end of each member, as close as the index shows; same shape
 
 
 def load_members(
@@ -178,12 +171,7 @@ def write_lit_index(root: str, fold: str, options: Options | None = None) -> int
 
 
 def _walk_members(shard: FileInfo, options: Options | None) -> Members:
-    """Find the members of a shard by walking its headers.
-
-    Raises:
-        ArchiveError: The shard is damaged, or has two members of one name.
-        ChangedSourceError: The shard differs from its listed properties; also StorageError.
-    """
+    """Find the members of a shard by walking its headers. ArchiveError if two members have one name."""
     url = shard.url
     members = walk_tar(url, options, shard)
     found: Members = {}
@@ -232,9 +220,7 @@ def _mismatch(url: str, what: str) -> IndexMismatchError:
 def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: Sequence[str], place: str) -> Selection:
     """Find the samples that have all of some modalities, in the order of the shards' names, then of offsets.
 
-    Raises:
-        IndexMismatchError: A shard is smaller than the index claims.
-        UsageError: There are samples, but none has all modalities.
+    IndexMismatchError: a shard is smaller than the index claims. UsageError: no sample has all modalities.
     """
     keys: list[str] = []
     numbers: list[NDArray[np.int32]] = []
@@ -306,7 +292,6 @@ def write_lit_metadata(
         folds: The shards of each fold, named relative to `root`; empty shards are left out. If their names do not form
             one range, the pattern in the configuration is a list, `{a.tar,b.tar}`. `LitDataset` reads lists; the
             published package reads only ranges.
-        options: Storage options.
         metadata: Metadata of the dataset, for the configuration; `num_<fold>` is added.
 
     Returns:

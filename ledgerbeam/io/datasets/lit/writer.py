@@ -27,7 +27,6 @@ class LitWriter:
 
     Args:
         root: The folder: a path, or a URL of an object store.
-        options: Storage options.
         metadata: Metadata of the dataset, for the configuration; `num_<fold>` is added.
         encoders: By modality, instead of the codec of its last part: a function to bytes, or the name of a codec.
         max_samples: Limit of samples of a shard.

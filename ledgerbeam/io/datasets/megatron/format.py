@@ -172,12 +172,7 @@ class DocumentOffsets(IndexFile):
         return self.load()[start : stop + 1]
 
     def check(self, size: int, *, deep: bool = False) -> None:
-        """Check the first and last entries of the index against a `.bin` of `size` bytes; with `deep`, every entry.
-
-        Raises:
-            IndexMismatchError: The index does not fit the `.bin`.
-            IndexNotFoundError: The index does not exist.
-        """
+        """Check the first and last entries of the index against a `.bin` of `size` bytes; with `deep`, every entry."""
         self._index.check_ends(size)
         if deep:
             self._index.check_all()
@@ -264,11 +259,7 @@ class MegatronDocuments:
         return b"".join(tokens.tobytes() for tokens in self._reader.document(index))
 
     def read_span(self, start: int, stop: int) -> list[Document]:
-        """Read the documents `[start, stop)` with one ranged read of the tokens.
-
-        Raises:
-            IndexMismatchError: There are fewer documents, or the `.bin` does not contain one of them.
-        """
+        """Read the documents `[start, stop)` by one ranged read of the tokens; IndexMismatchError if one is missing."""
         if start == stop:
             return []
         index = self._reader.index
@@ -313,7 +304,6 @@ def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: s
 
     Args:
         documents: Documents that all have modes, or all have none.
-        dtype: Dtype of the tokens.
         name: Name of the dataset, for messages.
 
     Returns:
@@ -338,11 +328,7 @@ def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: s
 
 
 def to_document(record: Any) -> list[Document]:
-    """Return a record as a document: the `tokens` of a JSON value, or of the member `json` of a sample.
-
-    Raises:
-        RecordError: The record has no tokens, or tokens that are not a list.
-    """
+    """Return a record as a document: `tokens` of a JSON value, or of the `json` of a sample. Else RecordError."""
     if isinstance(record, Document):
         return [record]
     value = loads(record["json"]) if isinstance(record, Sample) and "json" in record else record

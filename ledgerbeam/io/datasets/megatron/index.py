@@ -75,12 +75,7 @@ class MegatronIndex:
 
     @property
     def layout(self) -> Layout:
-        """The layout from the header, read once.
-
-        Raises:
-            IndexNotFoundError: The `.idx` does not exist.
-            IndexMismatchError: The file is not a Megatron index, or cut off.
-        """
+        """The layout from the header, read once. IndexNotFoundError or IndexMismatchError without a valid header."""
         if self._layout is None:
             size = (self._reader.listed or stat_index(self.prefix, self.options)).size
             wanted = HEAD_BYTES if self._reader.local_path is not None else _REMOTE_HEAD
@@ -179,11 +174,10 @@ class MegatronIndex:
         return [content[start:stop] for start, stop in spans]
 
     def check_ends(self, size: int) -> None:
-        """Check the first and last entries of the index against a `.bin` of `size` bytes.
+        """Check the first and last entries against a `.bin` of `size` bytes.
 
-        Raises:
-            IndexMismatchError: The documents do not cover all sequences, or the sequences do not start and end with the
-                `.bin`.
+        IndexMismatchError: the documents do not cover all sequences, or the sequences do not start and end with the
+        `.bin`.
         """
         self.check_documents_end()
         layout = self.layout

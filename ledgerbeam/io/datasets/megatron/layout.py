@@ -93,11 +93,7 @@ class Layout:
 
 
 def dtype_code(dtype: DTypeLike) -> int:
-    """Return the code of a dtype: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 6 float64, 7 float32, 8 uint16.
-
-    Raises:
-        UsageError: The format has no code for the dtype.
-    """
+    """Return the code of a dtype, a key of `_CODES`. UsageError if the format has none for it."""
     try:
         wanted = np.dtype(dtype).newbyteorder("<")
     except (SyntaxError, TypeError, ValueError) as error:  # numpy parses text as a description of fields

@@ -34,18 +34,8 @@ def compat_slice(
 ) -> tuple[int, int, list[int]]:
     """Find the contiguous bytes that Megatron reads for a slice, from the first sequence on.
 
-    Args:
-        part: The slice.
-        lengths: Lengths of all sequences, in tokens.
-        pointers: Offsets of all sequences, in bytes.
-        width: Bytes of a token.
-
-    Returns:
-        First byte, end, and the bounds of the pieces in tokens, both ends included. An empty slice is one empty piece.
-
-    Raises:
-        IndexError: The slice starts at the end.
-        UsageError: The step of the slice is not 1.
+    Lengths and the returned bounds of the pieces are in tokens, pointers and width in bytes. An empty slice is one
+    empty piece. IndexError: the slice starts at the end. UsageError: its step is not 1.
     """
     start, _, step = part.indices(len(lengths))
     if step != 1:
@@ -60,13 +50,8 @@ def compat_slice(
 def compat_part(pointer: int, count: int, offset: int, length: int | None, *, width: int, size: int) -> tuple[int, int]:
     """Find the bytes that Megatron reads for a part of a sequence. They may belong to another sequence.
 
-    Args:
-        pointer: Offset of the sequence, in bytes.
-        count: Length of the sequence in tokens.
-        offset: First token, relative to the start of the sequence; may be negative.
-        length: Number of tokens; negative for all up to the end of the file. Default: up to the end of the sequence.
-        width: Bytes of a token.
-        size: Size of the `.bin`.
+    `pointer` is in bytes. `count`, `offset` and `length` are in tokens. A negative `length` takes all up to `size`, the
+    end of the file; None up to the end of the sequence.
     """
     start = pointer + offset * width
     wanted = count - offset if length is None else length
@@ -91,7 +76,6 @@ class MegatronReader:
 
     Args:
         prefix: Prefix of the names of both files, or one of the names.
-        options: Storage options of both files.
         mmap: Whether to map the `.bin` instead of reading ranges. Default: map a local file.
         multimodal: Return pairs of tokens and mode (`np.int8`).
         compat: Read like Megatron where it checks nothing: a slice is contiguous from its first sequence on, `get` may

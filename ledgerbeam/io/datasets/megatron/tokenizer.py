@@ -39,11 +39,7 @@ class Tokenizer(Protocol):
         """Return the token that ends documents: one with a name, or the first of `EOD_NAMES`. Raises UsageError."""
 
     def encode(self, text: str) -> TextTokens:
-        """Return the tokens of a text. No special tokens are added.
-
-        Raises:
-            RecordError: The text contains a special token that is not allowed.
-        """
+        """Return the tokens of a text, without added special tokens. RecordError if one in the text is not allowed."""
 
 
 class ByteTokenizer:
@@ -128,9 +124,8 @@ class FileTokenizer:
     def encode(self, text: str) -> TextTokens:
         """Return the tokens of a text.
 
-        Raises:
-            RecordError: The model makes a special token although its name must become ordinary text. Models of whole
-                words and Unigram models have special tokens among their words.
+        RecordError: the model makes a special token although its name must become ordinary text. Models of whole words
+        and Unigram models have special tokens among their words.
         """
         (encoding,) = self._model.encode_batch_fast([text], add_special_tokens=False)
         tokens = np.array(encoding.ids, self._dtype)  # a list takes many times the memory
@@ -153,21 +148,11 @@ def read_tokenizer(
 ) -> tuple[Tokenizer, str]:
     """Read a tokenizer: ``bytes``, or the URL of a ``tokenizer.json``.
 
-    Args:
-        url: The tokenizer.
-        options: Storage options.
-        checksum: Expected checksum of the file; None for any.
-        special_tokens: Result for the names of special tokens inside texts.
-        eod: Token that ends documents, which is a special token; None for no such token.
+    Return also the checksum of its file: BLAKE2b of 16 bytes as hexadecimal digits, empty for ``bytes``. `eod` is the
+    token that ends documents, which is treated as special.
 
-    Returns:
-        The tokenizer, and the checksum of its file: BLAKE2b of 16 bytes as hexadecimal digits, empty for ``bytes``.
-
-    Raises:
-        ChangedSourceError: The file has another checksum.
-        SourceNotFoundError: The file does not exist.
-        UsageError: The file is not a tokenizer, the package that reads it is missing, or special tokens are requested
-            for ``bytes``.
+    ChangedSourceError: the file has another `checksum`. UsageError: it is not a tokenizer, the package that reads it is
+    missing, or special tokens are requested for ``bytes``.
     """
     if url == BYTES:
         if special_tokens != "text":

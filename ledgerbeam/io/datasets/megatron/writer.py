@@ -42,11 +42,7 @@ class _TokenEncoder:
         self._range = (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)) if self._integers else (0, 0)
 
     def encode(self, tokens: TokensLike) -> Values:
-        """Return tokens as contiguous values of the dtype.
-
-        Raises:
-            ValueError: A token does not fit, or the tokens do not have one dimension.
-        """
+        """Return tokens as contiguous values of the dtype. ValueError if one does not fit, or in two dimensions."""
         dtype = self._dtype
         if type(tokens) is np.ndarray and tokens.dtype == dtype and tokens.ndim == 1 and tokens.flags.c_contiguous:
             return tokens
@@ -283,7 +279,6 @@ def write_megatron(
     Args:
         prefix: Prefix of the names of the two files.
         dtype: Dtype of the tokens; see `optimal_dtype`.
-        options: Storage options of both files.
         multimodal: Whether each sequence has a mode.
 
     Yields:
@@ -307,12 +302,7 @@ def write_megatron(
 
 
 def require_own(data: FileInfo, options: Options | None = None) -> None:
-    """Check that a published `.bin` was not replaced while the `.idx` was published.
-
-    Raises:
-        ChangedSourceError: The `.bin` was replaced: the `.idx` may be beside the `.bin` of another process.
-        SourceNotFoundError: The `.bin` was removed.
-    """
+    """Raise ChangedSourceError if a published `.bin` was replaced by another process while the `.idx` was published."""
     if (found := stat(data.url, options)) != data:
         raise ChangedSourceError(
             f"{data.url}: another process has written this dataset at the same time (expected {data.size:,} bytes of "
@@ -336,7 +326,6 @@ def encode_part(
 
     Args:
         documents: Documents as sequences of tokens.
-        dtype: Dtype of the tokens.
         eod: Token that is appended to the last sequence of each document.
         name: Name of the part, for messages.
 
@@ -377,7 +366,6 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
         prefixes: Prefixes of at least one dataset, or the names of their `.bin`. Datasets of fairseq are allowed; each
             of their sequences is a document.
         output: Prefix of the result. It appears when all data is complete, the `.idx` last.
-        options: Storage options of all datasets.
 
     Returns:
         The layout of the result: its dtype, sequences and documents.
@@ -416,12 +404,10 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
 
 
 def require_replaceable(output: str, size: int, options: Options | None = None) -> None:
-    """Check that a dataset can be written: its files do not exist, or are files that a merge replaces.
+    """Raise UsageError unless the files of a dataset do not exist, or are files that a merge replaces.
 
-    A `.bin` of `size` bytes, those to be written, without an `.idx` is the work of a killed merge.
-
-    Raises:
-        UsageError: There is an `.idx` of another format, or a `.bin` of another size without a matching `.idx`.
+    A `.bin` of `size` bytes, those to be written, without an `.idx` is the work of a killed merge. Any other `.bin`
+    needs a matching `.idx`.
     """
     target = dataset_prefix(output)
     index = {f"{target}.idx": _LOOKS}

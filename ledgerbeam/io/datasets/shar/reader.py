@@ -66,11 +66,8 @@ def split_cut(
 
     A `tar` field is a `Sample`, or a mapping of the payload's extension to the payload and `json` to its manifest. A
     value of a `jsonl` field may also be under `custom`. An absent field is missing. The row of the cut has the manifest
-    of each payload in the place that lhotse gives it.
-
-    Raises:
-        RecordError: The cut has no ID, an ID that lhotse could not match with names of members, or a value that does
-            not have the kind of its field.
+    of each payload in the place that lhotse gives it. RecordError: the cut has no ID that lhotse could match with names
+    of members, or a value does not have the kind of its field.
     """
     name = cut.get("id") if isinstance(cut, Mapping) else None
     if not isinstance(name, str) or not name or posixpath.normpath(name) != name or name in (".", ".."):
@@ -132,7 +129,6 @@ def find_shar(
     Args:
         folder: A local folder or URL; the URL of a list of fields, which ends with `.json`; or the shards of each
             field.
-        options: Storage options.
         fields: The requested fields besides the cuts. Default: all.
         streamed: Whether to include shards that can only be streamed: compressed ones without a plain shard of the same
             name, and pipes in lists.
@@ -201,7 +197,6 @@ def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Op
     Args:
         url: The URL of the list; it ends with `.json`.
         shards: The canonical URLs of the shards of each field, `cuts` among them, in the order of the dataset.
-        options: Storage options.
 
     Raises:
         UsageError: The URL does not end with `.json`, there are no cuts, or a field has another number of shards.
@@ -256,7 +251,6 @@ class SharReader(NumberedRecords[dict[str, Any]]):
     Args:
         folder: A local folder or URL, or the URL of a list of fields, which ends with `.json`.
         fields: Fields to read with the cuts. Default: all.
-        options: Storage options.
 
     Raises:
         IndexNotFoundError: A shard has no index; also the errors of `find_shar` and of the readers.
@@ -353,8 +347,7 @@ class SharReader(NumberedRecords[dict[str, Any]]):
 def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any], url: str, number: int) -> None:
     """Put the value of a field into its cut, if it has the field; `record` has the number of the cut in its shard.
 
-    Raises:
-        RecordError: The record belongs to another cut, or the cut or the record is damaged.
+    RecordError: the record belongs to another cut, or the cut or the record is damaged.
     """
     place = f"{url}: record {number}"
     if not isinstance(cut, dict) or "id" not in cut:
@@ -390,7 +383,6 @@ def stream_shar(
     Args:
         shards: The shards of each field, `cuts` among them, as `find_shar` returns them. A shard may be a pipe: for
             cuts a command that prints JSONL, for a field a command that names a file in the format of its output.
-        options: Storage options.
         listed: The listed properties of the shards by URL; see `RangeReader`. Default: shards are not compared.
 
     Raises:

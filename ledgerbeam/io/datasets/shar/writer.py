@@ -33,9 +33,6 @@ def _cut_mapping(cut: Any, forms: Mapping[str, FieldForm], number: int) -> Any:
     """Return a cut of lhotse as a mapping; return other values unchanged.
 
     Audio and arrays of its fields are limited to the cut, so the cut starts at 0, as lhotse writes it.
-
-    Raises:
-        RecordError: The cut has another type, or a field has no values for it.
     """
     if isinstance(cut, Mapping) or not callable(getattr(cut, "to_dict", None)):
         return cut
@@ -82,7 +79,6 @@ class SharWriter:
         folder: A path, or a URL of an object store.
         fields: Form of each field. `tar`: payloads with a manifest each. `jsonl`: JSON values. `wav`, `flac`, `mp3`,
             `opus`: audio as arrays, encoded in this format. `numpy`: arrays. The writer makes the manifests of arrays.
-        options: Storage options.
         shard_size: Cuts of a shard.
         start: Number of the first shard.
         compress_jsonl: Write JSONL as `.jsonl.gz`, which has no index: such a folder can only be streamed.

@@ -32,9 +32,7 @@ from ledgerbeam.io.tar.walk import walk_tar
 
 _VERSION = "v1.2"
 
-_BEFORE = 4 * 1024
-"""Largest number of bytes that are read before a content: its header, and the extension headers of a long name."""
-
+_BEFORE = 4 * 1024  # most bytes that are read before a content: its header, and those of a long name
 _QUOTED = re.compile(rb"\\([0-3][0-7]{2}|.)")
 _LETTERS = dict(zip((b"a", b"b", b"f", b"n", b"r", b"t", b"v"), b"\a\b\f\n\r\t\v", strict=True))
 
@@ -50,9 +48,7 @@ def write_dali_index(url: str, index: str | None = None, options: Options | None
     """Walk the headers of a shard and publish its index for DALI; return the number of samples.
 
     Args:
-        url: The shard.
         index: URL of the index. Default: `dali_index_url`.
-        options: Storage options of both.
 
     Raises:
         ArchiveError: The shard is damaged, has no samples, repeats an extension in a sample, or has a name with white
@@ -107,9 +103,7 @@ class DaliReader(NumberedRecords[Sample]):
     safe to share between threads and to use after a fork.
 
     Args:
-        url: The shard.
         index: Its index. Default: `dali_index_url`.
-        options: Storage options of both.
 
     Raises:
         IndexNotFoundError: The index does not exist.

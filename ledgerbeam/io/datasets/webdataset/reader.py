@@ -42,7 +42,6 @@ class ShardReader(NumberedRecords[Sample]):
     Args:
         url: The opened dataset, for messages.
         shards: URL and number of samples of each shard.
-        options: Storage options.
         indexes: Location of the indexes. Default: `<shard>.idx`.
         sizes: Bytes of each shard, None if unknown. Default: all are unknown.
 
@@ -249,7 +248,6 @@ def write_wids_index(
         url: URL of the index; names of shards are relative to its folder.
         shards: Shards, listed sorted by name, as `wids-index create` does; empty shards are left out. MD5 sums are
             written for shards that have an attribute `md5`.
-        options: Storage options.
         name: Name of the dataset. wids generates one if it is missing.
         info: A description.
 

@@ -28,7 +28,6 @@ class ShardWriter:
 
     Args:
         pattern: Path or URL with one `%d` or `%06d` for the number.
-        options: Storage options.
         max_samples: Limit of samples of a shard.
         max_bytes: Size after which a shard takes no more samples; so a shard may be larger by one sample.
         start: Number of the first shard.
@@ -205,11 +204,7 @@ class Shard:
 
 
 def filled(shards: Iterable[ShardLike], root: str) -> Iterator[ShardLike]:
-    """Return the shards that have samples. Other readers refuse shards without samples.
-
-    Raises:
-        UsageError: A name is empty, absolute, a URL or a duplicate, or leaves the root.
-    """
+    """Return the shards that have samples. UsageError if a name is empty, a duplicate, or not below the root."""
     seen = set()
     for shard in shards:
         name = shard.name
