@@ -41,11 +41,7 @@ class WarcFormat(RecordFormat):
     suffixes = (".warc",)
 
     def find_ends(self, blocks: Iterable[bytes]) -> Iterator[Sequence[int]]:
-        """Find the ends of records from the lengths in their headers, without parsing their contents.
-
-        Raises:
-            ValueError: A record does not begin as expected, or does not end where its length says.
-        """
+        """Find the ends of records from the lengths in their headers. ValueError if a record does not end there."""
         data, base = b"", 0
         start, content_end = 0, -1  # of the current record; -1 as long as its headers are not complete
         for block in blocks:
@@ -67,12 +63,7 @@ class WarcFormat(RecordFormat):
             yield ends
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """Decode a record, from `WARC/` to the empty line at its end.
-
-        Raises:
-            UsageError: The library FastWARC is not installed.
-            ValueError: It is not a record.
-        """
+        """Decode a record, from `WARC/` to the empty line at its end. ValueError, or UsageError without FastWARC."""
         record = _parsed(data)
         headers = _headers(record.headers.items())
         if _first(headers, "WARC-Type") is None:
@@ -210,30 +201,18 @@ def _bare_line_feed(before: bytes) -> ValueError:
 def _parsed(data: bytes, *, parse_http: bool = True) -> Any:
     library = import_extra("fastwarc.warc", "warc", "WARC needs a package that is not installed")
     try:
-        return next(
-            library.ArchiveIterator(
-                io.BytesIO(data),
-                parse_http=parse_http,
-                auto_decode="none",
-                stream_detect=False,
-                max_header_len=len(data),
-            )
-        )
+        how = {"parse_http": parse_http, "auto_decode": "none", "stream_detect": False, "max_header_len": len(data)}
+        return next(library.ArchiveIterator(io.BytesIO(data), **how))
     except (OSError, StopIteration) as error:
         raise ValueError(f"expected a record of WARC, found {data[:60]!r} ({error})") from error
 
 
 def _headers(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return headers by name; the values of a repeated name are a list."""
-    found: dict[str, Any] = {}
+    found: dict[str, list[str]] = {}
     for name, value in pairs:
-        if name not in found:
-            found[name] = value
-        elif isinstance(found[name], list):
-            found[name].append(value)
-        else:
-            found[name] = [found[name], value]
-    return found
+        found.setdefault(name, []).append(value)
+    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
 
 def _first(headers: Mapping[str, Any], name: str) -> str | None:

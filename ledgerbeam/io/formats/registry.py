@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 GROUP = "ledgerbeam.formats"
 """The entry-point group. An entry point has the name of its format; its object creates the format without arguments."""
 
+# Built-in formats in the form of entry points. Their packages import this module.
 _BUILT_IN = {
     "jsonl": "ledgerbeam.io.lines.formats:JsonlFormat",
     "tar": "ledgerbeam.io.tar.format:TarFormat",
@@ -37,8 +38,8 @@ _BUILT_IN = {
     "text": "ledgerbeam.io.lines.formats:TextFormat",
     "warc": "ledgerbeam.io.warc:WarcFormat",
 }
-"""References to the built-in formats, in the form of entry points. Their packages import this module."""
 
+# Reserved for the built-in formats, so that they need no search of entry points.
 _SUFFIXES = {
     ".jsonl": "jsonl",
     ".json": "jsonl",
@@ -52,7 +53,6 @@ _SUFFIXES = {
     ".txt": "text",
     ".warc": "warc",
 }
-"""Suffixes of the built-in formats, reserved for them, so that they need no search of entry points."""
 
 _RESERVED = {"shar", "webdataset", "energon", "lit"}  # values of `--to` that are not formats of files
 _lock = threading.RLock()
@@ -132,7 +132,6 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
     suffixes may belong to a compression.
 
     Args:
-        url: The source.
         configured: Formats with options, which replace the registered formats of the same names, and further formats.
 
     Raises:
@@ -150,7 +149,7 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
     name = _SUFFIXES.get(f"{dot}{last}")
     if name is not None and all(kind.name != name for kind in configured):
         return FileType(url, _built_in(_BUILT_IN[name]), compression)
-    known = _with(configured)
+    known = {**formats(), **{kind.name: kind for kind in configured}}
     by_suffix = {suffix: kind for kind in known.values() for suffix in kind.suffixes}
     for part in reversed(plain.rpartition("/")[2].lower().split(".")[1:]):
         kind = by_suffix.get(f".{part}")
@@ -175,9 +174,8 @@ def require_formats(
 ) -> None:
     """Check that sources can be read, with a choice of columns. Each ending of names is checked once.
 
-    Raises:
-        NotIndexableError: A source is compressed and cannot be read (by position, if that is required), or is a pipe.
-        UsageError: A name has no suffix of a known format, or columns are chosen for a format without columns.
+    NotIndexableError: a source is compressed and cannot be read (by position, if that is required), or is a pipe.
+    UsageError: a name has no suffix of a known format, or columns are chosen for a format without columns.
     """
     by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # cheap for millions of sources
     for url in by_ending.values():
@@ -206,10 +204,7 @@ def open_source(
     """Open a source of any format for random access.
 
     Args:
-        url: The source.
         index: Its index, or the URL of the index. Default: from `location`.
-        options: Storage options of both.
-        configured: As in `recognize`.
         location: Location of indexes. Default: beside the sources.
 
     Raises:
@@ -234,8 +229,7 @@ def open_source(
 def formats() -> Mapping[str, Format]:
     """Return all formats by name: built-in formats, formats of entry points, and registered formats.
 
-    Raises:
-        UsageError: An entry point cannot be loaded, or its format has the name or a suffix of another format.
+    UsageError: an entry point cannot be loaded, or its format has the name or a suffix of another format.
     """
     global _known, _loading  # noqa: PLW0603 - loaded once in a process
     if _known is not None:
@@ -290,13 +284,6 @@ def _origin(kind: Format) -> str:
     return f"{type(kind).__module__}.{type(kind).__qualname__}"
 
 
-def _with(configured: Iterable[Format]) -> Mapping[str, Format]:
-    known = formats()
-    for kind in configured:
-        known = {**known, kind.name: kind}
-    return known
-
-
 @cache
 def _built_in(reference: str) -> Format:
     return cast(Callable[[], Format], load_reference(reference))()
@@ -321,7 +308,7 @@ def _package(point: EntryPoint) -> str:
 
 def _add(known: dict[str, Format], kind: Format, origin: str) -> None:
     # The same class may be added again: its module was loaded twice, or it has an entry point and is registered too.
-    others = [other for other in known.values() if other.name != kind.name or not _is_same(other, kind)]
+    others = [other for other in known.values() if other.name != kind.name or _origin(other) != _origin(kind)]
     if kind.name in _RESERVED or any(other.name == kind.name for other in others):
         raise UsageError(f"{origin}: the name {kind.name!r} is taken; give the format another name")
     if not kind.suffixes:
@@ -335,7 +322,3 @@ def _add(known: dict[str, Format], kind: Format, origin: str) -> None:
         if split_compression(f"a{suffix}").compression is not None or suffix == ".idx":
             raise UsageError(f"{origin}: the suffix {suffix} belongs to a compression or an index; use another suffix")
     known[kind.name] = kind
-
-
-def _is_same(one: Format, other: Format) -> bool:
-    return _origin(one) == _origin(other)

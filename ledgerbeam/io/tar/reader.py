@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ArchiveError
@@ -26,10 +26,11 @@ from ledgerbeam.io.tar.sample import Sample, Taken, take_sample
 from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
 
 _AFTER = 2 * 1024  # bytes that are read after a sample: the header of the next one, with its pax header if it has one
+Members = Sequence[tuple[str, bool]]  # members in order: the name of each, and whether it is a file with content
+_Read = Callable[[int, int], bytes]  # reads a number of bytes at an offset
 _PIECE = 256 * 1024  # bytes of the samples of a local archive that are read together
 
-_NEAR = 64 * 1024
-"""In an object, the previous sample is read together with the requested one if it has at most this many bytes."""
+_NEAR = 64 * 1024  # up to this size, the previous sample of an object is read together with the requested one
 
 
 def build_tar_index(
@@ -92,7 +93,7 @@ class TarLayout(RecordLayout):
         if sentinel < content.size and any(around[BLOCK:]):
             start = sentinel if any(around[:BLOCK]) else last  # zeros before it may belong to a payload
             try:
-                members = _has_members(content, start, sentinel)
+                members = any(member.end > sentinel for member in _members(_bounded(content), start, content.url))
             except ArchiveError as error:
                 raise index.mismatch(f"expected the end of the archive at byte {sentinel}: {error}") from error
             if members:
@@ -112,7 +113,7 @@ class TarLayout(RecordLayout):
 def _require_no_samples(index: IndexFile, content: RangeReader) -> None:
     """Check that an archive whose index has no samples holds none: no file of it has a key."""
     try:
-        for member in _members(content, 0):
+        for member in _members(_bounded(content), 0, content.url):
             if member.regular and split_key(member.name) is not None:
                 at = member.header_offset
                 raise index.mismatch(f"expected no samples, found the member {member.name!r} at byte {at}")
@@ -120,17 +121,14 @@ def _require_no_samples(index: IndexFile, content: RangeReader) -> None:
         raise index.mismatch(f"expected an archive without samples: {error}") from error
 
 
-def _has_members(source: RangeReader, position: int, sentinel: int) -> bool:
-    """Return whether a member after `position` ends after the sentinel."""
-    return any(member.end > sentinel for member in _members(source, position))
-
-
-def _members(source: RangeReader, position: int) -> Iterator[Member]:
-    while member := next_member(
-        lambda place, size: source.read(min(place, source.size), min(place + size, source.size)), position, source.url
-    ):
+def _members(read: _Read, position: int, url: str) -> Iterator[Member]:
+    while member := next_member(read, position, url):
         yield member
         position = member.end
+
+
+def _bounded(source: RangeReader) -> _Read:
+    return lambda place, size: source.read(min(place, source.size), min(place + size, source.size))
 
 
 class TarReader(IndexedRecords[Sample]):
@@ -145,12 +143,8 @@ class TarReader(IndexedRecords[Sample]):
     methods.
 
     Args:
-        url: The archive.
         index: Its index, or the URL of that. Default: `<url>.idx`.
-        options: Storage options of both.
-        group: How members form samples.
         check: Whether to check now that the index fits the archive.
-        listed: As in `IndexedRecords`.
     """
 
     layout = TarLayout()
@@ -175,7 +169,7 @@ class TarReader(IndexedRecords[Sample]):
             return next(self._read_local([record], bounds))[0]
         base = previous if start - previous <= _NEAR else start
         data = self._reader.read_near(base, stop + _AFTER)
-        return self._take(data, base, previous, [start, stop], record)[0]
+        return next(self.take(data, base, previous, [start, stop], record))
 
     def _read_pieces(
         self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
@@ -190,7 +184,7 @@ class TarReader(IndexedRecords[Sample]):
         blocks = self._reader.iterate_many(bases, ends)
         for (record, start, stop, previous), base, data in zip(rows, bases.tolist(), blocks, strict=True):
             # Of an object, the headers of a large sample before it would cost a request each.
-            yield self._take(data, base, previous if base == previous else None, [start, stop], record)
+            yield list(self.take(data, base, previous if base == previous else None, [start, stop], record))
 
     def _read_local(self, records: list[int], bounds: Offsets) -> Iterator[list[Sample]]:
         """Read samples of a local archive in pieces.
@@ -203,7 +197,7 @@ class TarReader(IndexedRecords[Sample]):
             if not piece:
                 record, (previous, start, stop) = records[place], bounds[place].tolist()
                 data = self._reader.read_near(start, stop + _AFTER)
-                piece = self._take(data, start, previous if record else 0, [start, stop], record)
+                piece = list(self.take(data, start, previous if record else 0, [start, stop], record))
             yield piece
             place += len(piece)
 
@@ -241,20 +235,13 @@ class TarReader(IndexedRecords[Sample]):
         bounds: list[int] = self._span_offsets(start, stop).tolist()
         return raw_records(self.url, self._reader.read(bounds[0], bounds[-1]), bounds, start)
 
-    def _take(self, data: bytes, base: int, previous: int | None, bounds: list[int], first_record: int) -> list[Sample]:
-        return list(self.take(data, base, previous, bounds, first_record))
-
     def take(
         self, data: bytes, base: int, previous: int | None, bounds: list[int], first_record: int
     ) -> Iterator[Sample]:
         """Decode consecutive samples from bytes of the archive, and check that each range is one sample.
 
-        Args:
-            data: The bytes.
-            base: Their offset in the archive.
-            previous: Offset of the range before the first sample; None to skip its check.
-            bounds: Offset of each sample, and the end of the last.
-            first_record: Number of the first sample.
+        `data` starts at the offset `base`. `bounds` has the offset of each sample, and the end of the last. `previous`
+        is the offset of the range before the first sample; None skips its check.
         """
         if base + len(data) < bounds[-1]:
             self._reader.read(base, bounds[-1])  # raises
@@ -310,27 +297,17 @@ class TarBlocks:
             yield [sample]
 
 
-def _following(
-    read: Callable[[int, int], bytes], url: str, known: Taken | None, place: int | None, count: int
-) -> Sequence[tuple[str, bool]]:
+def _following(read: _Read, url: str, known: Taken | None, place: int | None, count: int) -> Members:
     """Return up to `count` members from an offset on (None: the end). The next sample has some if it is given."""
     if place is None or len(read(place, BLOCK)) < BLOCK:
         return ()
     if known and count <= len(known.members):
         return known.members[:count]
-    return _next_members(read, place, count, url)
-
-
-Members = Sequence[tuple[str, bool]]  # members in order: the name of each, and whether it is a file with content
-_Read = Callable[[int, int], bytes]
+    return [(member.name, member.regular) for member in islice(_members(read, place, url), count)]
 
 
 def _members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[str, bool]]:
-    """Return the members between the start of the first and the end of the last, from their headers.
-
-    Raises:
-        ArchiveError: There are no headers, or no member ends at `stop`.
-    """
+    """Return the members of a range, from their headers. ArchiveError if there are none, or none ends at `stop`."""
     found: list[tuple[str, bool]] = []
     position = asked = start
 
@@ -356,18 +333,6 @@ def _members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple
         raise ArchiveError(
             f"{url}: expected a member to end at byte {stop}, found one or the archive end at {position}"
         )
-    return found
-
-
-def _next_members(read: _Read, place: int, count: int, url: str) -> list[tuple[str, bool]]:
-    """Return up to `count` members from an offset on, fewer at the end of the archive; see `_members_between`."""
-    found: list[tuple[str, bool]] = []
-    while len(found) < count:
-        member = next_member(read, place, url)
-        if member is None:
-            break
-        found.append((member.name, member.regular))
-        place = member.end
     return found
 
 
@@ -421,13 +386,11 @@ def _is_pair(
         return False
     following = after(1)
     # Of one stem it would be a sample of four members; of one key alone, one of more than two if no pair follows.
-    if following and (split_stem(following[0][0])[0] == split_stem(names[0])[0] or _is_one_key(following[0], members)):
-        return are_pairs([*names, *(name for name, _ in after(2))])
+    if following:
+        stem, key = split_stem(following[0][0])[0], _key(following[0])
+        if stem == split_stem(names[0])[0] or (key is not None and key == _key(members[0])):
+            return are_pairs([*names, *(name for name, _ in after(2))])
     return True
-
-
-def _is_one_key(member: tuple[str, bool], members: Members) -> bool:
-    return (key := _key(member)) is not None and key == _key(members[0])
 
 
 def _key(member: tuple[str, bool]) -> str | None:

@@ -68,8 +68,7 @@ class TarSamples(Sequence[Sample]):
     def offsets(self, group: Grouping) -> Offsets:
         """Return the `N + 1` offsets that `build_tar_index` would find.
 
-        Raises:
-            RecordError: A reader that groups the members in this way would find other samples; see `encode_tar`.
+        RecordError: a reader that groups the members in this way would find other samples; see `encode_tar`.
         """
         names = [[f"{key}.{extension}" for extension in extensions] for key, extensions in self.outlines]
         paired = group == "pairs" or (group == "auto" and are_only_pairs([name for some in names for name in some]))
@@ -123,22 +122,18 @@ class _Outline(NamedTuple):
     extensions: tuple[str, ...]
 
 
-def _encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
-    """Encode one sample of an archive that is written sample by sample and grouped by key.
+def _encode_sample(sample: Sample, number: int, group: Grouping, *, pax: bool = True) -> tuple[bytes, list[int]]:
+    """Encode one sample of an archive that is written sample by sample; return also the offset of each member.
 
-    Returns:
-        Its members with their headers, and the offset of each member in these bytes.
-
-    Raises:
-        RecordError: As in `encode_tar`, except that equal keys of neighbouring samples are not detected.
+    RecordError as in `encode_tar`, but equal keys of neighbouring samples are not detected.
     """
     names = _names(number, sample)
-    _require_readable([_Outline(sample.key, tuple(sample))], [names], "key", first=number)
+    _require_readable([_Outline(sample.key, tuple(sample))], [names], group, first=number)
     pieces: list[bytes] = []
     starts: list[int] = []
     position = 0
     for name, content in zip(names, sample.values(), strict=True):
-        member = _member(name, content)
+        member = _member(name, content, pax)
         starts.append(position)
         pieces += member
         position += sum(map(len, member))
@@ -146,16 +141,8 @@ def _encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
 
 
 def encode_pair(sample: Sample, number: int = 0) -> bytes:
-    """Encode one sample, of two members, of an archive that is written by pairs, without pax headers where possible.
-
-    Raises:
-        RecordError: As in `encode_tar`, except that equal keys of neighbouring samples are not detected.
-    """
-    names = _names(number, sample)
-    _require_readable([_Outline(sample.key, tuple(sample))], [names], "pairs", first=number)
-    return b"".join(
-        piece for name, content in zip(names, sample.values(), strict=True) for piece in _member(name, content, False)
-    )
+    """Encode one sample of an archive that is written by pairs, without pax headers where possible."""
+    return _encode_sample(sample, number, "pairs", pax=False)[0]
 
 
 def pairs_sentinel(position: int) -> int:
@@ -170,7 +157,7 @@ def end_marker(position: int) -> bytes:
     return bytes(-(-end // _RECORD) * _RECORD - position)
 
 
-def _member(name: str, content: bytes, pax: bool = True) -> tuple[bytes, bytes, bytes]:
+def _member(name: str, content: bytes, pax: bool) -> tuple[bytes, bytes, bytes]:
     return _header(name, len(content), pax), content, bytes(padded(len(content)) - len(content))
 
 
@@ -277,7 +264,7 @@ class TarWriter:
             DiskFullError: No space is left; also StorageError.
         """
         try:
-            data, starts = _encode_sample(sample, self.count)
+            data, starts = _encode_sample(sample, self.count, "key")
         except RecordError as error:
             raise RecordError(f"{self.url}: {error}") from error
         if sample.key == self._key:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -34,7 +35,6 @@ class LitDataset(NumberedRecords[Any]):
         modalities: Modalities such as `("jpg", "semantic.seg16")`. Default: those of the configuration.
         decoders: By modality, instead of the codec of its last part: a function of bytes, or the name of a codec.
             Pickles are decoded only for `"PKL"`.
-        options: Storage options.
         config: Name of the configuration in the folder.
 
     Attributes:
@@ -80,7 +80,7 @@ class LitDataset(NumberedRecords[Any]):
         members = load_members(self.url, fold, shards, found, options)
         self._selection = select(members, shards, self.modalities, f"{self.url}: the fold {fold!r}")
         self._decoders = [decoder_of(name, overrides.get(name), self.url) for name in self.modalities]
-        self._mappings: list[tuple[str, Any]] = []
+        self._mappings: list[Callable[[Any], Any]] = []
         self._readers = [RangeReader(shard, options) for shard in self._shards]
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class LitDataset(NumberedRecords[Any]):
 
     def map(self, function: Callable[[Any], Any]) -> Self:
         """Add a function of the whole item, a tuple or the result of an earlier `map`; return the dataset itself."""
-        self._mappings.append(("item", function))
+        self._mappings.append(function)
         return self
 
     def map_tuple(self, *functions: Callable[[Any], Any]) -> Self:
@@ -117,7 +117,7 @@ class LitDataset(NumberedRecords[Any]):
             raise UsageError(
                 f"{self.url}: expected a function for each of {self.modalities}, found {len(functions)} functions"
             )
-        self._mappings.append(("values", functions))
+        self._mappings.append(partial(_apply_each, functions))
         return self
 
     def map_all(self, function: Callable[[Any], Any]) -> Self:
@@ -153,12 +153,8 @@ class LitDataset(NumberedRecords[Any]):
             self._value(record, shard, column, data)
             for column, data in zip(range(len(self.modalities)), contents, strict=False)
         )
-        for kind, function in self._mappings:
-            item = (
-                function(item)
-                if kind == "item"
-                else tuple(one(value) for one, value in zip(function, item, strict=True))
-            )
+        for function in self._mappings:
+            item = function(item)
         return item
 
     def _value(self, record: int, shard: int, column: int, data: bytes) -> Any:
@@ -202,3 +198,7 @@ class LitDataset(NumberedRecords[Any]):
             f"{url}: expected the member {name!r} at byte {start}, {what}. The index is stale, or the shard damaged: "
             f"write_lit_index({self.url!r}, {self.fold!r}) makes an index of what is there"
         )
+
+
+def _apply_each(functions: Sequence[Callable[[Any], Any]], item: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(function(value) for function, value in zip(functions, item, strict=True))

@@ -68,11 +68,7 @@ class SharFormat:
 
     @staticmethod
     def parse_fields(option: str | Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-        """Return the fields that an option names: ``NAME=EXTENSION,...``, or a mapping; empty for None.
-
-        Raises:
-            UsageError: The option is invalid.
-        """
+        """Return the fields of an option, ``NAME=EXTENSION,...`` or a mapping; none for None. UsageError if invalid."""
         if isinstance(option, Mapping):
             option = ",".join(f"{name}={extension}" for name, extension in option.items())
         return tuple(parse_fields(option or "").items())
@@ -82,11 +78,7 @@ class SharFormat:
         return {"fields": ",".join("=".join(field) for field in self.fields), "cuts": VERSION}
 
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
-        """Return the files of a shard.
-
-        Args:
-            records: Samples, or cuts in the form that `SharWriter` takes.
-        """
+        """Return the files of a shard. Records are samples, or cuts in the form that `SharWriter` takes."""
         fields = dict(self.fields)
         kinds = field_kinds(fields)
         rows: dict[str, list[Any]] = {field: [] for field in (*kinds, CUTS)}
@@ -162,10 +154,7 @@ def group_shards(urls: Iterable[str]) -> list[list[str]]:
     """Group files by shard: its cuts, then its fields by name. Shards are in the order of the names of their cuts.
 
     Files with other names, such as indexes, are skipped. A plain file takes precedence over its compressed twin.
-
-    Raises:
-        SourceError: Files have no cuts, or a shard lacks a field that others of its folder have.
-        SourceNotFoundError: There is no shard.
+    SourceError: files have no cuts, or a shard lacks a field that others of its folder have.
     """
     shards: dict[str, dict[str, str]] = {}
     for url in urls:
@@ -238,11 +227,7 @@ class HeldRecords:
 
 
 class SharSamples(NumberedRecords[Sample]):
-    """Random access to the cuts of one shard with their fields, as samples: see `cut_sample`.
-
-    Raises:
-        SourceError: A field has another number of records than there are cuts.
-    """
+    """Random access to the cuts of one shard with their fields, as samples: see `cut_sample`."""
 
     def __init__(self, cuts: FieldRecords, fields: Mapping[str, FieldRecords]) -> None:
         self.url = cuts.url
@@ -295,11 +280,7 @@ _TEXT = "txt"
 
 
 def parse_fields(text: str) -> dict[str, str]:
-    """Parse fields such as `recording=wav,label=cls`: name and extension of each.
-
-    Raises:
-        UsageError: The text is not such a list, has a field twice, or has a name that a field cannot have.
-    """
+    """Parse fields such as `recording=wav,label=cls`: name and extension of each. UsageError if they are invalid."""
     fields: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         name, equals, extension = part.partition("=")
@@ -368,9 +349,6 @@ def cut_sample(cut: Mapping[str, Any], fields: Mapping[str, Any], place: str) ->
 
     The cut without its fields becomes the member `json`. A field that is a `Sample` of payload and manifest becomes
     members `recording.wav` and `recording.json`, any other value a member `label.json`.
-
-    Raises:
-        RecordError: The cut has no ID.
     """
     if not isinstance(cut, Mapping) or not isinstance(cut.get("id"), str):
         raise RecordError(f"{place}: expected a cut, an object with an 'id', found {cut!r:.80}")
@@ -398,10 +376,9 @@ def _manifest(key: str, name: str, extension: str, data: bytes, left: dict[str, 
     try:
         if _kind(extension) in _ARRAYS:
             return array_manifest(array_shape(data, extension))
-        header = audio_header(data, extension)
+        return recording_manifest(key, audio_header(data, extension))
     except RecordError as error:
         raise RecordError(f"{key!r}: {error} Or provide its manifest as a member {name + '.json'!r}") from error
-    return recording_manifest(key, header.sampling_rate, header.channels, header.samples)
 
 
 def _stored_cut(key: str, left: dict[str, bytes]) -> dict[str, Any] | None:
@@ -432,11 +409,7 @@ def _custom(key: str, extension: str, data: bytes) -> Any:
 
 
 def to_cut(record: Any) -> list[Any]:
-    """Return a record as a cut, or as a sample that becomes a cut.
-
-    Raises:
-        RecordError: The record is neither a sample nor an object with an `id`.
-    """
+    """Return a cut with an `id`, or a sample that becomes one. RecordError for any other record."""
     if isinstance(record, Mapping) and not isinstance(record, Sample) and KEY not in record:
         if isinstance(record.get("id"), str):
             return [record]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ledgerbeam._base.lazy import NDArray, np
@@ -21,8 +20,7 @@ _VERSIONS = ((1, 0), (2, 0), (3, 0))
 _STREAMED = 0xFFFFFFFF  # the sizes in the header of a WAV that was written to a pipe
 
 
-@dataclass(frozen=True, slots=True)
-class AudioHeader:
+class AudioHeader(NamedTuple):
     """Properties of audio from the header of a payload."""
 
     sampling_rate: int  # samples per second
@@ -31,11 +29,7 @@ class AudioHeader:
 
 
 def audio_header(data: bytes, extension: str) -> AudioHeader:
-    """Read the header of WAV (RIFF) or FLAC; the bytes decide which.
-
-    Raises:
-        RecordError: The payload is neither, is damaged, or has no length.
-    """
+    """Read the header of WAV (RIFF) or FLAC; the bytes decide which. RecordError if it is neither, or has no length."""
     found = _flac(data) if data[:4] == b"fLaC" else _wav(data)
     if found is None or not (found.sampling_rate and found.channels and found.samples):
         raise RecordError(
@@ -45,11 +39,7 @@ def audio_header(data: bytes, extension: str) -> AudioHeader:
 
 
 def array_shape(data: bytes, extension: str) -> list[int]:
-    """Read the shape of a `.npy`.
-
-    Raises:
-        RecordError: The payload is not a `.npy`, has an unknown version, or is shorter than its header claims.
-    """
+    """Read the shape of a `.npy`. RecordError if it is not one, or is shorter than its header claims."""
     file = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(file)
@@ -94,15 +84,16 @@ def _wav(data: bytes) -> AudioHeader | None:
     return None
 
 
-def recording_manifest(name: str, sampling_rate: int, channels: int, samples: int) -> dict[str, Any]:
+def recording_manifest(name: str, audio: AudioHeader) -> dict[str, Any]:
     """Return the manifest of audio in a shard."""
+    rate, channels, samples = audio
     numbers = list(range(channels))
     return {
         "id": name,
         "sources": [{"type": "shar", "channels": numbers, "source": ""}],
-        "sampling_rate": sampling_rate,
+        "sampling_rate": rate,
         "num_samples": samples,
-        "duration": samples / sampling_rate,
+        "duration": samples / rate,
         "channel_ids": numbers,
     }
 
@@ -110,12 +101,6 @@ def recording_manifest(name: str, sampling_rate: int, channels: int, samples: in
 def array_manifest(shape: Sequence[int]) -> dict[str, Any]:
     """Return the manifest of an array in a shard."""
     return {"storage_type": "shar", "storage_path": "", "storage_key": "", "shape": list(shape)}
-
-
-def _frames_manifest(shape: Sequence[int], frame_shift: float, temporal_dim: int) -> dict[str, Any]:
-    """Return the manifest of an array with a time dimension in a shard."""
-    times = {"temporal_dim": temporal_dim, "frame_shift": frame_shift, "start": 0}
-    return {"array": array_manifest(shape), **times}
 
 
 def cut_of_audio(name: str, duration: float, channels: Sequence[int]) -> dict[str, Any]:
@@ -159,10 +144,8 @@ def kind_of(form: FieldForm) -> FieldKind:
 def with_payloads(cut: Mapping[str, Any], forms: Mapping[str, FieldForm], number: int) -> Mapping[str, Any]:
     """Return a cut with its arrays as payloads and manifests, in the form that `split_cut` takes.
 
-    A cut with audio and without a `type` becomes one with the length of its audio.
-
-    Raises:
-        RecordError: A value does not have the form of its field, or the cut is longer than its audio.
+    A cut with audio and without a `type` becomes one with the length of its audio. RecordError: a value does not have
+    the form of its field, or the cut is longer than its audio.
     """
     if not isinstance(cut, Mapping) or not isinstance(cut.get("id"), str):
         return cut  # `split_cut` raises the error
@@ -191,25 +174,14 @@ def _encode_payload(value: Any, form: FieldForm, name: str) -> Mapping[str, Any]
     """Return a payload under its extension, and its manifest under `json`; `name` is the ID of the cut.
 
     Audio is an `Audio`, a pair of samples and sampling rate, or the bytes of a WAV or FLAC file; arrays are arrays or
-    `Frames`.
-
-    Raises:
-        ValueError: The value is something else.
-        UsageError: The format needs a package that is not installed.
+    `Frames`. Anything else is a ValueError.
     """
     if form in AUDIO_FORMATS:
         if isinstance(value, bytes | bytearray | memoryview):
-            header = audio_header(bytes(value), form)
-            return {
-                form: value,
-                "json": recording_manifest(name, header.sampling_rate, header.channels, header.samples),
-            }
+            return {form: value, "json": recording_manifest(name, audio_header(bytes(value), form))}
         audio = as_audio(value)
-        channels, samples = audio.samples.shape
-        return {
-            form: encode_audio(audio, form),
-            "json": recording_manifest(name, audio.sampling_rate, channels, samples),
-        }
+        header = AudioHeader(audio.sampling_rate, *audio.samples.shape)
+        return {form: encode_audio(audio, form), "json": recording_manifest(name, header)}
     if isinstance(value, Frames):
         array = _array(value.values)
         if not 0 <= value.temporal_dim < array.ndim or not value.frame_shift > 0:
@@ -217,7 +189,8 @@ def _encode_payload(value: Any, form: FieldForm, name: str) -> Mapping[str, Any]
                 f"expected a dimension of the shape {array.shape} and seconds above 0, found temporal_dim="
                 f"{value.temporal_dim}, frame_shift={value.frame_shift}"
             )
-        return {"npy": _npy(array), "json": _frames_manifest(array.shape, value.frame_shift, value.temporal_dim)}
+        times = {"temporal_dim": value.temporal_dim, "frame_shift": value.frame_shift, "start": 0}
+        return {"npy": _npy(array), "json": {"array": array_manifest(array.shape), **times}}
     array = _array(value)
     return {"npy": _npy(array), "json": array_manifest(array.shape)}
 

@@ -7,6 +7,7 @@ Source: `megatron.energon.flavors.webdataset` of megatron-energon 7.4.1 (`prepar
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -16,7 +17,7 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import orjson
@@ -50,20 +51,12 @@ _SampleRow = tuple[int, str, int, int, int]
 _PartRow = tuple[int, int, str, int, int]
 
 
-class _Digest(Protocol):
-    def update(self, data: bytes, /) -> None: ...
-
-
 def _publish_sample_table(
-    url: str, root: str, counts: Mapping[str, int], options: Options | None, digest: _Digest
+    url: str, root: str, counts: Mapping[str, int], options: Options | None, digest: hashlib.blake2b
 ) -> None:
     """Walk the shards and publish the table of their samples; the digest is updated with its content.
 
     `counts` has the number of samples of each shard by name; the order numbers the shards.
-
-    Raises:
-        RecordError: Two samples have the same key, or a name is not UTF-8.
-        SourceError: A shard has another number of samples, or is damaged.
     """
     with tempfile.TemporaryDirectory(prefix="ledgerbeam-") as folder:
         path = os.path.join(folder, "index.sqlite")
@@ -171,7 +164,6 @@ def write_energon(
         root: The folder of the shards.
         shards: Shards named relative to `root`, with names that end with `.tar`; empty shards are left out. Their order
             numbers them.
-        options: Storage options.
         splits: Names of the shards of each part. Default: all are `train`.
         dataset: Content of `dataset.yaml`: the type of the samples, and the mapping of members to its fields.
         sample_table: Also write `index.sqlite`, which needs a walk over the headers of every shard. Energon needs the
@@ -256,18 +248,13 @@ def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
 
 def _read_first_existing(urls: Sequence[str], options: Options | None) -> tuple[str, dict[str, Any]]:
     """Read the first of several files that exists."""
-    for url in urls[:-1]:
-        try:
+    for url in urls:
+        with contextlib.suppress(SourceNotFoundError):
             return url, _parse_mapping(url, read_bytes(url, options))
-        except SourceNotFoundError:
-            continue
-    try:
-        return urls[-1], _parse_mapping(urls[-1], read_bytes(urls[-1], options))
-    except SourceNotFoundError as error:
-        raise SourceNotFoundError(
-            f"{' or '.join(urls)}: there is no such file; expected the folder of a dataset that Energon or "
-            "write_energon has prepared"
-        ) from error
+    raise SourceNotFoundError(
+        f"{' or '.join(urls)}: there is no such file; expected the folder of a dataset that Energon or write_energon "
+        "has prepared"
+    )
 
 
 def _parse_mapping(url: str, data: bytes) -> dict[str, Any]:
