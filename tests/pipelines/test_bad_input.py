@@ -38,8 +38,7 @@ def test_a_pattern_that_matches_nothing(workspace: Workspace) -> None:
 @pytest.mark.parametrize("content", ["", "\n\n  \n", "# all of it\n# was commented out\n"])
 def test_a_list_that_names_nothing(workspace: Workspace, content: str) -> None:
     (workspace.root / "list.txt").write_text(content)
-    ran = workspace.run("index", "--sources-from", "list.txt")
-    assert ran.status == 1
+    ran = workspace.run("index", "--sources-from", "list.txt", status=1)
     assert "list.txt: expected a list of sources, one URL a line, found none" in ran.err
     assert not (workspace.root / ".ledgerbeam").exists(), "a job without sources makes no ledger"
 
@@ -56,9 +55,7 @@ def test_compressed_sources_that_are_damaged(workspace: Workspace) -> None:
     names = ("a.jsonl.gz", "b.tar.zst")
     for name in names:
         (workspace.root / name).write_bytes(b"\x1f\x8b")
-    ran = workspace.run("index", *names)
-    assert ran.status == 3
-    assert "a.jsonl.gz: the gzip data is cut off at or after byte 2" in ran.err
+    ran = workspace.run("index", *names, status=3, err="a.jsonl.gz: the gzip data is cut off at or after byte 2")
     assert "b.tar.zst: this Zstandard file has no seek table" in ran.err
     ran = mapped(workspace, *names)
     assert ran.status == 3

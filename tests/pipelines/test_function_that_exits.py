@@ -93,7 +93,6 @@ def test_a_death_after_a_failure_leaves_no_other_task_of_the_source(workspace: W
 def test_what_a_worker_that_died_was_writing_goes_at_the_end_of_the_run(workspace: Workspace) -> None:
     (workspace.root / "ending.py").write_text(ENDING_IN_A_WRITE)
     workspace.jsonl("in/a.jsonl", 20)
-    ran = workspace.run("map", "ending:work", "in/*.jsonl", "--to", "jsonl", "--output", "out")
-    assert ran.status == 0, ran.err
+    ran = workspace.run("map", "ending:work", "in/*.jsonl", "--to", "jsonl", "--output", "out", status=0)
     assert "starting again with what is left" in ran.err
     assert [path.name for path in (workspace.root / "out").rglob(f"*{TEMPORARY_SUFFIX}")] == []

@@ -65,8 +65,7 @@ def test_each_source_has_its_state_and_the_run_does_as_was_said(workspace: Works
     }
     assert found["tasks"] == 3
     assert (found["removed"]["count"], found["refused"], found["differences"]) == (2, [], [])  # the shard and its index
-    ran = workspace.run(*COMMAND, "--json")
-    assert ran.status == 3
+    ran = workspace.run(*COMMAND, "--json", status=3)
     assert ran.json["tasks"] == {"done": 4, "failed": 1}  # done, changes, goes, fresh; fails failed again
 
 
@@ -122,6 +121,4 @@ def test_packs_are_sources(workspace: Workspace) -> None:
 
 def test_options_that_choose_by_the_ledger_are_refused(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 5)
-    ran = workspace.run(*COMMAND, "--dry-run", "--only-failed", "*")
-    assert ran.status == 2
-    assert "leave --only-failed out" in ran.err
+    workspace.run(*COMMAND, "--dry-run", "--only-failed", "*", status=2, err="leave --only-failed out")

@@ -19,8 +19,7 @@ NOT_UTF8 = os.fsdecode(b"in/caf\xe9 \xff.jsonl")
 def test_a_source_that_cannot_be_planned_any_more_has_failed(workspace: Workspace) -> None:
     source = workspace.jsonl("in/a.jsonl", 40)
     size = ("--task-bytes", "200")
-    first = workspace.run("map", "functions:needs_service", *MAP[2:], *size)
-    assert first.status == 3, first.err
+    workspace.run("map", "functions:needs_service", *MAP[2:], *size, status=3)
     index = source.with_name("a.jsonl.idx")
     index.write_bytes(b"no index")  # half of the source is done, and now it cannot be cut into tasks
     for _ in range(2):
@@ -60,15 +59,13 @@ def odd_names(workspace: Workspace) -> Workspace:
 def test_an_impure_function_over_a_name_that_is_not_utf8_ends_the_job(odd_names: Workspace) -> None:
     for workers in ("1", "2"):
         ledger = (f"L{workers}", "--workers", workers, "--existing", "keep")
-        ran = odd_names.run("map", "functions:random_text", *MAP[2:-1], *ledger)
-        assert ran.status == 1, ran.err
+        ran = odd_names.run("map", "functions:random_text", *MAP[2:-1], *ledger, status=1)
         assert "pure function" in ran.err or "deterministic" in ran.err
         assert "Traceback" not in ran.err
 
 
 def test_every_command_works_over_a_name_that_is_not_utf8(odd_names: Workspace) -> None:
-    ran = odd_names.run("map", "functions:bad_seven", NOT_UTF8, *MAP[3:], "--task-bytes", "200", "--json")
-    assert ran.status == 3, ran.err
+    ran = odd_names.run("map", "functions:bad_seven", NOT_UTF8, *MAP[3:], "--task-bytes", "200", "--json", status=3)
     commands = [
         ("ledger", "status", "L"),
         ("ledger", "status", "L", "--check-sources", "--json"),
@@ -100,7 +97,5 @@ def test_an_output_whose_name_is_not_utf8(odd_names: Workspace) -> None:
     assert ran.status == 0, ran.err
     assert len(odd_names.records(output)) == 20
     for to in ("tar", "parquet"):
-        ran = odd_names.run("convert", NOT_UTF8, "--output", f"{output}/{to}", "--to", to)
-        assert ran.status == 0, ran.err
-    ran = odd_names.run("sort", NOT_UTF8, "--by", "id", "--output", f"{output}/sorted", "--to", "jsonl")
-    assert ran.status == 0, ran.err
+        ran = odd_names.run("convert", NOT_UTF8, "--output", f"{output}/{to}", "--to", to, status=0)
+    odd_names.run("sort", NOT_UTF8, "--by", "id", "--output", f"{output}/sorted", "--to", "jsonl", status=0)

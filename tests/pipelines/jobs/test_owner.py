@@ -59,8 +59,7 @@ def test_a_run_marks_the_folder_with_what_it_is(done: Workspace) -> None:
 
 def test_another_ledger_is_refused_and_makes_nothing(done: Workspace) -> None:
     before = done.files("out")
-    ran = done.run(*MAP, "--ledger", "M")
-    assert ran.status == 2
+    ran = done.run(*MAP, "--ledger", "M", status=2)
     for words in (str(done.root / "L"), "--existing replace", "--existing keep", "it holds shards such as", "--output"):
         assert words in ran.err
     assert "Traceback" not in ran.err
@@ -73,16 +72,13 @@ def test_another_ledger_is_refused_and_makes_nothing(done: Workspace) -> None:
 def test_a_new_ledger_replaces_what_is_there_if_told_so(done: Workspace) -> None:
     (done.root / "out/README").write_text("mine")
     (done.root / "out/b.jsonl").write_text('{"id": 1}\n')
-    ran = done.run(*MAP, "--ledger", "M", "--existing", "replace")
-    assert ran.status == 0, ran.err
+    done.run(*MAP, "--ledger", "M", "--existing", "replace", status=0)
     names = {f"{name}.jsonl-0000000000.jsonl{end}" for name in "ab" for end in ("", ".idx")}
     assert set(done.files("out")) == {*names, "README", "b.jsonl"}
     ((_, mark),) = marks(done).items()
     assert mark["url"] == str(done.root / "M")
     # The former owner has lost the folder, and says so.
-    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
-    assert ran.status == 2
-    assert str(done.root / "M") in ran.err
+    done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=2, err=str(done.root / "M"))
     # The option of a command that is run again has done its work.
     ran = done.run(*MAP, "--ledger", "M", "--existing", "replace", "--json")
     assert ran.json["skipped"] == 2
@@ -90,8 +86,7 @@ def test_a_new_ledger_replaces_what_is_there_if_told_so(done: Workspace) -> None
 
 def test_a_new_ledger_keeps_what_is_there_if_told_so(done: Workspace) -> None:
     before = done.files("out")
-    ran = done.run(*MAP, "--ledger", "M", "--existing", "keep")
-    assert ran.status == 0, ran.err
+    done.run(*MAP, "--ledger", "M", "--existing", "keep", status=0)
     after = done.files("out")
     assert set(before) <= set(after)
     assert len(marks(done)) == 2
@@ -101,9 +96,7 @@ def test_a_new_ledger_keeps_what_is_there_if_told_so(done: Workspace) -> None:
 def test_shards_that_nobody_owns_are_refused(done: Workspace) -> None:
     shutil.rmtree(done.root / "out/_ledgerbeam")
     shutil.rmtree(done.root / "L")
-    ran = done.run(*MAP, "--ledger", "L")
-    assert ran.status == 2
-    assert "--existing replace" in ran.err
+    ran = done.run(*MAP, "--ledger", "L", status=2, err="--existing replace")
     assert re.search(r"[ab]\.jsonl-\d{10}\.jsonl", ran.err)
     assert done.run(*MAP, "--ledger", "L", "--existing", "replace").status == 0
     assert ids(done) == list(range(60))
@@ -120,9 +113,7 @@ def test_other_files_do_not_make_an_owner(workspace: Workspace) -> None:
 
 def test_a_lost_ledger_is_refused_where_it_wrote(done: Workspace) -> None:
     shutil.rmtree(done.root / "L")
-    ran = done.run(*MAP, "--ledger", "L")
-    assert ran.status == 2
-    assert f"it belongs to an earlier ledger at {done.root}/L" in ran.err
+    ran = done.run(*MAP, "--ledger", "L", status=2, err=f"it belongs to an earlier ledger at {done.root}/L")
     assert "--ledger" not in ran.err
     assert not (done.root / "L").exists()
 
@@ -149,20 +140,16 @@ def test_an_older_copy_of_the_ledger_is_refused(done: Workspace, choice: str) ->
     assert done.run(*MAP, "--ledger", "L", "--task-bytes", "300").status == 0
     shutil.rmtree(done.root / "L")
     os.rename(done.root / "backup", done.root / "L")
-    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
-    assert ran.status == 2
+    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=2)
     assert "an older copy lies there. Restore what is missing there; else\ngive another --output, or" in ran.err
-    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300", "--existing", choice)
-    assert ran.status == 0, ran.err
+    done.run(*MAP, "--ledger", "L", "--task-bytes", "300", "--existing", choice, status=0)
     assert ids(done) == list(range(70))
 
 
 def test_a_copy_that_went_on_has_taken_the_folder(done: Workspace) -> None:
     shutil.copytree(done.root / "L", done.root / "copy")
     assert done.run(*MAP, "--ledger", "copy", "--task-bytes", "300").status == 0
-    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
-    assert ran.status == 2
-    assert str(done.root / "copy") in ran.err
+    done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=2, err=str(done.root / "copy"))
 
 
 GO_AWAY = """
@@ -209,8 +196,7 @@ def test_what_is_told_of_a_ledger_that_goes_while_the_job_works_helps(workspace:
     (workspace.root / "goes.py").write_text(GO_AWAY.format(what=what))
     (workspace.root / "armed").touch()
     command = ("map", "goes:once", *MAP[2:], "--ledger", "L", "--task-bytes", "300", "--audit=off")
-    ran = workspace.run(*command)
-    assert ran.status == 1, (ran.out, ran.err)
+    ran = workspace.run(*command, status=1)
     assert f"ledger {workspace.root}/L: its files were moved, removed or replaced while it was in use" in ran.err
     if is_moved:
         assert "put them back, and run the same command again" in ran.err
@@ -265,9 +251,7 @@ def test_a_job_finds_out_that_a_folder_below_its_own_was_claimed_since_its_last_
     inner = ("map", "functions:keep", "in/sub/*.jsonl", "--output", "out/sub", "--to", "jsonl", "--ledger", "I")
     assert workspace.run(*inner).status == 0
     before = workspace.files("out/sub")
-    ran = workspace.run(*outer)
-    assert ran.status == 2, ran.err
-    assert "out/sub is the output folder of another job" in ran.err
+    workspace.run(*outer, status=2, err="out/sub is the output folder of another job")
     assert workspace.files("out/sub") == before
     shutil.rmtree(workspace.root / "out/sub")  # as the page of restarts says
     workspace.succeed(*outer)
@@ -309,8 +293,7 @@ def test_a_folder_that_another_claims_below_its_own_while_a_job_works_is_told(
     running = workspace.start(*outer)
     wait_for((workspace.root / "reached").exists, running)
     wait_for(lambda: bool(workspace.files("out")), running)
-    claiming = workspace.run(*inner)
-    assert claiming.status == (2 if wrote_before else 0), claiming.err
+    workspace.run(*inner, status=2 if wrote_before else 0)
     (workspace.root / "go-on").touch()
     said = running.communicate(timeout=60)[0]
     if wrote_before:
@@ -332,9 +315,7 @@ def test_without_a_ledger_a_changed_option_meets_the_ledger_that_it_changed(
     workspace.jsonl("in/a.jsonl", 30)
     assert workspace.run(*MAP).status == 0
     before = workspace.files("out")
-    ran = workspace.run(*MAP, *change)
-    assert ran.status == 1
-    assert "it belongs to a job that differs in" in ran.err
+    workspace.run(*MAP, *change, status=1, err="it belongs to a job that differs in")
     assert workspace.files("out") == before
     workspace.succeed(*MAP, *change, "--on-job-change", "restart")
     workspace.succeed(*MAP[:3], "--output", "fresh", "--to", "jsonl", *change)
@@ -346,9 +327,7 @@ def test_without_a_ledger_an_edited_function_meets_the_ledger_of_the_old_one(wor
     assert workspace.run(*MAP).status == 0
     functions = workspace.root / "functions.py"
     functions.write_text(functions.read_text() + "\n# edited\n")
-    ran = workspace.run(*MAP)
-    assert ran.status == 1
-    assert "module functions: changed" in ran.err
+    workspace.run(*MAP, status=1, err="module functions: changed")
     workspace.succeed(*MAP[:1], "functions:twice", *MAP[2:], "--on-job-change", "restart")
     assert len(workspace.records("out")) == 60
 
@@ -357,8 +336,7 @@ def test_another_format_over_the_same_output_is_another_job(workspace: Workspace
     workspace.jsonl("in/a.jsonl", 5)
     command = ("map", "functions:sample", "in/*.jsonl", "--output", "out", "--to")
     assert workspace.run(*command, "tar").status == 0
-    ran = workspace.run("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
-    assert ran.status == 1
+    ran = workspace.run("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", status=1)
     assert "to: was 'tar', is 'jsonl'" in ran.err
     assert workspace.run(*MAP, "--on-job-change", "restart").status == 0
     assert set(workspace.files("out")) == {"a.jsonl-0000000000.jsonl", "a.jsonl-0000000000.jsonl.idx"}
@@ -382,9 +360,7 @@ def test_a_merged_dataset_of_somebody_else_is_not_replaced(workspace: Workspace)
     workspace.jsonl("in/a.jsonl", 5)
     command = ("tokenize", "in/*.jsonl", "--output", "all", "--tokenizer", "bytes")
     (workspace.root / "all.bin").write_bytes(b"precious")
-    ran = workspace.run(*command)
-    assert ran.status == 2
-    assert "all.bin" in ran.err
+    workspace.run(*command, status=2, err="all.bin")
     assert (workspace.root / "all.bin").read_bytes() == b"precious"
     assert workspace.run(*command, "--existing", "replace", "--drop-parts").status == 0
     assert (workspace.root / "all.bin").read_bytes() != b"precious"
@@ -426,9 +402,7 @@ def test_another_working_folder_is_another_default_ledger_but_the_same_owner(wor
     (workspace.root / "elsewhere").mkdir()
     elsewhere = make_workspace(workspace.root / "elsewhere")
     command = ("map", "functions:keep", "../in/*.jsonl", "--output", "../out", "--to", "jsonl", "--json")
-    ran = elsewhere.run(*command)
-    assert ran.status == 2
-    assert f"--ledger {mark['url']}" in ran.err
+    elsewhere.run(*command, status=2, err=f"--ledger {mark['url']}")
     ran = elsewhere.run(*command, "--ledger", str(mark["url"]))
     assert (ran.status, ran.json["skipped"]) == (0, 1)
 
@@ -437,8 +411,7 @@ def test_a_restart_removes_what_a_killed_run_had_not_recorded(done: Workspace) -
     lost = done.root / "out/b.jsonl-0000000029.jsonl"
     shutil.copy(done.root / "out/b.jsonl-0000000000.jsonl", lost)
     (done.root / "out/b.jsonl").write_text("mine")
-    ran = done.run(*MAP, "--ledger", "L", "--on-job-change", "restart")
-    assert ran.status == 0, ran.err
+    done.run(*MAP, "--ledger", "L", "--on-job-change", "restart", status=0)
     names = {f"{name}.jsonl-0000000000.jsonl{end}" for name in "ab" for end in ("", ".idx")}
     assert set(done.files("out")) == {*names, "b.jsonl"}
 
@@ -459,25 +432,19 @@ UNRECORDED = "found 1 shard that this ledger has not recorded, such as b.jsonl-0
 def test_a_shard_that_a_killed_run_has_left_of_a_source_that_changed_is_told(done: Workspace) -> None:
     lost = leave_shard(done)
     for _ in range(2):
-        ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
-        assert ran.status == 3, ran.err
-        assert UNRECORDED in ran.err
+        done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=3, err=UNRECORDED)
     lost.unlink()
-    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
-    assert ran.status == 0, ran.err
+    done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=0)
 
 
 def test_such_a_shard_is_told_also_if_tasks_of_the_next_run_fail(done: Workspace) -> None:
     leave_shard(done)
     bad = done.root / "in/c.jsonl"
     bad.write_text("{\n")
-    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
-    assert ran.status == 3, ran.err
+    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=3)
     assert UNRECORDED not in ran.err
     bad.write_text('{"id": 99}\n')
-    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
-    assert ran.status == 3, ran.err
-    assert UNRECORDED in ran.err
+    done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=3, err=UNRECORDED)
 
 
 @pytest.mark.s3
@@ -490,11 +457,8 @@ def test_an_output_in_a_bucket_has_one_owner(workspace: Workspace, s3: S3Server)
     remote = ("--ledger", f"s3://{bucket}/L")
     assert workspace.run(*command, "200", *remote, env=s3.env).status == 0
     count = len(store.find(f"{bucket}/out"))
-    ran = workspace.run(*command, "1000", "--ledger", "M", env=s3.env)
-    assert ran.status == 2
-    assert f"s3://{bucket}/L" in ran.err
-    ran = workspace.run(*command, "1000", "--ledger", f"s3://{bucket}/M", env=s3.env)
-    assert ran.status == 2
+    workspace.run(*command, "1000", "--ledger", "M", env=s3.env, status=2, err=f"s3://{bucket}/L")
+    workspace.run(*command, "1000", "--ledger", f"s3://{bucket}/M", env=s3.env, status=2)
     assert not store.exists(f"{bucket}/M/job.json")
     assert workspace.run(*command, "200", *remote, env=s3.env).status == 0
     workspace.succeed(*command, "1000", "--ledger", f"s3://{bucket}/M", "--existing", "replace", env=s3.env)
@@ -520,14 +484,12 @@ def test_a_ledger_whose_job_is_lost_is_refused_and_nothing_is_written(
     for cache in ("", "another"):
         env = {**s3.env, "LEDGERBEAM_CACHE": str(workspace.root / cache)} if cache else s3.env
         for words in (command, ("ledger", "status", ledger)):
-            ran = workspace.run(*words, *(more if words is command else ()), env=env)
-            assert ran.status == 1, ran.err
+            ran = workspace.run(*words, *(more if words is command else ()), env=env, status=1)
             assert f"ledger {ledger}: job.json is missing" in ran.err
             assert "Restore it from a copy" in ran.err
     assert store.find(bucket) == before
     store.rm(f"{bucket}/L", recursive=True)  # as it says
-    ran = workspace.run(*command, *more, env=s3.env)
-    assert ran.status == (0 if more else 2)
+    ran = workspace.run(*command, *more, env=s3.env, status=0 if more else 2)
     if not more:
         assert f"it belongs to an earlier ledger at {ledger}" in ran.err
         assert "--ledger" not in ran.err
@@ -548,8 +510,7 @@ def test_an_older_copy_of_a_ledger_in_a_bucket_is_refused_unless_the_host_knows_
     assert workspace.run(*command, env=s3.env).status == 0
     for name in set(store.find(f"{bucket}/L")) - before:
         store.rm_file(name)
-    ran = workspace.run(*command, env={**s3.env, "LEDGERBEAM_CACHE": str(workspace.root / "another")})
-    assert ran.status == 2
+    ran = workspace.run(*command, env={**s3.env, "LEDGERBEAM_CACHE": str(workspace.root / "another")}, status=2)
     assert f"a later state of the ledger {ledger} has written here" in ran.err
     assert "Restore the missing part of it, or resume on the host" in ran.err
     assert "the host whose local copy is complete; otherwise\ngive another --output, or" in ran.err

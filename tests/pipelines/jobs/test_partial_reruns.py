@@ -78,14 +78,12 @@ def test_a_killed_rerun_of_rejects_is_completed(job: Workspace, point: str, cont
     assert job.run(*command(*REJECTS)).status == 0
     write(job, MENDED)
     assert job.run(*command(*ONLY_REJECTED), env={"LEDGERBEAM_FAULT": point}).status == -9
-    ran = job.run(*command(*(ONLY_REJECTED if continues else REJECTS)))
-    assert ran.status == 0, ran.err
+    ran = job.run(*command(*(ONLY_REJECTED if continues else REJECTS)), status=0)
     if continues or point != "withdraw.forgotten:1":
         assert is_whole(ran, job)
     assert ran.json["sources"] == {"complete": 3, "open": 0, "failed": 0}
     if continues:  # and has nothing to do once it has continued
-        again = job.run(*command(*ONLY_REJECTED))
-        assert again.status == 0, again.err
+        again = job.run(*command(*ONLY_REJECTED), status=0)
         assert is_whole(again, job)
 
 
@@ -109,8 +107,7 @@ def test_a_rerun_of_rejects_that_rejects_again_continues_where_it_was_killed(job
     assert job.run(*command(*REJECTS)).status == 0
     write(job, f"{RAISES}  # still")
     kill_half_done(job, command(*ONLY_REJECTED), str(job.root / "L"))
-    ran = job.run(*command(*ONLY_REJECTED))
-    assert ran.status == 0, ran.err
+    ran = job.run(*command(*ONLY_REJECTED), status=0)
     assert calls(job) == "c", "the others were done again already"
     assert (ran.json["complete"], ran.json["records"]["rejected"]) == (True, {"KeyError": 3})
 
@@ -126,8 +123,7 @@ def test_a_killed_rerun_of_rejects_continues_on_another_host(
     write(job, MENDED)
     kill_half_done(job, rerun, ledger, storage_options=s3.options)
     elsewhere = {"XDG_CACHE_HOME": str(job.root / "other-host")}
-    ran = job.run(*rerun, env=elsewhere)
-    assert ran.status == 0, ran.err
+    ran = job.run(*rerun, env=elsewhere, status=0)
     assert calls(job) == "c", ran.err
     assert is_whole(ran, job)
     assert job.run(*rerun, env=elsewhere).status == 0
@@ -139,14 +135,12 @@ def test_a_killed_rerun_of_failures_is_completed(job: Workspace, what: str) -> N
     """Also of tasks that were quarantined, whose failures are dropped when they are freed."""
     write(job, what)
     reason = "KeyError" if what == RAISES else "its worker died*"
-    failed = job.run(*command())
-    assert failed.status == 3, failed.err
+    job.run(*command(), status=3)
     write(job, MENDED)
     rerun = command("--only-failed", reason, "--on-job-change", "accept")
     kill_half_done(job, rerun, str(job.root / "L"))
     for _ in range(2):  # the second has nothing to do
-        ran = job.run(*rerun)
-        assert ran.status == 0, ran.err
+        ran = job.run(*rerun, status=0)
         assert is_whole(ran, job)
 
 
@@ -166,6 +160,4 @@ def test_a_rerun_of_some_sources_that_leaves_others_open_says_so(job: Workspace)
 def test_a_reason_that_was_never_given_is_refused(job: Workspace) -> None:
     assert job.run(*command(*REJECTS)).status == 0
     for option in ("--only-rejected", "--only-failed"):
-        ran = job.run(*command(*REJECTS, option, "IndexError"))
-        assert ran.status == 2, ran.err
-        assert f"{option} IndexError: no " in ran.err
+        job.run(*command(*REJECTS, option, "IndexError"), status=2, err=f"{option} IndexError: no ")

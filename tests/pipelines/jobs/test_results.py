@@ -246,16 +246,13 @@ def broken():
 def test_a_graph_that_gives_one_object_again_and_again(results: Workspace, to: str) -> None:
     (results.root / "graphs.py").write_text(GRAPH)
     assert results.run("index", "in/a.jsonl").status == 0
-    ran = results.run("materialize", "graphs:items", "--output", "out", "--to", to)
-    assert ran.status == 0, ran.err
+    results.run("materialize", "graphs:items", "--output", "out", "--to", to, status=0)
     if to == "tar":
         assert results.run("convert", "out/**/*.tar", "--output", "lines", "--to", "jsonl").status == 0
         assert [record["json"]["id"] for record in results.records("lines")] == list(range(10))
     else:
         assert [record["id"] for record in results.records("out")] == list(range(10))
-    ran = results.run("materialize", "graphs:broken", "--output", "broken", "--to", to)
-    assert ran.status == 3
-    assert "score is nan" in ran.err
+    results.run("materialize", "graphs:broken", "--output", "broken", "--to", to, status=3, err="score is nan")
 
 
 LONG = [
@@ -292,8 +289,7 @@ def test_a_map_over_long_names_is_killed_goes_on_and_is_skipped(long: Workspace)
     wait_for(lambda: len(long.files("out")) > 4, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    ran = long.run(*job)
-    assert ran.status == 0, ran.err
+    long.run(*job, status=0)
     assert ids(long, "out") == ALL
     assert f"({len(LONG)} skipped" in long.run(*job).out
     assert long.run("ledger", "verify", "L").status == 0
@@ -302,8 +298,7 @@ def test_a_map_over_long_names_is_killed_goes_on_and_is_skipped(long: Workspace)
         shown = long.run("show", f"in/{name}", "-1")
         assert json.loads(shown.out)["id"] == 1000 * number + 39
     assert {path.name for path in long.root.iterdir()} <= {"functions.py", "in", "out", "L", "__pycache__"}
-    clean = long.run("map", "functions:slow", *job[2:-6], "--output", "clean", "--to", "jsonl")
-    assert clean.status == 0, clean.err
+    long.run("map", "functions:slow", *job[2:-6], "--output", "clean", "--to", "jsonl", status=0)
     assert long.files("clean") == long.files("out")
 
 
@@ -319,8 +314,7 @@ def test_long_names_have_indexes_under_a_root(long: Workspace, rule: str) -> Non
 
 
 def test_long_names_are_converted_to_tar(long: Workspace) -> None:
-    ran = long.run("convert", "in/**/*.json*", "--output", "tar", "--to", "webdataset")
-    assert ran.status == 0, ran.err
+    long.run("convert", "in/**/*.json*", "--output", "tar", "--to", "webdataset", status=0)
     shards = [name for name in long.files("tar") if name.endswith(".tar")]
     assert {f"{name}.idx" for name in shards} <= long.files("tar").keys()
     wids = json.loads((long.root / "tar/wids.json").read_text())
@@ -346,8 +340,7 @@ def test_long_names_are_converted_to_shar_and_megatron(long: Workspace) -> None:
         rows = ({**row, "id": f"{name[:9]}-{number}"} for number in range(40))
         (long.root / "in" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     for to in ("shar", "megatron"):
-        ran = long.run("convert", "in/**/*.json*", "--output", f"{to}/all", "--to", to)
-        assert ran.status == 0, ran.err
+        long.run("convert", "in/**/*.json*", "--output", f"{to}/all", "--to", to, status=0)
     cuts = [name for name in long.files("shar/all") if name.endswith(".cuts.jsonl")]
     assert len(cuts) == len(LONG)
     assert {f"{name}.idx" for name in cuts} <= long.files("shar/all").keys()
@@ -355,8 +348,7 @@ def test_long_names_are_converted_to_shar_and_megatron(long: Workspace) -> None:
 
 
 def test_long_names_are_tokenized(long: Workspace) -> None:
-    ran = long.run("tokenize", "in/**/*.json*", "--tokenizer", "bytes", "--output", "t/text", "--drop-parts")
-    assert ran.status == 0, ran.err
+    long.run("tokenize", "in/**/*.json*", "--tokenizer", "bytes", "--output", "t/text", "--drop-parts", status=0)
     assert len(MegatronReader(str(long.root / "t/text"))) == len(ALL)
 
 

@@ -219,8 +219,7 @@ def test_a_list_that_is_a_pipe_is_refused_and_nothing_waits(workspace: Workspace
     os.mkfifo(workspace.root / "list")
     os.mkfifo(workspace.root / "b.jsonl")
     for words in (("--sources-from", "list"), ("b.jsonl",)):
-        ran = workspace.run("map", "functions:keep", *words, "--output", "out", "--to", "jsonl")
-        assert ran.status == 2, ran.err
+        ran = workspace.run("map", "functions:keep", *words, "--output", "out", "--to", "jsonl", status=2)
         assert "expected a file with byte offsets, found a pipe" in ran.err
 
 
@@ -239,8 +238,7 @@ def test_an_object_changes_under_a_job(workspace: Workspace, s3: S3Server, chang
     }[change]
     (workspace.root / "meddle.py").write_text(f"import s3fs\nstore = s3fs.S3FileSystem(**{s3.options!r})\n{changing}\n")
     command = ("map", "meddling:meddle", f"s3://{bucket}/in/*.jsonl", "--to", "jsonl", "--task-bytes", "200", "--json")
-    ran = workspace.run(*command, "--output", "out", "--ledger", "out.ledger", env=s3.env)
-    assert ran.status == 3, ran.err
+    ran = workspace.run(*command, "--output", "out", "--ledger", "out.ledger", env=s3.env, status=3)
     assert "changed since it was listed" in ran.err
     assert "Traceback" not in ran.err
     if change == "overwritten":

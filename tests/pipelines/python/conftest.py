@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,22 +39,12 @@ class Programs:
     def command(self, text: str, name: str = "program.py") -> list[str]:
         return [sys.executable, str(self.write(text, name))]
 
-    def run(self, text: str, *, name: str = "program.py", env: Mapping[str, str] | None = None) -> Ran:
-        done = subprocess.run(
-            self.command(text, name),
-            cwd=self.workspace.root,
-            env={**self.workspace.env, "PYTHONPATH": os.getcwd(), **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout, done.stderr)
+    def run(self, text: str, *, name: str = "program.py", **how: Any) -> Ran:
+        env = {"PYTHONPATH": os.getcwd()}
+        return self.workspace.call(*self.command(text, name), env=env, timeout=240, **how)
 
     def rows(self, text: str, **more: Any) -> list[Any]:
-        ran = self.run(text, **more)
-        assert ran.status == 0, ran.err
-        return [json.loads(line) for line in ran.out.splitlines()]
+        return [json.loads(line) for line in self.run(text, **more, status=0).out.splitlines()]
 
 
 @pytest.fixture

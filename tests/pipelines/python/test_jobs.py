@@ -271,8 +271,7 @@ def test_a_cell_of_a_notebook_is_a_module_of_its_own(programs: Programs) -> None
 
 def test_main_is_refused_by_name(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 4)
-    ran = workspace.run("map", "__main__:clean", "in/*.jsonl", "--output", "out", "--to", "jsonl")
-    assert ran.status == 1
+    ran = workspace.run("map", "__main__:clean", "in/*.jsonl", "--output", "out", "--to", "jsonl", status=1)
     assert "__main__:clean: __main__ is a different module in each process; put the function into a file" in ran.err
     assert not (workspace.root / "out").exists()
 
@@ -329,9 +328,7 @@ def test_a_module_that_calls_when_it_is_imported_is_told_so(programs: Programs) 
             return record
         lb.map(clean, "in/*.jsonl", output="out", to="jsonl", workers=1)
     """, "unguarded.py")  # fmt: skip
-    ran = programs.run("import unguarded")
-    assert ran.status == 1
-    assert 'put the call under if __name__ == "__main__"' in ran.err
+    programs.run("import unguarded", status=1, err='put the call under if __name__ == "__main__"')
 
 
 @pytest.mark.slow
@@ -480,8 +477,7 @@ def test_an_interrupt_saves_the_state_and_the_next_call_finishes(command: bool, 
     assert left == stopped["tasks"] > 0
     if command:
         words = ("map", "slow_job:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--task-bytes", "100")
-        ran = workspace.run(*words, "--ledger", "L", "--json")
-        assert ran.status == 0, ran.err
+        ran = workspace.run(*words, "--ledger", "L", "--json", status=0)
         done = ran.json["done"]["tasks"]
     else:
         (row,) = programs.rows(

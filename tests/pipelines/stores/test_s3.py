@@ -61,8 +61,7 @@ def test_index_show_and_verify_a_bucket_in_place(workspace: Workspace, s3: S3Ser
 
 
 def test_a_missing_bucket_is_one_clear_line(workspace: Workspace, s3: S3Server) -> None:
-    ran = workspace.run("index", "s3://no-such-bucket-here/a.jsonl", env=s3.env)
-    assert ran.status == 1
+    ran = workspace.run("index", "s3://no-such-bucket-here/a.jsonl", env=s3.env, status=1)
     assert "s3://no-such-bucket-here/a.jsonl" in ran.err
     assert "Traceback" not in ran.err
 
