@@ -131,13 +131,15 @@ def record(store: LedgerStore, *names: str) -> None:
 
 
 def test_a_new_ledger_takes_a_folder_that_holds_no_shards(place: Place) -> None:
-    place.shard("notes.txt")
+    names = ["a.jsonl", "notes-1234567890.txt", "notes.txt"]
+    for name in names:
+        place.shard(name)
     for existing in (None, "replace", "keep"):
         owner = place.owner(place.spec(), existing)
         assert (owner.is_new, owner.keeps) == (True, False)
     spec = place.own()
     assert list(place.marks()) == ["L"]
-    assert place.files() == ["notes.txt"]
+    assert place.files() == names
     assert not place.owner(spec).is_new
 
 
@@ -150,7 +152,8 @@ def test_a_mark_says_which_run_of_which_ledger_wrote_it_and_no_secret(place: Pla
     found = json.loads(mark)
     assert name == f"{place.store(spec).ledger_id()}.json"
     assert (found["format"], found["run"]) == (1, tokens[1])
-    assert found["job"] == spec.identity().fingerprint
+    assert (found["job"], found["url"]) == (spec.identity().fingerprint, spec.ledger)
+    assert (found["command"], found["sources"]) == ("map", ["https://me:***@host/in/*.jsonl"])
     place.own("M", "keep", base=None)
     assert place.marks()["M"]["base"] is None
 
@@ -269,7 +272,10 @@ def test_a_ledger_that_has_written_there_needs_no_mark(place: Place) -> None:
     spec = place.own()
     shutil.rmtree(place.out / "_ledgerbeam")
     place.shard()
-    assert not place.owner(spec).is_new
+    owner = place.owner(spec)
+    assert not owner.is_new
+    place.claim(spec, owner)
+    assert list(place.marks()) == ["L"]
 
 
 def test_a_ledger_that_has_written_elsewhere_is_new_there(place: Place) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,12 +16,13 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.claims import rank
 from ledgerbeam.ledger.opening import open_local_store
 from tests.conftest import S3Server
-from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.conftest import Ran, Workspace, make_workspace
 from tests.pipelines.jobs.test_restart import wait_for
 
 pytestmark = pytest.mark.long
 
 MAP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
+SAME = ("--ledger", "L", "--task-bytes", "300")
 
 
 def marks(workspace: Workspace, folder: str = "out") -> dict[str, dict[str, object]]:
@@ -39,22 +38,9 @@ def done(workspace: Workspace) -> Workspace:
     """A job that is complete: two sources, 60 records, several shards each."""
     workspace.jsonl("in/a.jsonl", 30)
     workspace.jsonl("in/b.jsonl", 30, first=30)
-    workspace.succeed(*MAP, "--ledger", "L", "--task-bytes", "300")
+    workspace.succeed(*MAP, *SAME)
     assert len(workspace.files("out")) > 8
     return workspace
-
-
-def test_a_run_marks_the_folder_with_what_it_is(done: Workspace) -> None:
-    ((name, mark),) = marks(done).items()
-    assert name == f"{mark['ledger']}.json"
-    assert mark["url"] == str(done.root / "L")
-    assert mark["command"] == "map"
-    assert mark["sources"] == [str(done.root / "in/*.jsonl")]
-    assert mark["base"] == str(done.root / "in") + "/"
-    store = open_local_store(str(done.root / "L"), create=False, read_only=True)
-    assert mark["ledger"] == store.ledger_id()
-    assert [run["info"]["token"] for run in store.runs()] == [mark["run"]]
-    store.close()
 
 
 def test_another_ledger_is_refused_and_makes_nothing(done: Workspace) -> None:
@@ -66,7 +52,7 @@ def test_another_ledger_is_refused_and_makes_nothing(done: Workspace) -> None:
     assert done.files("out") == before
     assert not (done.root / "M").exists()
     assert done.run(*MAP, "--ledger", "M").status == 2
-    assert done.run(*MAP, "--ledger", "L", "--task-bytes", "300").status == 0
+    assert done.run(*MAP, *SAME).status == 0
 
 
 def test_a_new_ledger_replaces_what_is_there_if_told_so(done: Workspace) -> None:
@@ -78,7 +64,7 @@ def test_a_new_ledger_replaces_what_is_there_if_told_so(done: Workspace) -> None
     ((_, mark),) = marks(done).items()
     assert mark["url"] == str(done.root / "M")
     # The former owner has lost the folder, and says so.
-    done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=2, err=str(done.root / "M"))
+    done.run(*MAP, *SAME, status=2, err=str(done.root / "M"))
     # The option of a command that is run again has done its work.
     ran = done.run(*MAP, "--ledger", "M", "--existing", "replace", "--json")
     assert ran.json["skipped"] == 2
@@ -93,31 +79,6 @@ def test_a_new_ledger_keeps_what_is_there_if_told_so(done: Workspace) -> None:
     assert done.run(*MAP, "--ledger", "M").status == 0
 
 
-def test_shards_that_nobody_owns_are_refused(done: Workspace) -> None:
-    shutil.rmtree(done.root / "out/_ledgerbeam")
-    shutil.rmtree(done.root / "L")
-    ran = done.run(*MAP, "--ledger", "L", status=2, err="--existing replace")
-    assert re.search(r"[ab]\.jsonl-\d{10}\.jsonl", ran.err)
-    assert done.run(*MAP, "--ledger", "L", "--existing", "replace").status == 0
-    assert ids(done) == list(range(60))
-    assert len(done.files("out")) == 4
-
-
-def test_other_files_do_not_make_an_owner(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
-    workspace.jsonl("out/a.jsonl", 3)
-    (workspace.root / "out/notes-1234567890.txt").write_text("x")
-    assert workspace.run(*MAP).status == 0
-    assert {"a.jsonl", "notes-1234567890.txt"} <= set(workspace.files("out"))
-
-
-def test_a_lost_ledger_is_refused_where_it_wrote(done: Workspace) -> None:
-    shutil.rmtree(done.root / "L")
-    ran = done.run(*MAP, "--ledger", "L", status=2, err=f"it belongs to an earlier ledger at {done.root}/L")
-    assert "--ledger" not in ran.err
-    assert not (done.root / "L").exists()
-
-
 def test_a_moved_ledger_goes_on(done: Workspace) -> None:
     os.rename(done.root / "L", done.root / "elsewhere")
     ran = done.run(*MAP, "--ledger", "elsewhere", "--task-bytes", "300", "--json")
@@ -126,30 +87,16 @@ def test_a_moved_ledger_goes_on(done: Workspace) -> None:
     assert mark["url"] == str(done.root / "elsewhere")
 
 
-def test_a_mark_that_was_removed_is_made_again(done: Workspace) -> None:
-    shutil.rmtree(done.root / "out/_ledgerbeam")
-    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300", "--json")
-    assert (ran.status, ran.json["skipped"]) == (0, 2)
-    assert len(marks(done)) == 1
-
-
 @pytest.mark.parametrize("choice", ["replace", "keep"])
 def test_an_older_copy_of_the_ledger_is_refused(done: Workspace, choice: str) -> None:
     shutil.copytree(done.root / "L", done.root / "backup")
     done.jsonl("in/c.jsonl", 10, first=60)
-    assert done.run(*MAP, "--ledger", "L", "--task-bytes", "300").status == 0
+    assert done.run(*MAP, *SAME).status == 0
     shutil.rmtree(done.root / "L")
     os.rename(done.root / "backup", done.root / "L")
-    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=2)
-    assert "an older copy lies there. Restore what is missing there; else\ngive another --output, or" in ran.err
-    done.run(*MAP, "--ledger", "L", "--task-bytes", "300", "--existing", choice, status=0)
+    done.run(*MAP, *SAME, status=2, err="Restore the missing part of it; otherwise\ngive another --output, or")
+    done.run(*MAP, *SAME, "--existing", choice, status=0)
     assert ids(done) == list(range(70))
-
-
-def test_a_copy_that_went_on_has_taken_the_folder(done: Workspace) -> None:
-    shutil.copytree(done.root / "L", done.root / "copy")
-    assert done.run(*MAP, "--ledger", "copy", "--task-bytes", "300").status == 0
-    done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=2, err=str(done.root / "copy"))
 
 
 GO_AWAY = """
@@ -161,6 +108,18 @@ def once(record):
         {what}
     return record
 """
+GOES = ("map", "goes:once", *MAP[2:], *SAME, "--audit=off")
+
+
+def run_while_it_goes(workspace: Workspace, what: str) -> Ran:
+    """Run a job whose function does this once, in the middle of it."""
+    for name, first in (("a", 0), ("b", 30)):
+        workspace.jsonl(f"in/{name}.jsonl", 30, first=first)
+    (workspace.root / "goes.py").write_text(GO_AWAY.format(what=what))
+    (workspace.root / "armed").touch()
+    ran = workspace.run(*GOES, status=1)
+    assert not (workspace.root / "armed").exists()
+    return ran
 
 
 @pytest.mark.parametrize(
@@ -173,40 +132,26 @@ def once(record):
     ids=["moved", "removed", "replaced by a link"],
 )
 def test_a_folder_that_goes_while_the_job_writes_is_told(workspace: Workspace, what: str) -> None:
-    for name, first in (("a", 0), ("b", 30)):
-        workspace.jsonl(f"in/{name}.jsonl", 30, first=first)
     (workspace.root / "other").mkdir()
-    (workspace.root / "goes.py").write_text(GO_AWAY.format(what=what))
-    (workspace.root / "armed").touch()
-    command = ("map", "goes:once", *MAP[2:], "--ledger", "L", "--task-bytes", "300", "--audit=off")
-    ran = workspace.run(*command)
-    assert not (workspace.root / "armed").exists()
-    assert ran.status == 1, (ran.out, ran.err)
+    ran = run_while_it_goes(workspace, what)
     assert f"{workspace.root}/out: " in ran.err
     assert "run the same command again" in ran.err
-    workspace.succeed(*command)
+    workspace.succeed(*GOES)
     assert ids(workspace) == list(range(60))
 
 
 @pytest.mark.parametrize("is_moved", [True, False], ids=["moved", "removed"])
 def test_what_is_told_of_a_ledger_that_goes_while_the_job_works_helps(workspace: Workspace, is_moved: bool) -> None:
-    for name, first in (("a", 0), ("b", 30)):
-        workspace.jsonl(f"in/{name}.jsonl", 30, first=first)
-    what = 'os.rename("L", "moved")' if is_moved else '__import__("shutil").rmtree("L")'
-    (workspace.root / "goes.py").write_text(GO_AWAY.format(what=what))
-    (workspace.root / "armed").touch()
-    command = ("map", "goes:once", *MAP[2:], "--ledger", "L", "--task-bytes", "300", "--audit=off")
-    ran = workspace.run(*command, status=1)
+    ran = run_while_it_goes(workspace, 'os.rename("L", "moved")' if is_moved else '__import__("shutil").rmtree("L")')
     assert f"ledger {workspace.root}/L: its files were moved, removed or replaced while it was in use" in ran.err
     if is_moved:
         assert "put them back, and run the same command again" in ran.err
         shutil.rmtree(workspace.root / "L", ignore_errors=True)
         (workspace.root / "moved").rename(workspace.root / "L")
-        ran = workspace.run(*command)
+        workspace.succeed(*GOES)
     else:
         assert "over outputs with --existing replace" in ran.err
-        ran = workspace.run(*command, "--existing", "replace")
-    assert ran.status == 0, ran.err
+        workspace.succeed(*GOES, "--existing", "replace")
     assert ids(workspace) == list(range(60))
 
 
@@ -237,9 +182,8 @@ def test_a_job_does_not_write_into_a_folder_below_its_own_that_another_owns(
     other = (*keep, "in/sub/*.jsonl", "--output", inner, "--ledger", "I", "--on-error", "reject")
     assert workspace.run(*other).status == 0
     before = workspace.files(inner)
-    ran = workspace.run(*keep, "in/**/*.jsonl", "--output", "out", "--ledger", "L", "--task-bytes", "100", *options)
-    assert ran.status == 2, ran.err
-    assert f"{inner} is the output folder of another job, as _ledgerbeam/" in ran.err
+    job = (*keep, "in/**/*.jsonl", "--output", "out", "--ledger", "L", "--task-bytes", "100", *options)
+    workspace.run(*job, status=2, err=f"{inner} is the output folder of another job (see _ledgerbeam/")
     assert workspace.files(inner) == before
 
 
@@ -342,20 +286,6 @@ def test_another_format_over_the_same_output_is_another_job(workspace: Workspace
     assert set(workspace.files("out")) == {"a.jsonl-0000000000.jsonl", "a.jsonl-0000000000.jsonl.idx"}
 
 
-def test_a_folder_of_its_own_does_not_meet_what_another_output_has(workspace: Workspace) -> None:
-    """A ledger that is taken over for another output removes nothing there that it has not written."""
-    workspace.jsonl("in/a.jsonl", 30)
-    assert workspace.run(*MAP, "--ledger", "L", "--task-bytes", "100").status == 0
-    here = workspace.files("out")
-    shutil.copytree(workspace.root / "out", workspace.root / "other")
-    shutil.rmtree(workspace.root / "other/_ledgerbeam")
-    command = ("map", "functions:keep", "in/*.jsonl", "--output", "other", "--to", "jsonl", "--ledger", "L")
-    assert workspace.run(*command, "--on-job-change", "restart").status == 2
-    workspace.succeed(*command, "--on-job-change", "restart", "--existing", "keep")
-    assert set(workspace.files("other")) == set(here)
-    assert workspace.files("out") == here
-
-
 def test_a_merged_dataset_of_somebody_else_is_not_replaced(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 5)
     command = ("tokenize", "in/*.jsonl", "--output", "all", "--tokenizer", "bytes")
@@ -369,24 +299,11 @@ def test_a_merged_dataset_of_somebody_else_is_not_replaced(workspace: Workspace)
     assert workspace.run(*command, "--ledger", "M").status == 2
 
 
-def test_a_killed_first_run_still_owns_its_folder(workspace: Workspace) -> None:
-    for name in "abcd":
-        workspace.jsonl(f"in/{name}.jsonl", 500, first=1000 * ord(name))
-    command = ("map", "functions:slow", *MAP[2:], "--task-bytes", "4000")
-    process = workspace.start(*command)
-    while not any((workspace.root / "out").glob("*.jsonl")):
-        assert process.poll() is None
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    workspace.succeed(*command, "--json")
-    assert len(workspace.records("out")) == 2000
-
-
 def test_what_surrounds_a_job_changes_neither_its_names_nor_its_identity(done: Workspace) -> None:
     before = done.files("out")
     env = {"PYTHONHASHSEED": "7", "LC_ALL": "C", "LANG": "C", "TZ": "Asia/Tokyo", "COLUMNS": "20"}
     command = ("sh", "-c", f'umask 077; exec {sys.executable} -m ledgerbeam "$@"', "sh")
-    words = (*MAP, "--ledger", "L", "--task-bytes", "300", "--workers", "1", "--json")
+    words = (*MAP, *SAME, "--workers", "1", "--json")
     ran = subprocess.run(
         [*command, *words], cwd=done.root, env={**done.env, **env}, capture_output=True, text=True, check=False
     )
@@ -407,44 +324,21 @@ def test_another_working_folder_is_another_default_ledger_but_the_same_owner(wor
     assert (ran.status, ran.json["skipped"]) == (0, 1)
 
 
-def test_a_restart_removes_what_a_killed_run_had_not_recorded(done: Workspace) -> None:
-    lost = done.root / "out/b.jsonl-0000000029.jsonl"
-    shutil.copy(done.root / "out/b.jsonl-0000000000.jsonl", lost)
-    (done.root / "out/b.jsonl").write_text("mine")
-    done.run(*MAP, "--ledger", "L", "--on-job-change", "restart", status=0)
-    names = {f"{name}.jsonl-0000000000.jsonl{end}" for name in "ab" for end in ("", ".idx")}
-    assert set(done.files("out")) == {*names, "b.jsonl"}
-
-
-def leave_shard(workspace: Workspace) -> Path:
-    """Do what a run does that is killed between publishing a shard and recording it."""
-    store = open_local_store(str(workspace.root / "L"), create=False)
+def test_a_shard_that_a_killed_run_has_left_is_told_once_no_task_fails(done: Workspace) -> None:
+    store = open_local_store(str(done.root / "L"), create=False)
     store.begin_run({"pid": 1, "runner": "local", "place": store.environment_id()})
     store.close()
-    lost = workspace.root / "out/b.jsonl-0000000029.jsonl"
-    shutil.copy(workspace.root / "out/b.jsonl-0000000000.jsonl", lost)
-    return lost
-
-
-UNRECORDED = "found 1 shard that this ledger has not recorded, such as b.jsonl-0000000029.jsonl"
-
-
-def test_a_shard_that_a_killed_run_has_left_of_a_source_that_changed_is_told(done: Workspace) -> None:
-    lost = leave_shard(done)
-    for _ in range(2):
-        done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=3, err=UNRECORDED)
-    lost.unlink()
-    done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=0)
-
-
-def test_such_a_shard_is_told_also_if_tasks_of_the_next_run_fail(done: Workspace) -> None:
-    leave_shard(done)
+    lost = done.root / "out/b.jsonl-0000000029.jsonl"
+    shutil.copy(done.root / "out/b.jsonl-0000000000.jsonl", lost)
+    told = f"found 1 shard that this ledger has not recorded, such as {lost.name}"
     bad = done.root / "in/c.jsonl"
     bad.write_text("{\n")
-    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=3)
-    assert UNRECORDED not in ran.err
+    assert told not in done.run(*MAP, *SAME, status=3).err
     bad.write_text('{"id": 99}\n')
-    done.run(*MAP, "--ledger", "L", "--task-bytes", "300", status=3, err=UNRECORDED)
+    for _ in range(2):
+        done.run(*MAP, *SAME, status=3, err=told)
+    lost.unlink()
+    done.run(*MAP, *SAME, status=0)
 
 
 @pytest.mark.s3
