@@ -1,4 +1,4 @@
-"""Pipelines of users: what their ledger knows, what they leave, what a rerun does, and what comes behind the chain."""
+"""Pipelines of users: what their ledger knows and counts, what a rerun does, and what comes behind the chain."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import importlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,8 @@ from ledgerbeam.errors import (
     WorkerDiedError,
 )
 from ledgerbeam.io import JsonlReader
-from ledgerbeam.ledger import FailedTask, LedgerStore, Task
+from ledgerbeam.ledger import FailedTask, LedgerStore, NoneTask, Task
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -40,6 +42,7 @@ from ledgerbeam.transforms import (
     MapRecords,
     MatchSources,
     PlanTasks,
+    ProcessBatch,
     ProcessTask,
     ReadTasks,
     SkipCompleted,
@@ -299,7 +302,7 @@ def note(path: str, line: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_what_comes_behind_the_chain_has_all_that_a_run_did_whatever_died(
     folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,7 +342,7 @@ def indexes_there(task: Task) -> Task:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first_bytes", "workers", "there"),
-    [(1, 1, (1, 2, 3)), (1 << 30, 1, (3, 3, 3)), pytest.param(1, 2, (2, 2, 3), marks=pytest.mark.slow)],
+    [(1, 1, (1, 2, 3)), (1 << 30, 1, (3, 3, 3)), (1, 2, (2, 2, 3))],
 )
 def test_the_first_tasks_wait_for_the_indexes_of_the_first_wave_alone(
     folder: Path, first_bytes: int, workers: int, there: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -466,3 +469,129 @@ def test_the_parts_of_a_chain_are_told_apart_in_the_error(folder: Path) -> None:
         lb.Pipeline(name="x") as pipeline,
     ):
         pipeline | beam.Create([1])
+
+
+READ = 7
+
+NOTHING = "returned nothing"
+
+
+class InBlocks:
+    """A function that takes records as they are decoded."""
+
+    takes_blocks = True
+
+    def __call__(self, task: Task) -> list[Task]:
+        records = [record for block in task.records for record in block]
+        return task.fan_out([records[:2], records[2:3]])
+
+
+def with_other_records(task: Task) -> Task:
+    return Task(task.source, task.start, task.stop, task.lineage, task.records[:5])
+
+
+def in_place(task: Task) -> Task:
+    del task.records[1:]
+    return task
+
+
+CASES: dict[str, tuple[Callable[[Task], Any], RecordCounts]] = {
+    "all": (lambda task: task, RecordCounts.plain(7)),
+    "none": (lambda _: None, RecordCounts(7, 0, {NOTHING: 7})),
+    "reason": (lambda task: NoneTask(task.replace(records=[]), "short"), RecordCounts(7, 0, {"short": 7})),
+    "fewer": (lambda task: task.replace(records=task.records[:4]), RecordCounts(7, 4, {NOTHING: 3}, {}, {"": 4})),
+    "empty": (lambda task: task.replace(records=[]), RecordCounts(7, 0, {NOTHING: 7})),
+    "twice": (lambda task: task.replace(records=2 * task.records), RecordCounts(7, 7, {}, {}, {"": 14})),
+    "in-place": (in_place, RecordCounts(7, 1, {NOTHING: 6}, {}, {"": 1})),
+    "new-task": (with_other_records, RecordCounts(7, 5, {NOTHING: 2}, {}, {"": 5})),
+    "no-children": (lambda task: task.fan_out([]), RecordCounts(7, 0, {NOTHING: 7})),
+    "parts": (lambda task: task.fan_out([task.records[:3], [], task.records[3:]]), RecordCounts.plain(7)),
+    "part": (lambda task: task.fan_out([task.records[6:], []]), RecordCounts(7, 1, {NOTHING: 6}, {}, {"": 1})),
+    "copies": (lambda task: task.fan_out([task.records] * 3), RecordCounts(7, 7, {}, {}, {"": 21})),
+}
+
+
+def by_source(task: Task) -> Any:
+    return CASES[Path(task.source.url).stem][0](task)
+
+
+def by_sources(tasks: list[Task]) -> list[Any]:
+    return [by_source(task) for task in tasks]
+
+
+def without_odd(task: Task) -> Task | None:
+    return None if task.lineage[-1][0] % 2 else task
+
+
+def cut(task: Any) -> Any:
+    return task.replace(records=task.records[:1]) if isinstance(task, Task) else task
+
+
+@pytest.fixture
+def cases(folder: Path) -> Path:
+    """The working folder, with a source for each case."""
+    shutil.rmtree("in")
+    os.mkdir("in")
+    for name in CASES:
+        rows = "".join(json.dumps({"id": number}) + "\n" for number in range(READ))
+        (folder / "in" / f"{name}.jsonl").write_text(rows)
+    return folder
+
+
+def counts_of(*steps: Any, pattern: str = "in/*.jsonl") -> dict[str, RecordCounts]:
+    """Run a pipeline, and return the counts of each source by its name."""
+    with lb.Pipeline(ledger="L", name="counted", workers=1) as pipeline:
+        elements = pipeline | MatchSources(pattern) | SkipCompleted() | PlanTasks(task_records=100)
+        elements |= ReadTasks()
+        for number, step in enumerate(steps):
+            elements |= f"step {number}" >> step
+        elements | WriteTasks("out", "jsonl") | CommitTasks()
+    assert pipeline.result.state == "DONE"
+    found = {Path(row.url).stem: row.counts for row in open_store("L", read_only=True).sources()}
+    assert pipeline.result.status["records"]["read"] == READ * len(found)
+    return found
+
+
+@pytest.mark.slow
+def test_every_result_of_a_function_of_one_task_counts_what_was_read(cases: Path) -> None:
+    found = counts_of(ProcessTask(by_source))
+    assert found == {name: counts for name, (_, counts) in CASES.items()}
+
+
+@pytest.mark.slow
+def test_results_of_a_function_of_several_tasks_count_what_was_read(cases: Path) -> None:
+    for name in ("no-children", "parts", "part", "copies"):  # a batch has one result for each task
+        (cases / "in" / f"{name}.jsonl").unlink()
+    found = counts_of(ProcessBatch(by_sources, batch_size=3))
+    assert found == {name: CASES[name][1] for name in found}
+
+
+@pytest.mark.slow
+def test_functions_that_follow_others_count_what_was_read(cases: Path) -> None:
+    cutting = beam.Map(cut).with_output_types(TASKS)
+    found = counts_of(ProcessTask(by_source), ProcessTask(without_odd), ProcessTask(by_source), cutting)
+    assert found["none"] == RecordCounts(7, 0, {NOTHING: 7})
+    assert found["twice"] == RecordCounts(7, 1, {NOTHING: 6}, {}, {"": 1})
+    assert found["copies"].read == found["parts"].read == READ
+
+
+@pytest.mark.slow
+def test_records_that_other_functions_have_made_are_mapped_and_count_as_what_was_read(
+    cases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(cases)
+    (cases / "parity.py").write_text(
+        "import ledgerbeam as lb\ndef even(record):\n    return record if record['id'] % 2 == 0 else lb.Drop('odd')\n"
+    )
+    found = counts_of(ProcessTask(by_source), ProcessTask(MapRecords("parity:even", "jsonl")))
+    assert found["all"] == RecordCounts(7, 4, {"odd": 3}, {}, {"": 4})
+    assert found["fewer"] == RecordCounts(7, 2, {"odd": 2, NOTHING: 3}, {}, {"": 2})
+    assert found["twice"] == RecordCounts(7, 7, {}, {}, {"": 8})
+    assert found["empty"] == RecordCounts(7, 0, {NOTHING: 7})
+    assert found["reason"] == RecordCounts(7, 0, {"short": 7})
+
+
+@pytest.mark.slow
+def test_a_function_of_blocks_counts_what_was_read(cases: Path) -> None:
+    found = counts_of(ProcessTask(InBlocks()), pattern="in/all.jsonl")
+    assert found == {"all": RecordCounts(7, 3, {NOTHING: 4}, {}, {"": 3})}

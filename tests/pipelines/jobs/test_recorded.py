@@ -102,7 +102,7 @@ def test_parts_that_were_merged_and_dropped_are_not_missed(workspace: Workspace)
     assert "up to date" in ran.err
     assert MISSING not in ran.err
     workspace.jsonl("in/c.jsonl", 10)
-    workspace.run(*command, status=0, err="gone")
+    workspace.run(*command, status=0, err=MISSING)
     assert len((workspace.root / "all.bin").read_bytes()) == len(before) // 2 * 3
 
 
