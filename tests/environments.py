@@ -30,7 +30,7 @@ SAMPLE = (
     "tests/ledger/worker/test_inflight.py",
     "tests/io/storage/test_publish.py",
     "tests/pipelines/runners/test_working_folder.py::test_sigterm_ends_a_job_however_its_parent_had_set_it",
-    "tests/pipelines/runners/test_fork_server.py",
+    "tests/pipelines/runners/test_forking.py",
     "tests/test_layers.py",
     *("-m", "not s3 and not stores", "-q", "-n0"),
 )

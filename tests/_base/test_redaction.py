@@ -1,4 +1,4 @@
-"""Redaction of texts; `pipelines.test_redaction` checks the output of commands."""
+"""Redaction of texts; `pipelines.test_secrets` checks the output of commands."""
 
 from __future__ import annotations
 

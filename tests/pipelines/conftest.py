@@ -210,6 +210,13 @@ class Workspace:
         return [json.loads(line) for name in found if name.endswith(".jsonl") for line in found[name].splitlines()]
 
 
+def python(code: str, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Ran:
+    """Run a program in Python to its end."""
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
 def make_workspace(root: Path) -> Workspace:
     (root / "functions.py").write_text(FUNCTIONS)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}

@@ -1,4 +1,4 @@
-"""Functions that end the process that calls them: the launcher, which looks at samples, says so and is never done."""
+"""Functions that end their process, or start others: a launcher says so, and the job ends right and once."""
 
 from __future__ import annotations
 
@@ -96,3 +96,66 @@ def test_what_a_worker_that_died_was_writing_goes_at_the_end_of_the_run(workspac
     ran = workspace.run("map", "ending:work", "in/*.jsonl", "--to", "jsonl", "--output", "out", status=0)
     assert "starting again with what is left" in ran.err
     assert [path.name for path in (workspace.root / "out").rglob(f"*{TEMPORARY_SUFFIX}")] == []
+
+
+FORKS = """
+import multiprocessing, os, subprocess, sys, threading
+
+def returns(record):
+    os.fork()
+    return record
+
+def batch(records):
+    os.fork()
+    return records
+
+def exits(record):
+    if record["id"] % 7 == 0 and os.fork() == 0:
+        sys.exit(0)
+    return record
+
+def raises(record):
+    if record["id"] % 7 == 0 and os.fork() == 0:
+        raise ValueError("in the child")
+    return record
+
+class Built:
+    def __init__(self):
+        os.fork()
+    def __call__(self, record):
+        return record
+
+def group(key, records):
+    os.fork()
+    return list(records)
+
+def ends(record):
+    if record["id"] % 7 == 0 and os.fork() == 0:
+        os._exit(1)
+    return record
+
+def others(record):
+    if record["id"] == 7:
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            assert pool.map(abs, [-1]) == [1]
+        assert subprocess.run(["true"]).returncode == 0
+        subprocess.Popen(["sleep", "600"])
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return record
+"""
+WORDS = ("--output", "out", "--to", "jsonl", "--ledger", "L", "--task-bytes", "800", "--workers", "2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "function", ["returns", "exits", "raises", "Built", "ends", "others", "batch --batch 5", "group --by id"]
+)
+def test_children_of_a_function_are_of_no_consequence(workspace: Workspace, function: str) -> None:
+    (workspace.root / "forks.py").write_text(FORKS)
+    workspace.jsonl("in/a.jsonl", 40)
+    name, *options = function.split()
+    ran = workspace.succeed("group" if name == "group" else "map", f"forks:{name}", "in/*.jsonl", *options, *WORDS)
+    assert sorted(record["id"] for record in workspace.records("out")) == list(range(40))
+    assert ("it ends here" in ran.err) == (name not in ("ends", "others"))
+    assert "Traceback" not in ran.err
+    assert workspace.run("ledger", "verify", "L").status == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.conftest import Workspace
+from tests.pipelines.conftest import Workspace, python
 
 AT_IMPORT = """
 import os, sys
@@ -34,6 +34,8 @@ main()
 """
 """A signal as the Nth module is imported, from the first moment of the command on."""
 
+INTERRUPTED = (130, "ledgerbeam: interrupted\n")
+
 
 @pytest.fixture
 def ledger(workspace: Workspace) -> Workspace:
@@ -45,20 +47,9 @@ def ledger(workspace: Workspace) -> Workspace:
 def interrupted(workspace: Workspace, at: int, number: signal.Signals, *command: str) -> bool:
     """Interrupt a command at an import, and judge how it ends; return whether it came so far."""
     env = {**workspace.env, "AT": str(at), "SIGNAL": str(int(number))}
-    ran = subprocess.run(
-        [sys.executable, "-c", AT_IMPORT, *command],
-        cwd=workspace.root,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if ran.returncode == 0:
-        assert ran.stderr == ""
-        return False
-    assert (ran.returncode, ran.stderr) == (130, "ledgerbeam: interrupted\n")
-    return True
+    ran = python(AT_IMPORT, *command, cwd=workspace.root, env=env)
+    assert (ran.status, ran.err) in ((0, ""), INTERRUPTED)
+    return ran.status != 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -85,7 +76,6 @@ except KeyboardInterrupt:  # as compiled modules do, and callbacks of imports
 def keep(record):
     return record
 """
-
 
 BEGIN = """
 import os, signal, sys
@@ -123,7 +113,6 @@ sys.path.insert(0, sys.argv[1])
 import loses
 """
 
-
 # A function whose job cannot end before it is told to, however fast the machine is.
 WAITING = """import os, time
 def for_word(record):
@@ -136,9 +125,9 @@ def for_word(record):
 
 def ends(code: str, *words: str) -> str:
     """Run a program that an interrupt ends with one line; return what it had printed."""
-    ran = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (130, "ledgerbeam: interrupted\n")
-    return ran.stdout
+    ran = python(code, *words)
+    assert (ran.status, ran.err) == INTERRUPTED
+    return ran.out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -159,7 +148,7 @@ def test_an_interrupt_in_a_module_that_would_lose_it_ends_the_command(workspace:
     (workspace.root / "loses.py").write_text(LOSES_IT)
     workspace.jsonl("in/a.jsonl", 5)
     ran = workspace.run("map", "loses:keep", "in/*.jsonl", "--to", "jsonl", "--output", "out", "--ledger", "L")
-    assert (ran.status, ran.err) == (130, "ledgerbeam: interrupted\n")
+    assert (ran.status, ran.err) == INTERRUPTED
     assert not (workspace.root / "out").exists()
 
 
@@ -211,25 +200,11 @@ whole, cli._fail = cli._fail, fails
 cli.parse_words = lambda words: interrupt()
 cli.run()
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", twice],
-        cwd=workspace.root,
-        env=workspace.env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ran.returncode, ran.stderr) == (130, "ledgerbeam: interrupted\n")
+    ran = python(twice, cwd=workspace.root, env=workspace.env)
+    assert (ran.status, ran.err) == INTERRUPTED
 
 
 def test_an_ignored_ctrl_c_stays_ignored(workspace: Workspace) -> None:
-    ignoring = Workspace(workspace.root, workspace.env, ("env", "--ignore-signal=INT"))
     code = "import os; from ledgerbeam.__main__ import main; os.kill(os.getpid(), 2); main()"
-    ran = subprocess.run(
-        [*ignoring.prefix, sys.executable, "-c", code, "--version"],
-        env=workspace.env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
+    ran = workspace.call("env", "--ignore-signal=INT", sys.executable, "-c", code, "--version")
+    assert (ran.status, ran.err) == (0, "")

@@ -1,14 +1,13 @@
-"""How little a launcher imports: it waits while the processes that it started do the work."""
+"""How little a launcher imports, and the parts of Beam that the processes of a job import."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
-from tests.pipelines.conftest import Workspace
+from tests.pipelines.conftest import Workspace, python
 
 FAR = ["apache_beam", "fsspec", "grpc", "scipy.sparse"]
 NOT_NEEDED = [*FAR, "asyncio", "numpy", "pyarrow", "rich.console", "sqlite3", "ssl", "tenacity"]
@@ -25,11 +24,9 @@ print(json.dumps([name for name in {sorted({*FAR, *NOT_NEEDED})} if name in sys.
 
 def imported(workspace: Workspace, *command: str) -> set[str]:
     """Run a command; return what of this it has imported."""
-    ran = subprocess.run(
-        [sys.executable, "-c", RUN, *command], cwd=workspace.root, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    return set(json.loads(ran.stderr.splitlines()[-1]))
+    ran = python(RUN, *command, cwd=workspace.root)
+    assert ran.status == 0, ran.err
+    return set(json.loads(ran.err.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("command", ["convert", "index"])
@@ -46,3 +43,86 @@ def test_the_stages_of_an_exchange_on_local_files_need_none_of_these(workspace: 
     workspace.jsonl("a.jsonl", 3)
     command = ("dedup", "a.jsonl", "--near", "text", "--to", "jsonl", "--output", "out")
     assert imported(workspace, *command).isdisjoint(FAR)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONAL = ["IPython", "pandas", "pymongo", "apache_beam.io.aws", "apache_beam.io.azure", "apache_beam.io.gcp"]
+
+# Importing the package imports all parts, so that names have hyphens until they are looked for.
+SEEN = """
+import sys
+
+{before}
+
+def seen(record):
+    return {{"seen": [name.replace("-", "_") for name in {names} if name.replace("-", "_") in sys.modules]}}
+"""
+
+AT_ONCE = """
+import sys, threading, time
+from ledgerbeam._base.process import import_beam
+
+half_way = threading.Event()
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "apache_beam.internal.pickler":
+            half_way.set()
+            time.sleep(0.5)
+
+def first():
+    {first}
+
+sys.meta_path.insert(0, Slow())
+other = threading.Thread(target=first)
+other.start()
+half_way.wait()
+import_beam()
+assert hasattr(sys.modules["apache_beam"], "Pipeline"), "only a part of it is there"
+other.join()
+"""
+
+
+def imported_after(code: str, tmp_path: Path) -> list[str]:
+    code = f"{code}\nimport json, sys; print(json.dumps([name for name in {OPTIONAL} if name in sys.modules]))"
+    ran = python(code, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""})
+    assert ran.status == 0, ran.err
+    found: list[str] = ran.json
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("before", ["import json", "import apache_beam"])
+def test_all_of_beam_is_there_for_code_that_names_it(workspace: Workspace, before: str, workers: str) -> None:
+    names = [name.replace("_", "-") for name in OPTIONAL if name != "IPython"]
+    (workspace.root / "looking.py").write_text(SEEN.format(before=before, names=names))
+    workspace.jsonl("a.jsonl", 1)
+    command = ("map", "looking:seen", "a.jsonl", "--output", "out", "--to", "jsonl", "--workers", workers)
+    workspace.run(*command, env={"PYTHONPATH": str(ROOT)}, status=0)
+    expected = [name for name in imported_after(before, workspace.root) if name != "IPython"]
+    assert workspace.records("out") == [{"seen": expected}]
+
+
+@pytest.mark.slow
+def test_what_beam_goes_without_can_be_imported_afterwards(tmp_path: Path) -> None:
+    lean = "from ledgerbeam._base.process import LEAN, beam_parts\nwith beam_parts(LEAN):\n    import apache_beam"
+    assert imported_after("import apache_beam", tmp_path)  # otherwise the next line would show nothing
+    assert imported_after(lean, tmp_path) == []
+    assert imported_after(f"{lean}\nimport apache_beam.io.aws, apache_beam.io.gcp", tmp_path) == OPTIONAL[3:6:2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["import_beam()", "import apache_beam"])
+def test_threads_that_import_it_at_once_both_have_all_of_it(first: str, tmp_path: Path) -> None:
+    imported_after(AT_ONCE.format(first=first), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "first", ["from ledgerbeam.transforms import ProcessTask", "import ledgerbeam; ledgerbeam.Pipeline"]
+)
+def test_a_name_that_brings_beam_prints_nothing(first: str, tmp_path: Path) -> None:
+    code = f"{first}; import sys; assert 'apache_beam' in sys.modules"
+    ran = python(code, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""})
+    assert (ran.status, ran.out, ran.err) == (0, "", "")

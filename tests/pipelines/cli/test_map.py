@@ -26,7 +26,7 @@ from ledgerbeam.sources.forms import RecordForm
 from tests.cases import each
 from tests.io.warc.content import records
 from tests.pipelines.conftest import Workspace
-from tests.pipelines.jobs.test_dry_run import tree
+from tests.pipelines.jobs.test_costs import tree
 from tests.servers.s3_proxy import S3Proxy
 
 

@@ -1,15 +1,20 @@
-"""Outputs of a job are no sources of it, and links below an output folder are never followed."""
+"""What is no source: outputs of the job, names of no format. Links below an output folder are never followed."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import s3fs
 
-from ledgerbeam.errors import SourceNotFoundError, UsageError
-from ledgerbeam.io.listing.left_out import OwnFiles, Sieve
+from ledgerbeam.errors import NotIndexableError, SourceNotFoundError, UsageError
+from ledgerbeam.io import recognize
+from ledgerbeam.io.datasets.shar.format import require_shard
+from ledgerbeam.io.formats.registry import recognize_indexable
+from ledgerbeam.io.listing.left_out import LeftOut, OwnFiles, RequireSource, Sieve
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import first_link, refuse_folder_links, refuse_links
 from ledgerbeam.io.storage.publish import publish_all
@@ -67,10 +72,19 @@ def test_one_that_is_named_is_an_error(workspace: Workspace) -> None:
     assert name in ran.err
 
 
-def listed(root: Path, *patterns: str, output: str, ledger: str | None = None) -> list[str]:
+def listing(
+    root: Path, *patterns: str, output: str = "out", ledger: str | None = None, require: RequireSource = recognize
+) -> tuple[list[str], LeftOut]:
+    """Return the names of the sources of a job, and what was left out."""
+    left_out = LeftOut()
     own = OwnFiles(str(root / output), FORM, None if ledger is None else str(root / ledger))
-    pages = SourceListing(tuple(str(root / pattern) for pattern in patterns), own=own).pages()
-    return sorted(Path(url).relative_to(root).as_posix() for page in pages for url in page.urls)
+    found = SourceListing(tuple(str(root / pattern) for pattern in patterns), own=own, require=require)
+    urls = [url for page in found.pages(left_out) for url in page.urls]
+    return sorted(Path(url).relative_to(root).as_posix() for url in urls), left_out
+
+
+def listed(root: Path, *patterns: str, **how: Any) -> list[str]:
+    return listing(root, *patterns, **how)[0]
 
 
 def write(root: Path, *names: str) -> None:
@@ -81,9 +95,9 @@ def write(root: Path, *names: str) -> None:
 
 def test_what_jobs_have_rejected_is_no_source_unless_it_is_named(tmp_path: Path) -> None:
     write(tmp_path, "a/x.jsonl", "a/_rejects/x.jsonl", "a/b/_rejects/c/y.jsonl", "a/my_rejects/z.jsonl")
-    assert listed(tmp_path, "a/**/*.jsonl", output="out") == ["a/my_rejects/z.jsonl", "a/x.jsonl"]
-    assert listed(tmp_path, "a/_rejects/*.jsonl", output="out") == ["a/_rejects/x.jsonl"]
-    assert listed(tmp_path, "a/**/_rejects/**/*.jsonl", output="out") == [
+    assert listed(tmp_path, "a/**/*.jsonl") == ["a/my_rejects/z.jsonl", "a/x.jsonl"]
+    assert listed(tmp_path, "a/_rejects/*.jsonl") == ["a/_rejects/x.jsonl"]
+    assert listed(tmp_path, "a/**/_rejects/**/*.jsonl") == [
         "a/_rejects/x.jsonl",
         "a/b/_rejects/c/y.jsonl",
     ]
@@ -91,21 +105,21 @@ def test_what_jobs_have_rejected_is_no_source_unless_it_is_named(tmp_path: Path)
 
 def test_one_pattern_that_names_what_was_rejected_is_enough(tmp_path: Path) -> None:
     write(tmp_path, "a/x.jsonl", "a/_rejects/y.jsonl")
-    assert listed(tmp_path, "a/*.jsonl", "a/_rejects/*.jsonl", output="out") == ["a/_rejects/y.jsonl", "a/x.jsonl"]
+    assert listed(tmp_path, "a/*.jsonl", "a/_rejects/*.jsonl") == ["a/_rejects/y.jsonl", "a/x.jsonl"]
 
 
 def test_each_pattern_decides_for_what_it_names(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", "out/b.jsonl", "out/c-0000000000.jsonl", "out/raw/d.jsonl", "out/raw/d-0000000000.jsonl")
-    assert listed(tmp_path, "**/*.jsonl", output="out") == ["a.jsonl"]
-    assert listed(tmp_path, "out/**/*.jsonl", output="out") == ["out/b.jsonl", "out/raw/d.jsonl"]
-    assert listed(tmp_path, "out/raw/*.jsonl", output="out") == ["out/raw/d.jsonl"]
-    assert listed(tmp_path, "**/*.jsonl", "out/raw/*", output="out") == ["a.jsonl", "out/raw/d.jsonl"]
-    assert listed(tmp_path, "{.,out}/*.jsonl", output="out") == ["a.jsonl"]
+    assert listed(tmp_path, "**/*.jsonl") == ["a.jsonl"]
+    assert listed(tmp_path, "out/**/*.jsonl") == ["out/b.jsonl", "out/raw/d.jsonl"]
+    assert listed(tmp_path, "out/raw/*.jsonl") == ["out/raw/d.jsonl"]
+    assert listed(tmp_path, "**/*.jsonl", "out/raw/*") == ["a.jsonl", "out/raw/d.jsonl"]
+    assert listed(tmp_path, "{.,out}/*.jsonl") == ["a.jsonl"]
 
 
 def test_a_folder_whose_name_only_begins_alike_is_another(tmp_path: Path) -> None:
     write(tmp_path, "out2/a.jsonl", "out/b.jsonl")
-    assert listed(tmp_path, "**/*.jsonl", output="out") == ["out2/a.jsonl"]
+    assert listed(tmp_path, "**/*.jsonl") == ["out2/a.jsonl"]
 
 
 def test_marks_and_the_ledger_are_no_sources(tmp_path: Path) -> None:
@@ -125,13 +139,13 @@ def test_links_do_not_hide_where_the_output_lies(tmp_path: Path) -> None:
 def test_nothing_but_own_files_is_nothing(tmp_path: Path) -> None:
     write(tmp_path, "out/b.jsonl")
     with pytest.raises(SourceNotFoundError, match="nothing matches except files that this job writes itself"):
-        listed(tmp_path, "**/*.jsonl", output="out")
+        listed(tmp_path, "**/*.jsonl")
 
 
 def test_a_mark_that_is_named_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, "out/_ledgerbeam/1.jsonl")
     with pytest.raises(UsageError, match=r"1\.jsonl"):
-        listed(tmp_path, "out/_ledgerbeam/1.jsonl", output="out")
+        listed(tmp_path, "out/_ledgerbeam/1.jsonl")
 
 
 def kept(own: OwnFiles, *urls: str, patterns: tuple[str, ...]) -> tuple[list[str], int]:
@@ -361,3 +375,133 @@ def test_outputs_are_published_below_a_folder_only(tmp_path: Path) -> None:
     assert (tmp_path / "out/plain/a").read_bytes() == b"a"
     assert first_link(f"{root}/link", f"{root}/link/deep") is None
     refuse_links("s3://bucket/out", ["s3://bucket/out/link"])
+
+
+def test_names_of_no_known_format_are_passed_over_and_counted(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", "b.tar.gz", "README.md", "_SUCCESS", "sub/notes.docx", "sub/c.1.jsonl", "x.jsonl.000001")
+    found, left_out = listing(tmp_path, "**/*")
+    assert found == ["a.jsonl", "b.tar.gz", "sub/c.1.jsonl", "x.jsonl.000001"]
+    assert (left_out.own, left_out.passed_over) == (0, 3)
+    assert Path(left_out.example).name in {"README.md", "_SUCCESS", "notes.docx"}
+    (line,) = left_out.lines()
+    assert line.startswith("passed over, since their names are not those of sources: 3 files, such as ")
+
+
+def test_what_is_no_file_is_passed_over_where_its_name_is_not_that_of_a_source(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl")
+    os.mkfifo(tmp_path / "control")
+    (tmp_path / "latest").symlink_to("nothing")
+    found, left_out = listing(tmp_path, "**/*")
+    assert (found, left_out.passed_over) == (["a.jsonl"], 2)
+    os.mkfifo(tmp_path / "b.jsonl")
+    with pytest.raises(UsageError, match=r"b\.jsonl: expected a file .*, found a pipe"):
+        listing(tmp_path, "**/*")
+
+
+@pytest.mark.slow
+def test_a_run_says_that_a_source_is_no_longer_listed(workspace: Workspace) -> None:
+    first, second = (workspace.jsonl(f"in/{name}.jsonl", 3) for name in "ab")
+    command = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
+    assert "no longer listed" not in workspace.run(*command).err
+    second.unlink()
+    second.mkdir()
+    ran = workspace.succeed(*command)
+    assert "1 known source no longer listed" in ran.out + ran.err
+    second.rmdir()
+    os.mkfifo(second)
+    ran = workspace.run(*command)
+    assert (ran.status, first.is_file()) == (2, True), ran.err
+    assert f"{second}: expected a file with byte offsets, found a pipe" in ran.err
+
+
+def test_several_patterns_count_what_each_matches(tmp_path: Path) -> None:
+    write(tmp_path, "a/x.jsonl", "a/x.md", "b/y.md", "b/y.tar")
+    found, left_out = listing(tmp_path, "a/*", "b/*")
+    assert found == ["a/x.jsonl", "b/y.tar"]
+    assert left_out.passed_over == 2
+    assert listing(tmp_path, "a/*", "b/*.md")[1].passed_over == 2
+
+
+def test_what_is_named_is_not_passed_over(tmp_path: Path) -> None:
+    """Whoever reads it refuses it: a job by `recognize`."""
+    write(tmp_path, "a.jsonl", "b.md", "c.md")
+    assert listing(tmp_path, "a.jsonl", "b.md")[0] == ["a.jsonl", "b.md"]
+    assert listing(tmp_path, "{a.jsonl,b.md}")[0] == ["a.jsonl", "b.md"]
+    (tmp_path / "list").write_text(f"{tmp_path}/b.md\n")
+    (page,) = SourceListing(sources_from=str(tmp_path / "list")).pages()
+    assert page.urls == [f"{tmp_path}/b.md"]
+
+
+def test_what_the_job_writes_is_not_counted_twice(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", "out/a-0000000000.jsonl", "out/_ledgerbeam/1.json", "x.md")
+    found, left_out = listing(tmp_path, "**/*")
+    assert found == ["a.jsonl"]
+    assert (left_out.own, left_out.passed_over) == (2, 1)
+    assert len(list(left_out.lines())) == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "require", "error", "reason"),
+    [
+        ("a.md b.xyz", recognize, UsageError, r"none of the 2 matching names .*/a\.md: the name has no known format"),
+        ("a.parquet", recognize_indexable, NotIndexableError, "is its index; leave it out here"),
+        ("a.md", require_shard, SourceNotFoundError, "expected shards of Shar datasets"),
+    ],
+)
+def test_nothing_but_such_names_is_an_error(
+    tmp_path: Path, names: str, require: RequireSource, error: type[Exception], reason: str
+) -> None:
+    write(tmp_path, *names.split())
+    with pytest.raises(error, match=reason):
+        listing(tmp_path, "*", require=require)
+
+
+def test_a_pattern_that_ends_like_a_source_looks_at_no_name(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", "b.jsonl", "c.jsonl")
+    asked: list[str] = []
+    assert len(listing(tmp_path, "*.jsonl", require=asked.append)[0]) == 3
+    assert len(asked) == 1
+    assert len(listing(tmp_path, "?.jsonl", "[a-b].jsonl", require=asked.append)[0]) == 3
+    assert len(asked) == 3
+
+
+def test_columns_are_no_sources_of_an_index(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", "b.parquet", "c.jsonl.bz2")
+    found, left_out = listing(tmp_path, "*", require=recognize_indexable)
+    assert found == ["a.jsonl", "c.jsonl.bz2"]  # the latter is refused: it is data that has no index
+    assert left_out.passed_over == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["index", "convert"])
+def test_a_run_says_how_many(workspace: Workspace, command: str) -> None:
+    workspace.jsonl("data/a.jsonl", 5)
+    (workspace.root / "data/README.md").write_text("notes")
+    (workspace.root / "data/_SUCCESS").write_text("")
+    args = () if command == "index" else ("--output", "out", "--to", "jsonl")
+    planned = workspace.run(command, "data/*", *args, "--json", "--dry-run")
+    assert (planned.status, planned.json["passed_over"]) == (0, 2), planned.err
+    ran = workspace.succeed(command, "data/*", *args, "--json")
+    assert (ran.json["sources"]["complete"], ran.json["passed_over"]) == (1, 2)
+    assert "passed over, since their names are not those of sources: 2 files, such as " in ran.err
+    refused = workspace.run(command, "data/a.jsonl", "data/README.md", *args, status=2)
+    assert "data/README.md: the name has no known format" in refused.err
+
+
+@pytest.mark.slow
+def test_a_runner_that_lists_for_itself_passes_them_over_too(workspace: Workspace) -> None:
+    workspace.jsonl("data/a.jsonl", 5)
+    (workspace.root / "data/README.md").write_text("notes")
+    ran = workspace.succeed("index", "data/*", "--json", "--", "--runner=BundleBasedDirectRunner")
+    assert (ran.json["sources"]["complete"], ran.json["passed_over"]) == (1, None)
+
+
+@pytest.mark.slow
+def test_verify_says_how_many(workspace: Workspace) -> None:
+    workspace.jsonl("data/a.jsonl", 5)
+    (workspace.root / "data/README.md").write_text("notes")
+    assert workspace.run("index", "data/*").status == 0
+    checked = workspace.run("verify", "data/*", "--json")
+    assert (checked.status, checked.json["sources"], checked.json["passed_over"]) == (0, 1, 1)
+    assert "passed over" in workspace.run("verify", "data/*").out
+    assert workspace.run("verify", "data/README.md").status == 1

@@ -13,6 +13,8 @@ import ledgerbeam as lb
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Ran, Workspace
 
+pytestmark = pytest.mark.slow
+
 FUNCTION = """
 import os, time
 
@@ -71,7 +73,6 @@ REJECTS = ("--on-error", "reject")
 ONLY_REJECTED = (*REJECTS, "--only-rejected", "KeyError", "--on-job-change", "accept")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["withdraw.forgotten:1", "withdraw.forgotten:3", "run.worked:1"])
 @pytest.mark.parametrize("continues", [True, False])
 def test_a_killed_rerun_of_rejects_is_completed(job: Workspace, point: str, continues: bool) -> None:
@@ -102,7 +103,6 @@ def kill_half_done(workspace: Workspace, words: tuple[str, ...], ledger: str, **
     (workspace.root / "calls").unlink()
 
 
-@pytest.mark.slow
 def test_a_rerun_of_rejects_that_rejects_again_continues_where_it_was_killed(job: Workspace) -> None:
     assert job.run(*command(*REJECTS)).status == 0
     write(job, f"{RAISES}  # still")
@@ -112,7 +112,6 @@ def test_a_rerun_of_rejects_that_rejects_again_continues_where_it_was_killed(job
     assert (ran.json["complete"], ran.json["records"]["rejected"]) == (True, {"KeyError": 3})
 
 
-@pytest.mark.slow
 def test_a_killed_rerun_of_rejects_continues_on_another_host(
     workspace: Workspace, job: Workspace, s3: S3Server
 ) -> None:
@@ -129,7 +128,6 @@ def test_a_killed_rerun_of_rejects_continues_on_another_host(
     assert job.run(*rerun, env=elsewhere).status == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", [RAISES, DIES])
 def test_a_killed_rerun_of_failures_is_completed(job: Workspace, what: str) -> None:
     """Also of tasks that were quarantined, whose failures are dropped when they are freed."""
@@ -144,7 +142,6 @@ def test_a_killed_rerun_of_failures_is_completed(job: Workspace, what: str) -> N
         assert is_whole(ran, job)
 
 
-@pytest.mark.slow
 def test_a_rerun_of_some_sources_that_leaves_others_open_says_so(job: Workspace) -> None:
     assert job.run(*command(*REJECTS, "--limit-tasks", "1")).status == 0
     write(job, MENDED)
@@ -156,7 +153,6 @@ def test_a_rerun_of_some_sources_that_leaves_others_open_says_so(job: Workspace)
     assert is_whole(job.run(*command(*REJECTS)), job)
 
 
-@pytest.mark.slow
 def test_a_reason_that_was_never_given_is_refused(job: Workspace) -> None:
     assert job.run(*command(*REJECTS)).status == 0
     for option in ("--only-rejected", "--only-failed"):

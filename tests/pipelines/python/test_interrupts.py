@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.pipelines.conftest import python
 
 PROGRAM = """
 import os, signal, sys, threading, time
@@ -58,14 +58,11 @@ OPEN = 'assert lb.open("a.parquet")[0] == {"id": 1}'
 
 def run(folder: Path, call: str, at: str, times: int = 1) -> list[str]:
     """Call something twice in one process, interrupted as a module is imported; return how both calls ended."""
-    program = PROGRAM.replace("{call}", call)
-    ran = subprocess.run(
-        [sys.executable, "-c", program, at, str(times)], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert "Traceback" not in ran.stderr
-    assert "ignored in" not in ran.stderr
-    return ran.stdout.splitlines()
+    ran = python(PROGRAM.replace("{call}", call), at, str(times), cwd=folder)
+    assert ran.status == 0, ran.err
+    assert "Traceback" not in ran.err
+    assert "ignored in" not in ran.err
+    return ran.out.splitlines()
 
 
 @pytest.fixture
@@ -148,9 +145,8 @@ for number in (1, 2):
 
 @pytest.mark.slow
 def test_a_call_that_is_interrupted_before_it_releases_its_locks_can_be_repeated(sources: Path) -> None:
-    command = [sys.executable, "-c", IN_THE_LEDGER]
-    ran = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False, timeout=60)
-    assert (ran.stdout, ran.stderr) == ("JobInterrupt\ndone\n", "")
+    ran = python(IN_THE_LEDGER, cwd=sources)
+    assert (ran.out, ran.err) == ("JobInterrupt\ndone\n", "")
 
 
 HANDLED = """
@@ -171,5 +167,5 @@ print(len(seen))
 
 
 def test_the_handler_of_the_program_stays_in_charge(sources: Path) -> None:
-    ran = subprocess.run([sys.executable, "-c", HANDLED], cwd=sources, capture_output=True, text=True, check=False)
-    assert (ran.stdout, ran.stderr) == ("2\n", "")
+    ran = python(HANDLED, cwd=sources)
+    assert (ran.out, ran.err) == ("2\n", "")
