@@ -81,7 +81,7 @@ def test_a_folder_with_other_things_is_no_ledger(place: Place) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting read only needs root")
 def test_a_ledger_that_cannot_be_written_is_told(partly: Place) -> None:
     if not isinstance(partly, LocalPlace):
-        pytest.skip("a store that refuses is tested by tests/pipelines/stores/test_s3_faults.py")
+        pytest.skip("a store that refuses is tested by tests/pipelines/stores/test_s3.py")
     ledger = partly.url("ledger")
     mount = f'mount --bind {ledger} {ledger} && mount -o remount,ro,bind {ledger} && exec "$@"'
     command = ["unshare", "--mount", "sh", "-c", mount, "sh", sys.executable, "-m", "ledgerbeam", *partly.command()]

@@ -1,7 +1,8 @@
-"""Metadata beside the shards of a job, in one process: when it is written, and notes and messages about its files."""
+"""What a job publishes of its outputs, in one process: metadata beside shards, merged parts, notes, and messages."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -12,18 +13,23 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from ledgerbeam.errors import PublicationError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io import Sample
+from ledgerbeam.errors import PublicationError, StorageError, UsageError
+from ledgerbeam.io import Options, Sample
+from ledgerbeam.io.datasets.megatron import MegatronReader, encode_part
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import LedgerStore, Output, OutputShard, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
-from ledgerbeam.pipelines.jobs.one_stage import MapJob
+from ledgerbeam.pipelines.datasets import megatron
+from ledgerbeam.pipelines.datasets.megatron import MergedParts, noted_datasets
+from ledgerbeam.pipelines.jobs.one_stage import ConvertJob, MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs import published as published_module
 from ledgerbeam.pipelines.outputs.published import (
@@ -41,20 +47,36 @@ FORMS = ("webdataset", "energon", "lit")
 TEMPORARY = ".wids.json.1-2.lbtmp"
 
 
-class Made:
-    """A ledger whose job has written shards, and is complete once its listing is."""
+class Written:
+    """A ledger whose job has written outputs, and is complete once its listing is."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.out = root, root / "out"
+    def __init__(self, root: Path, kind: type[MapJob | ConvertJob], **fields: Any) -> None:
+        self.root = root
         files = ListedFiles(patterns=(f"{root}/in/**",), base=f"{root}/in/")
-        job = MapJob(files=files, function="m:f", made_of={"module": {"m": "ab"}}, output=str(self.out), to="tar")
-        self.job = job.resolve_ledger(str(root / "L"))
+        self.job = kind(files=files, **fields).resolve_ledger(str(root / "L"))
         self.store: LedgerStore = open_local_store(self.job.ledger, create=True)
         self.store.open_job(self.job.identity())
         self.run = self.store.begin_run({"pid": 1})
         self.said: list[str] = []
 
-    def shard(self, source: str, numbers: range, *, route: str = "", finished: bool = True) -> Path:
+    def record(
+        self, source: str, *outputs: Output, records: int, counts: RecordCounts | None = None, finished: bool = True
+    ) -> None:
+        of = Source(f"{self.root}/in/{source}", 10, "1")
+        self.store.register([of])
+        self.store.commit([Leaf(of.id, (), "published", outputs, records, 10, counts=counts)])
+        self.store.note_listing(self.run, listed=1, finished=finished)
+
+
+class Made(Written):
+    """Shards to have metadata beside them."""
+
+    def __init__(self, root: Path) -> None:
+        self.out = root / "out"
+        of = {"function": "m:f", "made_of": {"module": {"m": "ab"}}}
+        super().__init__(root, MapJob, output=str(self.out), to="tar", **of)
+
+    def shard(self, source: str, numbers: range, *, route: str = "") -> Path:
         """Write a shard and record it."""
         folder = f"{route}/" if route else ""
         name = f"{folder}{source}-0000000000.tar"
@@ -62,28 +84,27 @@ class Made:
         path = self.out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+        records = len(numbers)
+        output = Output(name, len(data), content_checksum([data]), records, 0, route=route)
+        self.record(source, output, records=records, counts=RecordCounts(records, records, {}, {}, {route: records}))
+        return path
+
+    def nothing(self, source: str) -> None:
+        """Record a source of which nothing is left."""
         of = Source(f"{self.root}/in/{source}", 10, "1")
         self.store.register([of])
-        counts = RecordCounts(len(numbers), len(numbers), {}, {}, {route: len(numbers)})
-        output = Output(name, len(data), content_checksum([data]), len(numbers), 0, route=route)
-        self.store.commit([Leaf(of.id, (), "published", (output,), len(numbers), 10, counts=counts)])
-        self.store.note_listing(self.run, listed=1, finished=finished)
-        return path
+        self.store.commit([Leaf(of.id, (), "filtered")])
 
     def make(self, form: str) -> list[str]:
         """Publish, and return the URLs."""
         self.said.clear()
-        metadata = PublishedMetadata(form)
-        return metadata.make(self.job, self.store, rewrite=lambda _: False, say=self.said.append)
+        return PublishedMetadata(form).make(self.job, self.store, rewrite=lambda _: False, say=self.said.append)
 
     def goes(self, *names: str) -> None:
         """Have sources that were recorded be gone, and what came of them too."""
         gone = [Source(f"{self.root}/in/{name}", 10, "1").id for name in names]
         self.store.note_listing(self.run, listed=1, finished=True, gone=[*self.store.gone_ids(), *gone])
         self.store.forget_sources(gone)
-
-    def metadata(self, form: str = "webdataset") -> PublishedMetadata:
-        return PublishedMetadata(form)
 
     def make_anew(self, form: str) -> list[str]:
         """Publish, and see that it was not up to date."""
@@ -294,19 +315,17 @@ def test_metadata_of_shards_that_are_gone_goes_too(made: Made, form: str) -> Non
     made.shard("a", range(3))
     made.shard("b", range(3), route="odd")
     urls = made.make(form)
-    assert made.metadata(form).is_made(made.job, made.store)
+    assert PublishedMetadata(form).is_made(made.job, made.store)
     made.goes("b")
-    nothing = Source(f"{made.root}/in/c", 10, "1")
-    made.store.register([nothing])
-    made.store.commit([Leaf(nothing.id, (), "filtered")])
+    made.nothing("c")
     left = made.make(form)
     assert {url for url in urls if "/odd/" in url} == {*urls} - {*left}
     assert {url for url in urls if Path(url).exists()} == {*left}
     made.goes("a")
-    assert not made.metadata(form).is_made(made.job, made.store)
+    assert not PublishedMetadata(form).is_made(made.job, made.store)
     assert made.make(form) == []
     assert not any(map(os.path.exists, urls))
-    assert made.metadata(form).is_made(made.job, made.store)
+    assert PublishedMetadata(form).is_made(made.job, made.store)
     assert made.make(form) == []
 
 
@@ -314,9 +333,7 @@ def test_metadata_of_gone_shards_that_somebody_has_changed_stays(made: Made) -> 
     made.shard("a", range(3))
     (url,) = made.make("webdataset")
     Path(url).write_bytes(b"mine")
-    nothing = Source(f"{made.root}/in/c", 10, "1")
-    made.store.register([nothing])
-    made.store.commit([Leaf(nothing.id, (), "filtered")])
+    made.nothing("c")
     made.goes("a")
     assert made.make("webdataset") == []
     assert Path(url).read_bytes() == b"mine"
@@ -470,16 +487,6 @@ def test_a_file_as_it_was_noted_has_no_problem(tmp_path: Path) -> None:
         assert content_problem(url, len(CONTENT), noted, {}) is None
 
 
-def test_another_size_or_content_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(CONTENT)
-    url = f"{tmp_path}/file"
-    for size in (len(CONTENT) - 1, len(CONTENT) + 1):
-        said = f"expected {size} bytes, found {len(CONTENT)}"
-        assert (size_problem(url, size, {}), content_problem(url, size, SUM, {})) == (said, said)
-    other = content_checksum([b"to be or naught"])
-    assert content_problem(url, len(CONTENT), other, {}) == f"expected the checksum {other}, found {SUM}"
-
-
 def test_a_span_is_compared_alone_in_a_file_of_its_size(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(CONTENT)
     url, size = f"{tmp_path}/file", len(CONTENT)
@@ -490,16 +497,177 @@ def test_a_span_is_compared_alone_in_a_file_of_its_size(tmp_path: Path) -> None:
     assert content_problem(url, size + 1, SUM, {}, (0, size)) == f"expected {size + 1} bytes, found {size}"
 
 
-def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
-    url, said = f"{tmp_path}/file", "expected 3 bytes, found no such file or object"
-    assert (size_problem(url, 3, {}), content_problem(url, 3, SUM, {})) == (said, said)
-    with pytest.raises(SourceNotFoundError):
-        checksum_at(url, {})
-
-
 def test_what_cannot_be_read_is_told_in_the_words_of_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").symlink_to("file")
     url = f"{tmp_path}/file"
     for said in (size_problem(url, 3, {}), content_problem(url, 3, SUM, {})):
         assert "symbolic links" in str(said)
         assert url in str(said)
+
+
+SUFFIXES = ("_a", "_b")
+
+
+class Parts(Written):
+    """Parts of datasets to be merged."""
+
+    def __init__(self, root: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
+        self.suffixes = suffixes
+        self.parts, self.prefix = root / "all.parts", f"{root}/all"
+        self.parts.mkdir()
+        self.product = MergedParts(self.prefix, suffixes, "int32")
+        super().__init__(root, ConvertJob, output=str(self.parts), to="megatron", dataset=self.product)
+
+    def part(self, source: str, *tokens: list[int], finished: bool = True) -> None:
+        """Write the parts of a source, of each dataset one, and record them."""
+        outputs = []
+        for suffix, some in zip(self.suffixes, tokens, strict=True):
+            for ending, data in zip((".bin", ".idx"), encode_part([[some]], np.int32), strict=True):
+                name = f"{source}-0000000000{suffix}{ending}"
+                (self.parts / name).write_bytes(data)
+                outputs.append(Output(name, len(data), content_checksum([data]), int(ending == ".bin"), 0))
+        self.record(source, *outputs, records=1, finished=finished)
+
+    def make(self) -> bool:
+        """Return whether parts were merged."""
+        self.said.clear()
+        self.product.make(self.job, self.store, rewrite=lambda _: False, say=self.said.append)
+        assert len(self.said) == len(self.suffixes)
+        return not self.said[0].startswith("up to date")
+
+    def documents(self, suffix: str) -> list[list[list[int]]]:
+        with MegatronReader(self.prefix + suffix) as reader:
+            return [[tokens.tolist() for tokens in reader.document(i)] for i in range(reader.document_count)]
+
+    @property
+    def note(self) -> Path:
+        return self.root / "L" / "work" / "merged.json"
+
+
+@pytest.fixture
+def merged(tmp_path: Path) -> Iterator[Parts]:
+    found = Parts(tmp_path)
+    yield found
+    found.store.close()
+
+
+def test_what_was_merged_is_noted_with_the_span_of_each_part(merged: Parts) -> None:
+    merged.part("a", [1, 2], [3], finished=False)
+    merged.part("b", [4], [])
+    assert noted_datasets(merged.store, {}) == []
+    assert merged.make()
+    assert [merged.documents(suffix) for suffix in SUFFIXES] == [[[[1, 2]], [[4]]], [[[3]], []]]
+    noted = noted_datasets(merged.store, {})
+    assert [dataset.prefix for dataset in noted] == [merged.prefix + suffix for suffix in SUFFIXES]
+    for dataset, suffix, ends in zip(noted, SUFFIXES, ((0, 8, 12), (0, 4, 4)), strict=True):
+        names = [f"{source}-0000000000{suffix}.bin" for source in "ab"]
+        assert [(part.name, span) for part, span in dataset.spans()] == list(
+            zip(names, [ends[:2], ends[1:]], strict=True)
+        )
+        assert dataset.size == ends[-1] == os.path.getsize(f"{dataset.prefix}.bin")
+        index = Path(f"{dataset.prefix}.idx").read_bytes()
+        assert (dataset.index_size, dataset.index_checksum) == (len(index), content_checksum([index]))
+    assert not merged.make()
+
+
+def test_of_other_parts_nothing_is_noted(merged: Parts) -> None:
+    merged.part("a", [1], [2])
+    merged.make()
+    assert noted_datasets(merged.store, {})
+    merged.part("b", [3], [4], finished=False)
+    assert noted_datasets(merged.store, {}) == []
+    merged.store.note_listing(merged.run, listed=1, finished=True)
+    assert noted_datasets(merged.store, {}) == []
+    merged.make()
+    assert noted_datasets(merged.store, {})
+    merged.store.register([Source(f"{merged.root}/in/c", 10, "1")])
+    assert noted_datasets(merged.store, {}) == []
+
+
+@pytest.mark.parametrize("broken", ["suffixes", "indexes", "files", "another prefix", "a list", "no JSON"])
+def test_a_note_of_parts_that_does_not_read_is_none(merged: Parts, broken: str) -> None:
+    merged.part("a", [1], [2])
+    merged.make()
+    note = json.loads(merged.note.read_bytes())
+    other = {**note, "suffixes": {f"{merged.root}/other": "_a"}}
+    contents: list[object] = [other] if broken == "another prefix" else []
+    if broken in note:
+        contents += [{**note, broken: wrong} for wrong in ("", 1, None)]
+        contents.append({key: value for key, value in note.items() if key != broken})
+    for content in contents or [[note]]:
+        merged.note.write_text("{" if broken == "no JSON" else json.dumps(content))
+        assert noted_datasets(merged.store, {}) == []
+
+
+def test_a_part_that_was_written_again_since_is_merged_again_and_another_file_is_not(merged: Parts) -> None:
+    merged.part("a", [1], [2])
+    merged.make()
+    part = merged.parts / "a-0000000000_b.bin"
+    right = part.read_bytes()
+    part.write_bytes(right[::-1])
+    assert not merged.make()
+    part.write_bytes(right)
+    assert merged.make()
+    assert not merged.make()
+    part.unlink()
+    assert not merged.make()
+
+
+def test_what_was_merged_stays_while_one_of_the_parts_that_were_written_since_is_another_file(merged: Parts) -> None:
+    merged.part("a", [1, 2], [3], finished=False)
+    merged.part("b", [4, 5], [6])
+    merged.make()
+    right = {name: (merged.parts / f"{name}-0000000000_a.bin").read_bytes() for name in "ab"}
+    for wrong in "ab":
+        for name, data in right.items():
+            (merged.parts / f"{name}-0000000000_a.bin").write_bytes(data[::-1] if name == wrong else data)
+        assert not merged.make()
+    assert merged.documents("_a") == [[[1, 2]], [[4, 5]]]
+
+
+def test_the_name_of_a_dataset_may_end_with_that_of_another_or_look_like_one_of_a_part(tmp_path: Path) -> None:
+    merged = Parts(tmp_path, ("_text", "_main_text", "_a-0000000000_b", "_text-2"))
+    merged.part("a", [1], [2], [3], [4])
+    merged.make()
+    assert [merged.documents(suffix) for suffix in merged.suffixes] == [[[[1]]], [[[2]]], [[[3]]], [[[4]]]]
+    merged.store.close()
+
+
+def test_of_parts_that_are_written_again_those_are_noted_that_are_merged(merged: Parts) -> None:
+    merged.part("a", [1], [2])
+    (merged.parts / "a-0000000000_a.bin").unlink()
+
+    def rewrite(lost: int) -> bool:
+        merged.part("a", [3] * lost, [4])  # by another version, say
+        return True
+
+    merged.product.make(merged.job, merged.store, rewrite=rewrite, say=merged.said.append)
+    assert merged.documents("_a") == [[[3]]]
+    assert noted_datasets(merged.store, {})
+    assert not merged.make()
+
+
+def test_only_the_parts_are_dropped_once_they_are_merged(merged: Parts) -> None:
+    merged.part("a", [1], [2])
+    (merged.parts / "notes.txt").write_text("of somebody")
+    product = dataclasses.replace(merged.product, drop=True)
+    product.make(merged.job, merged.store, rewrite=lambda _: False, say=merged.said.append)
+    assert os.listdir(merged.parts) == ["notes.txt"]
+
+
+def test_of_parts_that_were_dropped_nothing_is_asked(merged: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    merged.part("a", [1], [2])
+    merged.make()
+    merged.product = dataclasses.replace(merged.product, drop=True)
+    asked: list[str] = []
+
+    def ask(url: str, options: Options) -> FileInfo:
+        asked.append(url)
+        return stat(url, options)
+
+    monkeypatch.setattr(megatron, "stat", ask)
+    assert not merged.make()
+    assert len(asked) == len(SUFFIXES)
+    asked.clear()
+    assert not merged.make()
+    assert asked == []

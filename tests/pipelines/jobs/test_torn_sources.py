@@ -1,4 +1,4 @@
-"""Sources that change under a job: never complete in that run, and the next run is as a clean one."""
+"""Sources that change under a job, cannot be planned any more, or have names that are not UTF-8."""
 
 from __future__ import annotations
 
