@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -252,3 +253,41 @@ def failed_job(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace = make_workspace(tmp_path_factory.mktemp("failed"))
     run_failing(workspace, "--storage-options", '{"password": "hunter2"}')
     return workspace
+
+
+HEAD = """
+import json, sys
+import ledgerbeam as lb
+
+def show(**values):
+    print(json.dumps(values, default=str), file=sys.__stdout__, flush=True)
+
+"""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Runs programs in a workspace; `show(name=value, ...)` in them makes a row."""
+
+    workspace: Workspace
+
+    def write(self, text: str, name: str = "program.py") -> Path:
+        path = self.workspace.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(HEAD + textwrap.dedent(text))
+        return path
+
+    def command(self, text: str, name: str = "program.py") -> list[str]:
+        return [sys.executable, str(self.write(text, name))]
+
+    def run(self, text: str, *, name: str = "program.py", **how: Any) -> Ran:
+        env = {"PYTHONPATH": os.getcwd()}
+        return self.workspace.call(*self.command(text, name), env=env, timeout=240, **how)
+
+    def rows(self, text: str, **more: Any) -> list[Any]:
+        return [json.loads(line) for line in self.run(text, **more, status=0).out.splitlines()]
+
+
+@pytest.fixture
+def programs(workspace: Workspace) -> Programs:
+    return Programs(workspace)

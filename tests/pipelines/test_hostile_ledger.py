@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,12 @@ pytestmark = pytest.mark.long
 
 CONVERT = ("convert", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
 INDEX = ("index", "in/*.jsonl", "--ledger", "L")
+
+
+@pytest.fixture
+def workspace(workspace: Workspace) -> Workspace:
+    workspace.jsonl("in/a.jsonl", 3)
+    return workspace
 
 
 def put_row(ledger: Path, table: str, key: bytes, value: bytes) -> None:
@@ -37,7 +42,6 @@ def run(workspace: Workspace, *command: str, status: int) -> str:
 
 
 def test_a_folder_that_holds_other_things_is_no_new_ledger(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     mine = workspace.root / "run" / "mine"
     mine.mkdir(parents=True)
     (mine / "precious").write_text("precious")
@@ -53,7 +57,6 @@ def test_a_folder_that_holds_other_things_is_no_new_ledger(workspace: Workspace)
 
 
 def test_what_a_killed_creation_left_is_not_in_the_way(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     ledger = workspace.root / "L"
     for name in ("run", "work"):
         (ledger / name).mkdir(parents=True)
@@ -64,7 +67,6 @@ def test_what_a_killed_creation_left_is_not_in_the_way(workspace: Workspace) -> 
 
 @pytest.mark.parametrize("folder", ["run", "work"])
 def test_a_ledger_that_has_lost_its_rows_is_not_begun_anew_over_what_is_left(workspace: Workspace, folder: str) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     run(workspace, *CONVERT, status=0)
     ledger = workspace.root / "L"
     (ledger / folder).mkdir(exist_ok=True)
@@ -77,7 +79,6 @@ def test_a_ledger_that_has_lost_its_rows_is_not_begun_anew_over_what_is_left(wor
 
 
 def test_folders_and_links_beside_those_of_runs_stay(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     run(workspace, *CONVERT, status=0)
     home = workspace.root / "home"
     (home / "sub").mkdir(parents=True)
@@ -98,7 +99,6 @@ def test_folders_and_links_beside_those_of_runs_stay(workspace: Workspace) -> No
 
 @pytest.mark.parametrize("name", ["../victim", "../../victim", "sub/../../victim", "a\0b", ""])
 def test_a_row_that_names_a_file_elsewhere_is_named_and_nothing_is_removed(workspace: Workspace, name: str) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     run(workspace, *CONVERT, status=0)
     (workspace.root / "victim").write_text("precious")
     supersede(workspace.root / "L", name)
@@ -108,7 +108,6 @@ def test_a_row_that_names_a_file_elsewhere_is_named_and_nothing_is_removed(works
 
 
 def test_absolute_names_stay_below_the_output(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     run(workspace, *CONVERT, status=0)
     (workspace.root / "victim").write_text("precious")
     supersede(workspace.root / "L", str(workspace.root / "victim"))
@@ -117,7 +116,6 @@ def test_absolute_names_stay_below_the_output(workspace: Workspace) -> None:
 
 
 def test_links_are_not_followed_when_outputs_are_removed(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     run(workspace, *CONVERT, status=0)
     victim = workspace.root / "victim"
     victim.mkdir()
@@ -134,7 +132,6 @@ def test_links_are_not_followed_when_outputs_are_removed(workspace: Workspace) -
 
 
 def test_an_output_folder_that_is_a_link_is_the_users_choice(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     (workspace.root / "disk").mkdir()
     (workspace.root / "out").symlink_to(workspace.root / "disk")
     run(workspace, *CONVERT, status=0)
@@ -145,7 +142,6 @@ def test_an_output_folder_that_is_a_link_is_the_users_choice(workspace: Workspac
 
 
 def test_indexes_elsewhere_are_left_and_named(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     run(workspace, *INDEX, status=0)
     victim = workspace.root / "other" / "a.jsonl.idx"
     victim.parent.mkdir()
@@ -163,11 +159,8 @@ def test_indexes_elsewhere_are_left_and_named(workspace: Workspace) -> None:
 
 
 def test_recorded_outputs_with_such_names_are_refused_by_every_command(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     run(workspace, *CONVERT, status=0)
-    store = open_local_store(str(workspace.root / "L"), create=False)
-    source = next(store.sources()).source_id
-    store.close()
+    source = bytes.fromhex(done_source(workspace))
     row = json.dumps(["../victim", 8, "sum", 1, 0, "00" * 16]).encode()
     put_row(workspace.root / "L", OUTPUTS, source + bytes(16), row)
     for action in ("verify", "outputs", "export"):
@@ -183,7 +176,6 @@ def done_source(workspace: Workspace) -> str:
 
 
 def test_parts_are_removed_from_the_ledgers_own_folder_only(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     run(workspace, *INDEX, status=0)
     victim = workspace.root / "victim"
     victim.mkdir()
@@ -205,56 +197,43 @@ def test_parts_are_removed_from_the_ledgers_own_folder_only(workspace: Workspace
     assert (work / "sub" / part).exists()
 
 
-def garbage(note: Path, _: Path) -> None:
-    note.write_bytes(b"\xff{")
+TOKENIZE = ("tokenize", "in/*.jsonl", "--output", "out/all", "--tokenizer", "bytes", "--ledger", "L")
 
 
-def another_type(note: Path, _: Path) -> None:
-    note.write_text("[1, 2]", encoding="utf-8")
-
-
-def wrong_members(note: Path, _: Path) -> None:
-    known = json.loads(note.read_text(encoding="utf-8"))
-    note.write_text(json.dumps({**known, "files": [1], "datasets": [{"a": 1}]}), encoding="utf-8")
-
-
-def wrong_datasets(note: Path, _: Path) -> None:
-    known = json.loads(note.read_text(encoding="utf-8"))
-    note.write_text(json.dumps({**known, "datasets": [{"a": 1}]}), encoding="utf-8")
-
-
-def a_link(note: Path, victim: Path) -> None:
-    note.unlink()
-    note.symlink_to(victim)
-
-
-@pytest.mark.parametrize("spoil", [garbage, another_type, wrong_members, wrong_datasets, a_link])
-def test_notes_that_do_not_read_are_made_again(workspace: Workspace, spoil: Callable[[Path, Path], None]) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
-    tokenize = ("tokenize", "in/*.jsonl", "--output", "out/all", "--tokenizer", "bytes", "--ledger", "L")
-    run(workspace, *tokenize, status=0)
+def test_notes_that_do_not_read_are_made_again(workspace: Workspace) -> None:
+    run(workspace, *TOKENIZE, status=0)
     before = workspace.files("out")
-    victim = workspace.root / "victim"
+    victim, note = workspace.root / "victim", workspace.root / "L/work/merged.json"
     victim.write_text("precious")
-    spoil(workspace.root / "L" / "work" / "merged.json", victim)
-    run(workspace, *tokenize, status=0)
-    assert workspace.files("out") == before
+    known = json.loads(note.read_bytes())
+    wrong_datasets = {**known, "datasets": [{"a": 1}]}
+    for content in (
+        "\udcff{",
+        "[1, 2]",
+        json.dumps(wrong_datasets),
+        json.dumps({**wrong_datasets, "files": [1]}),
+        None,
+    ):
+        note.unlink()
+        if content is None:
+            note.symlink_to(victim)
+        else:
+            note.write_text(content, errors="surrogateescape")
+        run(workspace, *TOKENIZE, status=0)
+        assert workspace.files("out") == before, content
     assert victim.read_text() == "precious"
 
 
 def test_folders_of_the_user_stay_when_parts_are_dropped(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
-    tokenize = ("tokenize", "in/*.jsonl", "--output", "out/all", "--tokenizer", "bytes", "--ledger", "L")
-    run(workspace, *tokenize, status=0)
+    run(workspace, *TOKENIZE, status=0)
     (parts,) = (path.parent for path in (workspace.root / "out").rglob("a.jsonl-*.bin"))
     (parts / "mine").mkdir()
-    run(workspace, *tokenize, "--drop-parts", status=0)
+    run(workspace, *TOKENIZE, "--drop-parts", status=0)
     assert sorted(path.name for path in parts.iterdir()) == ["_ledgerbeam", "mine"]
 
 
 @pytest.mark.parametrize("name", ["lock.mdb", "data.mdb"])
 def test_a_link_in_the_place_of_a_file_of_the_ledger_is_not_followed(workspace: Workspace, name: str) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     run(workspace, *CONVERT, status=0)
     file, victim = workspace.root / "L" / name, workspace.root / "victim"
     kept = file.rename(workspace.root / "kept")
@@ -273,7 +252,6 @@ def test_a_link_in_the_place_of_a_file_of_the_ledger_is_not_followed(workspace: 
 
 @pytest.mark.parametrize("plant", ["folder", "link", "file"])
 def test_what_lies_where_a_run_is_to_work_is_refused(workspace: Workspace, plant: str) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
     run(workspace, *CONVERT, status=0)
     victim = workspace.root / "victim"
     victim.mkdir()

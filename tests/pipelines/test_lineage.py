@@ -81,6 +81,11 @@ def told(workspace: Workspace, collector: LineageServer) -> Workspace:
     return workspace
 
 
+def facets_of(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for found in (event["run"], event["job"], *event["inputs"], *event["outputs"]):
+        yield from (*found["facets"].values(), *found.get("outputFacets", {}).values())
+
+
 def check_form(event: dict[str, Any]) -> None:
     """Check an event against the rules of the specification, and against its schema if the schema is available."""
     assert event["schemaURL"].endswith("OpenLineage.json#/$defs/RunEvent")
@@ -88,11 +93,8 @@ def check_form(event: dict[str, Any]) -> None:
     assert str(uuid.UUID(event["run"]["runId"])) == event["run"]["runId"]
     assert event["job"]["namespace"]
     assert event["job"]["name"]
-    facets = [*event["run"]["facets"].values(), *event["job"]["facets"].values()]
-    for found in (*event["inputs"], *event["outputs"]):
-        assert set(found) >= {"namespace", "name"}
-        facets += [*found["facets"].values(), *found.get("outputFacets", {}).values()]
-    for facet in facets:
+    assert all(set(found) >= {"namespace", "name"} for found in (*event["inputs"], *event["outputs"]))
+    for facet in facets_of(event):
         assert facet["_producer"].startswith("https://")
         assert facet["_schemaURL"].startswith("https://openlineage.io/spec/facets/")
 
@@ -263,10 +265,7 @@ def test_events_are_what_the_official_schema_demands(told: Workspace, collector:
     assert len(collector.events) == 4
     for event in collector.events:
         Draft202012Validator({"$ref": event["schemaURL"].split("#")[0]}, registry=registry).validate(event)
-        facets = [*event["run"]["facets"].values(), *event["job"]["facets"].values()]
-        for data in (*event["inputs"], *event["outputs"]):
-            facets += [*data["facets"].values(), *data.get("outputFacets", {}).values()]
-        for facet in facets:
+        for facet in facets_of(event):
             Draft202012Validator({"$ref": facet["_schemaURL"]}, registry=registry).validate(facet)
 
 

@@ -57,6 +57,7 @@ def test_a_hundred_thousand_small_sources_are_better_packed() -> None:
 def test_a_job_of_few_large_sources_is_not_better_packed() -> None:
     changes = [cost.change for cost in tally(shape(), [GIGABYTE] * 4).other_ways()]
     assert changes == ["--task-bytes 64M", "--task-bytes 256M"]
+    assert list(tally(shape(task_bytes=None, is_packed=True), [10**6] * 3).other_ways()) == []
 
 
 def test_requests_are_those_to_what_lies_on_a_store() -> None:
@@ -85,18 +86,10 @@ def test_what_was_recorded_counts_for_more_than_the_law() -> None:
 
 def test_tasks_that_are_done_cost_nothing_more() -> None:
     made = CostTally(shape())
+    assert (made.cost().seconds, made.cost().requests, list(made.other_ways())) == (0, 0, [])
     assert made.add(10 * TASK, 0, done=4) == 6
     assert made.cost().read_bytes == 6 * TASK
     assert made.add(TASK, 0, done=5) == 1  # an open source has at least one task left
-
-
-def test_nothing_left_costs_nothing() -> None:
-    made = CostTally(shape())
-    assert (made.cost().seconds, made.cost().requests, list(made.other_ways())) == (0, 0, [])
-
-
-def test_tasks_that_are_counted_in_records_have_no_other_ways() -> None:
-    assert list(tally(shape(task_bytes=None, is_packed=True), [10**6] * 3).other_ways()) == []
 
 
 @pytest.mark.parametrize(

@@ -322,6 +322,7 @@ def test_whatever_a_function_does_to_its_process_the_job_is_right(
     assert ran.status == 0, ran.err
     assert ids(hostile) == list(range(20))
     assert hostile.run("ledger", "verify", "L").status == 0
+    assert not Path("/out").exists(), "below a folder that the function has moved to"
 
 
 def test_a_function_that_closes_what_is_open_ends_the_job_and_no_file_of_others_is_written(hostile: Workspace) -> None:
@@ -391,8 +392,3 @@ def test_graphs_and_splitters_that_raise_fail_their_task(hostile: Workspace) -> 
     hostile.run("materialize", "graphs:cancelled", *command, status=1, err="graphs:cancelled raised CancelledError")
     tokens = ("--output", "tokens", "--tokenizer", "bytes", "--no-append-eod", "--split-sentences", "graphs:split")
     hostile.run("tokenize", "in/a.jsonl", *tokens, status=3, err="record 7: graphs:split raised CancelledError")
-
-
-def test_a_folder_for_outputs_is_only_made_where_it_was_asked_for(hostile: Workspace) -> None:
-    run(hostile, "moves")
-    assert not Path("/out").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
@@ -124,14 +123,6 @@ def test_where_a_worker_died_tasks_that_failed_before_count_too(
     console = Reporter(as_json=False, quiet=True)
     run_job(job, store, iter([page]), console, waves=Waves("warning"))
     assert granted == [5, 3]
-
-
-@pytest.mark.slow
-def test_other_commands_take_a_limit(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 100)
-    command = ("convert", "in/*.jsonl", "--output", "o", "--to", "tar", "--task-bytes", "1000", "--ledger", "L")
-    ran = workspace.succeed(*command, "--limit-tasks", "2", "--json")
-    assert json.loads(ran.out)["tasks"]["done"] == 2
 
 
 def test_another_runner_is_refused(workspace: Workspace) -> None:

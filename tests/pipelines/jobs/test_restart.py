@@ -155,15 +155,6 @@ def test_a_failed_task_is_retried_by_the_next_run(workspace: Workspace) -> None:
     assert workspace.run("ledger", "failures", "L", "--json").json["failures"] == []
 
 
-def test_restart_drops_the_progress_of_the_other_job_and_its_outputs(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 200)
-    command = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
-    workspace.run(*command, "--task-bytes", "1000")
-    assert len(workspace.files("out")) > 4
-    workspace.succeed(*command, "--on-job-change", "restart", "--json")
-    assert sorted(workspace.files("out")) == ["a.jsonl-0000000000.jsonl", "a.jsonl-0000000000.jsonl.idx"]
-
-
 @pytest.mark.parametrize("kill", [False, True], ids=["", "stopped before it was read"])
 def test_a_restarted_job_reads_what_was_appended_since(workspace: Workspace, kill: bool) -> None:
     """The index beside the source is of the former content, and the restarted ledger still knows that."""

@@ -48,18 +48,6 @@ def members(record):
 """
 
 NEW = "text.replace('text', 'next')"
-CHANGES = {
-    "overwritten": f"open(path, 'r+').write({NEW})",
-    "replaced": f"open('aside', 'w').write({NEW}); os.replace('aside', path)",
-    "overwritten and its time put back": f"open(path, 'r+').write({NEW}); os.utime(path, ns=times)",
-    "appended": "open(path, 'a').write(text)",
-    "truncated": "os.truncate(path, text.index('\\n', len(text) // 2) + 1)",
-    "emptied": "os.truncate(path, 0)",
-    "touched": "os.utime(path)",
-    "deleted": "os.unlink(path)",
-    "a folder now": "os.unlink(path); os.mkdir(path)",
-    "a pipe now": "os.unlink(path); os.mkfifo(path)",
-}
 
 
 def meddler(workspace: Workspace, change: str, path: Path) -> None:
@@ -87,7 +75,13 @@ def require_as_clean(workspace: Workspace, *sources: str, function: str = "meddl
 
 @pytest.mark.parametrize(
     "change",
-    [pytest.param(CHANGES[name], id=name) for name in ("overwritten", "replaced", "appended", "emptied", "a pipe now")],
+    [
+        pytest.param(f"open(path, 'r+').write({NEW})", id="overwritten"),
+        pytest.param(f"open('aside', 'w').write({NEW}); os.replace('aside', path)", id="replaced"),
+        pytest.param("open(path, 'a').write(text)", id="appended"),
+        pytest.param("os.truncate(path, 0)", id="emptied"),
+        pytest.param("os.unlink(path); os.mkfifo(path)", id="a pipe now"),
+    ],
 )
 def test_a_manifest_changes_under_a_job(workspace: Workspace, change: str) -> None:
     path = workspace.jsonl("in/a.jsonl", 60)
@@ -97,11 +91,8 @@ def test_a_manifest_changes_under_a_job(workspace: Workspace, change: str) -> No
     assert ran.status == 3, ran.err
     assert "changed since it was listed" in ran.err
     assert ran.json["sources"]["complete"] == 1
-    if path.is_dir():
-        path.rmdir()
-        path.write_text('{"id": 1}\n')
-    elif not path.is_file():
-        path.unlink(missing_ok=True)
+    if not path.is_file():
+        path.unlink()
         path.write_text('{"id": 1}\n')
     require_as_clean(workspace, "in/*.jsonl")
 
@@ -115,8 +106,6 @@ def test_a_compressed_manifest_changes_under_a_job(workspace: Workspace, change:
     (workspace.root / "other").write_bytes(other)
     code = {
         "overwritten": "open(path, 'wb').write(open('other', 'rb').read())",
-        "replaced": "os.replace('other', path)",
-        "appended": "open(path, 'ab').write(open('other', 'rb').read())",
         "truncated": "os.truncate(path, 1000)",
     }[change]
     meddler(workspace, code, path)
@@ -126,25 +115,6 @@ def test_a_compressed_manifest_changes_under_a_job(workspace: Workspace, change:
     )
     assert ran.status == 3, ran.err
     assert "changed since it was listed" in ran.err
-
-
-def test_what_changed_between_listing_and_planning_is_not_complete_with_nothing(workspace: Workspace) -> None:
-    first = workspace.jsonl("in/a.jsonl", 60)
-    second = workspace.jsonl("in/b.jsonl", 60, first=100)
-    meddler(workspace, f"os.truncate({str(second)!r}, 0)", first)
-    (workspace.root / "meddling.py").write_text(MEDDLING)
-    # Whether the second is planned before the first is read is left to chance here; `tests.changes` decides it.
-    ran = workspace.run(
-        *("map", "meddling:meddle", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "out.ledger"),
-        *("--task-bytes", "200", "--json"),
-    )
-    if ran.status == 0:  # both were planned before the first was read
-        assert len(workspace.records("out")) == 120
-    else:
-        assert ran.status == 3, ran.err
-        assert "changed since it was listed" in ran.err
-    state = workspace.run("ledger", "status", "out.ledger", "--json").json
-    assert state["complete"] == (ran.status == 0)
 
 
 def test_a_tar_replaced_by_one_of_the_same_size_and_an_older_time_is_indexed_again(workspace: Workspace) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.conftest import Workspace
-from tests.pipelines.python.conftest import Programs
+from tests.pipelines.conftest import Programs, Workspace
 from tests.servers import pins
 
 CLEANING = """
@@ -65,15 +64,8 @@ SAME = [
 ]  # fmt: skip
 
 
-ONE, *OTHERS = SAME
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "given", "words", "options"),
-    [ONE, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)],
-    ids=str,
-)
+@pytest.mark.parametrize(("name", "given", "words", "options"), SAME, ids=str)
 def test_a_job_of_either_is_the_job_of_the_other(
     name: str, given: str, words: tuple[str, ...], options: str, programs: Programs
 ) -> None:
@@ -125,13 +117,8 @@ def test_convert_tokenize_index_and_merge_are_the_jobs_of_the_command_line(progr
     assert [row["sources"] for row in rows[:-1]] == [1, 1, 1, 2, 1]
     assert [row["records"] for row in rows[:-1]] == [20, 20, 20, 40, 20]
     root = str(workspace.root)
-    assert [row["output"] for row in rows[:-1]] == [
-        None,
-        f"{root}/tars",
-        f"{root}/tokens/a",
-        f"{root}/tokens/two",
-        None,
-    ]
+    outputs = [None, f"{root}/tars", f"{root}/tokens/a", f"{root}/tokens/two", None]
+    assert [row["output"] for row in rows[:-1]] == outputs
     assert rows[-1]["outputs"] == [f"{root}/tokens/two.bin", f"{root}/tokens/two.idx"]
     assert "complete, 1 source, 1 task" in rows[-1]["html"]
     assert rows[-1]["text"].startswith("<Result of convert: complete, 1 source, 1 task, 20 records read, 20 written, ")
@@ -178,26 +165,25 @@ OWN = """
 """
 
 
+GIVEN = """
+    given = {
+        "own": clean, "lambda": lambda record: {"id": record["id"], "limit": LIMIT}, "closure": above(18),
+        "partial": functools.partial(add, 100), "object": Model(3), "method": Model(4).method, "class": Model,
+        "cached": lambda record: cached(record["id"]),
+    }
+    for name, function in given.items():
+        more = {"set": {"scale": 5}} if name == "class" else {}
+        first, again = run(function, name, **more), run(function, name, **more)
+        show(name=name, read=first.records.read, kept=first.records.kept, again=again.tasks, function=again.command)
+"""
+
+
 @pytest.mark.slow
 def test_functions_that_no_module_holds_travel_with_what_they_capture(programs: Programs) -> None:
     workspace = programs.workspace
     write_cleaning(workspace, "scripts")  # beside the program, not in the working folder
     workspace.jsonl("in/a.jsonl", 20)
-    text = (
-        OWN
-        + """
-    given = {
-        "own": clean, "lambda": lambda record: {"id": record["id"], "limit": LIMIT}, "closure": above(18),
-        "partial": functools.partial(add, 100), "object": Model(3), "method": Model(4).method, "class": Model,
-        "cached": lambda record: cached(record["id"]), "builtin": {"a": 1}.__class__,
-    }
-    del given["builtin"]
-    for name, function in given.items():
-        more = {"set": {"scale": 5}} if name == "class" else {}
-        first, again = run(function, name, **more), run(function, name, **more)
-        show(name=name, read=first.records.read, kept=first.records.kept, again=again.tasks, function=again.command)
-    """
-    )
+    text = f"{OWN}{GIVEN}"
     rows = programs.rows(text, name="scripts/program.py")
     assert [(row["read"], row["again"]) for row in rows] == [(20, 0)] * 8
     assert {row["name"]: row["kept"] for row in rows if row["kept"] != 20} == {"own": 15, "closure": 2}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.python.conftest import Programs
+from tests.pipelines.conftest import Programs
 
 HELPERS = "SIGN = '!'\n\ndef mark(text):\n    return text + SIGN\n"
 
