@@ -51,9 +51,9 @@ KEEP = ("map", "functions:keep")
         ((*KEEP, "a.jsonl", *TO, "--task-bytes", "many"), 2, "many"),
         ((*KEEP, "a.jsonl", *TO, "--", "--runner=DirectRunner", "--x=1"), 2, "--x"),
         (("index", "a.jsonl", "--storage-options", "[1]"), 2, "JSON object"),
-        (("ledger", "forget", "L"), 2, "patterns"),
+        (("ledger", "forget", "L"), 2, "PATTERN"),
         (("nothing",), 2, "nothing"),
-        ((), 2, "command"),
+        ((), 2, "COMMAND"),
     ],
 )
 def test_what_is_refused_is_named_and_leaves_nothing(
