@@ -220,14 +220,7 @@ def _near_choice(values: Values) -> "NearChoice | None":
     minhash, threshold, verify = values.minhash, values.threshold, values.verify
     against = tuple(folder(one) for one in values.against)
     if values.near is None:
-        if (minhash, values.ngram, threshold, verify, against, values.cluster_bytes) == (
-            None,
-            None,
-            None,
-            False,
-            (),
-            None,
-        ):
+        if not (verify or against) and minhash is values.ngram is threshold is values.cluster_bytes is None:
             return None
         raise UsageError(
             "--minhash, --ngram, --threshold, --verify, --against and --cluster-bytes are about texts that are near: "

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from glob import escape
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
@@ -191,12 +191,5 @@ def _made_facts(made: "Publication | None") -> dict[str, object]:
 def _sent_facts(sent: "HubPublication | None") -> dict[str, object]:
     if sent is None:
         return {}
-    return {
-        "to": sent.url,
-        "commit": sent.commit,
-        "added": sent.added,
-        "replaced": sent.replaced,
-        "removed": sent.removed,
-        "same": sent.same,
-        "kept": sent.kept,
-    }
+    facts = asdict(sent)
+    return {"to": facts.pop("url"), **facts}

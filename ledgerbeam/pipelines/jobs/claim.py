@@ -68,7 +68,7 @@ def open_job(
         if not is_local(root):  # without the bucket every task would fail
             next(list_files(f"{root}/{MARKS_FOLDER}", job.storage_options), None)
     owner = None if job.output is None else OutputOwner(job, existing)
-    known = _open_if_there(job)
+    known = open_if_there(job)
     if owner is not None:
         owner.check(known)
     job = job.decided(None if known is None else known.job(), on_change, say)
@@ -87,9 +87,10 @@ def open_job(
     return OpenedJob(job, store, owner, _state(store) if resumed else "new")
 
 
-def _open_if_there(job: JobSpec) -> LedgerStore | None:
+def open_if_there(job: JobSpec, *, read_only: bool = False) -> LedgerStore | None:
+    """Return the ledger of a job; None if it does not exist."""
     try:
-        return open_store(job.ledger, job.storage_options, create=False)
+        return open_store(job.ledger, job.storage_options, create=False, read_only=read_only)
     except LedgerNotFoundError:
         return None
 

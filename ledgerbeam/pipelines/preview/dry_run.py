@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import LedgerNotFoundError, UsageError
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io.compression.streams import Expansion
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import SourceRow
-from ledgerbeam.ledger.opening import open_store
+from ledgerbeam.pipelines.jobs.claim import open_if_there
 from ledgerbeam.pipelines.jobs.listing import listed_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Stage
 from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
@@ -119,7 +119,7 @@ def preview_plan(
         return _preview_job(plan[0].job, list_pages(plan[0].job), how, say)
     reader = next(stage for stage in plan if stage.inputs())
     listed = [list_pages(stage.job) for stage in reader.inputs()]
-    store = _open_if_there(reader.job)
+    store = open_if_there(reader.job, read_only=True)
     decided = reader.with_job(reader.job.decided(None if store is None else store.job(), how.on_job_change, say))
     preview, *others = (
         _preview_job(stage.job, pages, how, lambda _: None)
@@ -134,7 +134,7 @@ def preview_plan(
 
 def _preview_job(job: JobSpec, pages: Iterator[Page], how: RunOptions, say: Callable[[str], None]) -> JobPreview:
     preview = JobPreview(job.ledger)
-    store = _open_if_there(job)
+    store = open_if_there(job, read_only=True)
     _look_at_owner(job, store, how.existing, preview)
     stored = None if store is None else store.job()
     decided = job.decided(stored, how.on_job_change, say)
@@ -183,13 +183,6 @@ def _first_of(stage: Stage) -> list[Stage]:
     while any(one.inputs() for one in inputs):  # stages that merge
         inputs = [below for one in inputs for below in one.inputs()]
     return inputs
-
-
-def _open_if_there(job: JobSpec) -> LedgerStore | None:
-    try:
-        return open_store(job.ledger, job.storage_options, create=False, read_only=True)
-    except LedgerNotFoundError:
-        return None
 
 
 def _look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | None, preview: JobPreview) -> None:
