@@ -93,9 +93,7 @@ def public(
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Make a function a public call, with the signature and the reference of its specification.
 
-    Args:
-        spec: Specification of the call.
-        build: Function that returns the call for its values, checked and not run; None for a call without a job.
+    `build` returns the call for its values, checked and not run; it is None for a call without a job.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -180,12 +178,7 @@ def begin(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]
 
 
 def read_values(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Values:
-    """Return the values of all arguments and options of a call.
-
-    Args:
-        spec: Specification of the call.
-        arguments: Values of its arguments, one for each.
-        options: Values of the options that were given.
+    """Return the values of all arguments and of the options that were given.
 
     Raises:
         UsageError: A value is invalid, or a URL holds credentials.
@@ -200,11 +193,7 @@ def read_values(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str
 
 
 def check_urls(values: Mapping[str, Any]) -> None:
-    """Refuse URLs with credentials, and folders with `..` in their keys, before anything is named after them.
-
-    Args:
-        values: Values by name of option; each may be a list.
-    """
+    """Refuse URLs with credentials, and folders with `..` in their keys, before anything is named after them."""
     for name, what in _URLS.items():
         value = values.get(name)
         for one in value if isinstance(value, (list, tuple)) else [value]:
@@ -216,14 +205,7 @@ def check_urls(values: Mapping[str, Any]) -> None:
 
 
 def console_of(progress: bool | RunConsole | None) -> RunConsole:
-    """Return the console of a run.
-
-    Args:
-        progress: Whether progress is shown, or the console itself; None shows it on a terminal and in a notebook.
-
-    Raises:
-        UsageError: `progress` is none of these.
-    """
+    """Return the console of a run, or raise `UsageError`; None shows progress on a terminal and in a notebook."""
     if progress is not None and not isinstance(progress, bool):
         if not hasattr(progress, "ended"):
             raise UsageError(f"progress: expected True, False or None, found {progress!r:.80}")

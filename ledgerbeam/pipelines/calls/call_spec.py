@@ -72,32 +72,19 @@ _WORDS: Mapping[Any, str] = {
 
 
 class Option(NamedTuple):
-    """One option of calls, commands and steps of flows.
+    """One option of calls, commands and steps of flows."""
 
-    Attributes:
-        group: Heading in the help of a command; empty for an option that the command line does not have.
-        text: Description, in lower case and without a full stop. Names of options stand in backquotes.
-        metavar: Name of the value in the help of a command.
-        default: Default value; `REQUIRED` for none.
-        unset: Meaning of a default that is None or empty.
-        parse: Function that reads the value, if `metavar` and type do not decide; it raises
-            `argparse.ArgumentTypeError`.
-        more: Sentences of the reference that the help of a command leaves out.
-        choices: Accepted formats, of which other packages may add some.
-        const: Value of the bare flag; None if the flag needs a value.
-        repeats: Whether the flag may be given several times.
-    """
-
-    group: str
-    text: str
-    metavar: str | None = None
-    default: Any = None
-    unset: str = ""
+    group: str  # heading in the help of a command; empty for an option that the command line does not have
+    text: str  # description, in lower case and without a full stop. Names of options stand in backquotes
+    metavar: str | None = None  # name of the value in the help of a command
+    default: Any = None  # default value; `REQUIRED` for none
+    unset: str = ""  # meaning of a default that is None or empty
+    # Function that reads the value, if `metavar` and type do not decide; it raises `argparse.ArgumentTypeError`.
     parse: Callable[[Any], Any] | None = None
-    more: str = ""
-    choices: OutputFormats | None = None
-    const: Any = None
-    repeats: bool = False
+    more: str = ""  # sentences of the reference that the help of a command leaves out
+    choices: OutputFormats | None = None  # accepted formats, of which other packages may add some
+    const: Any = None  # value of the bare flag; None if the flag needs a value
+    repeats: bool = False  # whether the flag may be given several times
 
     @property
     def default_text(self) -> str:
@@ -130,15 +117,7 @@ class Row(NamedTuple):
         return _several_paths if Iterable in kinds else path
 
     def read(self, name: str, value: Any) -> Any:
-        """Return a value, read.
-
-        Args:
-            name: Name of the option.
-            value: The value as given, or the default.
-
-        Raises:
-            UsageError: The value is invalid.
-        """
+        """Return a value as given, or a default, read; raise `UsageError` if it is invalid."""
         parse = self.parse
         if parse is None or (value is None and parse is not parse_options):
             return value
@@ -150,11 +129,9 @@ def _several_paths(value: Any) -> list[str]:
 
 
 def rows_of(options: type, changes: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Row]:
-    """Return the options of a `TypedDict` by name, in the order of their declaration.
+    """Return the options of a `TypedDict`, whose fields are `Annotated` with an `Option` each, by name and in order.
 
-    Args:
-        options: `TypedDict` whose fields are `Annotated` with an `Option` each.
-        changes: Fields of `Option` that differ from the declaration, by option.
+    `changes` are fields of `Option` that differ from the declaration, by option.
     """
     rows = {}
     for name, annotated in options.__annotations__.items():
@@ -167,46 +144,30 @@ def rows_of(options: type, changes: Mapping[str, Mapping[str, Any]] | None = Non
 
 
 class Argument(NamedTuple):
-    """A positional argument of a call and a command.
-
-    Attributes:
-        metavar: Name in the help of a command.
-        text: Description, as of an `Option`.
-        parse: Function that reads the value.
-        several: Whether the argument takes any number of values.
-        more: Sentences of the reference that the help of a command leaves out.
-    """
+    """A positional argument of a call and a command."""
 
     name: str
     hint: Any
-    metavar: str
-    text: str
-    parse: Callable[[Any], Any]
-    several: bool = False
-    more: str = ""
+    metavar: str  # name in the help of a command
+    text: str  # description, as of an `Option`
+    parse: Callable[[Any], Any]  # function that reads the value
+    several: bool = False  # whether the argument takes any number of values
+    more: str = ""  # sentences of the reference that the help of a command leaves out
 
 
 @dataclass(frozen=True)
 class CallSpec:
-    """One call, and the command of the same name.
-
-    Attributes:
-        options: `TypedDict` whose fields are `Annotated` with an `Option` each.
-        arguments: Positional arguments, in order.
-        is_job: Whether the call runs a job, which a ledger makes restartable.
-        changes: Fields of `Option` that differ from the shared declaration, by option.
-        raises: Further errors, in the form ``Error: Reason.``
-        epilog: Last line of the command's help.
-    """
+    """One call, and the command of the same name."""
 
     name: str
     summary: str
-    options: type
-    arguments: tuple[Argument, ...]
-    is_job: bool = True
+    options: type  # `TypedDict` whose fields are `Annotated` with an `Option` each
+    arguments: tuple[Argument, ...]  # positional arguments, in order
+    is_job: bool = True  # whether the call runs a job, which a ledger makes restartable
+    # Fields of `Option` that differ from the shared declaration, by option.
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    raises: tuple[str, ...] = ()
-    epilog: str = ""
+    raises: tuple[str, ...] = ()  # further errors, in the form ``Error: Reason.``
+    epilog: str = ""  # last line of the command's help
 
     @cached_property
     def rows(self) -> dict[str, Row]:
@@ -235,8 +196,7 @@ class CallSpec:
     def reference(self, text: str) -> str:
         """Return the docstring of the call: its own text, its arguments, its result and its errors.
 
-        Args:
-            text: Docstring as written, which may end with the sections Returns and Raises.
+        `text` is the docstring as written, which may end with the sections Returns and Raises.
         """
         own, cut, sections = inspect.cleandoc(text).partition("\n\nReturns:")
         parts = [own, *([_JOB] if self.is_job else []), "Args:\n" + "\n".join(self._entries())]
@@ -254,28 +214,13 @@ class CallSpec:
             yield _entry(f"{name}: {sentence(text, meaning)} {option.more}")
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """Check the types of values.
-
-        Args:
-            options: Values by name of option.
-
-        Raises:
-            UsageError: A value is not of the type of its option.
-        """
+        """Check the types of values by name of option; raise `UsageError` for another type."""
         for name, value in options.items():
             if name not in UNCHECKED and (expected := expected_type(value, self.rows[name].hint)):
                 raise UsageError(f"{name}: expected {expected}, found {shown_value(name, value)}")
 
     def parse(self, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of all arguments and options, read.
-
-        Args:
-            arguments: Values of the arguments, in order.
-            options: Values of the options that were given.
-
-        Raises:
-            UsageError: A value is invalid.
-        """
+        """Return the values of all arguments, in order, and of the options that were given, read; see `Row.read`."""
         values = {one.name: one.parse(value) for one, value in zip(self.arguments, arguments, strict=True)}
         for name, row in self.rows.items():
             values[name] = row.read(name, options.get(name, row.option.default))

@@ -34,13 +34,7 @@ _RUN_OPTIONS = tuple(option.name for option in dataclasses.fields(RunOptions))
 
 
 def job_call(kind: Callable[..., JobSpec], values: Values, /, **fields: Any) -> PreparedCall:
-    """Return the call of a job.
-
-    Args:
-        kind: Class of the job, or a function that returns the job.
-        values: Values of the call.
-        fields: Fields of the job besides `run_values_of`.
-    """
+    """Return the call of a job of a class or function, with `fields` besides those of `run_values_of`."""
     how = RunOptions(**{name: getattr(values, name) for name in _RUN_OPTIONS if hasattr(values, name)})
     return PreparedCall(kind(**fields, **run_values_of(values)).resolve_ledger(how.ledger), how)
 
@@ -96,11 +90,7 @@ def file_sources(
     pack_by: Literal["order", "folder"] = "order",
     read_as: Literal["shar"] | None = None,
 ) -> ListedFiles:
-    """Return the files that a job reads; arguments are the values of the options of these names.
-
-    Raises:
-        UsageError: The options exclude each other.
-    """
+    """Return the files that a job reads, from options of these names; raise `UsageError` if they exclude each other."""
     if bool(patterns) == bool(sources_from):
         raise UsageError("give source patterns, or a list with --sources-from FILE (one of the two)")
     recorded = tuple(one for one in patterns if isinstance(one, RecordedOutputs))
@@ -136,12 +126,8 @@ def file_sources(
 def shards(values: Values, formats: Sequence[str]) -> dict[str, Any]:
     """Return the fields of `ShardJob` that shape shards, and `published`: the metadata to write beside them.
 
-    Args:
-        values: Values of the call.
-        formats: Names of our own formats that the call can write.
-
     Raises:
-        UsageError: An option belongs to another format, or the format is unknown.
+        UsageError: An option belongs to another format, or the format is neither known nor one of `formats`.
     """
     require_format(values.to, formats)
     is_tar = values.to in TARS_WITH_METADATA
@@ -190,11 +176,7 @@ def conversion(values: Values) -> dict[str, Any]:
 
 
 def output_values(values: Values) -> dict[str, Any]:
-    """Return the output fields of a job that leaves records unchanged.
-
-    Raises:
-        UsageError: The options exclude each other, or the format is a tar with metadata.
-    """
+    """Return the output fields of a job that leaves records unchanged; a tar with metadata raises `UsageError`."""
     if values.to in TARS_WITH_METADATA:
         raise UsageError(
             f"to: expected a format of files, found {values.to!r}: write --to tar, then its metadata with ledgerbeam "
@@ -206,12 +188,7 @@ def output_values(values: Values) -> dict[str, Any]:
 
 
 def gather_values(values: Values, files: ListedFiles | None = None) -> dict[str, Any]:
-    """Return the fields of `GatherJob`, the last job of an exchange.
-
-    Args:
-        values: Values of the call.
-        files: Files that the exchange reads, if the call has several sides.
-    """
+    """Return the fields of `GatherJob`, the last job of an exchange; `files` are given if it has several sides."""
     return {
         "files": file_sources_of(values) if files is None else files,
         **output_values(values),
@@ -224,14 +201,7 @@ def gather_values(values: Values, files: ListedFiles | None = None) -> dict[str,
 def key_choice(
     by: By, scheme: Scheme, *, descending: bool = False, nulls: Nulls = "last", option: str = "by"
 ) -> KeyChoice:
-    """Return the key of records.
-
-    Args:
-        by: The key.
-        scheme: How keys are compared.
-        descending: Whether the greatest key comes first.
-        nulls: Place of the records without a key.
-        option: Name of the option, for messages.
+    """Return the key of records; `option` is its name in messages.
 
     Raises:
         FunctionError: A function cannot be imported, or cannot be sent to other processes.

@@ -33,16 +33,7 @@ _T = TypeVar("_T")
 
 
 def given(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
-    """Return the value of an option.
-
-    Args:
-        name: Of the option, for the message.
-        value: As it was given.
-        parse: Reads it.
-
-    Raises:
-        UsageError: It cannot mean anything.
-    """
+    """Return the value of an option, read; raise `UsageError` if it cannot mean anything."""
     try:
         return parse(value)
     except argparse.ArgumentTypeError as error:
@@ -50,14 +41,9 @@ def given(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
 
 
 class OutputFormats(Collection[str]):
-    """Names of formats, also of formats of other packages, which are searched on the first unknown name.
+    """Names of our own formats, of other packages' and of tars with metadata, in this order.
 
-    Args:
-        own: Names of our formats, listed first.
-        tars: Names of tars with metadata, listed last.
-
-    Attributes:
-        shown: The formats in words.
+    Formats of other packages are searched on the first unknown name.
     """
 
     def __init__(self, own: Sequence[str], tars: Sequence[str] = ()) -> None:
@@ -81,11 +67,7 @@ def _formats_of_others() -> tuple[str, ...]:
 
 
 def require_format(to: str, own: Sequence[str]) -> None:
-    """Check that records can be written in a format.
-
-    Raises:
-        UsageError: They cannot be.
-    """
+    """Raise `UsageError` if records cannot be written in a format."""
     known = OutputFormats(own, TARS_WITH_METADATA)
     if to not in known:
         raise UsageError(f"to: expected one of {', '.join(known)}, found {to!r}")

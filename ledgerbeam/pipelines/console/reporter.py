@@ -147,11 +147,7 @@ def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
 
 
 class RunBar:
-    """The progress bar of a run on a terminal, a context manager.
-
-    Args:
-        console: The terminal.
-    """
+    """The progress bar of a run on a terminal, a context manager."""
 
     def __init__(self, console: Console) -> None:
         from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415

@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 
 
 class RunConsole(Protocol):
-    """A receiver of the output and progress of a run: the command line or a Python call.
+    """A receiver of the output and progress of a run: the command line or a Python call."""
 
-    Attributes:
-        command: Words of the command line of the run; None for a Python call.
-    """
-
-    command: Sequence[str] | None
+    command: Sequence[str] | None  # words of the command line of the run; None for a Python call
 
     def say(self, text: str) -> None:
         """Receive a line of the result."""
@@ -48,12 +44,7 @@ class RunConsole(Protocol):
 
 
 class PartConsole:
-    """A console for one part of a call. It passes everything on and adds the name of the part to progress.
-
-    Args:
-        console: Console of the call.
-        name: Name of the part.
-    """
+    """A console for one part of a call. It passes everything on and adds the name of the part to progress."""
 
     def __init__(self, console: RunConsole, name: str) -> None:
         self._console = console
@@ -91,8 +82,7 @@ _log = library_logger()
 class PythonConsole:
     """The `RunConsole` of calls in Python: lines go to the logger ``ledgerbeam``, nothing to standard output.
 
-    Args:
-        progress: Whether to show progress on standard error. None shows it on a terminal and in a notebook only.
+    Progress on standard error is shown on a terminal and in a notebook only, unless `progress` is set.
     """
 
     command: Sequence[str] | None = None

@@ -14,34 +14,21 @@ _MOST_SHARE = 0.99  # maximum share while a source is open, because the number o
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Progress of a run.
+    """Progress of a run."""
 
-    Attributes:
-        stage: Current stage. Indexing is all work before the first task: reading or building indexes.
-        sources_done: Number of complete sources, including sources complete before this run.
-        skipped: Number of sources that were complete before this run.
-        tasks: Number of tasks recorded since the start of this run, by any run.
-        bytes: Bytes of the outputs of these tasks; for tasks that index, bytes that they read.
-        expected: Expected number of tasks of the open sources, from their sizes.
-        seconds: Seconds since the first workers started.
-        elsewhere: Work of other runs that this run waits for, in words.
-        least: Share that was shown last. The next share is not smaller.
-        part: Stage of a job of several stages, in words; empty for a job of one stage.
-    """
-
-    stage: Stage = "listing"
-    sources_done: int = 0
+    stage: Stage = "listing"  # current stage. Indexing is all work before the first task: reading or building indexes
+    sources_done: int = 0  # number of complete sources, including sources complete before this run
     sources: int = 0
-    skipped: int = 0
+    skipped: int = 0  # number of sources that were complete before this run
     is_listed: bool = False
-    tasks: int = 0
-    bytes: int = 0
-    expected: int = 0
-    seconds: float = 0.0
-    elsewhere: str = ""
+    tasks: int = 0  # number of tasks recorded since the start of this run, by any run
+    bytes: int = 0  # bytes of the outputs of these tasks; for tasks that index, bytes that they read
+    expected: int = 0  # expected number of tasks of the open sources, from their sizes
+    seconds: float = 0.0  # seconds since the first workers started
+    elsewhere: str = ""  # work of other runs that this run waits for, in words
     failed: int = 0
-    least: float = 0.0
-    part: str = ""
+    least: float = 0.0  # share that was shown last. The next share is not smaller
+    part: str = ""  # stage of a job of several stages, in words; empty for a job of one stage
 
     @property
     def share(self) -> float | None:

@@ -71,11 +71,7 @@ class RejectLimit:
     percent: float | None = None  # maximum share of the records that were read, in percent; None for no limit
 
     def check(self, store: LedgerStore, *, ended: bool) -> None:
-        """Check the limit.
-
-        Args:
-            ended: Whether all records are read, so that their share is final.
-        """
+        """Check the limit; `ended` says that all records are read, so that their share is final."""
         if self.most is None and self.percent is None:
             return
         records = store.records()

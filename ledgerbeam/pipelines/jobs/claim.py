@@ -148,8 +148,7 @@ def partial_run(store: LedgerStore, kind: Kind, pattern: str) -> dict[str, str]:
 def require_failed(stores: Sequence[LedgerStore], pattern: str) -> None:
     """Raise an error for a retry by reason if no failure has the reason and the last run did not retry it either.
 
-    Args:
-        stores: The ledgers of all stages of a job, the last stage last.
+    The ledgers are those of all stages of a job, the last stage last.
     """
     for store in stores:
         if _last_only(store).get("failed") == pattern or any(_withdrawn(store, "failed", pattern)):
@@ -185,10 +184,7 @@ def withdraw_rejected(store: LedgerStore, pattern: str) -> frozenset[bytes]:
     """Make the tasks that rejected records run again, and return the ids of their sources.
 
     Their outputs stay in place until they are written again. If the last run had the same selection and did not finish,
-    only the rest is run.
-
-    Args:
-        pattern: A shell pattern, or the exact text, of the reasons.
+    only the rest is run. The pattern is a shell pattern, or the exact text, of the reasons.
 
     Raises:
         UsageError: No record was rejected for such a reason, and the last run did not repeat such tasks either.

@@ -19,13 +19,7 @@ _FEW = 100_000  # maximum number of IDs in a Python set. Importing NumPy takes l
 
 
 class JobListing:
-    """Lists a job's sources once and counts them.
-
-    Args:
-        store: Its ledger, opened for the job.
-        pages: The listing, see `listed_pages`.
-        only: IDs of the only sources to run; None for every open source.
-    """
+    """Lists a job's sources once and counts them: all open ones, or those with the IDs of `only`."""
 
     def __init__(
         self,

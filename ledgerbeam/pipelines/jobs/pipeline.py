@@ -190,11 +190,7 @@ class ScatterChoice:
         return {SCATTER: shaping | {name: value for name, value in given.items() if value is not None}}
 
     def decided(self, scatter: ScatterJob | None, say: Callable[[str], None]) -> Partition:
-        """Return the partition of the records into buckets.
-
-        Args:
-            scatter: A job that scatters the sources, for samples; None if they are not files.
-        """
+        """Return the partition of the records, by samples of a job that scatters files; None for other sources."""
         if self.cuts:
             return Partition.of_cuts([bytes.fromhex(cut) for cut in self.cuts])
         if scatter is None:

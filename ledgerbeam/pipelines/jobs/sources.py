@@ -154,7 +154,6 @@ class ListedFiles:
         return self.pack_bytes is None
 
     def listing(self, own: OwnFiles, options: Options) -> SourceListing | RecordedListing:
-        """Return the listing of the files."""
         if self.recorded:
             from ledgerbeam.sources.listing import RecordedListing  # noqa: PLC0415 - for few jobs
 
@@ -166,11 +165,9 @@ class ListedFiles:
         return _require_shard if self.read_as else recognize
 
     def check(self, page: Page) -> None:
-        """Raise an error for files that cannot be read."""
         self.opened({}).check_names(page.urls)
 
     def check_columns(self, page: Page, options: Options) -> None:
-        """Raise an error for columns that the first files lack."""
         if self.columns or self.keys:
             self.opened_files(options).check_columns(listed_files([page]))
 
@@ -296,8 +293,7 @@ def listed_files(pages: Iterable[Page]) -> Iterator[Source]:
 def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] | None:
     """Return the value of `read_as` without ``--from``: Shar if the patterns name folders of Shar datasets.
 
-    Args:
-        patterns: The user's patterns. Those with wildcards, or with the suffix of a format, are not checked.
+    Patterns with wildcards, or with the suffix of a format, are not checked.
     """
     folders = [pattern for pattern in patterns if _may_be_folder(pattern) and _holds_shards(pattern, options)]
     if folders and len(folders) < len(patterns):
@@ -385,10 +381,9 @@ class GraphPasses:
 
 
 def shar_sources(files: Iterable[Source]) -> list[Source]:
-    """Return a source for each shard of Shar datasets. A change of any file of a shard is a change of the source.
+    """Return a source for each shard of Shar datasets, of all files of their folders; those of no shard are left out.
 
-    Args:
-        files: All files of the datasets' folders. Files that belong to no shard are left out.
+    A change of any file of a shard is a change of the source.
     """
     found: list[Source] = load_extension("ledgerbeam.sources", "shar").group(files)
     return found

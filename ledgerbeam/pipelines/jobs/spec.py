@@ -152,8 +152,7 @@ class JobSpec(ABC):
     def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
         """Return the job with all values that are set before it starts and become part of its identity.
 
-        Args:
-            stored: The job in its ledger, whose values take precedence; None if there is none.
+        The values of the job in its ledger, if there is one, take precedence.
         """
         if stored is None:
             return self.with_decisions(say)
@@ -189,8 +188,7 @@ class JobSpec(ABC):
     ) -> beam.Pipeline:
         """Return the job as a Beam pipeline, with transforms that have not been given their values.
 
-        Args:
-            runner: Runner of the pipeline; None for the runner that the options name.
+        Without a runner, the pipeline has the runner that the options name.
         """
         import apache_beam as beam  # noqa: PLC0415 - takes a second
 
@@ -365,8 +363,7 @@ class StageSources:
     def remove_inputs(self, writers: Collection[str]) -> None:
         """Remove outputs of earlier stages that are no longer needed.
 
-        Args:
-            writers: IDs of the ledgers of all stages that share no output folder with another job.
+        `writers` has the IDs of the ledgers of all stages that share no output folder with another job.
         """
 
     def lost_text(self, number: int) -> str:  # noqa: ARG002
@@ -415,11 +412,7 @@ class Stage:
         done: Mapping[str, FinishedStage],  # noqa: ARG002
         list_pages: Callable[[JobSpec], Iterator[Page]],
     ) -> StageSources:
-        """Return the sources of the stage.
-
-        Args:
-            done: All complete stages, by the URLs of their ledgers, including its inputs.
-        """
+        """Return the sources of the stage; `done` has all complete stages by the URLs of their ledgers."""
         return StageSources(self.job, list_pages(self.job))
 
 

@@ -53,25 +53,15 @@ class LocalFile:
 
 @dataclass(frozen=True)
 class HubPublication:
-    """The result of a publication.
+    """The result of a publication."""
 
-    Attributes:
-        url: URL of the folder on the Hub.
-        commit: Commit of the publication; None if nothing has changed.
-        added: Files that the folder did not have.
-        replaced: Files that the folder had with another content.
-        removed: Files of an earlier publication of this ledger that are no longer in the dataset.
-        same: Number of files that the folder had with the same content.
-        kept: Files of an earlier publication that others have changed. They stay.
-    """
-
-    url: str
-    commit: str | None
-    added: list[str]
-    replaced: list[str]
-    removed: list[str]
-    same: int
-    kept: list[str]
+    url: str  # URL of the folder on the Hub
+    commit: str | None  # commit of the publication; None if nothing has changed
+    added: list[str]  # files that the folder did not have
+    replaced: list[str]  # files that the folder had with another content
+    removed: list[str]  # files of an earlier publication of this ledger that are no longer in the dataset
+    same: int  # number of files that the folder had with the same content
+    kept: list[str]  # files of an earlier publication that others have changed. They stay
 
 
 @dataclass(frozen=True)

@@ -54,18 +54,13 @@ Published = tuple[list[str], dict[str, str]]  # `urls` and `keys` of a `Publicat
 
 @dataclass(frozen=True)
 class Publication:
-    """A published dataset.
-
-    Attributes:
-        urls: URLs of the written files; the entry file of the dataset is last.
-        keys: For a pack, the key of each collection by role.
-    """
+    """A published dataset."""
 
     format: str
     shards: int
     records: int
-    urls: list[str]
-    keys: dict[str, str]
+    urls: list[str]  # URLs of the written files; the entry file of the dataset is last
+    keys: dict[str, str]  # for a pack, the key of each collection by role
 
 
 @dataclass(frozen=True)

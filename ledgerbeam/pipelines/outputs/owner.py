@@ -314,8 +314,7 @@ def has_kept_nothing(store: LedgerStore) -> bool:
 def shards_below(folder: str, form: str, options: Options) -> Iterator[list[str]]:
     """Yield the names of the shards below a folder, in pages, without those in folders with other owners.
 
-    Args:
-        form: Regular expression of the end of their names, see `shard_form`.
+    `form` is a regular expression of the end of their names, see `shard_form`.
     """
     ends_so = re.compile(rf"(?:{form})\Z").search
     owned: tuple[str, ...] | None = None

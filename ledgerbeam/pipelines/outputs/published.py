@@ -226,8 +226,7 @@ def _require_base_names(page: Page) -> None:
 class OutputStamp:
     """The note of a product of a job's shards: the digest of the shards, and the files of the product.
 
-    Args:
-        shards: All shards of the job, in the order of its dataset manifest.
+    All shards of the job are given, in the order of its dataset manifest.
     """
 
     def __init__(self, work: str, name: str, fingerprint: str, shards: Iterable[OutputShard], options: Options) -> None:
@@ -317,8 +316,7 @@ def content_problem(
 ) -> str | None:
     """Return the problem with a file's size or content, else None. A file of another size is not read.
 
-    Args:
-        span: First byte to read and the byte after the last, the range of the checksum; None for the whole file.
+    The checksum is that of the whole file, or of a span: its first byte, and the byte after its last.
     """
     start, stop = span or (0, size)
     try:

@@ -109,10 +109,8 @@ def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list
 def forgotten_outputs(spec: Outputs, store: LedgerStore) -> list[str]:
     """Return the names of existing outputs that a ledger has forgotten and will not write again.
 
-    Their sources are gone, but a reader of the folder would take them for outputs of the job.
-
-    Args:
-        store: Its ledger, with all sources complete and no stale outputs.
+    Their sources are gone, but a reader of the folder would take them for outputs of the job. All sources of the ledger
+    are complete, and it has no stale outputs.
     """
     names = {name for page in store.superseded_names() for name in page}
     if not names or spec.output is None:
@@ -141,8 +139,7 @@ def _lost(
 ) -> Iterator[tuple[OutputColumns, list[int]]]:
     """Yield the outputs that are missing or have another size than recorded, and their sizes; -1 if missing.
 
-    Args:
-        refuse: Called with the local folders of outputs, one page at a time.
+    `refuse` is called with the local folders of outputs, one page at a time.
     """
     places = spec.output_places()
     if all(is_local(folder) for folder, _, _ in places):
@@ -390,12 +387,9 @@ def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: s
 
 
 def _require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
-    """Check that names are below a folder, and return the local folders of the files.
+    """Check that names are below a folder, which may be a link itself, and return the local folders of the files.
 
     A program that can write to a ledger can store any name in it.
-
-    Args:
-        root: The folder; it may be a link itself.
     """
     for name in names:
         if not name or "\0" in name or ".." in name.split("/"):

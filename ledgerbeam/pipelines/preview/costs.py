@@ -44,58 +44,37 @@ SMALL_SOURCE = 1 << 20  # mean size of sources in bytes below which packing is s
 
 @dataclass(frozen=True)
 class Pace:
-    """Mean time and output of the tasks of a job so far.
+    """Mean time and output of the tasks of a job so far."""
 
-    Attributes:
-        seconds: Worker seconds per task.
-        written_bytes: Bytes written per task.
-    """
-
-    seconds: float
-    written_bytes: float
+    seconds: float  # worker seconds per task
+    written_bytes: float  # bytes written per task
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Speed of a function.
+    """Speed of a function."""
 
-    Attributes:
-        set_up: Seconds of a worker to import or build the function.
-        seconds: Seconds of a worker per byte of its records.
-    """
-
-    set_up: float
-    seconds: float
+    set_up: float  # seconds of a worker to import or build the function
+    seconds: float  # seconds of a worker per byte of its records
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Estimated cost of the remaining work.
+    """Estimated cost of the remaining work."""
 
-    Attributes:
-        change: Option that changes the job to this alternative; empty for the job as it is.
-        tasks: Number of their tasks, from their sizes.
-        read_bytes: Bytes of the sources, without the bytes of finished tasks.
-        worker_seconds: Seconds of all workers together.
-        seconds: Seconds from start to end.
-        requests: Requests to object stores; 0 if everything is local.
-        output_bytes: Size of the outputs in bytes; None before the job has recorded any.
-        ledger_bytes: Growth of the ledger on its disk in bytes.
-        basis: Source of the time. ``law``: the law alone, without the function. ``measured``: the law and the function,
-            called with some records. ``recorded``: recorded tasks of the job.
-    """
-
-    change: str
+    change: str  # option that changes the job to this alternative; empty for the job as it is
     sources: int
-    tasks: int
-    read_bytes: int
-    worker_seconds: float
-    seconds: float
-    requests: int
+    tasks: int  # number of their tasks, from their sizes
+    read_bytes: int  # bytes of the sources, without the bytes of finished tasks
+    worker_seconds: float  # seconds of all workers together
+    seconds: float  # seconds from start to end
+    requests: int  # requests to object stores; 0 if everything is local
     outputs: int
-    output_bytes: int | None
-    ledger_bytes: int
+    output_bytes: int | None  # size of the outputs in bytes; None before the job has recorded any
+    ledger_bytes: int  # growth of the ledger on its disk in bytes
     memory_bytes: int
+    # Source of the time. ``law``: the law alone, without the function. ``measured``: the law and the function, called
+    # with some records. ``recorded``: recorded tasks of the job.
     basis: Literal["law", "measured", "recorded"]
 
     def with_another(self, other: Cost) -> Cost:
@@ -129,20 +108,13 @@ class _Amount:
 
 @dataclass(frozen=True)
 class CostShape:
-    """Parameters of a job that determine its cost, besides its sources.
+    """Parameters of a job that determine its cost, besides its sources."""
 
-    Attributes:
-        task_bytes: Size of a task; None if it is counted in records or places.
-        expected_tasks: Returns the number of tasks of a source of a given size.
-        is_packed: Whether small files are packed already, or cannot be packed.
-        on_stores: Subset of ``sources``, ``outputs`` and ``ledger`` that is on an object store.
-    """
-
-    task_bytes: int | None
-    expected_tasks: Callable[[int], int]
-    is_packed: bool
+    task_bytes: int | None  # size of a task; None if it is counted in records or places
+    expected_tasks: Callable[[int], int]  # returns the number of tasks of a source of a given size
+    is_packed: bool  # whether small files are packed already, or cannot be packed
     workers: int
-    on_stores: frozenset[str]
+    on_stores: frozenset[str]  # subset of ``sources``, ``outputs`` and ``ledger`` that is on an object store
 
     @classmethod
     def of_job(cls, job: JobSpec) -> CostShape:
@@ -182,16 +154,11 @@ class CostShape:
 
 @dataclass
 class CostTally:
-    """Sums the cost of the open sources of a job.
-
-    Args:
-        pace: Pace of the tasks so far; None to use the law.
-        speed: Speed of the function, used without a pace; None if it is not known.
-    """
+    """Sums the cost of the open sources of a job."""
 
     shape: CostShape
-    pace: Pace | None = None
-    speed: Speed | None = None
+    pace: Pace | None = None  # pace of the tasks so far; None to use the law
+    speed: Speed | None = None  # speed of the function, used without a pace; None if it is not known
     _bytes: int = 0
     _held: int = 0
     _amounts: dict[str, _Amount] = field(default_factory=dict)

@@ -33,31 +33,22 @@ EXAMPLES = 5
 
 @dataclass
 class JobPreview:
-    """A preview of a run.
-
-    Attributes:
-        is_new: Whether the ledger does not exist yet.
-        differences: Differences between the job and the job in the ledger, one line each.
-        refusals: Reasons why the run would be refused; empty if it would start.
-        sources: Number of sources by state: ``complete``, the states of `WORK`, and ``gone``: recorded but not listed.
-        examples: Up to `EXAMPLES` URLs by state.
-        tasks: Expected number of remaining tasks of the sources with work left, from their sizes.
-        outputs: Up to `EXAMPLES` names of outputs that the run would remove at its end.
-        schema: Schemas of the outputs as JSON, if they are column files.
-        costs: Estimated costs: first of the job as it is, then of alternatives.
-    """
+    """A preview of a run."""
 
     ledger: str
-    is_new: bool = True
+    is_new: bool = True  # whether the ledger does not exist yet
+    # Differences between the job and the job in the ledger, one line each.
     differences: list[str] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)  # reasons why the run would be refused; empty if it would start
+    # Number of sources by state: ``complete``, the states of `WORK`, and ``gone``: recorded but not listed.
     sources: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, list[str]] = field(default_factory=dict)
-    tasks: int = 0
+    examples: dict[str, list[str]] = field(default_factory=dict)  # up to `EXAMPLES` URLs by state
+    tasks: int = 0  # expected number of remaining tasks of the sources with work left, from their sizes
+    # Up to `EXAMPLES` names of outputs that the run would remove at its end.
     outputs: list[str] = field(default_factory=list)
     removed: int = 0
-    schema: dict[str, Any] | None = None
-    costs: list[Cost] = field(default_factory=list)
+    schema: dict[str, Any] | None = None  # schemas of the outputs as JSON, if they are column files
+    costs: list[Cost] = field(default_factory=list)  # estimated costs: first of the job as it is, then of alternatives
 
     def found(self, state: str, url: str) -> None:
         """Count a source."""
@@ -106,14 +97,7 @@ def preview_plan(
 ) -> JobPreview:
     """Return a preview of the first stages of a job, with the refusals of the stage after them. Nothing is written.
 
-    Args:
-        plan: The stages, in the order of their runs, with their ledgers resolved.
-        list_pages: Lists the sources of a job.
-        how: Options of the run.
-        say: Called with lines for people.
-
-    Raises:
-        LedgerError: A ledger cannot be read.
+    The ledgers of the stages are resolved; a ledger that cannot be read raises `LedgerError`.
     """
     if len(plan) == 1:
         return _preview_job(plan[0].job, list_pages(plan[0].job), how, say)

@@ -69,44 +69,30 @@ class TrialJob(SampledJob, Protocol):
 
 @dataclass(frozen=True)
 class Sampled:
-    """A record of the sample, or the error of reading it.
+    """A record of the sample, or the error of reading it."""
 
-    Attributes:
-        source: Source of the record.
-        number: Number of the record in the source.
-        records: The record, in the form of the records of a task.
-        error: Error of reading the record or its source; empty if it was read.
-    """
-
-    source: Source
-    number: int
-    records: Any = None
-    error: str = ""
+    source: Source  # source of the record
+    number: int  # number of the record in the source
+    records: Any = None  # the record, in the form of the records of a task
+    error: str = ""  # error of reading the record or its source; empty if it was read
 
 
 @dataclass
 class SampleRun:
-    """Result of the function for a record of the sample.
-
-    Attributes:
-        outcome: ``kept``, ``dropped``, ``failed`` or ``unreadable``.
-        results: Results by route, as they are read back from the written file.
-        reason: Reason of a dropped or failed record.
-        error: Error message of a failed or unreadable record.
-        seconds: Time of the function and the encoding, in seconds.
-    """
+    """Result of the function for a record of the sample."""
 
     sampled: Sampled
-    outcome: str
+    outcome: str  # ``kept``, ``dropped``, ``failed`` or ``unreadable``
+    # Results by route, as they are read back from the written file.
     results: dict[str, list[Any]] = field(default_factory=dict)
-    reason: str = ""
-    error: str = ""
-    seconds: float = 0.0
+    reason: str = ""  # reason of a dropped or failed record
+    error: str = ""  # error message of a failed or unreadable record
+    seconds: float = 0.0  # time of the function and the encoding, in seconds
     statistics: Mapping[str, Statistic] = field(default_factory=dict)
 
 
 def sample_places(sizes: Iterable[int], number: int) -> Iterator[tuple[int, list[float]]]:
-    """Choose places evenly over the bytes of all sources. The choice is deterministic.
+    """Choose places evenly over the bytes of all sources, always the same ones.
 
     Yields:
         The position of a source, and its places as shares of the source from 0 to 1, ascending.
@@ -128,11 +114,8 @@ def sampled_records(
     """Read records from all sources of a job: by index, or from the start of a source without an index.
 
     Args:
-        job: The job.
-        pages: Listing of the sources.
         number: Most records. Fewer are read if places are in the same record.
-        sources: Most sources. Records are read from each of them, also from small ones. None takes records evenly from
-            all bytes.
+        sources: Most sources, each of which is read, also small ones. None takes records evenly from all bytes.
         most_bytes: Approximate maximum of the total bytes. At least one record is read from each source.
     """
     rows = list(chain.from_iterable(zip(page.urls, page.sizes, page.versions, strict=True) for page in pages))
@@ -298,8 +281,6 @@ def try_function(
     """Call the function of a job with each record by itself, in this process.
 
     Args:
-        job: The job.
-        records: The sample.
         on_set_up: Called before the first record with the seconds of importing or building the function.
         read_back: Whether the results are read back from the written format. Otherwise they are as returned.
     """
