@@ -206,15 +206,6 @@ def test_samples_are_looked_at_one_by_one() -> None:
     assert rules(print, output="tar").output_name == "tar"
 
 
-def test_results_of_routes_are_kept_apart_and_empty_ones_are_none() -> None:
-    def call(record: Any) -> Any:
-        return [Route("en", record), Route("de", []), Route("en", [record, record])] if record["n"] else Route("de", [])
-
-    results = mapped(call, [{"n": 0}, {"n": 1}]).records
-    assert {route: len(rows) for route, rows in results.datasets.items()} == {"en": 3}
-    assert results.counts == RecordCounts(2, 1, {"returned nothing": 1}, {}, {"en": 3})
-
-
 def test_bytes_that_are_not_decoded_fail_the_task_by_their_own_words() -> None:
     data = b'{"n": 1}\n{"n"\n'
     blocks = RecordBlocks([LineBlocks(JsonlFormat(), data, SOURCE.url, StreamSpan(10, 2, 0, len(data)))])

@@ -238,21 +238,13 @@ def test_the_long_name_of_a_source_leaves_room_for_a_route(tmp_path: Path) -> No
     assert all(os.path.exists(tmp_path / "out" / output.name) for output in found.outputs)
 
 
-@pytest.mark.parametrize(
-    "route", ["", "_rejects", "_a", ".a", "..", "a/b", "a\0", "a\n", "%s3", "~", "r" * 64, "\\", "\ud800"]
-)
-def test_a_name_that_no_folder_of_a_route_has_is_refused(tmp_path: Path, route: str) -> None:
+def test_a_name_that_no_folder_of_a_route_has_is_refused(tmp_path: Path) -> None:
     folders = RouteFolders(str(tmp_path), None, {})
-    if route in {"", "_rejects"}:
+    for route in ("", "_rejects", "en", "zh-Hant", "été", "a b", "r" * 63, "a.b", "a_"):
         folders.require_free(route)
-        return
-    with pytest.raises(FunctionError, match="expected the name of a route"):
-        folders.require_free(route)
-
-
-@pytest.mark.parametrize("route", ["en", "zh-Hant", "été", "a b", "r" * 63, "a.b", "a_"])
-def test_other_names_are_routes(tmp_path: Path, route: str) -> None:
-    RouteFolders(str(tmp_path), None, {}).require_free(route)
+    for route in ("_a", ".a", "..", "a/b", "a\0", "a\n", "%s3", "~", "r" * 64, "\\", "\ud800"):
+        with pytest.raises(FunctionError, match="expected the name of a route"):
+            folders.require_free(route)
 
 
 def test_a_route_with_the_name_of_a_folder_of_sources_is_refused(tmp_path: Path) -> None:
