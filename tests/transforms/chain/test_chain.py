@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pickle
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ from apache_beam.runners.runner import PipelineResult
 from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment
 
+from ledgerbeam import stats
 from ledgerbeam.errors import (
     FunctionError,
     JobMismatchError,
@@ -30,7 +32,8 @@ from ledgerbeam.errors import (
     UnsupportedShapeError,
     UsageError,
 )
-from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
+from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task, merged_statistics
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import SetUps
 from ledgerbeam.ledger.opening import open_local_store, open_store
 from ledgerbeam.ledger.worker.inflight import InflightMarks
@@ -63,12 +66,14 @@ def keep_all(tasks: list[Task]) -> list[Task]:
     return tasks
 
 
+RECORDS = 100
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> LedgerStore:
+def store(tmp_path: Path, store: LedgerStore) -> LedgerStore:
+    """A ledger beside two sources."""
     for name in "ab":
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"id": i}) + "\n" for i in range(100)))
-    store = open_local_store(str(tmp_path / "ledger"), create=True)
-    store.open_job(Job("test", {}))
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"id": i}) + "\n" for i in range(RECORDS)))
     return store
 
 
@@ -91,7 +96,7 @@ def run(tmp_path: Path, pattern: str = "*.jsonl") -> PipelineResult:
     return result
 
 
-def values(tmp_path: Path, pattern: str) -> ChainValues:
+def values(tmp_path: Path, pattern: str = "*.jsonl") -> ChainValues:
     listing = SourceListing((str(tmp_path / pattern),))
     return ChainValues(LedgerHandle(str(tmp_path / "ledger")), listing, base=f"{tmp_path}/")
 
@@ -216,6 +221,16 @@ def source(name: str) -> Source:
     return Source(f"/data/{name}.jsonl", 10, "1")
 
 
+@pytest.fixture
+def opened(url: str) -> Iterator[LedgerStore]:
+    """The ledger of the first job, which has two sources."""
+    store = open_store(url, create=True)
+    store.open_job(JOBS[0])
+    store.register([source("a"), source("b")])
+    yield store
+    store.close()
+
+
 def commit(handle: LedgerHandle, tasks: list[NoneTask | FailedTask]) -> None:
     with beam.Pipeline(options=PipelineOptions(["--runner=BundleBasedDirectRunner"])) as pipeline:
         pipeline | beam.Create(tasks, reshuffle=False) | CommitTasks()
@@ -227,21 +242,16 @@ def done(*names: str) -> list[NoneTask | FailedTask]:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_runs_one_after_the_other_record_under_their_own(url: str, named: bool) -> None:
-    store = open_store(url, create=True)
-    store.open_job(JOBS[0])
-    sources = [source(name) for name in "ab"]
-    for finished in (0, 2):
-        run = store.begin_run({})
-        store.register(sources)
-        handle = LedgerHandle(url, JOBS[0].fingerprint, run=run if named else "")
-        commit(handle, done("a", "b"))
-        store.refresh()
-        assert store.completed_count() == 2
-        if not finished:
-            store.forget("*")  # what the first run records from now on does not count
-            assert store.completed_count() == 0
-    store.close()
+def test_runs_one_after_the_other_record_under_their_own(url: str, opened: LedgerStore, named: bool) -> None:
+    for is_first in (True, False):
+        run = opened.begin_run({})
+        opened.register([source("a"), source("b")])
+        commit(LedgerHandle(url, JOBS[0].fingerprint, run=run if named else ""), done("a", "b"))
+        opened.refresh()
+        assert opened.completed_count() == 2
+        if is_first:
+            opened.forget("*")  # what the first run records from now on does not count
+            assert opened.completed_count() == 0
 
 
 def test_jobs_one_after_the_other_record_for_themselves(url: str) -> None:
@@ -256,36 +266,28 @@ def test_jobs_one_after_the_other_record_for_themselves(url: str) -> None:
         store.close()
 
 
-def test_two_pipelines_in_one_process_use_writers_of_their_own(url: str) -> None:
-    store = open_store(url, create=True)
-    store.open_job(JOBS[0])
-    first = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
-    second = replace(first, run=store.begin_run({}))
+def test_two_pipelines_in_one_process_use_writers_of_their_own(url: str, opened: LedgerStore) -> None:
+    first = LedgerHandle(url, JOBS[0].fingerprint, run=opened.begin_run({}))
+    second = replace(first, run=opened.begin_run({}))
     assert first.writer() is not second.writer()
     assert first.writer() is replace(first).writer()
     assert first.store() is replace(first).store()
-    store.register([source("a"), source("b")])
     commit(first, done("a"))
     commit(second, done("b"))
-    store.refresh()
-    assert store.completed_count() == 2
-    store.close()
+    opened.refresh()
+    assert opened.completed_count() == 2
 
 
-def test_what_is_opened_records_for_its_own_job_and_run(url: str) -> None:
-    store = open_store(url, create=True)
-    store.open_job(JOBS[0])
-    store.register([source("a"), source("b")])
-    handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
-    assert store.begin_run({}) != handle.run
+def test_what_is_opened_records_for_its_own_job_and_run(url: str, opened: LedgerStore) -> None:
+    handle = LedgerHandle(url, JOBS[0].fingerprint, run=opened.begin_run({}))
+    assert opened.begin_run({}) != handle.run
     handle.store().commit([leaf_of(source("a"))])
     handle.writer().add(leaf_of(source("b")))
     handle.writer().flush()
-    store.refresh()
-    assert [(row.run, row.totals.tasks) for row in store.recorded().values()] == [(handle.run, 2)]
+    opened.refresh()
+    assert [(row.run, row.totals.tasks) for row in opened.recorded().values()] == [(handle.run, 2)]
     with pytest.raises(JobMismatchError):
         LedgerHandle(url, JOBS[1].fingerprint).store().commit([leaf_of(source("a"))])
-    store.close()
 
 
 def test_a_worker_makes_no_ledger(url: str) -> None:
@@ -293,19 +295,15 @@ def test_a_worker_makes_no_ledger(url: str) -> None:
         LedgerHandle(url).store()
 
 
-def test_commits_are_as_large_and_as_late_as_the_pipeline_says(url: str) -> None:
-    store = open_store(url, create=True)
-    store.open_job(JOBS[0])
-    store.register([source("a"), source("b")])
-    store.begin_run({})
+def test_commits_are_as_large_and_as_late_as_the_pipeline_says(url: str, opened: LedgerStore) -> None:
+    opened.begin_run({})
     writer = LedgerHandle(url, flush_interval=3600.0, flush_entries=2).writer()
     for name, count in (("a", 0), ("b", 2)):
         writer.add(leaf_of(source(name)))
-        store.refresh()
-        assert store.completed_count() == count
+        opened.refresh()
+        assert opened.completed_count() == count
     with pytest.raises(UsageError, match=r"needs interval > 0 .* found 0\.0"):
         LedgerHandle(url, JOBS[0].fingerprint, flush_interval=0.0).writer()
-    store.close()
 
 
 def test_a_ledger_that_is_reached_in_two_ways_is_opened_twice(url: str) -> None:
@@ -316,33 +314,28 @@ def test_a_ledger_that_is_reached_in_two_ways_is_opened_twice(url: str) -> None:
 
 
 @pytest.mark.parametrize("looks_first", [True, False])
-def test_what_only_looks_at_the_ledger_is_not_what_records_in_it(url: str, looks_first: bool) -> None:
-    store = open_store(url, create=True)
-    store.open_job(JOBS[0])
-    handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
+def test_what_only_looks_at_the_ledger_is_not_what_records_in_it(
+    url: str, opened: LedgerStore, looks_first: bool
+) -> None:
+    handle = LedgerHandle(url, JOBS[0].fingerprint, run=opened.begin_run({}))
     opening = [handle.mirror, handle.store][:: 1 if looks_first else -1]
     assert opening[0]() is not opening[1]()
-    handle.store().register([source("a")])
+    handle.store().register([source("c")])
     with pytest.raises(UsageError, match="opened read only"):
-        handle.mirror().register([source("b")])
-    store.close()
+        handle.mirror().register([source("d")])
 
 
-def test_a_broken_task_is_recorded_as_such(url: str) -> None:
-    store = open_store(url, create=True)
-    store.open_job(JOBS[0])
-    store.register([source("a")])
-    handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
+def test_a_broken_task_is_recorded_as_such(url: str, opened: LedgerStore) -> None:
+    handle = LedgerHandle(url, JOBS[0].fingerprint, run=opened.begin_run({}))
     for _ in range(3):
         commit(handle, [FailedTask(Task(source("a"), 0, 1), "CancelledError", "cancelled", broke=True)])
-    store.refresh()
-    (row,) = store.failures()
+    opened.refresh()
+    (row,) = opened.failures()
     assert (row.reason, row.quarantined) == ("CancelledError", True)
-    store.close()
 
 
 def test_nothing_is_recorded_once_a_module_that_is_imported_late_has_changed(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, opened: LedgerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A function may import a module of the user's in its first task, or later: it is compared from then on."""
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -350,11 +343,8 @@ def test_nothing_is_recorded_once_a_module_that_is_imported_late_has_changed(
         (tmp_path / f"{name}.py").write_text("x = 1\n")
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
         monkeypatch.delitem(sys.modules, name)  # it goes again at the end
-    store = open_store(url, create=True)
-    store.open_job(JOBS[0])
-    store.register([source("a"), source("b")])
     modules = modules_of(["late_one", "late_other"])
-    handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}), modules=modules)
+    handle = LedgerHandle(url, JOBS[0].fingerprint, run=opened.begin_run({}), modules=modules)
     recording = _Commit(handle, has_downstream=False)
     importlib.import_module("late_one")
     recording.process(done("a")[0])
@@ -362,9 +352,8 @@ def test_nothing_is_recorded_once_a_module_that_is_imported_late_has_changed(
     importlib.import_module("late_other")
     with pytest.raises(FunctionError, match="the module late_other has changed since the job was created"):
         recording.process(done("b")[0])
-    store.refresh()
-    assert store.completed_count() == 1
-    store.close()
+    opened.refresh()
+    assert opened.completed_count() == 1
 
 
 class Closing:
@@ -380,13 +369,16 @@ class Closing:
         Path(self._path).write_text("closed", encoding="utf-8")
 
 
-def test_what_a_function_has_built_is_closed_also_where_an_error_ends_the_worker(tmp_path: Path) -> None:
-    """What it holds back until then, such as the rows of a log of its own, would be lost."""
+def test_an_error_that_ends_the_worker_closes_what_functions_have_built_and_leaves_where_its_time_went(
+    tmp_path: Path,
+) -> None:
+    """What a function holds back until then, such as the rows of a log of its own, would be lost."""
     (tmp_path / "run").mkdir()
     handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path / "run"))
     child = os.fork()
     if child == 0:  # the worker ends with it
         try:
+            begin_times(handle.run_dir)
             UserObject(f"{__name__}:Closing", {"path": str(tmp_path / "told")}).ready()
             with handle.fatal_errors():
                 raise StorageError("the disk fails")
@@ -394,20 +386,7 @@ def test_what_a_function_has_built_is_closed_also_where_an_error_ends_the_worker
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     assert (tmp_path / "told").read_text() == "closed"
-
-
-def test_an_error_that_ends_the_worker_leaves_where_its_time_went(tmp_path: Path) -> None:
-    handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path))
-    child = os.fork()
-    if child == 0:  # the worker ends with it
-        try:
-            begin_times(handle.run_dir)
-            with handle.fatal_errors():
-                raise StorageError("the disk fails")
-        finally:
-            os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-    assert reported_times(str(tmp_path)).workers == 1
+    assert reported_times(str(tmp_path / "run")).workers == 1
 
 
 def test_a_worker_leaves_where_its_time_went_when_it_begins_a_task_or_is_told_to(tmp_path: Path) -> None:
@@ -432,3 +411,143 @@ def test_a_worker_leaves_how_long_its_set_ups_took_if_there_were_any(tmp_path: P
     assert list(tmp_path.iterdir()) == []
     handle.note_set_ups([1.5, 0.5])
     assert reported_set_ups(str(tmp_path)) == SetUps(2, 2.0, 1.5)
+
+
+def observed_by(tmp_path: Path, *functions: Callable[[Task], Any]) -> dict[str, Any]:
+    """Run functions over two sources of eight tasks; return the values of the statistics."""
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        tasks: Any = pipeline | MatchSources() | SkipCompleted() | PlanTasks(task_records=30) | ReadTasks()
+        for number, function in enumerate(functions):
+            tasks |= f"Step{number}" >> ProcessTask(function)
+        tasks | WriteTasks(str(tmp_path / "out"), "jsonl") | CommitTasks()
+        give_values(pipeline, values(tmp_path))
+    found = merged_statistics(open_local_store(str(tmp_path / "ledger"), create=False))
+    return {name: merged.value() for name, merged in found.items()}
+
+
+def observe(task: Task) -> Task:
+    for record in task.records:
+        stats.count("records")
+        stats.distinct("ids", record["id"])
+        stats.observe("id", record["id"])
+    return task
+
+
+def in_tens(task: Task) -> list[Task]:
+    observe(task)
+    return task.fan_out([task.records[at : at + 10] for at in range(0, len(task.records), 10)])
+
+
+def half(task: Task) -> Any:
+    stats.count("seen", len(task.records))
+    return task if task.start % 60 == 0 else None
+
+
+def fail_first(task: Task) -> Any:
+    stats.count("seen", len(task.records))
+    if task.source.url.endswith("a.jsonl") and task.start == 0 and not Path(task.source.url[:-7] + "mended").exists():
+        return FailedTask(task, "not now")
+    return task
+
+
+def test_what_a_function_of_a_task_observes_is_recorded_with_it(tmp_path: Path, store: LedgerStore) -> None:
+    found = observed_by(tmp_path, observe)
+    assert (found["records"], found["ids"]) == (2 * RECORDS, RECORDS)
+    assert (found["id"]["count"], found["id"]["max"]) == (2 * RECORDS, RECORDS - 1)
+    assert observed_by(tmp_path, observe) == found, "a second run does nothing"
+
+
+def test_a_fan_out_is_counted_once(tmp_path: Path, store: LedgerStore) -> None:
+    found = observed_by(tmp_path, in_tens)
+    assert store.status()["tasks"]["done"] == 20
+    assert (found["records"], found["ids"], found["id"]["count"]) == (2 * RECORDS, RECORDS, 2 * RECORDS)
+
+
+def test_steps_one_after_the_other_add_up(tmp_path: Path, store: LedgerStore) -> None:
+    found = observed_by(tmp_path, in_tens, observe)
+    assert (found["records"], found["ids"], found["id"]["count"]) == (4 * RECORDS, RECORDS, 4 * RECORDS)
+
+
+def test_tasks_without_output_count(tmp_path: Path, store: LedgerStore) -> None:
+    assert observed_by(tmp_path, observe, half)["seen"] == 2 * RECORDS
+    assert observed_by(tmp_path, observe, half)["records"] == 2 * RECORDS
+    assert store.status()["filtered"] == 4
+
+
+def test_a_failed_task_counts_once_it_is_done(tmp_path: Path, store: LedgerStore) -> None:
+    assert observed_by(tmp_path, fail_first)["seen"] == 2 * RECORDS - 30
+    (tmp_path / "mended").touch()
+    assert observed_by(tmp_path, fail_first)["seen"] == 2 * RECORDS
+
+
+def test_steps_that_disagree_on_a_name_end_the_job(tmp_path: Path, store: LedgerStore) -> None:
+    def other(task: Task) -> Task:
+        stats.top("records", 1)
+        return task
+
+    with pytest.raises(FunctionError, match="two steps of a task made the statistic 'records'"):
+        observed_by(tmp_path, observe, other)
+
+
+def test_a_batch_of_tasks_cannot_observe(tmp_path: Path, store: LedgerStore) -> None:
+    def batch(tasks: list[Task]) -> list[Task]:
+        return [observe(task) for task in tasks]
+
+    p = beam.Pipeline("FnApiRunner")
+    tasks = p | MatchSources() | SkipCompleted() | PlanTasks(task_records=30) | ReadTasks()
+    tasks | ProcessBatch(batch) | WriteTasks(str(tmp_path / "out"), "jsonl") | CommitTasks()
+    give_values(p, values(tmp_path))
+    with pytest.raises(UnsupportedShapeError, match="observed id, ids, records with"):
+        p.run()
+    assert merged_statistics(store) == {}
+
+
+def test_a_task_carries_what_was_observed_to_its_first_child() -> None:
+    observed: Any = {"x": ("count", b"1")}
+    task = Task(Source("/a.jsonl", 1, "1"), 0, 4, statistics=observed)
+    for children in (task.fan_out([[1], [2]]), task.split([(0, 2), (2, 4)])):
+        assert [child.statistics for child in children] == [observed, {}]
+    assert pickle.loads(pickle.dumps(task)) == task
+    assert pickle.loads(pickle.dumps(NoneTask(task))).task.statistics == observed
+
+
+READ_SOURCE = Source("/data/a.jsonl", 10, "1")
+
+
+def test_the_records_of_the_task_are_dropped_for_the_reason() -> None:
+    read = Task(READ_SOURCE, 0, 5, ((0, 1),), [1, 2, 3])
+    assert NoneTask(read, "no speech").counts == RecordCounts(3, 0, {"no speech": 3})
+    unread = Task(READ_SOURCE, 2, 7, ((0, 1),))
+    assert NoneTask(unread, "no speech").counts == RecordCounts(5, 0, {"no speech": 5})
+    assert NoneTask(Task(READ_SOURCE, 0, 0, ((0, 1),)), "empty").counts == RecordCounts()
+
+
+def test_without_a_message_nothing_is_counted_and_given_counts_stay() -> None:
+    task = Task(READ_SOURCE, 0, 5, ((0, 1),), [1])
+    assert NoneTask(task).counts is None
+    counts = RecordCounts(2, 0, {"short": 2})
+    assert NoneTask(task, "see counts", counts).counts == counts
+
+
+def test_it_survives_copies_and_hides_secrets() -> None:
+    found = NoneTask(Task(READ_SOURCE, 0, 1, ((0, 1),)), "from s3://key:hunter2@bucket/x")
+    assert "hunter2" not in found.message
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert replace(found, task=found.task.replace(records=[])).counts == found.counts
+
+
+def test_a_message_is_a_category() -> None:
+    with pytest.raises(UnsupportedShapeError, match="expected a name of at most"):
+        NoneTask(Task(READ_SOURCE, 0, 1, ((0, 1),)), "x" * 5000)
+
+
+def drop_even_tasks(task: Task) -> Task | NoneTask:
+    return NoneTask(task, "even") if task.start % 60 == 0 else task
+
+
+def test_the_ledger_counts_them(tmp_path: Path, store: LedgerStore) -> None:
+    store.begin_run({})
+    observed_by(tmp_path, drop_even_tasks)
+    store.refresh()
+    records = store.status()["records"]
+    assert (records["read"], records["kept"], records["dropped"]) == (2 * RECORDS, 80, {"even": 120})

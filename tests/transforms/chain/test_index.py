@@ -17,7 +17,6 @@ from ledgerbeam.io import TarFormat, publish_bytes
 from ledgerbeam.io.index import file as location_module
 from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.index.newlines import scan_newlines
-from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import FailedTask, Job, Source, Task
 from ledgerbeam.ledger.model.identity import ROOT, content_checksum
@@ -31,27 +30,23 @@ from ledgerbeam.transforms.chain import index as index_module
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 from ledgerbeam.transforms.chain.index import _BuildIndexes, _PlanIndexes, part_name
 from ledgerbeam.transforms.chain.write import WrittenTask
-from tests.sources.data import tar
-from tests.transforms.metrics import reported
+from tests.sources.data import listed, put, tar
+from tests.transforms.conftest import reported
 
 LINES = b"".join(b'{"id": %d}\n' % number for number in range(10))  # 10 bytes each
 
 
 def make(folder: Path, name: str = "a.jsonl", data: bytes = LINES) -> Source:
-    path = folder / name
-    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    (page,) = list_pages([str(path)])
-    return Source(page.urls[0], page.sizes[0], page.versions[0])
+    return put(folder / name, gzip.compress(data) if name.endswith(".gz") else data)
 
 
 def plan(source: Source | PendingSource, range_bytes: int = 40) -> list[Any]:
     return list(_PlanIndexes(range_bytes, FileSources()).process(source))
 
 
-def build(tmp_path: Path, task: Any) -> Any:
-    (found,) = _BuildIndexes(
-        LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), FileSources(), force=False
-    ).process(task)
+def build(tmp_path: Path, task: Any, sources: FileSources = FileSources()) -> Any:  # noqa: B008 - frozen
+    ledger = LedgerHandle(str(tmp_path / "L"))
+    (found,) = _BuildIndexes(ledger, str(tmp_path / "work"), sources, force=False).process(task)
     return found
 
 
@@ -100,7 +95,7 @@ def test_a_source_that_is_not_what_was_listed_fails(tmp_path: Path) -> None:
     (failed,) = plan(source)
     assert isinstance(failed, FailedTask)
     assert (failed.task, failed.reason) == (Task(source, 0, 100), "ChangedSourceError")
-    assert list(_BuildIndexes(LedgerHandle("/L"), "/work", FileSources(), force=False).process(failed)) == [failed]
+    assert build(tmp_path, failed) == failed
     found = build(tmp_path, last(source, 1))
     assert isinstance(found, FailedTask)
     assert (found.reason, found.task) == ("ChangedSourceError", last(source, 1))
@@ -174,8 +169,7 @@ def test_an_index_is_never_older_than_its_source(tmp_path: Path) -> None:
     make(tmp_path)
     late = os.stat(tmp_path / "a.jsonl").st_mtime_ns + 10**12
     os.utime(tmp_path / "a.jsonl", ns=(late, late))
-    (page,) = list_pages([str(tmp_path / "a.jsonl")])
-    build(tmp_path, last(Source(page.urls[0], page.sizes[0], page.versions[0]), 1))
+    build(tmp_path, last(listed(tmp_path / "a.jsonl"), 1))
     assert os.stat(tmp_path / "a.jsonl.idx").st_mtime_ns >= late
 
 
@@ -209,8 +203,7 @@ def test_a_pipeline_does_the_ranges_and_the_next_one_the_index(tmp_path: Path) -
 def test_ranges_of_an_object_are_of_the_version_that_was_listed(tmp_path: Path) -> None:
     folder = ObjectFolder(f"memory://{tmp_path.name}")
     folder.create("a.jsonl", LINES)
-    (page,) = list_pages([f"{folder.url}/a.jsonl"])
-    source = Source(page.urls[0], page.sizes[0], page.versions[0])
+    source = listed(f"{folder.url}/a.jsonl")
     ranges = plan(source)
     assert [type(build(tmp_path, task)) for task in ranges] == [WrittenTask] * 3
     folder.delete(["a.jsonl"])
@@ -244,8 +237,7 @@ def test_seek_points_are_there_before_the_index_that_needs_them(
     make(tmp_path, "a.jsonl.gz", os.urandom(2 << 20).hex().encode() + b"\n" + LINES)
     late = os.stat(tmp_path / "a.jsonl.gz").st_mtime_ns + 10**12
     os.utime(tmp_path / "a.jsonl.gz", ns=(late, late))
-    (page,) = list_pages([str(tmp_path / "a.jsonl.gz")])
-    source = Source(page.urls[0], page.sizes[0], page.versions[0])
+    source = listed(tmp_path / "a.jsonl.gz")
     found = build(tmp_path, last(source, 1))
     assert all(os.stat(output.name).st_mtime_ns >= late for output in found.outputs)
     assert published == ["a.jsonl.gz.gzidx", "a.jsonl.gz.idx"]
@@ -270,19 +262,15 @@ def test_a_compressed_source_is_read_by_its_index_once_it_has_one(tmp_path: Path
 def test_samples_are_indexed_as_they_are_grouped(tmp_path: Path) -> None:
     source = make(tmp_path, "a.tar", tar("a.wav", "a.txt", "a.json", "b.wav", "b.txt", "b.json"))
     for group, records in (("key", 2), ("pairs", 3)):
-        sources = FileSources((TarFormat(group),))  # type: ignore[arg-type]
-        building = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), sources, force=False)
-        (found,) = building.process(last(source, 1))
-        assert isinstance(found, WrittenTask)
+        found = build(tmp_path, last(source, 1), FileSources((TarFormat(group),)))  # type: ignore[arg-type]
         assert found.records == records
 
 
 def test_indexed_records_are_counted(tmp_path: Path) -> None:
-    building = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), FileSources(), force=False)
     source = make(tmp_path)
     with reported() as metrics:
         for task in (*plan(source), last(source, 4)):
-            list(building.process(task))
+            build(tmp_path, task)
     assert metrics.total("records_indexed") == 10
 
 
@@ -312,9 +300,8 @@ def test_the_transforms_say_how_sources_are_cut_and_where_parts_lie(tmp_path: Pa
 def test_a_file_of_others_in_the_place_of_what_is_made_stays_unless_it_may_go(
     tmp_path: Path, name: str, ending: str, size: int
 ) -> None:
-    make(tmp_path, name, os.urandom(size).hex().encode() + b"\n" + LINES)
-    (page,) = list_pages([str(tmp_path / name)])
-    source, place = Source(page.urls[0], page.sizes[0], page.versions[0]), tmp_path / f"{name}{ending}"
+    source = make(tmp_path, name, os.urandom(size).hex().encode() + b"\n" + LINES)
+    place = tmp_path / f"{name}{ending}"
     place.write_bytes(b"mine")
     work, values = str(tmp_path / "parts"), ChainValues(LedgerHandle(str(tmp_path / "L")))
     for building, becomes in ((BuildIndexes(work), FailedTask), (BuildIndexes(work, force=True), WrittenTask)):

@@ -32,6 +32,7 @@ from ledgerbeam.transforms.chain.process import _Process
 from ledgerbeam.transforms.chain.read import _Read
 from ledgerbeam.transforms.chain.schedule import HAND_OVER_SECONDS, Overlap, ThreadsBeside, this_overlap
 from ledgerbeam.transforms.chain.write import WrittenTask, _Write
+from tests.cases import each
 from tests.servers.s3_proxy import S3Proxy
 
 TASKS = 6
@@ -343,39 +344,30 @@ def test_a_thread_that_maps_hands_over_soon_to_those_beside_it(before: float, af
         sys.setswitchinterval(was)
 
 
-def test_what_is_fetched_ahead_is_that_of_the_task_that_follows() -> None:
-    one, two, other = (Task(Source(f"s3://bucket/{name}.jsonl", 9, "1"), 0, 1) for name in "abc")
+ONE_SOURCE = Source("s3://bucket/a.jsonl", 9, "1")
+
+
+@each(
+    "tasks",
+    [
+        tuple(Task(Source(f"s3://bucket/{name}.jsonl", 9, "1"), 0, 1) for name in "abc"),
+        tuple(Task(ONE_SOURCE, ordinal, ordinal + 1, ((ordinal, 3),)) for ordinal in range(3)),
+    ],
+)
+def test_what_is_fetched_ahead_is_that_of_the_task_that_follows(tasks: tuple[Task, Task, Task]) -> None:
+    one, two, other = tasks
     overlap = Overlap()
 
     def fetching(task: Task) -> Callable[[], Any]:
         return lambda: task.name
 
-    overlap.begin(two)
-    assert overlap.fetched(one, fetching) is None
-    overlap.begin(other)
-    ahead = overlap.fetched(two, fetching)
-    assert ahead is not None
-    assert ahead.result() == two.name
-    overlap.begin(None)
-    assert overlap.fetched(one, fetching) is None  # another was begun than the one that was expected
-
-
-def test_what_is_fetched_ahead_is_that_of_the_task_and_not_of_another_of_its_source() -> None:
-    source = Source("s3://bucket/a.jsonl", 9, "1")
-    one, two, three = (Task(source, ordinal, ordinal + 1, ((ordinal, 3),)) for ordinal in range(3))
-    overlap = Overlap()
-
-    def fetching(task: Task) -> Callable[[], Any]:
-        return lambda: task.start
-
-    overlap.begin(two)
-    assert overlap.fetched(one, fetching) is None
-    overlap.begin(two)
-    assert overlap.fetched(three, fetching) is None  # it was begun in the place of the one that was expected
-    overlap.begin(None)
-    ahead = overlap.fetched(two, fetching)
-    assert ahead is not None
-    assert ahead.result() == two.start
+    for comes, is_fetched in ((other, False), (two, True)):
+        overlap.begin(two)
+        assert overlap.fetched(one, fetching) is None
+        overlap.begin(None)
+        ahead = overlap.fetched(comes, fetching)
+        assert (ahead is not None) is is_fetched
+        assert ahead is None or ahead.result() == two.name
 
 
 def test_what_cannot_be_fetched_ahead_is_no_failure_of_the_task_before() -> None:

@@ -1,17 +1,16 @@
-"""What is planned of a source: which tasks, of which file, and what becomes of one that cannot be planned."""
+"""From a listing to tasks: which sources are open, what is planned of them, and what cannot be planned."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
 import gzip
-import io
 import os
-import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,28 +22,40 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import DiskFullError, IndexMismatchError, LedgerError, SourceError, StorageError, UsageError
-from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.io.listing.left_out import LeftOut
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.iterators.job_source import GraphSource
-from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger import FailedTask, LedgerStore, NoneTask, Source, Task, selection
 from ledgerbeam.ledger.model.identity import ROOT
+from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.ledger.worker.run_folders import TaskBudget, building_index
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
 from ledgerbeam.sources.kind import plan_spans
-from ledgerbeam.transforms import PlanTasks
+from ledgerbeam.transforms import MatchSources, PlanTasks, SkipCompleted
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
-from ledgerbeam.transforms.chain.plan import AT_ONCE, BESIDE_BYTES, TOGETHER, TOGETHER_BYTES, LimitTasks, _Limit, _Plan
+from ledgerbeam.transforms.chain.plan import (
+    AT_ONCE,
+    BESIDE_BYTES,
+    TOGETHER,
+    TOGETHER_BYTES,
+    LimitTasks,
+    _Limit,
+    _Plan,
+    _SkipPacks,
+    _SkipPages,
+)
 from ledgerbeam.transforms.chain.schedule import StreamedTasks
-from tests.sources.data import put_index
+from tests.cases import each
+from tests.sources.data import put, put_index, tar
+from tests.transforms.conftest import reported
 
 
 def make(folder: Path, name: str, content: int | bytes = 4) -> Source:
     data = content if isinstance(content, bytes) else b'{"id": 1}\n' * content
-    (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    (page,) = list_pages([str(folder / name)])
-    return Source(page.urls[0], page.sizes[0], page.versions[0])
+    return put(folder / name, gzip.compress(data) if name.endswith(".gz") else data)
 
 
 class Watched(SourceKind):
@@ -460,7 +471,7 @@ def test_the_tasks_of_a_stream_that_are_left_go_together(tmp_path: Path) -> None
     assert planned(PendingSource(source, {ROOT: 3, **all_done})) == []
 
 
-def test_what_is_planned_and_passed_over_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_planned_and_passed_over_is_counted(tmp_path: Path) -> None:
     source = make(tmp_path, "a.jsonl", 8)
     tasks = planned(source)
     cases: list[tuple[Source | PendingSource, tuple[int, int]]] = [
@@ -472,17 +483,9 @@ def test_what_is_planned_and_passed_over_is_counted(tmp_path: Path, monkeypatch:
         (PendingSource(source, {}, {Task(source, 0, 0).node: MAX_ATTEMPTS}), (0, 0)),
     ]
     for element, expected in cases:
-        counts = {"_planned": 0, "_skipped": 0}
-        plan = _Plan(None, FileSources(), TaskLimits(task_records=2))
-        for name in counts:
-
-            def add(number: int = 1, name: str = name) -> None:
-                counts[name] += number  # noqa: B023
-
-            monkeypatch.setattr(plan, name, SimpleNamespace(inc=add))
-        list(plan.process(element))
-        plan.finish_bundle()
-        assert (counts["_planned"], counts["_skipped"]) == expected
+        with reported() as metrics:
+            planned(element)
+        assert (metrics.total("tasks_planned"), metrics.total("tasks_skipped")) == expected
 
 
 def test_a_compressed_source_with_an_index_is_read_by_offset(tmp_path: Path) -> None:
@@ -497,14 +500,8 @@ def test_the_files_of_a_shard_are_read_beside_each_other(tmp_path: Path) -> None
     """By offset, though the first of them is compressed."""
     asked: list[bool] = []
     sources = WatchedSources(lambda _, changed: asked.append(changed), SharSources())
-    payload = io.BytesIO()
-    with tarfile.open(fileobj=payload, mode="w") as file:
-        for number in range(3):
-            for suffix in ("wav", "json"):
-                file.addfile(tarfile.TarInfo(f"{number}.{suffix}"))
-    pack = Source.pack(
-        [make(tmp_path, "cuts.000000.jsonl.gz", 3), make(tmp_path, "recording.000000.tar", payload.getvalue())]
-    )
+    members = tar(*(f"{number}.{suffix}" for number in range(3) for suffix in ("wav", "json")))
+    pack = Source.pack([make(tmp_path, "cuts.000000.jsonl.gz", 3), make(tmp_path, "recording.000000.tar", members)])
     for element in (pack, PendingSource(pack, replaces=True)):
         tasks = planned(element, sources, ledger=LedgerHandle(str(tmp_path / "L")))
         assert [(task.start, task.stop) for task in tasks] == [(0, 2), (2, 3)]
@@ -616,20 +613,174 @@ def test_one_record_larger_than_a_task_is_a_span_of_its_own() -> None:
 
 
 def test_what_is_done_or_quarantined_is_not_planned(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"id": 1}\n' * 4)
-    (page,) = list_pages([str(tmp_path / "a.jsonl")])
-    source = Source(page.urls[0], page.sizes[0], page.versions[0])
-
-    def planned(**known: Any) -> list[int]:
-        plan = _Plan(None, FileSources(), TaskLimits(task_records=1))
-        found = [*plan.process(PendingSource(source, **known)), *(one.value for one in plan.finish_bundle())]
-        return [task.start for task in found if isinstance(task, Task)]
-
-    tasks = [Task(source, n, n + 1, ((n, 4),)) for n in range(4)]
-    assert planned() == [0, 1, 2, 3]
-    assert planned(applied={ROOT: 3, tasks[1].node: -1}) == [0, 2, 3]
+    source = make(tmp_path, "a.jsonl")
+    whole, tasks = Task(source, 0, 0), planned(source, records=1)
+    done = {ROOT: 3, tasks[1].node: -1}
     attempts = {tasks[2].node: MAX_ATTEMPTS, tasks[3].node: MAX_ATTEMPTS - 1}
-    assert planned(attempts=attempts) == [0, 1, 3]
-    assert planned(applied={ROOT: 3, tasks[1].node: -1}, attempts=attempts) == [0, 3]
-    assert planned(attempts={Task(source, 0, 0).node: MAX_ATTEMPTS}) == []
-    assert planned(attempts={Task(source, 0, 0).node: MAX_ATTEMPTS - 1}) == [0, 1, 2, 3]
+    cases: list[tuple[dict[str, Any], list[int]]] = [
+        ({}, [0, 1, 2, 3]),
+        ({"applied": done}, [0, 2, 3]),
+        ({"attempts": attempts}, [0, 1, 3]),
+        ({"applied": done, "attempts": attempts}, [0, 3]),
+        ({"attempts": {whole.node: MAX_ATTEMPTS}}, []),
+        ({"attempts": {whole.node: MAX_ATTEMPTS - 1}}, [0, 1, 2, 3]),
+    ]
+    for known, starts in cases:
+        assert [task.start for task in planned(PendingSource(source, **known), records=1)] == starts, known
+
+
+def page(*names: str) -> Page:
+    return Page([f"/data/{name}" for name in names], [10] * len(names), ["1"] * len(names))
+
+
+EMPTY = Page([], [], [])
+
+
+class Listed:
+    """A listing of pages of files with names of one letter; it notes how many were taken of it."""
+
+    title = "those of the test"
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self.taken = 0
+
+    def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
+        for names in self._names:
+            self.taken += 1
+            yield page(*names)
+        if left_out is not None:
+            left_out.own += 3
+
+
+def source(name: str) -> Source:
+    return Source(f"/data/{name}", 10, "1")
+
+
+def pairs(sources: Iterable[Source]) -> Iterator[Source]:
+    listed = iter(sources)
+    while pair := list(islice(listed, 2)):
+        yield Source.pack(pair)
+
+
+def test_what_is_open_goes_on_registered_with_what_is_done_of_it(tmp_path: Path, store: LedgerStore) -> None:
+    store.register([source("a"), source("b")])
+    store.commit([Leaf(source("a").id, ()), Leaf(source("b").id, ((1, 3),))])
+    skip = _SkipPages(LedgerHandle(str(tmp_path / "ledger")))
+    skip.setup()
+    with reported() as metrics:
+        found = list(skip.process(page("a", "b", "c")))
+    assert [row.source for row in found] == [source("b"), source("c")]
+    assert [len(row.applied) > 1 for row in found] == [True, False]
+    assert (metrics.total("sources_open"), metrics.total("sources_skipped")) == (2, 1)
+    assert store.source_count() == 3
+
+
+def test_packs_are_made_across_pages(tmp_path: Path, store: LedgerStore) -> None:
+    done = Source.pack([source("a"), source("b")])
+    store.register([done])
+    store.commit([Leaf(done.id, ())])
+    skip = _SkipPacks(LedgerHandle(str(tmp_path / "ledger")), pairs, Listed("abc", "d", "e"))
+    skip.setup()
+    next(skip.process(EMPTY))  # a bundle that is tried again begins anew
+    with reported() as metrics:
+        found = list(skip.process(EMPTY))
+    assert all(isinstance(row, PendingSource) for row in found)
+    assert [[member.url[-1] for member in row.source.members] for row in found] == [["c", "d"], ["e"]]
+    assert (metrics.total("sources_open"), metrics.total("sources_skipped")) == (2, 1)
+    assert store.source_count() == 3
+
+
+def test_packs_go_on_before_all_is_listed(tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "PACKS_A_PAGE", 1)
+    listed = Listed(*"abcdefgh")
+    skip = _SkipPacks(LedgerHandle(str(tmp_path / "ledger")), pairs, listed)
+    skip.setup()
+    taken = [listed.taken for _ in skip.process(EMPTY)]
+    assert taken == [2, 4, 6, 8]  # what is held does not grow with the listing
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_a_ledger_that_is_open_since_a_former_pipeline_is_asked_anew(
+    tmp_path: Path, store: LedgerStore, packs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refreshed: list[bool] = []
+    handle = LedgerHandle(str(tmp_path / "ledger"))
+    monkeypatch.setattr(type(handle.store()), "refresh", lambda _: refreshed.append(True))
+    (_SkipPacks(handle, pairs, Listed()) if packs else _SkipPages(handle)).setup()
+    assert refreshed == [True]
+
+
+def given_to(transform: MatchSources | SkipCompleted, element: Any, **values: Any) -> list[Any]:
+    doing: Any = transform.dofn(ChainValues(**values))
+    doing.setup()
+    return list(doing.process(element))
+
+
+def test_pages_are_listed_where_nobody_else_lists(caplog: pytest.LogCaptureFixture) -> None:
+    """Where the launcher has listed, or packs are made, the pipeline begins with one empty page."""
+    with caplog.at_level("INFO"):
+        assert given_to(MatchSources(), b"", listing=Listed("ab", "c")) == [page("a", "b"), page("c")]
+    assert ["left out of the sources" in message for message in caplog.messages] == [True]
+    listed = Listed("ab")
+    for values in ({}, {"open_sources": list, "listing": listed}, {"packer": pairs, "listing": listed}):
+        assert given_to(MatchSources(), b"", **values) == [EMPTY]
+    assert listed.taken == 0
+
+
+def test_what_the_launcher_has_found_open_is_taken_as_it_is() -> None:
+    found = [PendingSource(source("a")), PendingSource(source("b"))]
+    assert given_to(SkipCompleted(), EMPTY, open_sources=lambda: found) == found
+
+
+def test_sources_are_looked_up_as_pages_or_as_packs(tmp_path: Path, store: LedgerStore) -> None:
+    handle = LedgerHandle(str(tmp_path / "ledger"))
+    for values in ({}, {"packer": pairs}):  # what lists for itself needs a listing
+        assert [row.source for row in given_to(SkipCompleted(), page("a"), ledger=handle, **values)] == [source("a")]
+    (row,) = given_to(SkipCompleted(), EMPTY, ledger=handle, packer=pairs, listing=Listed("bc"))
+    assert row.source == Source.pack([source("b"), source("c")])
+    with pytest.raises(UsageError, match="this pipeline has no ledger"):
+        given_to(SkipCompleted(), page("a"))
+
+
+def test_what_is_said_of_sources_is_kept_in_one_form() -> None:
+    one = MatchSources("file:///data/*.jsonl")
+    assert one.patterns == ("/data/*.jsonl",)
+    assert (one.sources_from, one.graph, one.epochs, one.base) == (None, None, 1, None)
+    assert (one.group, one.index_root, one.build_index, one.columns) == ("auto", None, True, ())
+    assert (one.pack, one.shar) == (None, False)
+    assert MatchSources(["/a/*", "/b/*"]).patterns == ("/a/*", "/b/*")
+    listed = MatchSources(sources_from="file:///list", base="file:///data", index_root="file:///idx/", pack="2K")
+    assert (listed.patterns, listed.sources_from) == ((), "/list")
+    assert (listed.base, listed.index_root, listed.pack) == ("/data/", "/idx", 2048)
+    assert MatchSources("/a", base="/data/").base == "/data/"
+    assert MatchSources("/a", columns=["x", "y"], group="key", build_index=False, epochs=3).columns == ("x", "y")
+
+
+def test_a_console_shows_what_the_sources_are() -> None:
+    for transform, shown in (
+        (MatchSources(["/a/*", "/b/*"]), "/a/*, /b/*"),
+        (MatchSources(sources_from="/list"), "/list"),
+        (MatchSources(graph="module:graph"), "module:graph"),
+        (MatchSources(), "those of the job"),
+    ):
+        assert transform.display_data() == {"sources": shown}
+
+
+@each(
+    ("arguments", "said"),
+    [
+        ({"patterns": "/a", "sources_from": "/list"}, "pass one of them"),
+        ({"patterns": "/a", "graph": "m:g"}, "pass one of them"),
+        ({"sources_from": "/list", "graph": "m:g"}, "pass one of them"),
+        ({"patterns": "/a", "group": "other"}, "expected auto, pairs or key, found 'other'"),
+        ({"patterns": "/a", "pack": 0}, "MatchSources: pack: expected"),
+        ({"shar": True}, "shar reads whole shards"),
+        ({"shar": True, "patterns": "/a", "pack": 5}, "shar reads whole shards"),
+        ({"shar": True, "patterns": "/a", "columns": ["x"]}, "shar reads whole shards"),
+        ({"shar": True, "patterns": "/a", "group": "key"}, "shar reads whole shards"),
+    ],
+)
+def test_what_means_nothing_together_is_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        MatchSources(**arguments)

@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import apache_beam as beam
 import pytest
-from apache_beam.testing.util import assert_that
 
 from ledgerbeam import stats
 from ledgerbeam._base.redaction import register_secrets
@@ -22,13 +20,13 @@ from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.ledger.worker.reports import reported_set_ups
 from ledgerbeam.transforms import GroupRecords, MapRecords, ProcessBatch, ProcessTask
-from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
 from ledgerbeam.transforms.chain.process import _Batch, _Process, check_result
 from ledgerbeam.user_code.guards import running_user_code
 from ledgerbeam.user_code.objects import close_objects, take_set_ups
 from tests.cases import each
+from tests.transforms.conftest import reported
 from tests.transforms.exchange.test_gather import exchange
-from tests.transforms.metrics import reported
 
 SOURCE = Source("/data/a.jsonl", 10, "1")
 OTHER = Source("/data/b.jsonl", 10, "1")
@@ -38,10 +36,12 @@ def tasks(count: int = 5) -> list[Task]:
     return [Task(SOURCE, i, i + 1, ((i, count),), [i]) for i in range(count)]
 
 
-def run(transform: beam.PTransform[Any, Any], inputs: list[Any], check: Callable[[list[Any]], None]) -> None:
-    with beam.Pipeline("FnApiRunner") as p:
-        assert_that(p | beam.Create(inputs, reshuffle=False) | transform, check)
-        give_values(p, ChainValues())
+def run(transform: ProcessTask | ProcessBatch, inputs: list[Task]) -> list[Any]:
+    """Return what a transform makes of a bundle."""
+    work: Any = transform.dofn(ChainValues())
+    work.start_bundle()
+    found = [result for task in inputs for result in work.process(task)]
+    return [*found, *(windowed.value for windowed in work.finish_bundle() or ())]
 
 
 def double(task: Task) -> Task:
@@ -77,75 +77,50 @@ def of_another_task(task: Task) -> Any:
 
 
 def test_one_to_one_keeps_the_lineage() -> None:
-    def check(found: list[Any]) -> None:
-        assert [(t.lineage, t.records) for t in found] == [(((i, 5),), [2 * i]) for i in range(5)]
-
-    run(ProcessTask(double), tasks(), check)
+    found = run(ProcessTask(double), tasks())
+    assert [(t.lineage, t.records) for t in found] == [(((i, 5),), [2 * i]) for i in range(5)]
 
 
 def test_fan_out_extends_the_lineage_and_zero_children_filter_the_task() -> None:
-    def check(found: list[Any]) -> None:
-        assert isinstance(found[0], NoneTask)
-        assert found[0].task.lineage == ((0, 3),)
-        assert [t.lineage for t in found[1:]] == [((1, 3), (0, 1)), ((2, 3), (0, 2)), ((2, 3), (1, 2))]
-
-    run(ProcessTask(fan), tasks(3), check)
+    found = run(ProcessTask(fan), tasks(3))
+    assert isinstance(found[0], NoneTask)
+    assert found[0].task.lineage == ((0, 3),)
+    assert [t.lineage for t in found[1:]] == [((1, 3), (0, 1)), ((2, 3), (0, 2)), ((2, 3), (1, 2))]
 
 
 def test_none_filters_the_task() -> None:
-    def check(found: list[Any]) -> None:
-        assert [type(t) for t in found] == [NoneTask] * 2
-
-    run(ProcessTask(none), tasks(2), check)
+    assert [type(t) for t in run(ProcessTask(none), tasks(2))] == [NoneTask] * 2
 
 
 def test_an_exception_fails_the_task_and_names_it() -> None:
-    def check(found: list[Any]) -> None:
-        (failed,) = found
-        assert isinstance(failed, FailedTask)
-        assert failed.reason == "ValueError"
-        assert failed.task.name in failed.error
-        assert "no good" in failed.error
-        assert "test_process.py" in failed.error
-
-    run(ProcessTask(fail), tasks(1), check)
-
-
-def test_markers_of_earlier_transforms_pass_untouched() -> None:
-    markers = [NoneTask(tasks()[0]), FailedTask(tasks()[1], "earlier")]
-
-    def check(found: list[Any]) -> None:
-        assert found == markers
-
-    run(ProcessTask(double), markers, check)
-    run(ProcessBatch(lambda batch: batch), markers, check)
+    (failed,) = run(ProcessTask(fail), tasks(1))
+    assert isinstance(failed, FailedTask)
+    assert failed.reason == "ValueError"
+    for text in (failed.task.name, "no good", "test_process.py"):
+        assert text in failed.error
 
 
 @pytest.mark.parametrize("function", [as_strings, merged, without_lineage, of_another_task])
 def test_a_result_that_cannot_be_traced_is_refused_with_the_remedy(function: Callable[[Task], Any]) -> None:
     with pytest.raises(UnsupportedShapeError, match=r"task\.(fan_out|replace)"):
-        run(ProcessTask(function), tasks(1), lambda found: None)
+        run(ProcessTask(function), tasks(1))
 
 
 def test_a_batch_is_processed_by_position() -> None:
     def by_position(batch: list[Task]) -> list[Any]:
         return [NoneTask(t) if t.start == 1 else None if t.start == 2 else double(t) for t in batch]
 
-    def check(found: list[Any]) -> None:
-        assert [type(t) for t in found] == [Task, NoneTask, NoneTask, Task, Task]
-        assert [t.records for t in found if isinstance(t, Task)] == [[0], [6], [8]]
-
-    run(ProcessBatch(by_position, batch_size=2), tasks(), check)
+    found = run(ProcessBatch(by_position, batch_size=2), tasks())
+    assert [type(t) for t in found] == [Task, NoneTask, NoneTask, Task, Task]
+    assert [t.records for t in found if isinstance(t, Task)] == [[0], [6], [8]]
 
 
 def test_a_batch_that_raises_fails_each_of_its_tasks() -> None:
     def broken(batch: list[Task]) -> list[Any]:
         raise KeyError("id")
 
-    def check(found: list[Any]) -> None:
-        assert [(type(t), t.reason) for t in found] == [(FailedTask, "KeyError")] * 3
-
-    run(ProcessBatch(broken, batch_size=2), tasks(3), check)
+    found = run(ProcessBatch(broken, batch_size=2), tasks(3))
+    assert [(type(t), t.reason) for t in found] == [(FailedTask, "KeyError")] * 3
 
 
 @each(
@@ -160,7 +135,7 @@ def test_a_batch_that_raises_fails_each_of_its_tasks() -> None:
 )
 def test_a_batch_that_changes_length_order_or_type_is_refused(function: Callable[[list[Task]], Any]) -> None:
     with pytest.raises(UnsupportedShapeError, match=r"expected|lineage"):
-        run(ProcessBatch(function, batch_size=3), tasks(3), lambda found: None)
+        run(ProcessBatch(function, batch_size=3), tasks(3))
 
 
 def test_a_batch_size_below_one_is_refused() -> None:
@@ -174,23 +149,22 @@ def test_what_is_no_exception_fails_the_task_too(kind: Any, error: type[BaseExce
     def raising(_: Any) -> Any:
         raise error
 
-    def check(found: list[Any]) -> None:
-        assert [(type(t), t.reason, t.broke) for t in found] == [(FailedTask, error.__name__, True)] * 2
-
-    run(kind(raising), tasks(2), check)
+    found = run(kind(raising), tasks(2))
+    assert [(type(t), t.reason, t.broke) for t in found] == [(FailedTask, error.__name__, True)] * 2
 
 
 def starts(results: Iterable[Any]) -> list[int]:
     return [task.start for task in results if isinstance(task, Task)]
 
 
-class TestBatches:
-    """What a batch holds and when, without a pipeline."""
+def batch(function: Callable[[list[Task]], Any], size: int = 2, ledger: LedgerHandle | None = None) -> _Batch:
+    made: Any = ProcessBatch(function, size).dofn(ChainValues(ledger=ledger))
+    made.start_bundle()
+    return cast(_Batch, made)
 
-    def batch(self, function: Callable[[list[Task]], Any], size: int = 2, ledger: LedgerHandle | None = None) -> _Batch:
-        made: Any = ProcessBatch(function, size).dofn(ChainValues(ledger=ledger))
-        made.start_bundle()
-        return cast(_Batch, made)
+
+class TestBatches:
+    """What a batch holds and when."""
 
     def test_a_full_batch_goes_at_once_and_the_rest_when_the_bundle_ends(self) -> None:
         sizes: list[int] = []
@@ -199,7 +173,7 @@ class TestBatches:
             sizes.append(len(tasks))
             return tasks
 
-        made = self.batch(noting)
+        made = batch(noting)
         found = [len(list(made.process(task))) for task in tasks(5)]
         assert (found, sizes) == ([0, 2, 0, 2, 0], [2, 2])
         assert [row.value.start for row in made.finish_bundle()] == [4]
@@ -207,17 +181,17 @@ class TestBatches:
         assert sizes == [2, 2, 1]
 
     def test_a_bundle_that_is_tried_again_begins_anew(self) -> None:
-        made = self.batch(lambda batch: batch)
+        made = batch(lambda batch: batch)
         assert list(made.process(tasks()[0])) == []
         made.start_bundle()
         assert list(made.process(tasks()[1])) == []
         assert starts(made.process(tasks()[2])) == [1, 2]
 
     def test_a_function_may_change_the_list_that_it_is_given(self) -> None:
-        def emptying(batch: list[Task]) -> list[Task]:
-            return [batch.pop(0) for _ in range(len(batch))]
+        def emptying(some: list[Task]) -> list[Task]:
+            return [some.pop(0) for _ in range(len(some))]
 
-        made = self.batch(emptying, 1)
+        made = batch(emptying, 1)
         assert starts(made.process(tasks()[3])) == [3]
 
     def test_all_tasks_of_a_batch_are_in_work(self, tmp_path: Path) -> None:
@@ -231,7 +205,7 @@ class TestBatches:
             assert in_work() == [task.name for task in batch]
             return batch
 
-        made = self.batch(looking, ledger=handle)
+        made = batch(looking, ledger=handle)
         for task in tasks(2):
             for found in made.process(task):
                 assert isinstance(found, Task)
@@ -244,7 +218,7 @@ class TestBatches:
             raise KeyboardInterrupt
 
         for act in (
-            lambda: list(self.batch(interrupted, 1).process(tasks()[0])),
+            lambda: list(batch(interrupted, 1).process(tasks()[0])),
             lambda: list(_Process(interrupted, None).process(tasks()[0])),
         ):
             with pytest.raises(KeyboardInterrupt):
@@ -254,7 +228,7 @@ class TestBatches:
     def test_what_is_in_another_place_is_refused(self, result: Any) -> None:
         results = result if isinstance(result, list) else [result]
         with pytest.raises(UnsupportedShapeError, match="returned"):
-            list(self.batch(lambda _: results, 1).process(tasks()[0]))
+            list(batch(lambda _: results, 1).process(tasks()[0]))
 
 
 @each(
@@ -428,7 +402,7 @@ def test_a_batch_observes_nothing() -> None:
         stats.count("seen", 2)
         return batch
 
-    made = TestBatches().batch(observing, 1)
+    made = batch(observing, 1)
     with pytest.raises(UnsupportedShapeError, match=r"observing observed seen with ledgerbeam\.stats for a batch"):
         list(made.process(tasks()[0]))
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import io
+import json
 import os
-import tarfile
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apache_beam as beam
 import pytest
-from apache_beam.coders.typecoders import registry
-from apache_beam.pipeline import PipelineVisitor
-from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 
 from ledgerbeam.errors import (
     ChangedSourceError,
@@ -26,38 +23,33 @@ from ledgerbeam.errors import (
     SourceError,
     StorageError,
 )
-from ledgerbeam.io import JsonlFormat, TarFormat
+from ledgerbeam.io import JsonlFormat, Sample, TarFormat
 from ledgerbeam.io.formats.streamed import SpanReader
-from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.tar.grouping import Grouping
+from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.iterators.job_source import GraphPass, GraphSource
-from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger import FailedTask, LedgerStore, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits, kind
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.sources.kind import TaskReader
-from ledgerbeam.transforms import MapRecords, ProcessTask, ReadTasks
-from ledgerbeam.transforms.chain.base import TASKS, ChainDoFn, ChainValues, LedgerHandle, give_values
+from ledgerbeam.transforms import CommitTasks, PlanTasks, ReadTasks, WriteTasks
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
 from ledgerbeam.transforms.chain.plan import _Plan
 from ledgerbeam.transforms.chain.read import _Read, _read_fetched
 from ledgerbeam.transforms.chain.schedule import StreamedTasks
 from tests.cases import each
-from tests.transforms.metrics import reported
-
-
-def listed(path: Path | str) -> Source:
-    (page,) = list_pages([str(path)])
-    return Source(page.urls[0], page.sizes[0], page.versions[0])
+from tests.sources.data import listed, put, tar
+from tests.transforms.conftest import reported
 
 
 def make(folder: Path, name: str, count: int = 10) -> Source:
     """Write a source with its index, where it has one."""
     data = b"".join(b'{"id":%d}\n' % number for number in range(count))
-    (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    source = listed(folder / name)
+    source = put(folder / name, gzip.compress(data) if name.endswith(".gz") else data)
     if not name.endswith(".gz"):
         FileSources().load_index(source)
     return source
@@ -95,19 +87,16 @@ def test_a_replaced_file_is_no_longer_held_open(tmp_path: Path, counting: Counti
     reader = TaskReader(counting)
     source = make(tmp_path, "a.jsonl")
     reader.read(Task(source, 0, 1))
-    was = os.stat(tmp_path / "a.jsonl")
-    (tmp_path / "new").write_bytes((tmp_path / "a.jsonl").read_bytes().replace(b"id", b"no"))
-    os.utime(tmp_path / "new", ns=(was.st_atime_ns, was.st_mtime_ns))
-    os.replace(tmp_path / "new", tmp_path / "a.jsonl")
+    put_in_its_place(tmp_path / "a.jsonl", (tmp_path / "a.jsonl").read_bytes().replace(b"id", b"no"))
     assert reader.read(Task(source, 0, 1)).listed() == [{"no": 0}]
     assert reader.read(Task(source, 1, 2)).listed() == [{"no": 1}]
     assert counting.opened == ["a.jsonl", "a.jsonl"]
-    held = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_open(name)]
-    assert f"{tmp_path}/a.jsonl (deleted)" not in held
+    assert f"{tmp_path}/a.jsonl (deleted)" not in open_files()
 
 
-def _is_open(name: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{name}")
+def open_files() -> list[str]:
+    names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return [os.readlink(name) for name in names if os.path.lexists(name)]
 
 
 def streamed(source: Source, count: int, sources: Sources | None = None) -> StreamedTasks:
@@ -149,19 +138,6 @@ def test_an_error_of_the_ledger_is_no_failure_of_a_task() -> None:
 
     with pytest.raises(LedgerError):
         _Read(FileSources(), None)._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail, fail)
-
-
-def test_markers_pass(tmp_path: Path) -> None:
-    task = Task(Source("/a.jsonl", 1, "1"), 0, 1)
-    for marker in (NoneTask(task), FailedTask(task, "reason")):
-        assert list(_Read(FileSources(), None).process(marker)) == [marker]
-
-
-def test_a_stream_is_opened_once_and_closed_when_its_tasks_are_read(tmp_path: Path) -> None:
-    source = make(tmp_path, "a.jsonl.gz")
-    found = _Read(FileSources(), None).process(streamed(source, 4))
-    records = [task.records for task in found if isinstance(task, Task)]
-    assert [[row["id"] for row in rows] for rows in records] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 def test_a_stream_that_changes_fails_the_tasks_that_are_left(tmp_path: Path) -> None:
@@ -213,8 +189,9 @@ def test_a_stream_is_read_once_for_all_its_tasks(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("ledgerbeam.sources.files.SpanReader", noting)
     source = make(tmp_path, "a.jsonl.gz")
     reading = _Read(FileSources(), None)
-    for count in (2, 100):
-        assert all(isinstance(task, Task) for task in reading.process(streamed(source, count)))
+    for count in (4, 100):
+        found = [row["id"] for task in reading.process(streamed(source, count)) for row in cast(Any, task).records]
+        assert found == list(range(10))
     assert opened == [source.url] * 2
 
 
@@ -222,8 +199,7 @@ def test_a_stream_on_a_store_is_of_the_version_that_was_listed(tmp_path: Path) -
     folder = ObjectFolder(f"memory://{tmp_path.name}")
     lines = b"".join(b'{"id":%d}\n' % number for number in range(10))
     folder.create("a.jsonl.gz", gzip.compress(lines, mtime=0))
-    (page,) = list_pages([f"{folder.url}/a.jsonl.gz"])
-    tasks = streamed(Source(page.urls[0], page.sizes[0], page.versions[0]), 4)
+    tasks = streamed(listed(f"{folder.url}/a.jsonl.gz"), 4)
     assert all(isinstance(task, Task) for task in _Read(FileSources(), None).process(tasks))
     folder.delete(["a.jsonl.gz"])
     folder.create("a.jsonl.gz", gzip.compress(lines.replace(b"id", b"no"), mtime=0))
@@ -233,15 +209,8 @@ def test_a_stream_on_a_store_is_of_the_version_that_was_listed(tmp_path: Path) -
 
 def test_samples_are_grouped_as_they_were_planned(tmp_path: Path) -> None:
     """Also those of a pack."""
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as file:
-        for name in ("a.x.wav", "a.x.json", "b.y.wav", "b.y.json"):
-            member = tarfile.TarInfo(name)
-            member.size = 3
-            file.addfile(member, io.BytesIO(b"abc"))
-    (tmp_path / "a.tar").write_bytes(data.getvalue())
-    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(data.getvalue()))
-    plain, packed = listed(tmp_path / "a.tar"), listed(tmp_path / "b.tar.gz")
+    data = tar("a.x.wav", "a.x.json", "b.y.wav", "b.y.json")
+    plain, packed = put(tmp_path / "a.tar", data), put(tmp_path / "b.tar.gz", gzip.compress(data))
     groups: tuple[Grouping, ...] = ("key", "pairs")
     for group in groups:
         sources = FileSources((TarFormat(group),))
@@ -259,8 +228,7 @@ def test_a_file_of_a_pack_that_is_shorter_than_it_was_listed_fails(
 ) -> None:
     """Whatever the watch sees: the file system of a network may tell an old size."""
     data = b'{"id":1}\n{"id":2}\n'
-    (tmp_path / "a.jsonl").write_bytes(data)
-    member = listed(tmp_path / "a.jsonl")
+    member = put(tmp_path / "a.jsonl", data)
     task = Task(Source.pack([member, member]), 0, 2)
     reader = TaskReader(FileSources())
     assert reader.read(task).listed() == [{"id": 1}, {"id": 2}] * 2
@@ -279,11 +247,11 @@ def test_each_version_of_an_object_has_a_reader_of_its_own(tmp_path: Path) -> No
         assert reader.read(Task(source, 0, 1)).listed() == [word.decode()]
 
 
-def put_in_its_place(path: Path, data: bytes) -> None:
+def put_in_its_place(path: Path, data: bytes, later_ns: int = 0) -> None:
     """Replace a file by one of the same size and time."""
     was = os.stat(path)
     (path.parent / "aside").write_bytes(data)
-    os.utime(path.parent / "aside", ns=(was.st_atime_ns, was.st_mtime_ns))
+    os.utime(path.parent / "aside", ns=(was.st_atime_ns, was.st_mtime_ns + later_ns))
     os.replace(path.parent / "aside", path)
 
 
@@ -314,15 +282,8 @@ def test_however_records_are_read_the_file_is_the_one_that_was_planned(tmp_path:
 
 
 def test_the_samples_of_a_shard_are_read_from_all_its_files(tmp_path: Path) -> None:
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as file:
-        for name in ("0.wav", "0.json", "1.wav", "1.json"):
-            member = tarfile.TarInfo(name)
-            member.size = 2
-            file.addfile(member, io.BytesIO(b"{}"))
-    (tmp_path / "recording.000000.tar").write_bytes(data.getvalue())
-    (tmp_path / "cuts.000000.jsonl").write_text('{"id": "0"}\n{"id": "1"}\n')
-    shard = Source.pack([listed(tmp_path / "cuts.000000.jsonl"), listed(tmp_path / "recording.000000.tar")])
+    recording = put(tmp_path / "recording.000000.tar", tar("0.wav", "0.json", "1.wav", "1.json"))
+    shard = Source.pack([put(tmp_path / "cuts.000000.jsonl", b'{"id": "0"}\n{"id": "1"}\n'), recording])
     sources = SharSources()
     sources.kind_of(shard).cut(shard, TaskLimits())
     (found,) = _Read(sources, None).process(Task(shard, 1, 2, ((1, 2),)))
@@ -341,19 +302,16 @@ def test_one_process_opens_a_source_once_and_lets_it_go_at_its_end(tmp_path: Pat
     assert counting.opened == ["a.jsonl"]
     del task  # it can read its raw records
     reading.teardown()
-    held = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_open(name)]
-    assert source.url not in held
+    assert source.url not in open_files()
 
 
 def test_records_and_blank_lines_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a pack, whose task has the numbers of its files, there is nothing to tell of blank lines; nor of a graph."""
-    (tmp_path / "a.jsonl").write_bytes(b'{"id":1}\n\n{"id":2}\n\n\n{"id":3}\n')
-    source = listed(tmp_path / "a.jsonl")
+    source = put(tmp_path / "a.jsonl", b'{"id":1}\n\n{"id":2}\n\n\n{"id":3}\n')
     FileSources().load_index(source)
     graph = Source("graph://module/graph/epoch-00000", 5, "1")
     monkeypatch.setattr(GraphPass, "read", lambda *_: ["of two places"])
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
-    stream = streamed(listed(tmp_path / "b.jsonl.gz"), 4)
+    stream = streamed(put(tmp_path / "b.jsonl.gz", gzip.compress((tmp_path / "a.jsonl").read_bytes())), 4)
     cases: list[tuple[Task | StreamedTasks, tuple[int, int], Sources]] = [
         (Task(source, 2, 6), (2, 2), FileSources()),
         (stream, (3, 3), FileSources()),
@@ -367,8 +325,7 @@ def test_records_and_blank_lines_are_counted(tmp_path: Path, monkeypatch: pytest
 
 
 def test_of_a_task_that_was_not_decoded_to_its_end_nothing_is_counted(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"id":1}\n\n{"id":2}\n')
-    source = listed(tmp_path / "a.jsonl")
+    source = put(tmp_path / "a.jsonl", b'{"id":1}\n\n{"id":2}\n')
     FileSources().load_index(source)
     reading = _Read(FileSources(), None, in_blocks=True)
     with reported() as metrics:
@@ -416,7 +373,6 @@ def test_places_of_a_graph_are_read_by_the_graph(monkeypatch: pytest.MonkeyPatch
 
 
 def test_lists_are_read_unless_what_follows_takes_blocks(tmp_path: Path) -> None:
-    """A function of a task of one's own has a list; `MapRecords` has blocks, wherever these are."""
     source = make(tmp_path, "a.jsonl", 4)
     source = FileSources().kind_of(source).cut(source, TaskLimits()).source
     (listed,) = _Read(FileSources(), None).process(Task(source, 0, 4))
@@ -426,25 +382,6 @@ def test_lists_are_read_unless_what_follows_takes_blocks(tmp_path: Path) -> None
     assert listed.records == [{"id": number} for number in range(4)]
     assert isinstance(blocks.records, RecordBlocks)
     assert blocks.records.listed() == listed.records
-    for function, takes in ((MapRecords("json:dumps", "jsonl"), True), (lambda task: task, False)):
-        pipeline = beam.Pipeline()
-        reading, processing = ReadTasks(), ProcessTask(function)
-        pipeline | beam.Create([Task(source, 0, 4)]) | reading | processing
-        given: list[bool] = []
-        give_values(pipeline, ChainValues())
-        pipeline.visit(_Noting(given))
-        assert given == [takes]
-
-
-class _Noting(PipelineVisitor):
-    def __init__(self, given: list[bool]) -> None:
-        self._given = given
-
-    def visit_transform(self, transform_node: Any) -> None:
-        fn = getattr(transform_node.transform, "fn", None)
-        if isinstance(fn, ChainDoFn) and isinstance(fn.transform, ReadTasks):
-            assert fn.values is not None
-            self._given.append(fn.values.in_blocks)
 
 
 def stored(folder: ObjectFolder, name: str, data: bytes) -> Source:
@@ -505,9 +442,9 @@ def test_raw_records_come_from_the_reader_that_read_the_task(
 
 
 def test_rows_of_a_stream_that_cannot_be_decoded_are_marked(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"id":0}\n{"id"\n{"id":2}\n'))
+    source = put(tmp_path / "a.jsonl.gz", gzip.compress(b'{"id":0}\n{"id"\n{"id":2}\n'))
     sources = FileSources((JsonlFormat(schema='{"columns":{"id":"int64"}}'),), form="arrow")
-    tasks = streamed(listed(tmp_path / "a.jsonl.gz"), 100, sources)
+    tasks = streamed(source, 100, sources)
     (failed,) = _Read(sources, None).process(tasks)
     assert isinstance(failed, FailedTask)
     assert failed.reason == "RecordError"
@@ -517,9 +454,103 @@ def test_rows_of_a_stream_that_cannot_be_decoded_are_marked(tmp_path: Path) -> N
     assert list(marked.records.unreadable) == [1]
 
 
-def test_the_size_of_a_task_is_known_without_its_records() -> None:
-    """Beam samples sizes, by encoding elements if their coder does not say them."""
-    task = Task(Source("/a.jsonl", 1, "1"), 0, 1, (), [b"x" * 10**6])
-    coder = registry.get_coder(convert_to_beam_type(TASKS))
-    assert coder.estimate_size(task) < 10_000
-    assert coder.decode(coder.encode(task)).records == task.records
+RECORDS = 40
+
+
+def jsonl(text: str) -> bytes:
+    return b"".join(json.dumps({"id": n, "text": text}).encode() + b"\n" for n in range(RECORDS))
+
+
+def samples(text: str) -> bytes:
+    return encode_tar([Sample(f"{n:03d}", {"txt": text.encode()}) for n in range(RECORDS)])[0]
+
+
+MAKE: dict[str, Callable[[str], bytes]] = {
+    "a.jsonl": jsonl,
+    "a.tar": samples,
+    "a.jsonl.gz": lambda text: gzip.compress(jsonl(text), mtime=0),
+}
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Write other content of the same size in place."""
+    with path.open("r+b") as file:
+        file.write(data)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put another file in its place, of the same size and a little later."""
+    put_in_its_place(path, data, later_ns=1_000_000)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add to it, and give it the time that it had."""
+    was = path.stat()
+    with path.open("ab") as file:
+        file.write(data)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def remove(path: Path, _: bytes) -> None:
+    path.unlink()
+
+
+class Meanwhile:
+    """What happens to a file between planning and reading."""
+
+    act: Callable[[], None] | None = None
+
+    @classmethod
+    def pass_on(cls, task: Any) -> Any:
+        act, cls.act = cls.act, None
+        if act is not None:
+            act()
+        return task
+
+
+def pass_on(task: Any) -> Any:
+    return Meanwhile.pass_on(task)
+
+
+def run(folder: Path, source: Source) -> None:
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        planned = pipeline | beam.Create([PendingSource.of(source)]) | PlanTasks(task_records=10)
+        read = planned | beam.Map(pass_on) | ReadTasks()
+        read | WriteTasks(str(folder / "out"), "jsonl" if "jsonl" in source.url else "tar") | CommitTasks()
+        give_values(pipeline, ChainValues(LedgerHandle(str(folder / "ledger")), base=f"{folder}/"))
+
+
+@pytest.mark.parametrize("change", [None, overwrite, replace, append, remove])
+@pytest.mark.parametrize(
+    ("name", "packed"), [(name, packed) for name in MAKE for packed in (False, True) if not (packed and ".gz" in name)]
+)
+def test_a_source_that_changes_between_planning_and_reading_is_not_complete(
+    tmp_path: Path, store: LedgerStore, name: str, change: Callable[[Path, bytes], None] | None, packed: bool
+) -> None:
+    path = tmp_path / name
+    source = put(path, MAKE[name]("first"))
+    if packed:
+        source = Source.pack([source, put(tmp_path / f"b{path.suffix}", MAKE[name]("other"))])
+    store.register([source])
+    Meanwhile.act = None if change is None else lambda: change(path, MAKE[name]("again"))
+    run(tmp_path, source)
+    if change is None:
+        assert store.status()["sources"] == {"complete": 1, "open": 0, "failed": 0}
+        assert sum(row.output.records for row in store.outputs()) == RECORDS * (2 if packed else 1)
+        return
+    assert Meanwhile.act is None
+    assert store.status()["sources"] == {"complete": 0, "open": 0, "failed": 1}
+    assert list(store.outputs()) == []
+    assert all(str(path) in row.error for row in store.failures())
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_source_that_changes_unseen_between_planning_and_reading_is_not_complete(
+    tmp_path: Path, store: LedgerStore, name: str
+) -> None:
+    data = MAKE[name]("first")
+    source = put(tmp_path / name, data)
+    store.register([source])
+    Meanwhile.act = lambda: put_in_its_place(tmp_path / name, data)
+    run(tmp_path, source)
+    assert store.status()["sources"] == {"complete": 0, "open": 0, "failed": 1}

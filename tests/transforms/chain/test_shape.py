@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,173 +140,6 @@ def windows(tasks: Any) -> Any:
     return tasks | "Hours" >> beam.WindowInto(FixedWindows(3600))
 
 
-INSIDE: dict[Callable[[Any], Any], str] = {
-    reshuffle: "'Again' is a Reshuffle .* leave it out",
-    group_by_key: "'Together' is a GroupByKey .* after CommitTasks",
-    flatten: "'Both' is a Flatten .* one ProcessTask",
-    side_input: "'Look' is a side input .* functools.partial",
-    state: "'Count' is state .* keep state within a task",
-    timer: "'Wait' is a timer .* keep state within a task",
-    combine: "'Sum' is a combine .* ledgerbeam.stats",
-    branch: "'Sizes' is a branch that leaves the chain after 'ReadTasks': .* second job",
-    no_tasks: r"'Records' emits elements of the type Any: expected tasks.* ProcessTask",
-    nested: "'Mine' is a GroupByKey",
-    dropping: "'Short' is a Filter .* return None",
-    windows: "'Hours' is a window",
-}
-"""What stands between ReadTasks and WriteTasks, and what is said of it."""
-
-
-def build(pipeline: beam.Pipeline, folder: Path, inside: Callable[[Any], Any] = lambda tasks: tasks) -> None:
-    tasks = inside(begin(pipeline, folder) | PlanTasks(task_records=2) | ReadTasks())
-    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
-
-
-def begin(pipeline: beam.Pipeline, folder: Path) -> Any:
-    return pipeline | MatchSources(str(folder / "*.jsonl")) | SkipCompleted()
-
-
-def without_skip(pipeline: beam.Pipeline, folder: Path) -> None:
-    tasks = pipeline | MatchSources(str(folder / "*.jsonl")) | PlanTasks() | ReadTasks()
-    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
-
-
-def without_write(pipeline: beam.Pipeline, folder: Path) -> None:
-    begin(pipeline, folder) | PlanTasks() | ReadTasks() | CommitTasks()
-
-
-def without_commit(pipeline: beam.Pipeline, folder: Path) -> None:
-    begin(pipeline, folder) | PlanTasks() | ReadTasks() | WriteTasks(str(folder / "out"), "jsonl")
-
-
-def two_commits(pipeline: beam.Pipeline, folder: Path) -> None:
-    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks()
-    for name in "ab":
-        written = tasks | f"Write{name}" >> WriteTasks(str(folder / name), "jsonl")
-        written | f"Commit{name}" >> CommitTasks()
-
-
-def of_sources(pipeline: beam.Pipeline, folder: Path) -> None:
-    tasks = begin(pipeline, folder) | "Some" >> beam.Map(lambda source: source) | PlanTasks() | ReadTasks()
-    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
-
-
-def after_writing(pipeline: beam.Pipeline, folder: Path) -> None:
-    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks() | WriteTasks(str(folder / "out"), "jsonl")
-    tasks | "Late" >> ProcessTask(keep) | CommitTasks()
-
-
-def before_reading(pipeline: beam.Pipeline, folder: Path) -> None:
-    tasks = begin(pipeline, folder) | PlanTasks() | "Early" >> ProcessTask(keep) | ReadTasks()
-    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
-
-
-def two_chains(pipeline: beam.Pipeline, folder: Path) -> None:
-    """A chain that ends nowhere, and the end of one that begins nowhere."""
-    begin(pipeline, folder) | PlanTasks() | ReadTasks()
-    pipeline | beam.Create([]) | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
-
-
-WHOLE: dict[Callable[[beam.Pipeline, Path], None], str] = {
-    without_skip: "no SkipCompleted; put it after MatchSources",
-    without_write: "no WriteTasks; put it before CommitTasks",
-    without_commit: "no CommitTasks; end the chain with it",
-    two_commits: "2 transforms WriteTasks, 'Writea' and 'Writeb'",
-    of_sources: "'Some' is a transform of sources",
-    after_writing: "'Late' is directly after WriteTasks",
-    before_reading: "'Early' is before ReadTasks",
-    two_chains: "'ReadTasks' does not lead to CommitTasks",
-}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": number}) + "\n" for number in range(4)))
-    return tmp_path
-
-
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("inside", INSIDE, ids=lambda inside: inside.__name__)
-def test_what_would_cut_the_chain_is_refused_before_anything_runs(
-    folder: Path, inside: Callable[[Any], Any], runner: str
-) -> None:
-    pipeline = lb.Pipeline(ledger=str(folder / "L"), name="wrong", options=RUNNERS[runner])
-    build(pipeline, folder, inside)
-    with pytest.raises(UnsupportedShapeError, match=INSIDE[inside]):
-        pipeline.run()
-    assert [path.name for path in folder.iterdir()] == ["a.jsonl"]
-
-
-@pytest.mark.parametrize("runner", RUNNERS)
-@pytest.mark.parametrize("make", WHOLE, ids=lambda make: make.__name__)
-def test_a_chain_that_is_not_whole_is_refused_before_anything_runs(
-    folder: Path, make: Callable[[beam.Pipeline, Path], None], runner: str
-) -> None:
-    pipeline = lb.Pipeline(ledger=str(folder / "L"), name="wrong", options=RUNNERS[runner])
-    make(pipeline, folder)
-    with pytest.raises(UnsupportedShapeError, match=WHOLE[make]):
-        pipeline.run()
-    assert [path.name for path in folder.iterdir()] == ["a.jsonl"]
-
-
-def test_all_that_is_refused_is_in_one_message(folder: Path) -> None:
-    pipeline = beam.Pipeline()
-    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks() | "Spread" >> beam.Reshuffle()
-    tasks = tasks | "Long" >> beam.Filter(bool) | "Same" >> beam.Map(lambda task: task).with_output_types(TASKS)
-    others = beam.pvalue.AsList(pipeline | beam.Create([1]))
-    tasks = tasks | "Aside" >> beam.Map(lambda task, _: task, others).with_output_types(TASKS)
-    tasks = tasks | "Records" >> beam.Map(lambda record: {"id": record})
-    tasks | WriteTasks(str(folder / "out"), "jsonl")
-    with pytest.raises(UnsupportedShapeError) as refused:
-        find_chain(pipeline)
-    lines = str(refused.value).splitlines()
-    assert lines[0].startswith("the pipeline has 5 ")
-    for line, named in zip(lines[1:], ("no CommitTasks", "'Spread'", "'Long'", "'Aside'", "'Records'"), strict=True):
-        assert named in line
-    assert "FilterRecords" in lines[3]
-
-
-def test_two_ends_of_one_chain_are_refused(folder: Path) -> None:
-    pipeline = beam.Pipeline()
-    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks() | WriteTasks(str(folder / "out"), "jsonl")
-    tasks | CommitTasks()
-    tasks | "Twice" >> CommitTasks()
-    with pytest.raises(UnsupportedShapeError, match="2 transforms CommitTasks, 'CommitTasks' and 'Twice'"):
-        find_chain(pipeline)
-
-
-class Whole(beam.PTransform[Any, Any]):
-    """A chain in a transform of the user."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def expand(self, pipeline: Any) -> Any:
-        read = begin(pipeline, self.folder) | beam.Reshuffle() | PlanTasks() | "Again" >> beam.Reshuffle()
-        tasks = read | ReadTasks() | ProcessTask(keep) | beam.Map(lambda task: task).with_output_types(TASKS)
-        return tasks | WriteTasks(str(self.folder / "out"), "jsonl") | CommitTasks()
-
-
-def test_a_chain_is_found_in_transforms_of_the_user_with_its_functions(folder: Path) -> None:
-    pipeline = beam.Pipeline()
-    pipeline | Whole(folder)
-    found = find_chain(pipeline)
-    assert (found.write.output, found.plan.task_bytes, found.has_downstream) == (str(folder / "out"), 16 * 2**20, False)
-    assert [function.__name__ for function in found.functions] == ["keep", "<lambda>"]
-    assert found.labels[0].endswith("MatchSources/Impulse")
-    assert found.labels[-1].endswith("CommitTasks/CommitTasks")
-
-
-def test_what_comes_behind_the_chain_may_be_anything(folder: Path) -> None:
-    pipeline = beam.Pipeline()
-    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks() | WriteTasks(str(folder / "out"), "jsonl")
-    committed = tasks | CommitTasks()
-    words = pipeline | beam.Create(["a"])
-    committed | Count.Globally() | beam.Map(lambda n, words: n, beam.pvalue.AsList(words))
-    assert find_chain(pipeline).has_downstream
-
-
 class Offsets(beam.transforms.core.RestrictionProvider):
     """Restrictions of a task, by which a runner may cut it."""
 
@@ -344,27 +178,218 @@ class Aside(beam.PTransform[Any, Any]):
         return {"same": tasks, "other": beam.pvalue.PCollection.from_(tasks)}
 
 
+def splittable(tasks: Any) -> Any:
+    return tasks | "Cut" >> beam.ParDo(Splitting())
+
+
+def primitive(tasks: Any) -> Any:
+    return tasks | "Other" >> Primitive()
+
+
+def aside(tasks: Any) -> Any:
+    return (tasks | "More" >> Aside())["same"]
+
+
+def of_numbers(tasks: Any) -> Any:
+    return tasks | "Count" >> beam.Map(len).with_output_types(int)
+
+
+INSIDE: dict[Callable[[Any], Any], str] = {
+    reshuffle: "'Again' is a Reshuffle .* leave it out",
+    group_by_key: "'Together' is a GroupByKey .* after CommitTasks",
+    flatten: "'Both' is a Flatten .* one ProcessTask",
+    side_input: "'Look' is a side input .* functools.partial",
+    state: "'Count' is state .* keep state within a task",
+    timer: "'Wait' is a timer .* keep state within a task",
+    combine: "'Sum' is a combine .* ledgerbeam.stats",
+    branch: "'Sizes' is a branch that leaves the chain after 'ReadTasks': .* second job",
+    no_tasks: r"'Records' emits elements of the type Any: expected tasks.* ProcessTask",
+    nested: "'Mine' is a GroupByKey",
+    dropping: "'Short' is a Filter .* return None",
+    windows: "'Hours' is a window",
+    splittable: "'Cut' is a splittable DoFn inside",
+    primitive: "'Other' is a Primitive inside",
+    aside: "'More' is a Aside inside",
+    of_numbers: "'Count' emits elements of the type int: expected tasks",
+}
+"""What stands between ReadTasks and WriteTasks, and what is said of it."""
+
+
+def build(pipeline: beam.Pipeline, folder: Path, inside: Callable[[Any], Any] = lambda tasks: tasks) -> None:
+    inside(read(pipeline, folder)) | write(folder) | CommitTasks()
+
+
+def match(folder: Path) -> MatchSources:
+    return MatchSources(str(folder / "*.jsonl"))
+
+
+def begin(pipeline: beam.Pipeline, folder: Path) -> Any:
+    return pipeline | match(folder) | SkipCompleted()
+
+
+def read(pipeline: beam.Pipeline, folder: Path) -> Any:
+    return begin(pipeline, folder) | PlanTasks() | ReadTasks()
+
+
+def write(folder: Path) -> WriteTasks:
+    return WriteTasks(str(folder / "out"), "jsonl")
+
+
+def two_writes(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = read(pipeline, folder)
+    for name in "ab":
+        written = tasks | f"Write{name}" >> WriteTasks(str(folder / name), "jsonl")
+        written | f"Commit{name}" >> CommitTasks()
+
+
+def two_commits(pipeline: beam.Pipeline, folder: Path) -> None:
+    written = read(pipeline, folder) | write(folder)
+    written | CommitTasks()
+    written | "Twice" >> CommitTasks()
+
+
+def two_chains(pipeline: beam.Pipeline, folder: Path) -> None:
+    """A chain that ends nowhere, and the end of one that begins nowhere."""
+    read(pipeline, folder)
+    pipeline | beam.Create([]) | write(folder) | CommitTasks()
+
+
+def two_ways(pipeline: beam.Pipeline, folder: Path) -> None:
+    """Sources that come on two ways."""
+    pages = pipeline | match(folder)
+    both = (pages | "One" >> beam.Map(lambda page: page), pages | "Other" >> beam.Map(lambda page: page))
+    both | beam.Flatten() | SkipCompleted() | PlanTasks() | ReadTasks() | write(folder) | CommitTasks()
+
+
+def leaving_late(pipeline: beam.Pipeline, folder: Path) -> None:
+    """A branch that is applied when the chain is."""
+    tasks = read(pipeline, folder)
+    tasks | write(folder) | CommitTasks()
+    tasks | "Sizes" >> beam.Map(lambda task: len(task.records))
+
+
+def unwritten(pipeline: beam.Pipeline, folder: Path) -> None:
+    read(pipeline, folder) | CommitTasks()
+    pipeline | beam.Create([]) | write(folder)
+
+
+SAME = beam.Map(lambda element: element)
+WHOLE: dict[str, tuple[Callable[[beam.Pipeline, Path], Any], str]] = {
+    "without skip": (
+        lambda p, f: p | match(f) | PlanTasks() | ReadTasks() | write(f) | CommitTasks(),
+        "no SkipCompleted; put it after MatchSources",
+    ),
+    "without write": (lambda p, f: read(p, f) | CommitTasks(), "no WriteTasks; put it before CommitTasks"),
+    "without commit": (lambda p, f: read(p, f) | write(f), "no CommitTasks; end the chain with it"),
+    "of pages": (
+        lambda p, f: (
+            p | match(f) | "Some" >> SAME | SkipCompleted() | PlanTasks() | ReadTasks() | write(f) | CommitTasks()
+        ),
+        "'Some' is directly after MatchSources",
+    ),
+    "of sources": (
+        lambda p, f: begin(p, f) | "Some" >> SAME | PlanTasks() | ReadTasks() | write(f) | CommitTasks(),
+        "'Some' is a transform of sources",
+    ),
+    "before reading": (
+        lambda p, f: begin(p, f) | PlanTasks() | "Early" >> ProcessTask(keep) | ReadTasks() | write(f) | CommitTasks(),
+        "'Early' is before ReadTasks",
+    ),
+    "after writing": (
+        lambda p, f: read(p, f) | write(f) | "Late" >> ProcessTask(keep) | CommitTasks(),
+        "'Late' is directly after WriteTasks",
+    ),
+    "written unread": (
+        lambda p, f: begin(p, f) | PlanTasks() | write(f) | ReadTasks() | CommitTasks(),
+        "'WriteTasks' is in the place of ReadTasks",
+    ),
+    "unwritten": (unwritten, "'CommitTasks' is in the place of WriteTasks"),
+    "two writes": (two_writes, "2 transforms WriteTasks, 'Writea' and 'Writeb'"),
+    "two commits": (two_commits, "2 transforms CommitTasks, 'CommitTasks' and 'Twice'"),
+    "two chains": (two_chains, "'ReadTasks' does not lead to CommitTasks"),
+    "two ways": (two_ways, "'Other' is a branch that leaves the chain after 'MatchSources'"),
+    "leaving late": (leaving_late, "'Sizes' is a branch that leaves the chain after 'ReadTasks'"),
+}
+"""Pipelines of which the chain is not whole, and what is said of each."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": number}) + "\n" for number in range(4)))
+    return tmp_path
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        *(pytest.param(partial(build, inside=inside), said, id=inside.__name__) for inside, said in INSIDE.items()),
+        *(pytest.param(make, said, id=name) for name, (make, said) in WHOLE.items()),
+    ],
+)
+def test_what_would_cut_the_chain_or_is_no_whole_one_is_refused_before_anything_runs(
+    folder: Path, make: Callable[[beam.Pipeline, Path], Any], said: str, runner: str
+) -> None:
+    pipeline = lb.Pipeline(ledger=str(folder / "L"), name="wrong", options=RUNNERS[runner])
+    make(pipeline, folder)
+    with pytest.raises(UnsupportedShapeError, match=said):
+        pipeline.run()
+    assert [path.name for path in folder.iterdir()] == ["a.jsonl"]
+
+
+def test_all_that_is_refused_is_in_one_message(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    tasks = read(pipeline, folder) | "Spread" >> beam.Reshuffle()
+    tasks = tasks | "Long" >> beam.Filter(bool) | "Same" >> beam.Map(lambda task: task).with_output_types(TASKS)
+    others = beam.pvalue.AsList(pipeline | beam.Create([1]))
+    tasks = tasks | "Aside" >> beam.Map(lambda task, _: task, others).with_output_types(TASKS)
+    tasks = tasks | "Records" >> beam.Map(lambda record: {"id": record})
+    tasks | write(folder)
+    with pytest.raises(UnsupportedShapeError) as refused:
+        find_chain(pipeline)
+    lines = str(refused.value).splitlines()
+    assert lines[0].startswith("the pipeline has 5 ")
+    for line, named in zip(lines[1:], ("no CommitTasks", "'Spread'", "'Long'", "'Aside'", "'Records'"), strict=True):
+        assert named in line
+    assert "FilterRecords" in lines[3]
+
+
+class Whole(beam.PTransform[Any, Any]):
+    """A chain in a transform of the user."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def expand(self, pipeline: Any) -> Any:
+        planned = begin(pipeline, self.folder) | beam.Reshuffle() | PlanTasks() | "Again" >> beam.Reshuffle()
+        tasks = planned | ReadTasks() | ProcessTask(keep) | beam.Map(lambda task: task).with_output_types(TASKS)
+        return tasks | write(self.folder) | CommitTasks()
+
+
+def test_a_chain_is_found_in_transforms_of_the_user_with_its_functions(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    pipeline | Whole(folder)
+    found = find_chain(pipeline)
+    assert (found.write.output, found.plan.task_bytes, found.has_downstream) == (str(folder / "out"), 16 * 2**20, False)
+    assert [function.__name__ for function in found.functions] == ["keep", "<lambda>"]
+    assert found.labels[0].endswith("MatchSources/Impulse")
+    assert found.labels[-1].endswith("CommitTasks/CommitTasks")
+
+
+def test_what_comes_behind_the_chain_may_be_anything(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    committed = read(pipeline, folder) | write(folder) | CommitTasks()
+    words = pipeline | beam.Create(["a"])
+    committed | Count.Globally() | beam.Map(lambda n, words: n, beam.pvalue.AsList(words))
+    assert find_chain(pipeline).has_downstream
+
+
 class Around(beam.PTransform[Any, Any]):
     """A transform of the user in which another one does nothing."""
 
     def expand(self, tasks: Any) -> Any:
         return tasks | Same() | beam.Map(keep).with_output_types(TASKS) | "Again" >> Same()
-
-
-@pytest.mark.parametrize(
-    ("inside", "said"),
-    [
-        (lambda tasks: tasks | "Cut" >> beam.ParDo(Splitting()), "'Cut' is a splittable DoFn inside"),
-        (lambda tasks: tasks | "Other" >> Primitive(), "'Other' is a Primitive inside"),
-        (lambda tasks: (tasks | "More" >> Aside())["same"], "'More' is a Aside inside"),
-    ],
-    ids=["splittable", "primitive", "aside"],
-)
-def test_what_a_runner_does_by_itself_is_refused(folder: Path, inside: Callable[[Any], Any], said: str) -> None:
-    pipeline = beam.Pipeline()
-    build(pipeline, folder, inside)
-    with pytest.raises(UnsupportedShapeError, match=said):
-        find_chain(pipeline)
 
 
 @pytest.mark.parametrize("inside", [lambda tasks: tasks | Same(), lambda tasks: tasks | Around()])
@@ -380,15 +405,13 @@ class Planned(PlanTasks):
 
 def test_a_transform_that_a_user_has_derived_is_code_of_the_user(folder: Path) -> None:
     pipeline = beam.Pipeline()
-    tasks = begin(pipeline, folder) | Planned() | ReadTasks() | ProcessTask(keep)
-    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
+    begin(pipeline, folder) | Planned() | ReadTasks() | ProcessTask(keep) | write(folder) | CommitTasks()
     assert find_chain(pipeline).functions == (keep, Planned)
 
 
 def test_what_makes_keys_for_a_scatter_is_no_function_of_the_user(folder: Path) -> None:
     pipeline = beam.Pipeline()
-    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks() | ProcessTask(keep)
-    tasks | Scatter(str(folder / "runs"), by="id") | CommitTasks()
+    read(pipeline, folder) | ProcessTask(keep) | Scatter(str(folder / "runs"), by="id") | CommitTasks()
     found = find_chain(pipeline)
     assert found.functions == (keep,)
     assert found.labels[-3:] == ("Scatter/Keys/ProcessTask", "Scatter/Scatter", "CommitTasks/CommitTasks")
@@ -401,62 +424,6 @@ def test_what_else_is_in_the_pipeline_comes_before_or_behind(folder: Path) -> No
     found = find_chain(pipeline)
     assert found.labels[0] == "MatchSources/Impulse"
     assert found.has_downstream
-
-
-def twice(pipeline: beam.Pipeline, folder: Path) -> None:
-    """Sources that come on two ways."""
-    pages = pipeline | MatchSources(str(folder / "*.jsonl"))
-    both = (pages | "One" >> beam.Map(lambda page: page), pages | "Other" >> beam.Map(lambda page: page))
-    tasks = both | beam.Flatten() | SkipCompleted() | PlanTasks() | ReadTasks()
-    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
-
-
-def leaving_late(pipeline: beam.Pipeline, folder: Path) -> None:
-    """A branch that is applied when the chain is."""
-    tasks = begin(pipeline, folder) | PlanTasks() | ReadTasks()
-    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
-    tasks | "Sizes" >> beam.Map(lambda task: len(task.records))
-
-
-def written_unread(pipeline: beam.Pipeline, folder: Path) -> None:
-    tasks = begin(pipeline, folder) | PlanTasks() | WriteTasks(str(folder / "out"), "jsonl")
-    tasks | ReadTasks() | CommitTasks()
-
-
-def unwritten(pipeline: beam.Pipeline, folder: Path) -> None:
-    begin(pipeline, folder) | PlanTasks() | ReadTasks() | CommitTasks()
-    pipeline | beam.Create([]) | WriteTasks(str(folder / "out"), "jsonl")
-
-
-def of_pages(pipeline: beam.Pipeline, folder: Path) -> None:
-    pages = pipeline | MatchSources(str(folder / "*.jsonl")) | "Some" >> beam.Map(lambda page: page)
-    tasks = pages | SkipCompleted() | PlanTasks() | ReadTasks()
-    tasks | WriteTasks(str(folder / "out"), "jsonl") | CommitTasks()
-
-
-def of_numbers(pipeline: beam.Pipeline, folder: Path) -> None:
-    build(pipeline, folder, lambda tasks: tasks | "Count" >> beam.Map(len).with_output_types(int))
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (twice, "'Other' is a branch that leaves the chain after 'MatchSources'"),
-        (leaving_late, "'Sizes' is a branch that leaves the chain after 'ReadTasks'"),
-        (written_unread, "'WriteTasks' is in the place of ReadTasks"),
-        (unwritten, "'CommitTasks' is in the place of WriteTasks"),
-        (of_pages, "'Some' is directly after MatchSources"),
-        (of_numbers, "'Count' emits elements of the type int: expected tasks"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_transforms_out_of_their_order_are_named(
-    folder: Path, make: Callable[[beam.Pipeline, Path], None], said: str
-) -> None:
-    pipeline = beam.Pipeline()
-    make(pipeline, folder)
-    with pytest.raises(UnsupportedShapeError, match=said):
-        find_chain(pipeline)
 
 
 class Own(beam.DoFn):
@@ -505,7 +472,7 @@ class Encoder:
 @pytest.mark.parametrize("to", ["jsonl", JsonlFormat(), Encoder()])
 def test_what_encodes_shards_is_a_function_of_the_user_if_it_is_no_format_of_ours(folder: Path, to: Any) -> None:
     pipeline = beam.Pipeline()
-    (begin(pipeline, folder) | PlanTasks() | ReadTasks() | WriteTasks(str(folder / "out"), to) | CommitTasks())
+    read(pipeline, folder) | WriteTasks(str(folder / "out"), to) | CommitTasks()
     assert find_chain(pipeline).functions == ((to.encode,) if isinstance(to, Encoder) else ())
 
 

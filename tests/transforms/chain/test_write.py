@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -17,6 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import (
+    DiskFullError,
+    FunctionError,
     JobMismatchError,
     RecordError,
     RunFileError,
@@ -24,11 +29,17 @@ from ledgerbeam.errors import (
     UnsupportedShapeError,
     UsageError,
 )
-from ledgerbeam.io import ShardFile
+from ledgerbeam.io import ShardFile, publish_bytes
 from ledgerbeam.io.exchange.hash_run import Hashes
 from ledgerbeam.io.exchange.run_file import parse_footer, tail_bytes, task_mark
 from ledgerbeam.io.formats.registry import format_named
-from ledgerbeam.io.storage.publish import publish_all
+from ledgerbeam.io.storage.publish import (
+    TEMPORARY_SUFFIX,
+    publish,
+    publish_all,
+    publishing_together,
+    remove_stale_temporaries,
+)
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import content_checksum
@@ -36,6 +47,7 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.worker.reports import reported_errors, take_times, timed
 from ledgerbeam.ledger.worker.run_folders import committed_notes
+from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import CommitTasks, WriteTasks
 from ledgerbeam.transforms.chain import commit as transforms_commit
@@ -48,7 +60,8 @@ from ledgerbeam.transforms.dedup.duplicates import HashedRecords, HashEncoder
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatteredRecords
 from ledgerbeam.transforms.mapping.outcomes import RejectedRecord, Rejection, TaskResults
 from tests.cases import each
-from tests.transforms.metrics import reported
+from tests.disk import Disk
+from tests.transforms.conftest import reported
 
 SOURCE = Source("/data/in/a.jsonl", 10, "1")
 
@@ -194,12 +207,6 @@ def test_a_store_that_refuses_ends_the_job(tmp_path: Path) -> None:
         write(tmp_path, format_named("jsonl"), task([{}]))
 
 
-def test_markers_pass(tmp_path: Path) -> None:
-    for marker in (NoneTask(task()), FailedTask(task(), "reason")):
-        assert write(tmp_path, format_named("jsonl"), marker) == marker
-        assert isinstance(marker, get_args(WriteTasks.elements))  # as Beam is told
-
-
 def test_what_cannot_be_written_to_is_refused_before_anything_runs() -> None:
     with pytest.raises(UsageError, match="unknown output format 'orc': expected one of arrow, jsonl, megatron, parq"):
         WriteTasks("/out", "orc")
@@ -208,13 +215,43 @@ def test_what_cannot_be_written_to_is_refused_before_anything_runs() -> None:
     assert WriteTasks("file:///out/", "tar").display_data() == {"output": "/out", "to": "tar"}
 
 
-class TestNames:
-    def name(self, url: str, base: str | None = "/data/", **options: Any) -> str:
-        return output_name(Task(Source(url, 1, "1"), 0, 1, ((0, 1),)), base, ".jsonl", **options)
+def name_of(url: str, start: int = 0, ordinals: Sequence[int] = (), base: str | None = "/data/", room: int = 0) -> str:
+    lineage = ((0, 1), *((ordinal, 13) for ordinal in ordinals))
+    return output_name(Task(Source(url, 1, "1"), start, start + 1, lineage), base, ".jsonl", room=room)
 
-    def test_the_last_dot_of_a_compressed_source_is_a_dash(self) -> None:
-        assert self.name("/data/x.y/a.b.jsonl.gz") == "x.y/a.b.jsonl-gz-0000000000.jsonl"
-        assert self.name("/data/a.gz") == "a-gz-0000000000.jsonl"
+
+NAMES = st.text("ab.-0/", min_size=1, max_size=12)
+KEYS = st.tuples(NAMES, st.integers(0, 12), st.lists(st.integers(0, 12), max_size=2))
+
+
+class TestNames:
+    @each(
+        ("arguments", "expected"),
+        [
+            (("/data/books/a.jsonl", 1200), "books/a.jsonl-0000001200.jsonl"),
+            (("/data/a.tar", 0, [3]), "a.tar-0000000000-000003.jsonl"),
+            # Another order of fan-outs would give what an earlier version has written another name.
+            (("/data/a.jsonl", 7, [2, 5, 0]), "a.jsonl-0000000007-000002-000005-000000.jsonl"),
+            (("s3://bucket/a.jsonl", 0, []), "%s3/bucket/a.jsonl-0000000000.jsonl"),
+            (("s3://bucket/a.jsonl", 0, [], None), "s3/bucket/a.jsonl-0000000000.jsonl"),
+            (("/x/a.jsonl", 0, [], None), "file/x/a.jsonl-0000000000.jsonl"),
+            (("/data/x.y/a.b.jsonl.gz",), "x.y/a.b.jsonl-gz-0000000000.jsonl"),
+            (("/data/a.gz",), "a-gz-0000000000.jsonl"),
+            *(
+                ((f"/data/{plain}",), f"{plain}-0000000000.jsonl")
+                for plain in ("a-b.jsonl", "a.jsonl-x", "x-gz/a.jsonl", "a-b", "a-gz.jsonl", "gz")
+            ),
+        ],
+    )
+    def test_a_name_is_the_path_below_the_base_with_the_first_record_and_the_fan_outs(
+        self, arguments: tuple[Any, ...], expected: str
+    ) -> None:
+        assert name_of(*arguments) == expected
+
+    @given(KEYS, KEYS)
+    def test_two_tasks_share_no_name(self, one: tuple[str, int, list[int]], other: tuple[str, int, list[int]]) -> None:
+        names = [name_of(f"/data/{url}", start, ordinals) for url, start, ordinals in (one, other)]
+        assert (names[0] == names[1]) == (one == other)
 
     @each(
         ("one", "other"),
@@ -228,23 +265,12 @@ class TestNames:
         ],
     )
     def test_no_name_is_that_of_another_source(self, one: str, other: str) -> None:
-        names = {self.name(f"/data/{url}") for url in (one, other)}
-        assert len(names) == 2
-
-    @each("plain", ["a-b.jsonl", "a.jsonl-x", "x-gz/a.jsonl", "a-b", "a-gz.jsonl", "gz"])
-    def test_a_name_that_no_other_source_could_have_stays(self, plain: str) -> None:
-        assert self.name(f"/data/{plain}") == f"{plain}-0000000000.jsonl"
-
-    def test_fan_outs_are_named_from_the_first_to_the_last(self) -> None:
-        """Another order would give what an earlier version has written another name."""
-        deep = Task(Source("/data/a.jsonl", 1, "1"), 7, 9, ((1, 4), (2, 3), (5, 6), (0, 1)))
-        assert output_name(deep, "/data/", ".jsonl") == "a.jsonl-0000000007-000002-000005-000000.jsonl"
+        assert name_of(f"/data/{one}") != name_of(f"/data/{other}")
 
     def test_a_long_name_leaves_room_for_all_that_is_added(self) -> None:
-        short = self.name(f"/data/{'a' * 300}", room=60)
-        assert len(short) + 60 - len(".jsonl") <= 255
-        assert short == self.name(f"/data/{'a' * 300}", room=60)
-        assert self.name(f"/data/{'a' * 300}") == self.name(f"/data/{'a' * 300}", room=1)
+        url = f"/data/{'a' * 300}"
+        assert len(name_of(url, room=60)) + 60 - len(".jsonl") <= 255
+        assert name_of(url) == name_of(url, room=1)
 
 
 class TestCommit:
@@ -457,6 +483,10 @@ def writes(tmp_path: Path) -> Iterator[_Write]:
     this_overlap().held = 0
 
 
+def rest(writes: _Write) -> list[Any]:
+    return [windowed.value for windowed in writes.finish_bundle()]
+
+
 def publish_beside(writes: _Write) -> None:
     """Let publishing take long while another task is certain to follow."""
     writes._publishing = 1e9
@@ -479,7 +509,7 @@ def test_what_is_published_beside_is_counted_as_held_and_emitted_at_the_end(writ
         begun += writes.process(task([{}], start))
         behind = sum(len(group.tasks) for group in (*writes._behind, writes._gathering))
         assert this_overlap().held == behind == (start - 1) // 2 - len(begun)
-    begun += [windowed.value for windowed in writes.finish_bundle()]
+    begun += rest(writes)
     assert [one.task.start for one in begun] == [3, 5, 7]
     assert this_overlap().held == 0
     assert writes.finish_bundle() == []
@@ -502,7 +532,7 @@ def test_small_outputs_are_published_together_once_there_are_enough(
     emitted: list[Any] = []
     for start in range(1, 9):
         emitted += writes.process(task([{"text": "x" * 1000 * (start == 5)}], start))
-    emitted += [windowed.value for windowed in writes.finish_bundle()]
+    emitted += rest(writes)
     assert [one.task.start for one in emitted] == list(range(1, 9))
     assert this_overlap().held == 0
     names = [f"a.jsonl-{start:010d}-000002.jsonl{end}" for start in range(1, 9) for end in ("", ".idx")]
@@ -518,7 +548,7 @@ def test_small_outputs_wait_for_others_only_so_long(writes: _Write, monkeypatch:
     assert list(writes.process(task([{}], 3))) == []
     assert [[one.task.start for one in group.tasks] for group in writes._behind] == [[1, 3]]
     assert writes._gathering.tasks == []
-    assert [windowed.value.task.start for windowed in writes.finish_bundle()] == [1, 3]
+    assert [one.task.start for one in rest(writes)] == [1, 3]
 
 
 def test_outputs_on_a_store_wait_for_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,8 +557,7 @@ def test_outputs_on_a_store_wait_for_no_others(monkeypatch: pytest.MonkeyPatch) 
     publish_beside(writes)
     found = list(writes.process(task([{}], 1)))
     assert writes._gathering.tasks == []
-    found += [windowed.value for windowed in writes.finish_bundle()]
-    assert [one.task.start for one in found] == [1]
+    assert [one.task.start for one in (*found, *rest(writes))] == [1]
     writes.teardown()
 
 
@@ -541,18 +570,10 @@ def test_what_is_published_by_now_is_emitted_with_the_next_task(
     writes._behind[0].published.result()
     (emitted,) = writes.process(task([{}], 5))
     assert emitted.task.start == 3
-    (last,) = writes.finish_bundle()
-    assert last.value.task.start == 5
+    assert [one.task.start for one in rest(writes)] == [5]
 
 
-def test_what_is_written_and_rejected_is_counted(writes: _Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = {"_records": 0, "_rejected": 0, "_bytes": 0}
-    for name in counts:
-
-        def add(number: int, name: str = name) -> None:
-            counts[name] += number
-
-        monkeypatch.setattr(writes, name, SimpleNamespace(inc=add))
+def test_what_is_written_and_rejected_is_counted(writes: _Write) -> None:
     rejected = RejectedRecord("/data/in/a.jsonl", 3, 0, 1, b"x", Rejection(0, "bad"))
     results = TaskResults(
         {"": [{"a": 1}], "en": [{"a": 2}, {"a": 3}]},
@@ -563,9 +584,11 @@ def test_what_is_written_and_rejected_is_counted(writes: _Write, monkeypatch: py
     for follows in (False, True):
         writes._publishing = 1e9
         this_overlap().follows = follows
-        emitted: list[Any] = [*writes.process(task(results, 5 if follows else 3))]
-        emitted += [windowed.value for windowed in writes.finish_bundle()]
-        (written,) = emitted
+        with reported() as metrics:
+            emitted: list[Any] = [*writes.process(task(results, 5 if follows else 3))]
+            (written,) = [*emitted, *rest(writes)]
+        counted = ("records_written", "records_rejected", "bytes_written")
+        assert [metrics.total(name) for name in counted] == [3, 1, 24]
         assert (written.records, written.size) == (3, 3 * len(b'{"a":1}\n'))
         assert [(output.route, output.records) for output in written.outputs if output.records] == [
             ("", 1),
@@ -573,7 +596,6 @@ def test_what_is_written_and_rejected_is_counted(writes: _Write, monkeypatch: py
             ("_rejects", 1),
         ]
         assert (written.counts, written.statistics) == (results.counts, {})
-    assert counts == {"_records": 6, "_rejected": 2, "_bytes": 48}
 
 
 def test_routes_are_written_in_their_order_each_below_its_folder(writes: _Write, tmp_path: Path) -> None:
@@ -619,30 +641,216 @@ def test_so_many_bytes_are_published_at_once(
     assert writes._has_room(SimpleNamespace(size=size)) is has_room  # type: ignore[arg-type]
 
 
-names = st.text("ab.-0/", min_size=1, max_size=12)
-keys = st.tuples(names, st.integers(0, 12), st.lists(st.integers(0, 12), max_size=2))
+TWO_RECORDS = [{"id": 1}, {"id": 2}]
 
 
-def name_of(url: str, start: int, ordinals: list[int], base: str | None = "/data/") -> str:
-    lineage = ((0, 1), *((ordinal, 13) for ordinal in ordinals))
-    return output_name(Task(Source(url, 1, "1"), start, start + 1, lineage), base, ".jsonl")
+def publish_in_pieces(url: str, data: bytes) -> None:
+    with publish(url) as file:
+        for place in range(len(data)):
+            file.write(data[place : place + 1])
 
 
-def test_a_name_is_the_path_below_the_base_and_the_first_record() -> None:
-    assert name_of("/data/books/a.jsonl", 1200, []) == "books/a.jsonl-0000001200.jsonl"
+@pytest.mark.parametrize("write", [publish_bytes, publish_in_pieces])
+def test_an_output_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str, bytes], None]
+) -> None:
+    disk = Disk(monkeypatch)
+    path = str(tmp_path / "new/deep/out.jsonl")
+    write(path, b"whole")
+    folder = os.path.dirname(path)
+    ((synced, _),) = [(place, row) for place, row in enumerate(disk.seen) if row[0] == "sync" and row[2] == 5]
+    named = disk.seen.index(("replace", path, 0))
+    last = len(disk.seen) - 1
+    assert synced < named < last
+    assert disk.seen[last][:2] == ("sync", folder)
+    assert set(disk.synced_folders()) == {str(tmp_path), str(tmp_path / "new"), folder}
 
 
-def test_a_fan_out_of_user_code_adds_its_ordinal() -> None:
-    assert name_of("/data/a.tar", 0, [3]) == "a.tar-0000000000-000003.jsonl"
+def test_outputs_of_a_task_are_on_the_disk_before_the_first_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    paths = [str(tmp_path / name) for name in ("new/out.jsonl", "new/out.jsonl.idx", "other/out.jsonl")]
+    publish_all([(path, b"whole" + b"!" * place) for place, path in enumerate(paths)])
+    named = [disk.seen.index(("replace", path, 0)) for path in paths]
+    synced = [place for place, row in enumerate(disk.seen) if row[0] == "sync" and row[2] in (5, 6, 7)]
+    assert len(synced) == 3
+    assert max(synced) < named[0] < named[1] < named[2]
+    folders = [row[1] for row in disk.seen[named[2] + 1 :] if row[0] == "sync"]
+    assert folders == [str(tmp_path / "new"), str(tmp_path / "other")]
 
 
-def test_a_source_outside_the_base_goes_by_its_whole_path() -> None:
-    assert name_of("s3://bucket/a.jsonl", 0, []) == "%s3/bucket/a.jsonl-0000000000.jsonl"
-    assert name_of("s3://bucket/a.jsonl", 0, [], base=None) == "s3/bucket/a.jsonl-0000000000.jsonl"
-    assert name_of("/x/a.jsonl", 0, [], base=None) == "file/x/a.jsonl-0000000000.jsonl"
+@pytest.mark.parametrize("blocked", [0, 1])
+def test_outputs_of_a_task_that_cannot_be_published_leave_nothing_but_those_before(
+    tmp_path: Path, blocked: int
+) -> None:
+    paths = [tmp_path / "out.jsonl", tmp_path / "out.jsonl.idx"]
+    paths[blocked].mkdir()
+    with pytest.raises(StorageError, match="a folder of that name exists"):
+        publish_all([(str(path), b"whole") for path in paths])
+    assert sorted(path for path in tmp_path.iterdir() if path.is_file()) == paths[:blocked]
 
 
-@given(keys, keys)
-def test_two_tasks_share_no_name(one: tuple[str, int, list[int]], other: tuple[str, int, list[int]]) -> None:
-    same_key = one == other
-    assert (name_of("/data/" + one[0], one[1], one[2]) == name_of("/data/" + other[0], other[1], other[2])) == same_key
+def test_outputs_that_the_disk_does_not_take_do_not_appear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int) -> None:
+        if os.fstat(descriptor).st_size == 6:  # that of the index, in another thread
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(DiskFullError, match=r"out\.jsonl\.idx: no space is left"):
+        publish_all([(str(tmp_path / "out.jsonl"), b"whole"), (str(tmp_path / "out.jsonl.idx"), b"whole!")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_thread_publishes_together_appears_at_the_end(tmp_path: Path) -> None:
+    later = time.time_ns() + 3600 * 10**9
+    paths = [tmp_path / name for name in ("a", "new/b")]
+    with publishing_together():
+        publish_bytes(str(paths[0]), b"first")
+        publish_bytes(str(paths[1]), b"second", not_before_ns=later)
+        other = threading.Thread(target=publish_bytes, args=(str(tmp_path / "other"), b"at once"))
+        other.start()
+        other.join()
+        assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    assert [path.read_bytes() for path in paths] == [b"first", b"second"]
+    assert paths[1].stat().st_mtime_ns == later > paths[0].stat().st_mtime_ns
+
+
+def test_of_what_is_published_together_nothing_appears_if_the_body_raises(tmp_path: Path) -> None:
+    def publish_and_fail() -> None:
+        with publishing_together():
+            publish_bytes(str(tmp_path / "a"), b"first")
+            raise ValueError("in between")
+
+    with pytest.raises(ValueError, match="in between"):
+        publish_and_fail()
+    publish_bytes(str(tmp_path / "b"), b"second")
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_temporary_that_is_published_while_it_is_looked_at_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / f".out.1-2{TEMPORARY_SUFFIX}"
+    left.write_bytes(b"former")
+    lock = fcntl.flock
+
+    def publish_first(descriptor: int, how: int) -> None:
+        if left.exists() and left.read_bytes() == b"former":
+            left.rename(tmp_path / "out")
+            left.write_bytes(b"of another writer")
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", publish_first)
+    assert remove_stale_temporaries(str(tmp_path)) == []
+    assert (tmp_path / "out").read_bytes() == b"former"
+    assert left.read_bytes() == b"of another writer"
+
+
+def test_what_is_recorded_of_an_output_is_what_lies_there(tmp_path: Path, store: LedgerStore) -> None:
+    source = Source("/data/a.jsonl", 10, "1")
+    store.register([source])
+    ledger = LedgerHandle(str(tmp_path / "ledger"))
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        (
+            pipeline
+            | beam.Create([Task(source, 0, 2, ((0, 1),), TWO_RECORDS)])
+            | WriteTasks(str(tmp_path / "out"), "jsonl")
+            | CommitTasks()
+        )
+        give_values(pipeline, ChainValues(ledger, base="/data/"))
+    assert store.completed_count() == 1
+    rows = list(store.outputs())
+    assert rows
+    for row in rows:
+        data = (tmp_path / "out" / row.output.name).read_bytes()
+        assert (row.output.size, row.output.checksum) == (len(data), content_checksum([data]))
+    assert store.totals().records == 2
+    assert store.totals().bytes == sum(row.output.size for row in rows if row.output.records)
+
+
+@pytest.fixture
+def replaced(tmp_path: Path, store: LedgerStore) -> tuple[Source, Source]:
+    """A source that was replaced since its tasks were planned, and another one; the ledger is `ledger`."""
+    old, new, other = Source("/data/a", 10, "1"), Source("/data/a", 10, "2"), Source("/data/b", 10, "1")
+    store.register([old, other])
+    store.register([new])
+    (tmp_path / "run").mkdir()
+    return old, other
+
+
+@pytest.mark.parametrize("is_local_run", [True, False])
+def test_of_a_source_that_was_replaced_nothing_is_published_in_a_local_run(
+    tmp_path: Path, replaced: tuple[Source, Source], is_local_run: bool
+) -> None:
+    old, other = replaced
+    ledger = LedgerHandle(str(tmp_path / "ledger"), run_dir=str(tmp_path / "run") if is_local_run else None)
+    write = WriteTasks(str(tmp_path / "out"), "jsonl").dofn(ChainValues(ledger, base="/data/"))
+    found = [one for source in (old, other) for one in write.process(Task(source, 0, 2, (), TWO_RECORDS))]
+    kinds = {old.id: "FailedTask" if is_local_run else "WrittenTask", other.id: "WrittenTask"}
+    assert {one.task.source.id: type(one).__name__ for one in found} == kinds
+    names = {path.name[0] for path in (tmp_path / "out").iterdir()}
+    assert names == ({"b"} if is_local_run else {"a", "b"})
+
+
+def test_of_tasks_that_are_published_together_those_alone_fail_whose_source_was_replaced(
+    tmp_path: Path, replaced: tuple[Source, Source]
+) -> None:
+    old, other = replaced
+    ledger = LedgerHandle(str(tmp_path / "ledger"), run_dir=str(tmp_path / "run"))
+    writes: Any = WriteTasks(str(tmp_path / "out"), "jsonl").dofn(ChainValues(ledger, base="/data/"))
+    together = [writes._encoded(Task(source, 0, 2, (), TWO_RECORDS)) for source in (other, old, other)]
+    assert [type(one).__name__ for one in writes._published(together)] == ["WrittenTask", "FailedTask", "WrittenTask"]
+
+
+def test_of_a_source_that_was_replaced_no_record_counts_as_rejected(
+    tmp_path: Path, replaced: tuple[Source, Source]
+) -> None:
+    ledger = LedgerHandle(str(tmp_path / "ledger"), run_dir=str(tmp_path / "run"))
+    writes: Any = WriteTasks(str(tmp_path / "out"), "jsonl").dofn(ChainValues(ledger, base="/data/"))
+    rejected = []
+    for source in replaced:
+        bad = RejectedRecord(source.url, 1, 0, 1, b"x", Rejection(1, "bad"))
+        results = TaskResults({"": [{"a": 1}]}, RecordCounts(2, 1, {}, {"bad": 1}, {"": 1}), (bad,), {})
+        with reported() as metrics:
+            list(writes.process(Task(source, 0, 2, (), results)))
+        rejected.append(metrics.total("records_rejected"))
+    assert sorted(rejected) == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [NoneTask, FailedTask])
+def test_nothing_is_recorded_that_code_has_made_which_changed_since_the_job_began(
+    store: LedgerStore, kind: type[NoneTask | FailedTask]
+) -> None:
+    source = Source("/data/a", 10, "1")
+    store.register([source])
+    commits: Any = CommitTasks().dofn(ChainValues(LedgerHandle(store.url, modules={__name__: "0" * 16})))
+    task = Task(source, 0, 0)
+    with pytest.raises(FunctionError, match="has changed since the job was created"):
+        commits.process(NoneTask(task) if kind is NoneTask else FailedTask(task, "ValueError", "made by new code"))
+    close_shared_writers()
+    assert (store.completed_count(), list(store.failures())) == (0, [])
+
+
+def test_a_source_is_not_replaced_between_the_look_at_it_and_its_outputs(
+    tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = Source("/data/a", 10, "1"), Source("/data/a", 10, "2")
+    store.register([old])
+    (tmp_path / "run").mkdir()
+    replacing = threading.Thread(target=store.register, args=([new],))
+    seen: list[set[bytes]] = []
+
+    def stand_still(*args: Any, **more: Any) -> None:
+        replacing.start()
+        replacing.join(0.5)
+        seen.append(set(store.source_urls([old.id, new.id])))
+        publish_all(*args, **more)
+
+    monkeypatch.setattr(transforms_write, "publish_all", stand_still)
+    ledger = LedgerHandle(str(tmp_path / "ledger"), run_dir=str(tmp_path / "run"))
+    tasks = WriteTasks(str(tmp_path / "out"), "jsonl").dofn(ChainValues(ledger, base="/data/"))
+    assert [type(one).__name__ for one in tasks.process(Task(old, 0, 2, (), TWO_RECORDS))] == ["WrittenTask"]
+    replacing.join()
+    assert seen == [{old.id}]
+    assert set(store.source_urls([old.id, new.id])) == {new.id}

@@ -1,14 +1,28 @@
-"""Metrics that transforms report to Beam."""
+"""Ledgers of the tests of transforms, and metrics that transforms report to Beam."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
 from apache_beam.metrics.execution import MetricsContainer
 from apache_beam.runners.worker import statesampler
 from apache_beam.utils.counters import CounterFactory
+
+from ledgerbeam.ledger import Job, LedgerStore
+from ledgerbeam.ledger.opening import open_local_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LedgerStore]:
+    """A new ledger of a job, in the folder `ledger`."""
+    made = open_local_store(str(tmp_path / "ledger"), create=True)
+    made.open_job(Job("test", {}))
+    yield made
+    made.close()
 
 
 class Reported:
