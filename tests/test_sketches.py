@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerbeam import sketches
 from ledgerbeam.sketches import KINDS, LARGEST, MOST_BYTES, begin, combined, merging, observed, packed, unpacked
 from ledgerbeam.sketches.distinct import MergedDistinct
 from tests.cases import each
@@ -236,8 +235,3 @@ def test_weights_beyond_all_bounds_are_refused() -> None:
     found.take(most)
     with pytest.raises(ValueError, match="in all"):
         found.take(most)
-
-
-def test_every_kind_has_classes() -> None:
-    assert sketches.KINDS == ("count", "observe", "distinct", "top")
-    assert [begin(kind).kind for kind in KINDS] == list(KINDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.task import pack_sources
-from ledgerbeam.sources import FileSources
+from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits, TaskReader
 from ledgerbeam.transforms.exchange.gather import MergedEncoder, MergeRuns
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatterRecords
 from ledgerbeam.transforms.mapping.outcomes import TaskResults
+from tests.pipelines.conftest import Workspace
 
 
 def write_jsonl(path: Path, rows: Sequence[Any]) -> str:
@@ -33,6 +34,37 @@ def moved_of(done: Task) -> Any:
     """Return the records of a task that go on, whether or not some were counted that do not."""
     results: Any = done.records
     return results.datasets[""] if isinstance(results, TaskResults) else results
+
+
+def listed(urls: Sequence[str]) -> list[Source]:
+    """Return files as sources, in the order of their names."""
+    return [Source(found.url, found.size, found.version) for found in map(stat, sorted(urls))]
+
+
+def placed_files(folder: Path) -> FileSources:
+    """Return sources whose records come with their places, and whose indexes lie in the folder."""
+    return FileSources(index=IndexLocation(root=str(folder / "indexes")), form="placed")
+
+
+def source_tasks(opened: Sources, sources: Iterable[Source], task_records: int | None) -> Iterator[Task]:
+    """Yield the tasks of a first stage, with their records."""
+    reader = TaskReader(opened)
+    for source in sources:
+        cut = opened.kind_of(source).cut(source, TaskLimits(task_records=task_records))
+        for start, stop in cut.spans:
+            task = Task(cut.source, start, stop)
+            yield task.replace(records=reader.read(task))
+
+
+def bucket_tasks(layout: RunLayout, sources: BucketSources) -> Iterator[Task]:
+    """Yield the tasks of a stage that reads run files, with their records."""
+    rows = sources.tables.write(layout)
+    page = bucket_page([row.size for row in rows], [row.version for row in rows], layout.cells)
+    for bucket in map(Source, page.urls, page.sizes, page.versions):
+        kind = sources.kind_of(bucket)
+        for start, stop in kind.cut(bucket, TaskLimits()).spans:
+            task = Task(bucket, start, stop, ((start, stop),))
+            yield task.replace(records=kind.open(bucket).read_span(start, stop))
 
 
 @dataclass(frozen=True)
@@ -59,25 +91,19 @@ class Stages:
         by = keys or self.keys
         side = self.sides.setdefault(folder, len(self.sides))
         (self.folder / folder).mkdir(exist_ok=True)
-        opened = FileSources(index=IndexLocation(root=str(self.folder / "indexes")), form="placed")
-        reader = TaskReader(opened)
-        files = [Source(found.url, found.size, found.version) for found in map(stat, sorted(urls))]
-        sources = list(pack_sources(files, target_bytes=pack_bytes)) if pack_bytes else files
-        for source in sources:
-            cut = opened.kind_of(source).cut(source, TaskLimits(task_records=self.task_records))
-            for start, stop in cut.spans:
-                task = Task(cut.source, start, stop)
-                done = ScatterRecords(by, by.scheme != "digest", self.score)(task.replace(records=reader.read(task)))
-                if isinstance(done, FailedTask):
-                    raise AssertionError(done.error)
-                if isinstance(done, NoneTask):
-                    continue
-                (file,) = RunEncoder(self.partition.cuts_of(1), 150).encode(moved_of(done))
-                name = f"{folder}{len(self.runs):04d}.run"
-                (self.folder / name).write_bytes(file.data)
-                self.urls.extend(cut.source.urls)
-                of = SomeUrls(self.urls, len(self.urls) - len(cut.source.urls), len(self.urls))
-                self.runs.append(RunFile(name, len(file.data), of, side))
+        sources = pack_sources(listed(urls), target_bytes=pack_bytes) if pack_bytes else listed(urls)
+        for task in source_tasks(placed_files(self.folder), sources, self.task_records):
+            done = ScatterRecords(by, by.scheme != "digest", self.score)(task)
+            if isinstance(done, FailedTask):
+                raise AssertionError(done.error)
+            if isinstance(done, NoneTask):
+                continue
+            (file,) = RunEncoder(self.partition.cuts_of(1), 150).encode(moved_of(done))
+            name = f"{folder}{len(self.runs):04d}.run"
+            (self.folder / name).write_bytes(file.data)
+            self.urls.extend(task.source.urls)
+            of = SomeUrls(self.urls, len(self.urls) - len(task.source.urls), len(self.urls))
+            self.runs.append(RunFile(name, len(file.data), of, side))
 
     @property
     def partition(self) -> Partition:
@@ -91,7 +117,7 @@ class Stages:
         layout = RunLayout.of_one(self.runs, inner(0)[0].stop, fans[0])
         for ordinal in range(1, self.merges.number + 1):
             made: dict[str, list[tuple[str, int, bytes]]] = {name: [] for name in layout.cells}
-            for task in self._tasks(layout, BucketSources(SliceTables(str(self.folder), str(ordinal)), 200)):
+            for task in bucket_tasks(layout, BucketSources(SliceTables(str(self.folder), str(ordinal)), 200)):
                 done = MergeRuns(self.partition, ordinal)(task)
                 assert isinstance(done, Task), done
                 (file,) = MergedEncoder().encode(moved_of(done))
@@ -102,16 +128,7 @@ class Stages:
                 )
             layout = layout.merged(made.values(), inner(ordinal), fans[ordinal])
         tables = SliceTables(str(self.folder), "state")
-        yield from self._tasks(layout, BucketSources(tables, self.part_bytes, self.within_keys, self.beside))
-
-    def _tasks(self, layout: RunLayout, sources: BucketSources) -> Iterator[Task]:
-        rows = sources.tables.write(layout)
-        page = bucket_page([row.size for row in rows], [row.version for row in rows], layout.cells)
-        for bucket in map(Source, page.urls, page.sizes, page.versions):
-            kind = sources.kind_of(bucket)
-            for start, stop in kind.cut(bucket, TaskLimits()).spans:
-                task = Task(bucket, start, stop, ((start, stop),))
-                yield task.replace(records=kind.open(bucket).read_span(start, stop))
+        yield from bucket_tasks(layout, BucketSources(tables, self.part_bytes, self.within_keys, self.beside))
 
     def gather(self, work: Callable[[Task], Any]) -> list[Any]:
         """Return what becomes of the tasks of the second stage."""
@@ -120,6 +137,15 @@ class Stages:
     def records(self) -> list[Any]:
         """Return all records in the order of the exchange."""
         return [record for task in self.tasks() for record in task.records.listed()]
+
+
+def run_again(
+    workspace: Workspace, command: Sequence[str], expected: Callable[[Workspace], list[Any]]
+) -> dict[str, int]:
+    """Run a command that must write these records; return how many tasks of each stage it has done."""
+    ran = workspace.succeed(*command, "--json")
+    assert workspace.records("out") == expected(workspace)
+    return {name: stage["done"]["tasks"] for name, stage in ran.json["stages"].items()}
 
 
 def by_file(folder: Path, files: Mapping[str, Sequence[Any]]) -> list[str]:

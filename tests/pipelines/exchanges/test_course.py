@@ -289,17 +289,26 @@ def test_rounds_begin_only_once_all_pairs_are_known() -> None:
     assert ran.tasks["pairs"] > 0
 
 
-def test_nothing_is_gathered_before_all_is_scattered_and_the_next_run_goes_on(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("call", "place", "then", "found"),
+    [
+        (sort, "out", {"scatter": 1, "gather": 1}, sorted([0, 1, 2, 4] * 2 + [3, 5])),
+        (dedup, "out/_drops", {"scatter": 1, "decide": 1, "dedup": 3}, [4, 1, 0, 2, 3, 5]),
+    ],
+)
+def test_nothing_is_gathered_before_all_is_scattered_and_the_next_run_goes_on(
+    folder: Path, call: Callable[..., Any], place: str, then: dict[str, int], found: list[int]
+) -> None:
     write("b", 3, 5)
-    by_function = partial(sort, by=key)
+    by_function = partial(call, by=key)
     ran = run(by_function)
     assert (ran.result.complete, list(ran.stages), ran.tasks) == (False, ["scatter"], {"scatter": 2})
-    assert ran.told.warned[0] == f"{folder / 'out'}: nothing is written there before all sources are scattered"
+    assert ran.told.warned[0] == f"{folder / place}: nothing is written there before all sources are scattered"
     assert ran.result.ledger == str(folder / "L")
     assert not records()
     Path("works").touch()
-    assert run(by_function).tasks == {"scatter": 1, "gather": 1}
-    assert keys() == sorted([0, 1, 2, 4] * 2 + [3, 5])
+    assert run(by_function).tasks == then
+    assert keys() == found
 
 
 def test_a_key_that_no_record_has_is_told_by_the_run_that_has_looked_for_it() -> None:
@@ -329,15 +338,6 @@ def test_a_pattern_that_matches_nothing_any_more_ends_a_join_before_any_side(pat
     with pytest.raises(SourceNotFoundError, match="nothing matches"):
         run(partial(ledgerbeam.join, *patterns, by="k", **HOW), waves)
     assert waves.started == []
-
-
-def test_nothing_is_decided_before_all_is_scattered() -> None:
-    write("b", 3, 5)
-    by_function = partial(dedup, by=key)
-    ran = run(by_function)
-    assert (ran.result.complete, list(ran.stages), records()) == (False, ["scatter"], [])
-    Path("works").touch()
-    assert run(by_function).tasks == {"scatter": 1, "decide": 1, "dedup": 3}
 
 
 def test_only_what_has_failed_for_a_reason_is_done(folder: Path) -> None:
@@ -381,17 +381,13 @@ def test_what_fails_in_the_last_stage_keeps_the_run_files(folder: Path) -> None:
     assert internal() == set()
 
 
-class Broken(HereWaves):
-    """Waves that end with an error which is nobody's."""
-
-    def work(self, job: JobSpec, sources: Iterable[Any]) -> None:
-        raise ZeroDivisionError("of what?")
-
-
 @pytest.mark.parametrize("debug", [True, False])
 def test_the_traceback_of_a_stage_is_shown_to_who_asks_for_it(debug: bool) -> None:
+    def fail(_: JobSpec) -> None:
+        raise ZeroDivisionError("of what?")
+
     with pytest.raises(LedgerbeamError, match=r"ZeroDivisionError: of what\?") as caught:
-        run(sort, Broken(), debug=debug)
+        run(sort, Beside("scatter", fail), debug=debug)
     assert ("Traceback" in str(caught.value)) is debug
 
 

@@ -20,9 +20,7 @@ from ledgerbeam.ledger import NoneTask, Source
 from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms.dedup.duplicates import FindDuplicates
 from ledgerbeam.transforms.exchange.keys import RecordKeys
-from tests.conftest import S3Server
-from tests.pipelines.conftest import Workspace, make_workspace
-from tests.pipelines.exchanges.killing import OnStore, run_with_kills
+from tests.pipelines.conftest import Workspace
 from tests.pipelines.exchanges.stages import Stages, by_file, write_jsonl
 
 DEDUP = (
@@ -95,10 +93,8 @@ def in_sources(workspace: Workspace) -> list[dict[str, Any]]:
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    workspace = make_workspace(tmp_path_factory.mktemp("clean"))
-    write_sources(workspace)
+def undisturbed(workspace: Workspace) -> dict[str, bytes]:
+    """Return what a run leaves that nothing disturbs, after a look at all that it tells."""
     ran = workspace.succeed(*DEDUP, "--workers", "2", "--json")
     assert workspace.records("out") == survivors(in_sources(workspace))
     assert not [path for path in (workspace.root / "out").iterdir() if path.name in ("_runs", "_drops")]
@@ -114,29 +110,8 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     status = workspace.run("ledger", "status", "L", "--json").json
     assert status["complete"] is True
     assert list(status["stages"]) == ["decide/scatter", "decide"]
-    assert workspace.run("ledger", "verify", "L").status == 0
+    workspace.succeed("ledger", "verify", "L")
     return workspace.files("out")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["exchange.tabulated:1", "exchange.tabulated:2", "flush.after_commit:9"])
-def test_a_kill_at_a_point_of_any_stage_changes_nothing(
-    workspace: Workspace, clean: dict[str, bytes], fault: str
-) -> None:
-    write_sources(workspace)
-    options = ("--workers", "1", "--flush-interval", "0.01")
-    workspace.run(*DEDUP, *options, env={"LEDGERBEAM_FAULT": fault})
-    workspace.succeed(*DEDUP, *options)
-    assert workspace.files("out") == clean
-
-
-@pytest.mark.slow
-def test_launchers_killed_all_over_the_stages_end_with_the_same_bytes(
-    workspace: Workspace, clean: dict[str, bytes]
-) -> None:
-    write_sources(workspace)
-    run_with_kills(workspace, DEDUP, ("L", "L/decide", "L/decide/scatter"), 3)
-    assert workspace.files("out") == clean
 
 
 @pytest.mark.slow
@@ -168,7 +143,7 @@ def test_a_run_after_any_change_is_a_run_from_nothing(workspace: Workspace) -> N
 def test_content_preference_and_marks(workspace: Workspace) -> None:
     rows = [{"a": 1, "b": [1.5]}, {"b": [1.5], "a": 1}, {"a": 1.0, "b": [1.5]}, {"a": 1, "b": [1.5], "c": None}]
     write_jsonl(workspace.root / "other" / "a.jsonl", rows)
-    assert workspace.run("dedup", "other/*.jsonl", "--content", "--output", "one", "--to", "jsonl").status == 0
+    workspace.succeed("dedup", "other/*.jsonl", "--content", "--output", "one", "--to", "jsonl")
     assert workspace.records("one") == [rows[0], rows[2], rows[3]]
     write_sources(workspace)
     workspace.succeed(*DEDUP, "--prefer", "s")
@@ -183,18 +158,6 @@ def test_content_preference_and_marks(workspace: Workspace) -> None:
     assert [row for url, number, row in every if (url, number) not in marks] == survivors(in_sources(workspace))
     assert workspace.run(*DEDUP, "--content").status == 2
     assert workspace.run("dedup", "in/*.jsonl", "--content", "--mark", "--output", "x", "--to", "tar").status == 2
-
-
-@pytest.mark.slow
-@pytest.mark.s3
-def test_dedup_on_an_object_store_with_kills_between_the_stages(workspace: Workspace, s3: S3Server) -> None:
-    write_sources(workspace)
-    exchange = OnStore(workspace, s3, DEDUP)
-    for _ in range(2):
-        exchange.kill()
-    exchange.run()
-    assert exchange.records() == survivors(in_sources(workspace))
-    assert not exchange.store.exists(f"{exchange.bucket}/out/_drops")
 
 
 def test_no_two_files_share_a_key() -> None:

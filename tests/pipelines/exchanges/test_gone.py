@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
+import random
 import shlex
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +27,7 @@ from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.exchange.buckets import remove_internal
 from ledgerbeam.pipelines.jobs.one_stage import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from tests.mutation.loading import ROOT
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.in_process import call_here
 from tests.pipelines.exchanges.stages import write_jsonl
@@ -204,7 +211,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
         rows = [{"k": key, "text": 40 * "z"} for key, times in TIMES.items() for _ in range(more * times)]
         write_jsonl(workspace.root / "in" / f"{name}.jsonl", rows)
     command = ("dedup", "in/*.jsonl", "--by", "k", "--output", "out", "--to", "jsonl", "--ledger", "L")
-    assert workspace.run(*command, "--bucket-bytes", "600").status == 0
+    workspace.succeed(*command, "--bucket-bytes", "600")
     return workspace
 
 
@@ -237,7 +244,7 @@ def test_watch_tells_of_the_stage_that_is_at_work(done: Workspace) -> None:
     assert list(looked["stages"]) == ["decide/scatter", "decide"]
     (host,) = looked["hosts"]
     shutil.copytree(done.root / "L", done.root / "M")
-    assert done.run("ledger", "forget", "M/decide", "*").status == 0
+    done.succeed("ledger", "forget", "M/decide", "*")
     looked = done.run("ledger", "watch", "M", "--once", "--json").json
     assert looked["complete"] is False
     (of_decide,) = looked["hosts"]
@@ -250,7 +257,7 @@ def test_watch_tells_of_the_stage_that_is_at_work(done: Workspace) -> None:
     reason="no plots: pip install 'ledgerbeam[report]'",
 )
 def test_the_report_has_the_stages_and_what_they_observed(done: Workspace) -> None:
-    assert done.run("ledger", "report", "L", "--output", "report.html").status == 0
+    done.succeed("ledger", "report", "L", "--output", "report.html")
     page = (done.root / "report.html").read_text()
     for text in ("decide/scatter", "duplicates by source", "of the mean"):
         assert text in page
@@ -282,10 +289,14 @@ def test_failures_of_any_stage_are_shown_and_done_again_by_the_command_that_is_p
         write_jsonl(workspace.root / "in" / f"{name}.jsonl", [{"k": key}])
     (workspace.root / "keys.py").write_text(KEYS)
     command = ("sort", "in/*.jsonl", "--by", "keys:key", "--output", "out", "--to", "jsonl", "--ledger", "L")
-    failed = workspace.run(*command)
-    assert failed.status == 3
-    assert "1 task of 1 source failed; run the same command again to retry; to see all: " in failed.err
-    assert f"ledger failures {workspace.root / 'L'}\n" in failed.err
+    workspace.run(
+        *command,
+        status=3,
+        err=(
+            "1 task of 1 source failed; run the same command again to retry; to see all: ",
+            f"ledger failures {workspace.root / 'L'}\n",
+        ),
+    )
     quarantine(workspace.root / "L" / "scatter")
     (workspace.root / "works").touch()
     assert workspace.run(*command).status == 3, "a rerun leaves it in quarantine"
@@ -303,12 +314,9 @@ def test_failures_of_any_stage_are_shown_and_done_again_by_the_command_that_is_p
 
 def test_a_reason_that_no_stage_has_is_refused(done: Workspace) -> None:
     command = ("dedup", "in/*.jsonl", "--by", "k", "--output", "out", "--to", "jsonl", "--ledger", "L")
-    ran = done.run(*command, "--bucket-bytes", "600", "--only-failed", "x*")
-    assert ran.status == 2
-    assert "--only-failed x*: no failure has such a reason" in ran.err
-    ran = done.run(*command, "--bucket-bytes", "600", "--only-failed", "*", "--dry-run")
-    assert ran.status == 2
-    assert "leave --only-failed out" in ran.err
+    only_failed = (*command, "--bucket-bytes", "600", "--only-failed")
+    done.run(*only_failed, "x*", status=2, err="--only-failed x*: no failure has such a reason")
+    done.run(*only_failed, "*", "--dry-run", status=2, err="leave --only-failed out")
 
 
 @pytest.mark.slow
@@ -333,3 +341,130 @@ def test_a_key_that_no_record_has_is_told(workspace: Workspace, what: tuple[str,
     write_jsonl(workspace.root / "in" / "c.jsonl", [{"kk": "a b c", "u": {"v": 1}}])
     ran = workspace.succeed(command, *rest, *options)
     assert "none of" not in ran.err
+
+
+ROUNDS = 6
+DOING = "from tests.pipelines.exchanges.test_gone import EVERY; EVERY[{!r}]()"
+EVERY: dict[str, Callable[..., ledgerbeam.Result]] = {"dedup": dedup, **CALLS}
+SEEDS = 1
+
+
+def _lines(chosen: random.Random, count: int) -> list[dict[str, Any]]:
+    words = [f"w{chosen.randrange(60)}" for _ in range(12)]
+    texts = [" ".join(chosen.sample(words, 8)) for _ in range(5)]
+    return [
+        {"k": chosen.choice([None, chosen.randrange(40)]), "text": chosen.choice(texts), "n": n} for n in range(count)
+    ]
+
+
+def made_by(name: str, folder: Path) -> object:
+    """Return what lies in the output folder; where the first run has cut buckets, without regard to these."""
+    found = {name: data for name, data in contents(folder).items() if not name.endswith(".idx")}
+    lines = [line.replace(bytes(folder), b"") for name in sorted(found) for line in found[name].splitlines()]
+    if name.startswith(("sort", "shuffle", "repartition", "group")):
+        return lines
+    return sorted(lines) if "join" in name or "marks" in name else found
+
+
+class World:
+    """The folder in which a user works, and what may happen in it."""
+
+    def __init__(self, root: Path, name: str, seed: int) -> None:
+        self.root = root
+        self.name = name
+        self.chosen = random.Random(f"{name} {seed}")
+        self.happened: list[str] = []
+
+    def sources(self) -> list[Path]:
+        return sorted((self.root / "in").glob("*.jsonl"))
+
+    def write(self, path: Path, mode: str = "w") -> None:
+        time.sleep(0.01)  # a file's time tells changes apart
+        with path.open(mode) as file:
+            file.writelines(json.dumps(row) + "\n" for row in _lines(self.chosen, self.chosen.randrange(1, 150)))
+
+    def source_comes(self) -> None:
+        self.write(self.root / "in" / f"{self.chosen.choice('0abz')}{self.chosen.randrange(9)}.jsonl")
+
+    def source_goes(self) -> None:
+        if len(self.sources()) > 1:
+            path = self.chosen.choice(self.sources())
+            for one in path.parent.glob(f"{path.name}*"):
+                one.unlink()
+
+    def source_changes(self) -> None:
+        self.write(self.chosen.choice(self.sources()), self.chosen.choice("wa"))
+
+    def source_is_written_again(self) -> None:
+        path = self.chosen.choice(self.sources())
+        time.sleep(0.01)
+        path.write_bytes(path.read_bytes())
+
+    def outputs_go(self) -> None:
+        shutil.rmtree(self.root / "out", ignore_errors=True)
+
+    def some_outputs_go(self) -> None:
+        below = [
+            path
+            for path in sorted((self.root / "out").rglob("*"))
+            if path.is_file() and "_ledgerbeam" not in path.parts
+        ]
+        for path in self.chosen.sample(below, min(len(below), self.chosen.randrange(1, 4))):
+            path.unlink()
+
+    def internal_folders_go(self) -> None:
+        for path in (self.root / "out").glob("_*"):
+            if path.name != "_ledgerbeam" and self.chosen.random() < 0.5:
+                shutil.rmtree(path)
+
+    def a_run_is_killed(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": ROOT}
+        command = [sys.executable, "-c", DOING.format(self.name)]
+        with subprocess.Popen(command, cwd=self.root, env=environment, stderr=subprocess.DEVNULL) as launcher:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launcher.wait(self.chosen.uniform(0.5, 4))
+            launcher.kill()
+
+    def run_files_stay(self) -> None:
+        EVERY[self.name](keep_runs=True)
+
+    def something_happens(self) -> None:
+        what: Callable[[], None] = self.chosen.choice(
+            [
+                self.source_comes,
+                self.source_goes,
+                self.source_changes,
+                self.source_is_written_again,
+                self.outputs_go,
+                self.some_outputs_go,
+                self.internal_folders_go,
+                self.a_run_is_killed,
+                self.run_files_stay,
+            ]
+        )
+        self.happened.append(what.__name__)
+        what()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("name", EVERY)
+def test_after_any_events_a_run_is_one_from_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, seed: int
+) -> None:
+    world = World(folder, name, seed)
+    fresh = folder / "fresh"
+    for number in range(ROUNDS):
+        for _ in range(world.chosen.randrange(1, 4)):
+            world.something_happens()
+        assert EVERY[name]().complete, world.happened
+        made = made_by(name, folder)
+        if number % 2:
+            continue
+        shutil.rmtree(fresh, ignore_errors=True)
+        for part in ("in", "right"):
+            shutil.copytree(folder / part, fresh / part, ignore=shutil.ignore_patterns("*.idx"))
+        monkeypatch.chdir(fresh)
+        assert EVERY[name]().complete
+        monkeypatch.chdir(folder)
+        assert made == made_by(name, fresh), world.happened

@@ -7,6 +7,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ledgerbeam
-from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.slices import EARLIER, Partition, RunFile, RunLayout, SliceTables, SomeUrls
-from ledgerbeam.io.index.file import IndexLocation
-from ledgerbeam.io.storage.stat import stat
-from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.task import pack_sources
 from ledgerbeam.pipelines.calls.dedup import bands_for
 from ledgerbeam.pipelines.dedup.pairs import NearChoice
-from ledgerbeam.sources import FileSources
-from ledgerbeam.sources.buckets import BucketSources, bucket_page
-from ledgerbeam.sources.kind import TaskLimits, TaskReader
+from ledgerbeam.sources.buckets import BucketSources
 from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms.dedup import duplicates as near
 from ledgerbeam.transforms.dedup.duplicates import FindClusters, HashEncoder, PairRecords, SignRecords
@@ -34,10 +30,17 @@ from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunEncoder
 from tests.cases import each
-from tests.conftest import S3Server
-from tests.pipelines.conftest import Workspace, make_workspace
-from tests.pipelines.exchanges.killing import OnStore, run_killed_at, run_with_kills
-from tests.pipelines.exchanges.stages import by_file, moved_of, write_jsonl
+from tests.pipelines.conftest import Workspace
+from tests.pipelines.exchanges.stages import (
+    bucket_tasks,
+    by_file,
+    listed,
+    moved_of,
+    placed_files,
+    run_again,
+    source_tasks,
+    write_jsonl,
+)
 from tests.transforms.dedup.test_minhash import plain_bands
 
 Place = tuple[str, int]
@@ -47,7 +50,11 @@ NEAR = (
     *("dedup", "in/*.jsonl", "--near", "text", *OPTIONS, "--output", "out", "--to", "jsonl", "--ledger", "L"),
     *("--task-bytes", "3000", "--bucket-bytes", "8000"),
 )
-LEDGERS = ("L", "L/cluster", "L/cluster/pairs", "L/cluster/pairs/scatter")
+
+
+def marked(rows: Sequence[Any]) -> dict[Place, Place]:
+    """Return what stays for each that goes, as a list of duplicates says."""
+    return {(row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in rows}
 
 
 def clustered(rows: dict[Place, Any], *, prefer: bool = False) -> dict[Place, Place]:
@@ -79,19 +86,34 @@ class Process:
 
     def drops(self, urls: Sequence[str], pack_bytes: int | None) -> tuple[list[Any], list[Place]]:
         """Return the rows of what goes, and the places by file that the last stage reads."""
+        tasks = self._forests(urls, pack_bytes, PairRecords())
+        return self._found(tasks, urls, FindClusters)
+
+    def _forests(self, urls: Sequence[str], pack_bytes: int | None, pair: PairRecords) -> list[Task]:
+        """Return the task of all pairs, if there are any."""
         runs = [*self._as_earlier(self._write("e", self._signed(self.earlier, pack_bytes)))]
         runs += self._write("s", self._signed(urls, pack_bytes))
-        pairs = ((self._pair(task), RunEncoder(()), ()) for task in self._tasks(runs, len(self.cuts) + 1, "s"))
+        pairs = ((pair(task), RunEncoder(()), ()) for task in self._tasks(runs, len(self.cuts) + 1, "s"))
         forests = [*self._write("p", pairs)]
-        if not forests:
-            return [], []
-        (task,) = self._tasks(forests, 1, "p")
-        rows: Any = FindClusters(as_rows=True)(task)
-        others: Any = FindClusters(as_rows=False)(task)
+        return [*self._tasks(forests, 1, "p")] if forests else []
+
+    def _found(
+        self, tasks: Iterable[Task], urls: Sequence[str], find: Callable[[bool], FindClusters]
+    ) -> tuple[list[Any], list[Place]]:
         by_key = {file_key(url): url for url in urls}
-        keys = zip(*(lane.tolist() for lane in others.records.hashes), others.records.numbers.tolist(), strict=True)
-        found = [(by_key[high.to_bytes(8, "big") + low.to_bytes(8, "big")], number) for high, low, number in keys]
-        return [json.loads(line) for line in rows.records.data.splitlines()], found
+        rows: list[Any] = []
+        places: list[Place] = []
+        for task in tasks:
+            found: Any = find(True)(task)
+            others: Any = find(False)(task)
+            if isinstance(found, FailedTask):
+                raise AssertionError(found.error)
+            if isinstance(found, Task):
+                rows += [json.loads(line) for line in found.records.data.splitlines()]
+                halves = zip(*(lane.tolist() for lane in others.records.hashes), strict=True)
+                keys = [high.to_bytes(8, "big") + low.to_bytes(8, "big") for high, low in halves]
+                places += zip(map(by_key.__getitem__, keys), others.records.numbers.tolist(), strict=True)
+        return rows, places
 
     def _as_earlier(self, runs: Iterable[RunFile]) -> Iterator[RunFile]:
         for run in runs:
@@ -99,17 +121,9 @@ class Process:
             yield RunFile(f"{EARLIER}{run.url(str(self.folder))}", run.size, urls, -1)
 
     def _signed(self, urls: Sequence[str], pack_bytes: int | None) -> Iterator[tuple[Any, Any, tuple[str, ...]]]:
-        opened = FileSources(index=IndexLocation(root=str(self.folder / "indexes")), form="placed")
-        reader = TaskReader(opened)
-        files = [Source(found.url, found.size, found.version) for found in map(stat, sorted(urls))]
-        for source in pack_sources(files, target_bytes=pack_bytes) if pack_bytes else files:
-            cut = opened.kind_of(source).cut(source, TaskLimits(task_records=3))
-            for start, stop in cut.spans:
-                task = Task(cut.source, start, stop)
-                yield self.sign(task.replace(records=reader.read(task))), HashEncoder(self.cuts, 150), cut.source.urls
-
-    def _pair(self, task: Task) -> Any:
-        return PairRecords()(task)
+        sources = pack_sources(listed(urls), target_bytes=pack_bytes) if pack_bytes else listed(urls)
+        for task in source_tasks(placed_files(self.folder), sources, 3):
+            yield self.sign(task), HashEncoder(self.cuts, 150), task.source.urls
 
     def _write(self, name: str, tasks: Iterable[tuple[Any, Any, tuple[str, ...]]]) -> Iterator[RunFile]:
         for number, (done, encoder, urls) in enumerate(tasks):
@@ -122,14 +136,8 @@ class Process:
 
     def _tasks(self, runs: list[RunFile], buckets: int, name: str) -> Iterator[Task]:
         tables = SliceTables(str(self.folder), name)
-        rows = tables.write(RunLayout.of_one(runs, buckets))
-        sources = BucketSources(tables, self.part_bytes if name == "s" else 2**40, within_keys=False)
-        page = bucket_page([row.size for row in rows], [row.version for row in rows])
-        for bucket in map(Source, page.urls, page.sizes, page.versions):
-            kind = sources.kind_of(bucket)
-            for start, stop in kind.cut(bucket, TaskLimits()).spans:
-                task = Task(bucket, start, stop, ((start, stop),))
-                yield task.replace(records=kind.open(bucket).read_span(start, stop))
+        part_bytes = self.part_bytes if name == "s" else 2**40
+        return bucket_tasks(RunLayout.of_one(runs, buckets), BucketSources(tables, part_bytes, within_keys=False))
 
 
 WORDS = st.lists(st.sampled_from("abcdé"), max_size=6).map(" ".join)
@@ -153,7 +161,7 @@ def test_what_goes_is_all_but_one_of_each_cluster(
         rows, places = Process(Path(folder), 3, part_bytes, prefer=prefer).drops(urls, pack_bytes)
     documents = {(url, n): row for url, found in zip(urls, files.values(), strict=True) for n, row in enumerate(found)}
     expected = clustered(documents, prefer=prefer)
-    of = {(row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in rows}
+    of = marked(rows)
     assert of == expected
     assert list(of) == sorted(of), "rows come in the order of their places"
     assert sorted(places) == sorted(expected)
@@ -204,10 +212,10 @@ def write_sources(workspace: Workspace) -> None:
         write_jsonl(workspace.root / "in" / f"{name}.jsonl", rows_of(name, 80))
 
 
-def in_sources(workspace: Workspace) -> dict[Place, dict[str, Any]]:
+def in_sources(workspace: Workspace, folder: str = "in") -> dict[Place, dict[str, Any]]:
     return {
         (str(path), number): json.loads(line)
-        for path in sorted((workspace.root / "in").glob("*.jsonl"))
+        for path in sorted((workspace.root / folder).glob("*.jsonl"))
         for number, line in enumerate(path.read_text().splitlines())
     }
 
@@ -218,10 +226,8 @@ def survivors(workspace: Workspace, *, prefer: bool = False) -> list[dict[str, A
     return [row for place, row in rows.items() if place not in gone]
 
 
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    workspace = make_workspace(tmp_path_factory.mktemp("clean"))
-    write_sources(workspace)
+def undisturbed(workspace: Workspace) -> dict[str, bytes]:
+    """Return what a run leaves that nothing disturbs, after a look at all that it tells."""
     ran = workspace.succeed(*NEAR, "--workers", "2", "--json")
     kept = workspace.records("out")
     assert kept == survivors(workspace)
@@ -237,45 +243,22 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     status = workspace.run("ledger", "status", "L", "--json").json
     assert status["complete"] is True
     assert list(status["stages"]) == ["cluster/pairs/scatter", "cluster/pairs", "cluster"]
-    assert workspace.run("ledger", "verify", "L").status == 0
+    workspace.succeed("ledger", "verify", "L")
     sizes = workspace.run("ledger", "stats", "L", "--json").json["records of a cluster"]
     stays = set((of := clustered(in_sources(workspace))).values())
     assert (sizes["count"], sizes["mean"] * sizes["count"]) == (len(stays), pytest.approx(len(stays) + len(of)))
     return shards(workspace)
 
 
-def shards(workspace: Workspace) -> dict[str, bytes]:
-    return {name: data for name, data in workspace.files("out").items() if not name.startswith("_")}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("point", [1, 2, 3])
-def test_a_kill_between_any_two_stages_changes_nothing(
-    workspace: Workspace, clean: dict[str, bytes], point: int
-) -> None:
-    write_sources(workspace)
-    run_killed_at(workspace, NEAR, f"exchange.tabulated:{point}")
-    assert shards(workspace) == clean
-
-
-@pytest.mark.slow
-def test_launchers_killed_all_over_the_stages_end_with_the_same_bytes(
-    workspace: Workspace, clean: dict[str, bytes]
-) -> None:
-    write_sources(workspace)
-    run_with_kills(workspace, NEAR, LEDGERS, 5)
-    assert shards(workspace) == clean
+def shards(workspace: Workspace, folder: str = "out") -> dict[str, bytes]:
+    return {name: data for name, data in workspace.files(folder).items() if not name.startswith("_")}
 
 
 @pytest.mark.slow
 def test_of_new_files_alone_signatures_are_made(workspace: Workspace) -> None:
     write_sources(workspace)
 
-    def changed(run: Callable[..., Any] = workspace.run) -> dict[str, int]:
-        ran = run(*NEAR, "--json")
-        assert ran.status == 0, ran.err
-        assert workspace.records("out") == survivors(workspace)
-        return {name: stage["done"]["tasks"] for name, stage in ran.json["stages"].items()}
+    changed = partial(run_again, workspace, NEAR, survivors)
 
     first = changed()
     assert first["scatter"] >= 3
@@ -300,39 +283,11 @@ def test_preference_and_marks(workspace: Workspace) -> None:
     write_sources(workspace)
     workspace.succeed(*NEAR, "--prefer", "s")
     assert workspace.records("out") == survivors(workspace, prefer=True)
-    marked = workspace.succeed(*NEAR[:8], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000", "--json")
-    rows = workspace.records("marks")
-    of = {(row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in rows}
-    assert of == clustered(in_sources(workspace))
-    assert list(marked.json["stages"]) == ["scatter", "pairs", "gather"]
-    ledger = marked.json["ledger"]
+    ran = workspace.succeed(*NEAR[:8], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000", "--json")
+    assert marked(workspace.records("marks")) == clustered(in_sources(workspace))
+    assert list(ran.json["stages"]) == ["scatter", "pairs", "gather"]
+    ledger = ran.json["ledger"]
     assert list(workspace.run("ledger", "status", ledger, "--json").json["stages"]) == ["pairs/scatter", "pairs"]
-
-
-@pytest.mark.slow
-def test_a_dry_run_says_what_would_be_signed(workspace: Workspace) -> None:
-    write_sources(workspace)
-    before = workspace.run(*NEAR, "--dry-run", "--json")
-    assert (before.status, before.json["sources"]["new"]) == (0, 3), before.err
-    assert not (workspace.root / "L").exists()
-    assert workspace.run(*NEAR).status == 0
-    write_jsonl(workspace.root / "in" / "0.jsonl", rows_of("0", 5))
-    after = workspace.run(*NEAR, "--dry-run", "--json")
-    found = after.json["sources"]
-    assert (after.status, found["complete"], found["new"]) == (0, 3, 1), after.err
-
-
-@pytest.mark.slow
-@pytest.mark.s3
-def test_near_duplicates_on_an_object_store_with_kills_between_the_stages(workspace: Workspace, s3: S3Server) -> None:
-    write_sources(workspace)
-    exchange = OnStore(workspace, s3, NEAR)
-    for _ in range(3):
-        exchange.kill()
-    exchange.run()
-    assert exchange.records() == survivors(workspace)
-    assert not exchange.store.exists(f"{exchange.bucket}/out/_drops")
-    assert exchange.store.glob(f"{exchange.bucket}/out/_signatures/*.run")
 
 
 def test_a_record_whose_text_is_none_fails_its_task_by_name(tmp_path: Path) -> None:
@@ -348,29 +303,6 @@ def test_bytes_are_text_in_utf_8() -> None:
         near._text(b"\xff")
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({}, "one of the three"),
-        ({"near": "text", "content": True}, "one of the three"),
-        ({"near": "a,b"}, "near: expected one field"),
-        ({"by": "k", "ngram": 3}, "give --near FIELD"),
-        ({"by": "k", "cluster_bytes": "1G"}, "give --near FIELD"),
-        ({"near": "text", "cluster_bytes": "much"}, "cluster_bytes: "),
-        ({"near": "text", "minhash": "14"}, "minhash: expected BANDSxROWS such as 14x8"),
-        ({"near": "text", "minhash": "0x8"}, "found '0x8'"),
-        ({"near": "text", "minhash": "999x999"}, "together at most 4,096 hashes"),
-        ({"near": "text", "ngram": 0}, "ngram: expected a whole number from 1"),
-        ({"near": "text", "threshold": 1.5}, "threshold: expected a share between 0 and 1"),
-        ({"near": "text", "threshold": 0.8, "minhash": "14x8"}, "leave one of them out"),
-        ({"near": "text", "mark": True, "to": "tar"}, "--mark writes plain lines"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        ledgerbeam.dedup("x*.jsonl", **{"output": str(tmp_path / "out"), "to": "jsonl", "progress": False, **options})
-
-
 @each("threshold", [0.1, 0.5, 0.7, 0.8, 0.9, 0.99])
 def test_a_threshold_chooses_bands_and_rows_that_tell_it_best(threshold: float) -> None:
     bands, rows = bands_for(threshold)
@@ -383,3 +315,116 @@ def test_a_threshold_chooses_bands_and_rows_that_tell_it_best(threshold: float) 
 
     assert wrong(bands, rows) <= 1.01 * min(wrong(128 // other, other) for other in range(1, 129))
     assert NearChoice(bands, rows, 5).bands == bands
+
+
+IN_ROUNDS = (*NEAR, "--cluster-bytes", "1")
+
+
+ROUNDS = ["stars", "round-1", "round-2", "round-3", "labels"]
+
+
+LEDGERS = ("L", "L/cluster", *(f"L/cluster/{name}" for name in ("pairs", "pairs/scatter", *ROUNDS)))
+
+
+@pytest.mark.slow
+def test_a_run_in_rounds_has_the_bytes_of_one_without(workspace: Workspace) -> None:
+    write_sources(workspace)
+    workspace.succeed(*NEAR, "--output", "plain", "--ledger", "plain.ledger")
+    clean = shards(workspace, "plain")
+    ran = workspace.succeed(*IN_ROUNDS, "--workers", "2", "--json")
+    assert shards(workspace) == clean
+    assert list(ran.json["stages"]) == ["scatter", "pairs", *ROUNDS, "cluster", "dedup"]
+    assert sorted(path.name for path in (workspace.root / "out").glob("_*")) == ["_ledgerbeam", "_signatures"]
+    stages = ["cluster/pairs/scatter", "cluster/pairs", *(f"cluster/{name}" for name in ROUNDS), "cluster"]
+    for command in (("ledger", "status", "L"), ("ledger", "watch", "L", "--once")):
+        shown = workspace.run(*command, "--json").json
+        assert (shown["complete"], list(shown["stages"])) == (True, stages)
+    workspace.succeed("ledger", "verify", "L")
+    again = workspace.run(*IN_ROUNDS, "--json")
+    assert (again.status, {one["done"]["tasks"] for one in again.json["stages"].values()}) == (0, {0}), again.err
+    sizes = workspace.run("ledger", "stats", "L", "--json").json["records of a cluster"]
+    # The other way, in the same ledger and back.
+    ran = workspace.run(*NEAR, "--json")
+    assert (ran.status, list(ran.json["stages"])) == (0, ["scatter", "pairs", "cluster", "dedup"]), ran.err
+    assert shards(workspace) == clean
+    assert workspace.run("ledger", "stats", "L", "--json").json["records of a cluster"] == sizes
+    shown = workspace.run("ledger", "status", "L", "--json").json
+    assert (shown["complete"], list(shown["stages"])) == (True, [*stages[:2], "cluster"])
+    ran = workspace.run(*IN_ROUNDS, "--json")
+    assert (ran.status, list(ran.json["stages"])) == (0, ["scatter", "pairs", *ROUNDS, "cluster", "dedup"]), ran.err
+    assert shards(workspace) == clean
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep_runs", [(), ("--keep-runs",)])
+def test_files_come_and_go(workspace: Workspace, keep_runs: tuple[str, ...]) -> None:
+    write_sources(workspace)
+
+    changed = partial(run_again, workspace, (*IN_ROUNDS, *keep_runs), survivors)
+
+    first = changed()
+    write_jsonl(workspace.root / "in" / "0.jsonl", rows_of("0", 40))
+    second = changed()
+    assert 0 < second["scatter"] < first["scatter"], "the others are signed"
+    for path in (workspace.root / "in").glob("0.jsonl*"):
+        path.unlink()
+    assert changed()["scatter"] == 0
+    assert sum(changed().values()) == 0
+    for path in (workspace.root / "in").glob("[bc].jsonl*"):
+        path.unlink()
+    write_jsonl(workspace.root / "in" / "a.jsonl", [{"text": f"{n} {n}"} for n in range(5)])
+    changed()
+    shown = workspace.run("ledger", "status", "L", "--json").json
+    assert shown["complete"]
+    assert not any(name.startswith("cluster/round") for name in shown["stages"]), "there is nothing to cluster"
+
+
+def jsonl(workspace: Workspace, output: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (workspace.root / output).glob("*.jsonl")}
+
+
+def lines_of(workspace: Workspace, output: str) -> list[bytes]:
+    paths = (workspace.root / output).glob("*.jsonl")
+    return sorted(line for path in paths for line in path.read_bytes().splitlines())
+
+
+@pytest.mark.slow
+def test_marks_preferences_and_earlier_ones_are_those_of_one_process(workspace: Workspace) -> None:
+    write_sources(workspace)
+    write_jsonl(workspace.root / "old" / "d.jsonl", rows_of("d", 80))
+    workspace.succeed(*NEAR[:1], "old/*.jsonl", *NEAR[2:8], "--output", "first", "--to", "jsonl", "--ledger", "L1")
+    for more in (("--prefer", "s"), ("--against", f"{workspace.root}/L1", "--prefer", "s")):
+        name = f"out{len(more)}"
+        base = (*NEAR[:8], *more, "--to", "jsonl", "--task-bytes", "3000")
+        for way, cluster in (("one", ()), ("rounds", ("--cluster-bytes", "1"))):
+            for marked in ((), ("--mark",)):
+                output = f"{name}-{way}{''.join(marked)}"
+                workspace.succeed(*base, *cluster, *marked, "--output", output, "--ledger", f"{output}.ledger")
+        assert jsonl(workspace, f"{name}-one") == jsonl(workspace, f"{name}-rounds") != {}
+        assert lines_of(workspace, f"{name}-one--mark") == lines_of(workspace, f"{name}-rounds--mark") != []
+        shown = workspace.run("ledger", "status", f"{name}-rounds--mark.ledger", "--json").json
+        assert "round-1" in shown["stages"]
+        marks = sorted(path.name for path in (workspace.root / f"{name}-rounds--mark").glob("_*"))
+        assert marks == ["_ledgerbeam", "_signatures"]
+    # Of the same ledger the other way, with other buckets: nothing of the first one is left.
+    output = f"{name}-rounds--mark"
+    lines = lines_of(workspace, output)
+    workspace.succeed(*base, "--mark", "--output", output, "--ledger", f"{output}.ledger")
+    assert lines_of(workspace, output) == lines
+    assert list(json.loads(workspace.run("ledger", "status", f"{output}.ledger", "--json").out)["stages"]) == [
+        "pairs/scatter",
+        "pairs",
+    ]
+
+
+@pytest.mark.slow
+def test_candidates_are_those_of_one_process(workspace: Workspace) -> None:
+    write_sources(workspace)
+    base = (*NEAR[:8], "--threshold", "0.75", "--verify", "--to", "jsonl", "--task-bytes", "3000", "--json")
+    read = []
+    for output, more in (("one", ()), ("rounds", ("--cluster-bytes", "1"))):
+        ran = workspace.succeed(*base, *more, "--output", output, "--ledger", f"{output}.ledger")
+        read.append(ran.json["stages"]["texts"]["records"]["read"])
+    assert read[0] == read[1] > 0
+    assert jsonl(workspace, "one") == jsonl(workspace, "rounds") != {}
+    assert "cluster/round-1" in workspace.run("ledger", "status", "rounds.ledger", "--json").json["stages"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import random
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
-from tests.cases import each
 from tests.conftest import S3Server
 from tests.pages import ROOT
 from tests.pipelines.exchanges.stages import write_jsonl
@@ -65,9 +64,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def scatter(
-    *between: Callable[[Task], Any], options: tuple[str, ...] = (), by: Any = "k", **values: Any
+    *between: Callable[[Task], Any], by: Any = "k", on_job_change: Any = "refuse", **values: Any
 ) -> lb.PipelineRun:
-    with lb.Pipeline(ledger="S", name="scatter", workers=1, options=options) as pipeline:
+    with lb.Pipeline(ledger="S", name="scatter", workers=1, on_job_change=on_job_change) as pipeline:
         tasks = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(SIZE) | ReadTasks()
         for position, function in enumerate(between):
             tasks = tasks | f"Between {position}" >> ProcessTask(function)
@@ -76,10 +75,15 @@ def scatter(
 
 
 def gather(
-    *functions: Callable[[Task], Any], options: tuple[str, ...] = (), size: int = SIZE, **values: Any
+    *functions: Callable[[Task], Any],
+    runs: str = "runs",
+    ledger: str = "S",
+    size: int = SIZE,
+    on_job_change: Any = "refuse",
+    **values: Any,
 ) -> lb.PipelineRun:
-    with lb.Pipeline(ledger="G", name="gather", workers=1, options=options) as pipeline:
-        buckets = pipeline | Gather("runs", ledger="S", **values)
+    with lb.Pipeline(ledger="G", name="gather", workers=1, on_job_change=on_job_change) as pipeline:
+        buckets = pipeline | Gather(runs, ledger=ledger, **values)
         tasks = buckets | SkipCompleted() | PlanTasks(size) | ReadTasks()
         for position, function in enumerate(functions):
             tasks = tasks | f"Function {position}" >> ProcessTask(function)
@@ -113,39 +117,28 @@ def is_grouped(task: Task) -> Task:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("by", "values"),
+    ("command", "by", "values"),
     [
-        ("k", {}),
-        pytest.param(["name", "n"], {"descending": True}, marks=pytest.mark.slow),
-        pytest.param(lambda record: record["n"] % 5, {}, marks=pytest.mark.slow),
+        (lb.sort, "k", {}),
+        (lb.sort, ["name", "n"], {"descending": True}),
+        (lb.sort, lambda record: record["n"] % 5, {}),
+        (lb.repartition, None, {}),
+        (partial(lb.group, count_and_sum), "k", {}),
     ],
+    ids=["sort", "sort by fields", "sort by a function", "repartition", "group"],
 )
-def test_it_sorts_as_the_command_does(folder: Path, by: Any, values: dict[str, Any]) -> None:
-    assert scatter(by=by, bucket_bytes=SIZE, **values).outcome.complete
-    assert gather(KeepRecords("jsonl"), whole_keys=False).outcome.complete
-    lb.sort("in/*.jsonl", by=by, output="sorted", to="jsonl", shard_bytes=SIZE, task_bytes=SIZE, workers=1, **values)
-    assert files("out") == files("sorted")
-    assert len(files("out")) > 6
-
-
-@pytest.mark.slow
-def test_it_groups_as_the_command_does(folder: Path) -> None:
-    scatter(**HASHED)
-    gather(GroupRecords(count_and_sum, "jsonl", by="k"))
-    values: dict[str, Any] = {"shard_bytes": SIZE, "task_bytes": SIZE, "workers": 1}
-    lb.group(count_and_sum, "in/*.jsonl", by="k", output="grouped", to="jsonl", **values)
-    assert files("out") == files("grouped")
-    assert sum(record["times"] for record in records()) == 300
-
-
-@pytest.mark.slow
-def test_without_a_key_records_stay_in_their_order(folder: Path) -> None:
-    scatter(by=None, bucket_bytes=SIZE)
-    gather(KeepRecords("jsonl"), whole_keys=False)
-    values: dict[str, Any] = {"shard_bytes": SIZE, "task_bytes": SIZE, "workers": 1}
-    lb.repartition("in/*.jsonl", output="cut", to="jsonl", **values)
-    assert files("out") == files("cut")
-    assert records() == sources()
+def test_it_does_what_the_command_does(
+    folder: Path, command: Callable[..., Any], by: Any, values: dict[str, Any]
+) -> None:
+    grouped = command not in (lb.sort, lb.repartition)
+    assert scatter(by=by, **(HASHED if grouped else {"bucket_bytes": SIZE, **values})).outcome.complete
+    work: Any = GroupRecords(count_and_sum, "jsonl", by="k") if grouped else KeepRecords("jsonl")
+    assert gather(work, whole_keys=grouped).outcome.complete
+    how = {"shard_bytes": SIZE, "task_bytes": SIZE, "workers": 1, **values}
+    command(["in/*.jsonl"], output="by-command", to="jsonl", **how, **({} if by is None else {"by": by}))
+    assert files("out") == files("by-command")
+    if by is None:
+        assert records() == sources()
 
 
 def halves(task: Task) -> list[Task]:
@@ -277,16 +270,11 @@ def test_another_scatter_is_another_job_to_gather(folder: Path) -> None:
 def test_gather_takes_the_ledger_that_has_scattered_there(folder: Path) -> None:
     scatter(**HASHED)
 
-    def run(runs: str, ledger: str) -> None:
-        with lb.Pipeline(ledger="G", name="gather", workers=1) as pipeline:
-            buckets = pipeline | Gather(runs, ledger=ledger) | SkipCompleted()
-            buckets | PlanTasks() | ReadTasks() | WriteTasks("out", "jsonl") | CommitTasks()
-
     with pytest.raises(UsageError, match=r"Gather\('\S+/other'\): \S+/S has scattered to \S+/runs"):
-        run("other", "S")
-    run("runs", "S")
+        gather(runs="other")
+    gather()
     with pytest.raises(UsageError, match=r"expected the ledger of a pipeline that ends with Scatter .* of 'gather'"):
-        run("runs", "G")
+        gather(ledger="G")
 
 
 @pytest.mark.slow
@@ -309,24 +297,6 @@ def test_a_task_of_a_bucket_has_a_size_in_bytes(folder: Path) -> None:
     buckets | ReadTasks() | WriteTasks("out", "jsonl") | CommitTasks()
     with pytest.raises(UsageError, match="behind Gather a task has a size in bytes: give task_bytes"):
         pipeline.run()
-
-
-@each(
-    ("values", "said"),
-    [
-        ({"order": "place"}, "expected order key or hash"),
-        ({"by": None, "descending": True}, "without by, .*leave out order, descending, nulls and cuts"),
-        ({"order": "hash", "cuts": [1]}, "order hash is no order of the keys; leave out descending"),
-        ({"buckets": 3, "bucket_bytes": 5}, "found several of buckets, bucket_bytes and cuts; pass one of them"),
-        ({"buckets": 0}, "buckets: expected from 1 to"),
-        ({"cuts": [1, 1.0]}, "cuts: expected each key once"),
-        ({"cuts": [{}]}, "cuts: "),
-        ({"by": []}, "by: expected names of fields, found none"),
-    ],
-)
-def test_arguments_that_cannot_mean_anything_together_are_refused(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=f"Scatter: {said}|^{said}"):
-        Scatter("runs", **{"by": "k", **values})
 
 
 def test_a_key_that_the_sources_do_not_have_needs_cuts(folder: Path) -> None:
@@ -375,28 +345,27 @@ def test_what_is_gathered_can_be_scattered_again(folder: Path) -> None:
     with lb.Pipeline(ledger="S2", name="again", workers=1) as pipeline:
         buckets = pipeline | Gather("runs", ledger="S") | SkipCompleted() | PlanTasks(SIZE) | ReadTasks()
         buckets | Scatter("runs2", by="n", cuts=[30, 60]) | CommitTasks()
-    with lb.Pipeline(ledger="G", name="gather", workers=1) as pipeline:
-        buckets = pipeline | Gather("runs2", ledger="S2") | SkipCompleted() | PlanTasks(SIZE)
-        buckets | ReadTasks() | WriteTasks("out", "jsonl") | CommitTasks()
+    gather(runs="runs2", ledger="S2")
     assert [record["n"] for record in records()] == sorted(record["n"] for record in sources())
 
 
 PROGRAM = ROOT / "examples" / "own_exchange.py"
 
 
-def start(folder: Path, fault: str = "", *options: str) -> subprocess.Popen[str]:
+def start(folder: Path, *options: str, place: str = "", **environment: str) -> subprocess.Popen[str]:
+    """Start the example over the pages in the folder, or in another place."""
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": paths, **({"LEDGERBEAM_FAULT": fault} if fault else {})}
-    command = [sys.executable, str(PROGRAM), "pages/*.jsonl", "--output", "out", "--runs", "runs", "--ledger", "L"]
-    command += ["--size", "1500"]
+    command = [sys.executable, str(PROGRAM), f"{place}pages/*.jsonl", "--size", "1500"]
+    for option, name in (("output", "out"), ("runs", "runs"), ("ledger", "L")):
+        command += [f"--{option}", f"{place}{name}"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    env = {**os.environ, "PYTHONPATH": paths, **environment}
     return subprocess.Popen([*command, *options], cwd=folder, env=env, **pipes)
 
 
-def ended(process: subprocess.Popen[str]) -> int:
+def ended(process: subprocess.Popen[str]) -> None:
     out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
-    return process.returncode
 
 
 def write_pages(folder: Path) -> None:
@@ -410,7 +379,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What an undisturbed run of the example leaves."""
     folder = tmp_path_factory.mktemp("clean")
     write_pages(folder)
-    assert ended(start(folder)) == 0
+    ended(start(folder))
     return files(str(folder / "out"))
 
 
@@ -438,7 +407,7 @@ def die_once(mark: str, task: Task) -> Task:
 def test_a_worker_that_dies_in_either_pipeline_changes_nothing(folder: Path) -> None:
     for output, marks in (("clean", ("never", "never")), ("out", ("in-scatter", "in-gather"))):
         (folder / "never").touch()
-        before, behind = (functools.partial(die_once, str(folder / mark)) for mark in marks)
+        before, behind = (partial(die_once, str(folder / mark)) for mark in marks)
         scatter(before, **HASHED)
         gather(behind)
         if output == "clean":
@@ -454,13 +423,13 @@ def test_a_worker_that_dies_in_either_pipeline_changes_nothing(folder: Path) -> 
 @pytest.mark.slow
 def test_a_kill_between_the_two_pipelines_changes_nothing(tmp_path: Path, clean: dict[str, bytes]) -> None:
     write_pages(tmp_path)
-    killed = start(tmp_path, "exchange.tabulated:1")
+    killed = start(tmp_path, LEDGERBEAM_FAULT="exchange.tabulated:1")
     killed.communicate(timeout=240)
     assert killed.returncode == -9
     with pytest.raises(ScatterIncompleteError, match="ended before it noted which buckets there are; run the pipeline"):
         GatheredRuns.found(f"{tmp_path}/runs", f"{tmp_path}/L/scatter", {}, task_bytes=1500, whole_keys=True)
     close_shared_writers()
-    assert ended(start(tmp_path)) == 0
+    ended(start(tmp_path))
     assert files(str(tmp_path / "out")) == clean
     assert not list((tmp_path / "runs").rglob("*.run"))
 
@@ -477,7 +446,7 @@ def test_a_program_that_is_killed_again_and_again_ends_with_the_same_bytes(
         while process.poll() is None and tasks_done(tmp_path) < before + 10:
             time.sleep(0.005)
         if process.poll() is not None:
-            assert ended(process) == 0
+            ended(process)
             break
         process.kill()
         process.communicate()
@@ -491,7 +460,7 @@ def test_a_program_that_is_killed_again_and_again_ends_with_the_same_bytes(
 def test_prism_does_the_same(tmp_path: Path, clean: dict[str, bytes]) -> None:
     write_pages(tmp_path)
     options = ("--runner=PrismRunner", f"--prism_location={pins.PRISM.path}")
-    assert ended(start(tmp_path, "", *options)) == 0
+    ended(start(tmp_path, *options))
     assert files(str(tmp_path / "out")) == clean
 
 
@@ -502,14 +471,9 @@ def test_all_of_it_may_lie_on_an_object_store(folder: Path, s3: S3Server, clean:
     store = s3fs.S3FileSystem(**s3.options)
     write_pages(folder)
     store.put(f"{folder}/pages/", f"{bucket}/pages/", recursive=True)
-    arguments = [sys.executable, str(PROGRAM), f"s3://{bucket}/pages/*.jsonl", "--size", "1500"]
-    arguments += ["--output", f"s3://{bucket}/out", "--runs", f"s3://{bucket}/runs", "--ledger", f"s3://{bucket}/L"]
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": paths, "LEDGERBEAM_CACHE": str(folder / "cache"), **s3.env}
 
     def run() -> None:
-        done = subprocess.run(arguments, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=240)
-        assert done.returncode == 0, done.stderr
+        ended(start(folder, place=f"s3://{bucket}/", LEDGERBEAM_CACHE=str(folder / "cache"), **s3.env))
 
     def written() -> dict[str, bytes]:
         store.invalidate_cache()
@@ -531,15 +495,8 @@ def test_both_pipelines_may_be_restarted_as_other_jobs(folder: Path) -> None:
     scatter(**HASHED)
     gather()
 
-    def restarted(between: Callable[[Task], Any], **values: Any) -> None:
-        with lb.Pipeline(ledger="S", name="scatter", workers=1, on_job_change="restart") as pipeline:
-            tasks = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(SIZE) | ReadTasks()
-            tasks | ProcessTask(between) | Scatter("runs", "n", **values) | CommitTasks()
-        with lb.Pipeline(ledger="G", name="gather", workers=1, on_job_change="restart") as pipeline:
-            buckets = pipeline | Gather("runs", ledger="S") | SkipCompleted() | PlanTasks(SIZE)
-            buckets | ReadTasks() | WriteTasks("out", "jsonl") | CommitTasks()
-
     for cuts in ([20, 40, 60, 80], [50]):
-        restarted(is_grouped, cuts=cuts)
+        scatter(is_grouped, by="n", on_job_change="restart", cuts=cuts)
+        gather(on_job_change="restart")
         assert [record["n"] for record in records()] == sorted(record["n"] for record in sources())
         assert len({path.name.partition("-0000000")[0] for path in Path("out").glob("*.jsonl")}) == len(cuts) + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
-from tests.pipelines.exchanges.killing import OnStore, run_killed_at, run_with_kills
 from tests.pipelines.exchanges.stages import write_jsonl
+from tests.pipelines.exchanges.test_sort import expected, remake_run_files
 
 SIZES = ("--task-bytes", "2000", "--shard-bytes", "2000")
 PLACES = ("--output", "out", "--to", "jsonl", "--ledger", "L")
@@ -45,19 +43,6 @@ def write_sources(workspace: Workspace, names: str = "abcdefgh", count: int = 40
     for name in "xyz":
         some = [{"k": n * 3, "value": name} for n in range(100)]
         write_jsonl(workspace.root / "right" / f"{name}.jsonl", some)
-
-
-def order(row: dict[str, Any]) -> tuple[Any, ...]:
-    k = row["k"]
-    return (2, 0) if k is None else (1, k) if isinstance(k, str) else (0, k)
-
-
-def expected(workspace: Workspace) -> list[dict[str, Any]]:
-    """Return what lies in the sources now, as plain Python sorts it."""
-    found: list[dict[str, Any]] = []
-    for path in sorted((workspace.root / "in").glob("*.jsonl")):
-        found += map(json.loads, path.read_text().splitlines())
-    return sorted(found, key=order)
 
 
 def contents(workspace: Workspace, folder: str = "out") -> bytes:
@@ -141,7 +126,7 @@ def test_any_number_of_rounds_writes_what_one_writes(workspace: Workspace, name:
     with (workspace.root / "functions.py").open("a") as file:
         file.write("\ndef sizes(key, records):\n    return {'k': key, 'n': [one['n'] for one in records]}\n")
     words = EXCHANGES[name]
-    assert workspace.run(*words).status == 0
+    workspace.succeed(*words)
     one = contents(workspace)
     assert one
     rounds = []
@@ -160,33 +145,11 @@ def test_any_number_of_rounds_writes_what_one_writes(workspace: Workspace, name:
 
 
 @pytest.mark.slow
-def test_launchers_killed_all_over_the_rounds_end_with_the_same_bytes(
-    workspace: Workspace, clean: dict[str, dict[str, bytes]]
-) -> None:
-    write_sources(workspace)
-    run_with_kills(workspace, (*SORT, *THREE), ("L", "L/scatter", "L/merge-1", "L/merge-2"), 7)
-    assert workspace.files("out") == clean["two"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nth", [1, 2, 3])
-def test_a_kill_between_two_stages_changes_nothing(
-    workspace: Workspace, clean: dict[str, dict[str, bytes]], nth: int
-) -> None:
-    write_sources(workspace)
-    ran = run_killed_at(workspace, (*SORT, *THREE), f"exchange.tabulated:{nth}", "--json")
-    stages = ran.json["stages"]
-    assert [stage["done"]["tasks"] > 0 for stage in stages.values()] == [False] * nth + [True] * (4 - nth)
-    assert workspace.files("out") == clean["two"]
-    assert not internal(workspace)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_run_after_any_change_is_a_run_from_nothing(workspace: Workspace, keep: bool) -> None:
     write_sources(workspace, count=60)
     words = (*SORT, *(("--keep-runs",) if keep else ()))
-    assert workspace.run(*words, "--max-slices", "300").status == 0
+    workspace.succeed(*words, "--max-slices", "300")
     first = contents(workspace)
     assert internal(workspace) == ({"_runs", "_merged-1"} if keep else set())
 
@@ -223,15 +186,15 @@ def test_marks_name_the_sources_that_are_there_after_a_change(workspace: Workspa
     """A record's place counts the files of a group, and those change with it."""
     write_sources(workspace)
     words = (*EXCHANGES["marks"], *TWO, "--keep-runs")
-    assert workspace.run(*words).status == 0
+    workspace.succeed(*words)
     write_jsonl(workspace.root / "in" / "aa.jsonl", [{"k": None, "n": 0}])  # nowhere a duplicate
     (workspace.root / "in" / "f.jsonl").rename(workspace.root / "in" / "ff.jsonl")
     for path in (workspace.root / "in").glob("f.jsonl*"):
         path.unlink()
-    assert workspace.run(*words).status == 0
+    workspace.succeed(*words)
     found = contents(workspace)
     anew = {"out": "other", "L": "M"}
-    assert workspace.run(*(anew.get(word, word) for word in words[:-3])).status == 0
+    workspace.succeed(*(anew.get(word, word) for word in words[:-3]))
     assert sorted(found.splitlines()) == sorted(contents(workspace, "other").splitlines())
     assert b"/ff.jsonl" in found
 
@@ -242,33 +205,8 @@ def test_a_merged_run_file_that_is_lost_or_damaged_is_written_again(
 ) -> None:
     write_sources(workspace)
     assert workspace.run(*SORT, *TWO, env={"LEDGERBEAM_FAULT": "exchange.tabulated:2"}).status != 0
-    lost, cut, flipped, *_ = sorted((workspace.root / "out" / "_merged-1").rglob("*.run"))
-    lost.unlink()
-    whole = cut.read_bytes()
-    cut.write_bytes(whole[:-7])
-    ran = workspace.run(*SORT)
-    assert ran.status == 1
-    assert f"{cut}: expected {len(whole):,} bytes" in ran.err
-    cut.unlink()
-    data = bytearray(flipped.read_bytes())
-    data[40] ^= 1
-    flipped.write_bytes(data)
-    ran = workspace.run(*SORT)
-    assert ran.status == 3, ran.err
-    assert f"{flipped}: the table of blocks at byte 8 does not match its checksum; delete this file" in ran.err
-    flipped.unlink()
-    ran = workspace.succeed(*SORT, "--json")
-    assert ran.json["stages"]["merge-1"]["done"]["tasks"] == 1
-    assert workspace.files("out") == clean["one"]
-
-
-@pytest.mark.slow
-def test_outputs_that_are_gone_are_written_again(workspace: Workspace, clean: dict[str, dict[str, bytes]]) -> None:
-    write_sources(workspace)
-    assert workspace.run(*SORT, *TWO).status == 0
-    (workspace.root / "out" / sorted(clean["one"])[0]).unlink()
-    ran = workspace.succeed(*SORT, "--json")
-    assert ran.json["stages"]["gather"]["done"]["tasks"] == 1
+    ran = remake_run_files(workspace, SORT, "_merged-1")
+    assert ran["stages"]["merge-1"]["done"]["tasks"] == 1
     assert workspace.files("out") == clean["one"]
 
 
@@ -281,15 +219,14 @@ def test_a_failure_of_a_merge_is_told_and_done_again_alone(
     flipped = sorted((workspace.root / "out" / "_runs").rglob("*.run"))[3]
     whole = flipped.read_bytes()
     flipped.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
-    ran = workspace.run(*SORT, "--json")
-    assert ran.status == 3
+    ran = workspace.run(*SORT, "--json", status=3)
     assert ran.json["stages"]["merge-1"]["tasks"]["failed"] > 0
     assert "gather" not in ran.json["stages"]
     failures = workspace.run("ledger", "failures", "L").out
     assert f"{flipped}: the table" in failures
     flipped.write_bytes(whole)
     workspace.succeed(*SORT, "--only-failed", "RunFileError*", "--json")
-    assert workspace.run(*SORT).status == 0
+    workspace.succeed(*SORT)
     assert workspace.files("out") == clean["one"]
 
 
@@ -299,19 +236,7 @@ def test_earlier_signatures_are_merged_with_the_later_ones(workspace: Workspace)
     (workspace.root / "old").mkdir()
     for path in (workspace.root / "in").glob("[a-d].jsonl"):
         path.rename(workspace.root / "old" / path.name)
-    near = (
-        "dedup",
-        "--near",
-        "text",
-        "--ngram",
-        "2",
-        "--task-bytes",
-        "2000",
-        "--bucket-bytes",
-        "2000",
-        "--to",
-        "jsonl",
-    )
+    near = ("dedup", "--near", "text", "--ngram", "2", *SIZES[:2], "--bucket-bytes", "2000", "--to", "jsonl")
     found = {}
     for most in ("1000000", "60"):
         first = (*near, "old/*.jsonl", "--output", f"old{most}", "--ledger", f"O{most}", "--max-slices", most)
@@ -322,20 +247,6 @@ def test_earlier_signatures_are_merged_with_the_later_ones(workspace: Workspace)
     assert (workspace.root / "N60" / "cluster" / "pairs" / "merge-1").exists()
     assert found["1000000"] == found["60"]
     assert 0 < found["60"].count(b"\n") < 160
-
-
-@pytest.mark.slow
-@pytest.mark.s3
-def test_rounds_on_an_object_store_with_a_kill_between_them(workspace: Workspace, s3: S3Server) -> None:
-    write_sources(workspace)
-    exchange = OnStore(workspace, s3, (*SORT, *TWO))
-    exchange.kill()
-    ran = exchange.run()
-    stages = ran.json["stages"]
-    assert stages["scatter"]["done"]["tasks"] == 0
-    assert stages["merge-1"]["done"]["tasks"] > 0
-    assert exchange.records() == expected(workspace)
-    assert not exchange.store.glob(f"{exchange.bucket}/out/_merged-1/*")
 
 
 def test_the_folders_of_run_files_do_not_lie_in_each_other() -> None:

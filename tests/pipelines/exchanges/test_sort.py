@@ -1,19 +1,17 @@
-"""``sort`` as a user runs it: right, restarted at every point of both stages, and again when sources change."""
+"""``sort``, ``shuffle`` and ``repartition`` as a user runs them: right, and again when sources or files change."""
 
 from __future__ import annotations
 
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
-from tests.pipelines.exchanges.killing import OnStore, run_with_kills
 from tests.pipelines.exchanges.stages import write_jsonl
 
 SORT = (
@@ -75,7 +73,7 @@ def test_the_shards_by_their_names_are_the_sorted_corpus(workspace: Workspace, c
         found["stages"]["scatter"]["done"]["tasks"] + found["stages"]["gather"]["done"]["tasks"]
         == found["done"]["tasks"]
     )
-    assert workspace.run("ledger", "verify", "L").status == 0
+    workspace.succeed("ledger", "verify", "L")
     again = workspace.run(*SORT, "--json")
     assert (again.status, again.json["done"]["tasks"], again.json["skipped"]) == (0, 0, 4)
     assert outputs(workspace) == clean
@@ -109,38 +107,12 @@ def test_keys_are_ordered_as_asked(workspace: Workspace, options: tuple[str, ...
         assert found == expected(workspace)
 
 
-FAULTS = ("publish.after:9", "flush.after_commit:9", "exchange.tabulated:1")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_kill_at_a_point_of_either_stage_changes_nothing(
-    workspace: Workspace, clean: dict[str, bytes], fault: str
-) -> None:
-    write_sources(workspace)
-    options = ("--workers", "1", "--flush-interval", "0.01")
-    workspace.run(*SORT, *options, env={"LEDGERBEAM_FAULT": fault})
-    workspace.succeed(*SORT, *options)
-    assert outputs(workspace) == clean
-
-
-@pytest.mark.slow
-def test_launchers_killed_all_over_both_stages_end_with_the_same_bytes(
-    workspace: Workspace, clean: dict[str, bytes]
-) -> None:
-    write_sources(workspace)
-    run_with_kills(workspace, SORT, ("L", "L/scatter"), 3)
-    assert outputs(workspace) == clean
-    found = workspace.run("ledger", "status", "L", "--json").json
-    assert found["complete"] is True
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_run_after_any_change_is_a_run_from_nothing(workspace: Workspace, keep: bool) -> None:
     write_sources(workspace, count=80)
     options = ("--keep-runs",) if keep else ()
-    assert workspace.run(*SORT, *options).status == 0
+    workspace.succeed(*SORT, *options)
     first = outputs(workspace)
 
     def changed() -> dict[str, Any]:
@@ -164,8 +136,21 @@ def test_a_run_after_any_change_is_a_run_from_nothing(workspace: Workspace, keep
     assert kept == {name: data for name, data in first.items() if not name.startswith("_runs/")}
 
 
-def run_files(workspace: Workspace) -> list[Path]:
-    return sorted((workspace.root / "out" / "_runs").rglob("*.run"))
+def remake_run_files(workspace: Workspace, command: Sequence[str], folder: str) -> Any:
+    """Remove a run file, cut another and damage a third; return the run that writes all three again."""
+    lost, cut, flipped, *_ = sorted((workspace.root / "out" / folder).rglob("*.run"))
+    lost.unlink()
+    whole = cut.read_bytes()
+    cut.write_bytes(whole[:-7])
+    workspace.run(*command, status=1, err=f"{cut}: expected {len(whole):,} bytes")
+    cut.unlink()
+    data = bytearray(flipped.read_bytes())
+    data[40] ^= 1
+    flipped.write_bytes(data)
+    said = f"{flipped}: the table of blocks at byte 8 does not match its checksum; delete this file"
+    workspace.run(*command, status=3, err=said)
+    flipped.unlink()
+    return workspace.succeed(*command, "--json").json
 
 
 @pytest.mark.slow
@@ -173,32 +158,15 @@ def test_a_run_file_that_is_lost_or_damaged_before_the_gather_is_written_again(
     workspace: Workspace, clean: dict[str, bytes]
 ) -> None:
     write_sources(workspace)
-    options = ("--workers", "1")
-    workspace.run(*SORT, *options, env={"LEDGERBEAM_FAULT": "exchange.tabulated:1"})
-    lost, cut, flipped, *_ = run_files(workspace)
-    lost.unlink()
-    whole = cut.read_bytes()
-    cut.write_bytes(whole[:-7])
-    ran = workspace.run(*SORT, *options)
-    assert ran.status == 1
-    assert f"{cut}: expected {len(whole):,} bytes" in ran.err
-    cut.unlink()
-    data = bytearray(flipped.read_bytes())
-    data[40] ^= 1
-    flipped.write_bytes(data)
-    ran = workspace.run(*SORT, *options)
-    assert ran.status == 3, ran.err
-    assert f"{flipped}: the " in ran.err
-    assert "does not match its checksum" in ran.err
-    flipped.unlink()
-    workspace.succeed(*SORT, *options)
+    workspace.run(*SORT, env={"LEDGERBEAM_FAULT": "exchange.tabulated:1"})
+    remake_run_files(workspace, SORT, "_runs")
     assert outputs(workspace) == clean
 
 
 @pytest.mark.slow
 def test_outputs_that_are_gone_are_written_again(workspace: Workspace, clean: dict[str, bytes]) -> None:
     write_sources(workspace)
-    assert workspace.run(*SORT).status == 0
+    workspace.succeed(*SORT)
     (workspace.root / "out" / sorted(clean)[0]).unlink()
     ran = workspace.succeed(*SORT, "--json")
     assert ran.json["stages"]["gather"]["done"]["tasks"] == 1
@@ -209,9 +177,7 @@ def test_a_source_that_cannot_be_read_ends_it_before_anything_is_written(workspa
     write_sources(workspace, "ab", 20)
     with (workspace.root / "in" / "b.jsonl").open("a") as file:
         file.write("{]\n")
-    ran = workspace.run(*SORT, "--json")
-    assert ran.status == 3
-    assert "record 20, bytes" in ran.err
+    ran = workspace.run(*SORT, "--json", status=3, err="record 20, bytes")
     assert not workspace.records("out")
     assert ran.json["stages"]["scatter"]["tasks"]["failed"] == 1
     assert f"ledger failures {workspace.root / 'L'}\n" in ran.err
@@ -220,12 +186,10 @@ def test_a_source_that_cannot_be_read_ends_it_before_anything_is_written(workspa
 @pytest.mark.slow
 def test_another_key_is_another_job(workspace: Workspace) -> None:
     write_sources(workspace, "a", 20)
-    assert workspace.run(*SORT).status == 0
+    workspace.succeed(*SORT)
     other = [("n" if word == "k" else word) for word in SORT]
-    refused = workspace.run(*other)
-    assert refused.status == 1
-    assert "by: was 'k', is 'n'" in refused.err
-    assert workspace.run(*other, "--on-job-change", "restart").status == 0
+    workspace.run(*other, status=1, err="by: was 'k', is 'n'")
+    workspace.succeed(*other, "--on-job-change", "restart")
     assert workspace.records("out") == expected(workspace, lambda row: row["n"])
 
 
@@ -254,19 +218,6 @@ def test_more_slices_than_any_number_of_rounds_allows_are_refused_with_what_help
 
 
 @pytest.mark.slow
-@pytest.mark.s3
-def test_sort_on_an_object_store_with_a_kill_between_the_stages(workspace: Workspace, s3: S3Server) -> None:
-    write_sources(workspace)
-    exchange = OnStore(workspace, s3, SORT)
-    exchange.kill()
-    assert exchange.store.glob(f"{exchange.bucket}/out/_runs/*.run")
-    ran = exchange.run()
-    assert ran.json["stages"]["scatter"]["done"]["tasks"] == 0
-    assert exchange.records() == expected(workspace)
-    assert not exchange.store.exists(f"{exchange.bucket}/out/_runs")
-
-
-@pytest.mark.slow
 def test_rows_of_parquet_are_sorted_with_their_types(workspace: Workspace) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -286,3 +237,49 @@ def test_rows_of_parquet_are_sorted_with_their_types(workspace: Workspace) -> No
     found = pq.read_table(path)
     assert found.schema.remove_metadata() == table.schema.remove_metadata()
     assert str(found.to_pydict()) == str(table.take([1, 3, 0, 2]).to_pydict())  # nan is not equal to itself
+
+
+def write_unequal_sources(root: Path) -> list[str]:
+    """Write sources of very different sizes; return their lines in order."""
+    lines = []
+    for name, count in (("a", 3), ("b", 400), ("c", 0), ("d", 150)):
+        rows = [{"id": f"{name}{n}", "text": "x" * (n % 40)} for n in range(count)]
+        write_jsonl(root / f"{name}.jsonl", rows)
+        lines += [json.dumps(row) for row in rows]
+    return lines
+
+
+def lines_of(workspace: Workspace, folder: str) -> list[str]:
+    found = workspace.files(folder)
+    return [line for name in found if name.endswith(".jsonl") for line in found[name].decode().splitlines()]
+
+
+@pytest.mark.slow
+def test_a_shuffle_is_the_same_wherever_the_files_lie_and_however_they_are_cut(workspace: Workspace) -> None:
+    lines = write_unequal_sources(workspace.root / "one")
+    write_unequal_sources(workspace.root / "else" / "where")
+    options = ("--to", "jsonl", "--seed", "7")
+    workspace.succeed("shuffle", "one/*.jsonl", "--output", "s1", *options)
+    sizes = ("--task-bytes", "5000", "--shard-bytes", "3000")
+    workspace.succeed("shuffle", "else/where/*.jsonl", "--output", "s2", *options, *sizes)
+    assert len(list((workspace.root / "s2").glob("*.jsonl"))) > 3
+    shuffled = lines_of(workspace, "s1")
+    assert shuffled == lines_of(workspace, "s2")
+    assert sorted(shuffled) == sorted(lines)
+    assert shuffled != lines
+    workspace.succeed("shuffle", "one/*.jsonl", "--output", "s3", "--to", "jsonl", "--seed", "8")
+    assert lines_of(workspace, "s3") != shuffled
+
+
+@pytest.mark.slow
+def test_repartition_makes_shards_of_one_size_in_the_same_order(workspace: Workspace) -> None:
+    lines = write_unequal_sources(workspace.root / "in")
+    workspace.succeed(
+        *("repartition", "in/*.jsonl", "--output", "out", "--to", "jsonl"),
+        *("--task-bytes", "6000", "--shard-bytes", "2500"),
+    )
+    assert lines_of(workspace, "out") == lines
+    sizes = [path.stat().st_size for path in sorted((workspace.root / "out").glob("*.jsonl"))]
+    assert len(sizes) > 5
+    assert max(sizes) < 2 * 2500
+    assert sum(size < 1000 for size in sizes) <= 1  # the rest of a source

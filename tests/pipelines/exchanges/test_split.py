@@ -1,4 +1,4 @@
-"""``split``: a key is in one part, which it alone decides, and the shares are about those asked for."""
+"""``split`` and ``group``: what becomes of a record is decided by its key alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def test_shares_hold_and_more_parts_at_the_end_take_from_all() -> None:
     found = [part_of(key, (80, 15, 5)) for key in keys]
     counts = [found.count(part) for part in range(3)]
     assert all(abs(count - expected) < 400 for count, expected in zip(counts, (16_000, 3_000, 1_000), strict=True))
-    assert {part_of(b"\x00" * 9, (1, 1)), part_of(b"\xff" * 9, (1, 1))} == {0, 1}
 
 
 def test_a_part_ends_where_its_share_of_all_hashes_ends() -> None:
@@ -36,11 +35,6 @@ def test_a_part_ends_where_its_share_of_all_hashes_ends() -> None:
             assert part_of(end.to_bytes(8, "big") + b"\0", shares) == part + 1
         assert part_of(bytes(8), shares) == 0
         assert part_of(b"\xff" * 30, shares) == len(shares) - 1
-
-
-def test_equal_keys_are_of_one_part() -> None:
-    assert KEYS.key({"user": 1}) == KEYS.key({"user": 1.0}) != KEYS.key({"user": True})
-    assert KEYS.key({}) == KEYS.key({"user": None})
 
 
 @pytest.mark.parametrize(
@@ -88,7 +82,7 @@ def test_split_as_a_user_runs_it_killed_and_with_more_sources(workspace: Workspa
         assert some == [row for row in rows if row["user"] in users[name]]
     assert ran.json["records"]["written"] == {name: len(some) for name, some in found.items()}
     write_jsonl(workspace.root / "in" / "9.jsonl", [{"user": n, "n": -1} for n in range(50)])
-    assert workspace.run(*command).status == 0
+    workspace.succeed(*command)
     after = parts_of(workspace.root / "out")
     assert {name: {row["user"] for row in some} for name, some in after.items()} == users
 
@@ -103,3 +97,52 @@ def test_parts_of_columns_have_one_schema(workspace: Workspace) -> None:
     assert len(tables) == 3
     assert len({table.schema.remove_metadata() for table in tables}) == 1
     assert sum(map(len, tables)) == 40
+
+
+REDUCE = f"{__name__}:listed"
+
+
+@pytest.mark.slow
+def test_group_as_a_user_runs_it(workspace: Workspace) -> None:
+    rows: list[dict[str, Any]] = [{"user": f"u{n % 37}", "n": n} for n in range(900)]
+    for part in range(3):
+        write_jsonl(workspace.root / "in" / f"{part}.jsonl", rows[300 * part : 300 * (part + 1)])
+    with (workspace.root / "functions.py").open("a") as file:
+        file.write("\ndef total(user, records):\n    return {'user': user, 'sum': sum(r['n'] for r in records)}\n")
+    command = (
+        *("group", "functions:total", "in/*.jsonl", "--by", "user"),
+        *("--output", "out", "--to", "jsonl", "--ledger", "L"),
+    )
+    sizes = ("--task-bytes", "3000", "--shard-bytes", "3000")
+    killed = workspace.run(*command, *sizes, env={"LEDGERBEAM_FAULT": "exchange.tabulated:1"})
+    assert killed.status != 0
+    ran = workspace.succeed(*command, *sizes, "--json")
+    found = workspace.records("out")
+    expected: dict[str, int] = defaultdict(int)
+    for row in rows:
+        expected[row["user"]] += row["n"]
+    assert {row["user"]: row["sum"] for row in found} == expected
+    assert len(found) == 37
+    assert ran.json["records"]["read"] == 900
+    workspace.run(*command[:5], "--output", "other", "--to", "parquet", status=2, err="give --schema FILE")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("functions:listed", "--by", "user"), "functions:listed is a generator function"),
+        (("functions:alone", "--by", "user"), "expected a function of the key and its records"),
+        (("functions:fine", "--by", "functions:listed"), "functions:listed is a generator function"),
+    ],
+)
+def test_what_is_no_function_of_groups_or_of_keys_is_refused_first(
+    workspace: Workspace, options: tuple[str, ...], message: str
+) -> None:
+    write_jsonl(workspace.root / "in" / "a.jsonl", [{"user": 1}])
+    with (workspace.root / "functions.py").open("a") as file:
+        file.write("\ndef listed(record):\n    yield record\n\ndef alone(user):\n    return user\n")
+        file.write("\ndef fine(user, records):\n    return user\n")
+    ran = workspace.run("group", *options, "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L", status=1)
+    assert message in ran.err
+    assert not (workspace.root / "out").exists()
+    assert not (workspace.root / "L").exists()

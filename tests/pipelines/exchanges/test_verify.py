@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,28 +18,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ledgerbeam
-from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.slices import EARLIER, Partition, RunLayout, SliceTables, SomeUrls
-from ledgerbeam.io.index.file import IndexLocation
-from ledgerbeam.io.storage.stat import stat
-from ledgerbeam.ledger import FailedTask, Source, Task
-from ledgerbeam.sources import FileSources
-from ledgerbeam.sources.kind import TaskLimits, TaskReader
-from ledgerbeam.sources.listed import ChosenSources, ListBuckets, file_key, with_lists
+from ledgerbeam.sources.listed import ChosenSources, ListBuckets, with_lists
 from ledgerbeam.transforms.dedup import verify
 from ledgerbeam.transforms.dedup.duplicates import FindCandidates, FindClusters, HashEncoder, PairRecords
 from ledgerbeam.transforms.dedup.verify import CollectGrams, VerifiedTrees
-from ledgerbeam.transforms.exchange.scatter import RunEncoder
-from tests.conftest import S3Server
-from tests.pipelines.conftest import Workspace, make_workspace
-from tests.pipelines.exchanges.killing import OnStore, run_killed_at, run_with_kills
-from tests.pipelines.exchanges.stages import by_file, write_jsonl
+from tests.pipelines.conftest import Workspace
+from tests.pipelines.exchanges.stages import by_file, listed, placed_files, run_again, source_tasks, write_jsonl
 from tests.pipelines.exchanges.test_near import (
     FILES,
+    NEAR,
     OPTIONS,
     Place,
     Process,
     in_sources,
+    marked,
     rows_of,
     shards,
     write_sources,
@@ -53,7 +45,6 @@ VERIFY = (
     *("--to", "jsonl", "--ledger", "L", "--task-bytes", "3000", "--bucket-bytes", "8000"),
 )
 STAGES = ["cluster/pairs/scatter", "cluster/pairs", "cluster", "texts", "verify"]
-LEDGERS = ("L", *(f"L/{name}" for name in STAGES))
 
 
 def grams_of(text: str) -> set[tuple[bytes, ...]]:
@@ -89,15 +80,10 @@ class Verified(Process):
 
     def drops(self, urls: Sequence[str], pack_bytes: int | None) -> tuple[list[Any], list[Place]]:
         """Return the rows of what goes, and the places by file that the last stage reads."""
-        runs = [*self._as_earlier(self._write("e", self._signed(self.earlier, pack_bytes)))]
-        runs += self._write("s", self._signed(urls, pack_bytes))
-        pairs = ((self._pair(task), RunEncoder(()), ()) for task in self._tasks(runs, len(self.cuts) + 1, "s"))
-        forests = [*self._write("p", pairs)]
+        forests = self._forests(urls, pack_bytes, PairRecords(among_earlier=bool(self.earlier)))
         if not forests:
             return [], []
-        cut = Partition(4)
-        (task,) = self._tasks(forests, 1, "p")
-        (lists,) = self._write("l", [(FindCandidates()(task), HashEncoder(cut.cuts()), ())])
+        (lists,) = self._write("l", [(FindCandidates()(forests[0]), HashEncoder(Partition(4).cuts()), ())])
         buckets = SliceTables(str(self.folder), "l").write(RunLayout.of_one([lists], 4))
         listing = self.folder / "lists.json"
         listing.write_bytes(orjson.dumps({"versions": [row.version for row in buckets]}))
@@ -108,40 +94,17 @@ class Verified(Process):
             )
             for run in self._write("t", self._texts(every, pack_bytes, ListBuckets(str(listing))))
         ]
-        rows: list[Any] = []
-        places: list[Place] = []
-        by_key = {file_key(url): url for url in urls}
-        for task in self._tasks(texts, len(self.cuts) + 1, "t"):
-            minhash, scored = self.sign.minhash, self.sign.score is not None
-            trees = VerifiedTrees(minhash, self.share, scored)
-            found: Any = FindClusters(True, trees)(task)
-            others: Any = FindClusters(False, trees)(task)
-            if isinstance(found, FailedTask):
-                raise AssertionError(found.error)
-            if isinstance(found, Task):
-                rows += [json.loads(line) for line in found.records.data.splitlines()]
-                keys = zip(
-                    *(lane.tolist() for lane in others.records.hashes), others.records.numbers.tolist(), strict=True
-                )
-                places += [(by_key[high.to_bytes(8, "big") + low.to_bytes(8, "big")], n) for high, low, n in keys]
-        return rows, places
-
-    def _pair(self, task: Task) -> Any:
-        return PairRecords(among_earlier=bool(self.earlier))(task)
+        trees = VerifiedTrees(self.sign.minhash, self.share, self.sign.score is not None)
+        tasks = self._tasks(texts, len(self.cuts) + 1, "t")
+        return self._found(tasks, urls, lambda as_rows: FindClusters(as_rows, trees))
 
     def _texts(
         self, urls: Sequence[str], pack_bytes: int | None, buckets: ListBuckets
     ) -> Iterator[tuple[Any, Any, tuple[str, ...]]]:
-        files = FileSources(index=IndexLocation(root=str(self.folder / "indexes")), form="placed")
-        opened = ChosenSources(files, SliceTables(str(self.folder), "l"), buckets)
-        reader = TaskReader(opened)
-        listed = [Source(found.url, found.size, found.version) for found in map(stat, sorted(urls))]
+        opened = ChosenSources(placed_files(self.folder), SliceTables(str(self.folder), "l"), buckets)
         collect = CollectGrams(self.sign.text, self.sign.minhash, self.sign.score)
-        for source in with_lists(listed, buckets, pack_bytes):
-            cut = opened.kind_of(source).cut(source, TaskLimits(task_records=3))
-            for start, stop in cut.spans:
-                task = Task(cut.source, start, stop)
-                yield collect(task.replace(records=reader.read(task))), HashEncoder(self.cuts, 150), cut.source.urls
+        for task in source_tasks(opened, with_lists(listed(urls), buckets, pack_bytes), 3):
+            yield collect(task), HashEncoder(self.cuts, 150), task.source.urls
 
 
 @pytest.mark.slow
@@ -166,7 +129,7 @@ def test_what_goes_is_all_but_one_of_what_is_near_by_its_n_grams(
         rows, places = process.drops(urls, pack_bytes)
     documents = {(url, n): row for url, found in zip(urls, files.values(), strict=True) for n, row in enumerate(found)}
     expected = verified(documents, share, prefer=prefer)
-    of = {(row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in rows}
+    of = marked(rows)
     assert of == expected
     assert sorted(places) == sorted(expected)
 
@@ -192,10 +155,8 @@ def survivors(workspace: Workspace, *, prefer: bool = False) -> list[dict[str, A
     return [row for place, row in rows.items() if place not in gone]
 
 
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    workspace = make_workspace(tmp_path_factory.mktemp("clean"))
-    write_sources(workspace)
+def undisturbed(workspace: Workspace) -> dict[str, bytes]:
+    """Return what a run leaves that nothing disturbs, after a look at all that it tells."""
     ran = workspace.succeed(*VERIFY, "--workers", "2", "--json")
     kept = workspace.records("out")
     assert kept == survivors(workspace)
@@ -210,7 +171,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     status = workspace.run("ledger", "status", "L", "--json").json
     assert status["complete"] is True
     assert list(status["stages"]) == STAGES
-    assert workspace.run("ledger", "verify", "L").status == 0
+    workspace.succeed("ledger", "verify", "L")
     shown = workspace.run("ledger", "watch", "L", "--once", "--json").json
     assert (shown["complete"], list(shown["stages"])) == (True, STAGES)
     stats = workspace.run("ledger", "stats", "L", "--json").json
@@ -223,35 +184,12 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", [1, 2, 3, 4, 5])
-def test_a_kill_between_any_two_stages_changes_nothing(
-    workspace: Workspace, clean: dict[str, bytes], point: int
-) -> None:
-    write_sources(workspace)
-    run_killed_at(workspace, VERIFY, f"exchange.tabulated:{point}")
-    assert shards(workspace) == clean
-
-
-@pytest.mark.slow
-def test_launchers_killed_all_over_the_stages_end_with_the_same_bytes(
-    workspace: Workspace, clean: dict[str, bytes]
-) -> None:
-    write_sources(workspace)
-    run_with_kills(workspace, VERIFY, LEDGERS, 5)
-    assert shards(workspace) == clean
-
-
-@pytest.mark.slow
 def test_of_new_files_alone_signatures_are_made_and_the_result_is_that_of_a_run_from_nothing(
     workspace: Workspace,
 ) -> None:
     write_sources(workspace)
 
-    def changed(run: Callable[..., Any] = workspace.run) -> dict[str, int]:
-        ran = run(*VERIFY, "--json")
-        assert ran.status == 0, ran.err
-        assert workspace.records("out") == survivors(workspace)
-        return {name: stage["done"]["tasks"] for name, stage in ran.json["stages"].items()}
+    changed = partial(run_again, workspace, VERIFY, survivors)
 
     first = changed()
     assert first["scatter"] >= 3
@@ -294,9 +232,8 @@ def test_n_grams_that_are_kept_are_not_made_again(workspace: Workspace) -> None:
 def test_signatures_stay_when_what_shares_a_band_is_verified_from_now_on(workspace: Workspace) -> None:
     write_sources(workspace)
     plain = [word for word in VERIFY if word not in ("--threshold", str(SHARE), "--verify")]
-    assert workspace.run(*plain).status == 0
-    refused = workspace.run(*VERIFY)
-    assert refused.status == 1
+    workspace.succeed(*plain)
+    refused = workspace.run(*VERIFY, status=1)
     assert re.search(rf"verify: was .*, is {SHARE}", refused.err)
     ran = workspace.succeed(*VERIFY, "--on-job-change", "restart", "--json")
     assert ran.json["stages"]["scatter"]["done"]["tasks"] == 0
@@ -312,15 +249,12 @@ def test_preference_marks_packs_and_a_call(workspace: Workspace, monkeypatch: py
     write_sources(workspace)
     workspace.succeed(*VERIFY, "--prefer", "s")
     assert workspace.records("out") == survivors(workspace, prefer=True)
-    marked = workspace.succeed(
+    ran = workspace.succeed(
         *VERIFY[:11], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000", "--prefer", "s", "--json"
     )
-    of = {
-        (row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in workspace.records("marks")
-    }
-    assert of == verified(in_sources(workspace), SHARE, prefer=True)
-    assert list(marked.json["stages"]) == ["scatter", "pairs", "cluster", "texts", "gather"]
-    ledger = marked.json["ledger"]
+    assert marked(workspace.records("marks")) == verified(in_sources(workspace), SHARE, prefer=True)
+    assert list(ran.json["stages"]) == ["scatter", "pairs", "cluster", "texts", "gather"]
+    ledger = ran.json["ledger"]
     assert list(workspace.run("ledger", "status", ledger, "--json").json["stages"]) == STAGES[:-1]
     assert sorted(path.name for path in (workspace.root / "marks").glob("_*")) == ["_ledgerbeam", "_signatures"]
     monkeypatch.chdir(workspace.root)
@@ -332,30 +266,17 @@ def test_preference_marks_packs_and_a_call(workspace: Workspace, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_a_dry_run_says_what_would_be_signed(workspace: Workspace) -> None:
+@pytest.mark.parametrize("command", [NEAR, VERIFY])
+def test_a_dry_run_says_what_would_be_signed(workspace: Workspace, command: tuple[str, ...]) -> None:
     write_sources(workspace)
-    before = workspace.run(*VERIFY, "--dry-run", "--json")
+    before = workspace.run(*command, "--dry-run", "--json")
     assert (before.status, before.json["sources"]["new"]) == (0, 3), before.err
     assert not (workspace.root / "L").exists()
-    assert workspace.run(*VERIFY).status == 0
+    workspace.succeed(*command)
     write_jsonl(workspace.root / "in" / "0.jsonl", rows_of("0", 5))
-    after = workspace.run(*VERIFY, "--dry-run", "--json")
+    after = workspace.run(*command, "--dry-run", "--json")
     found = after.json["sources"]
     assert (after.status, found["complete"], found["new"]) == (0, 3, 1), after.err
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("jinja2", "vl_convert"))),
-    reason="no plots: pip install 'ledgerbeam[report]'",
-)
-def test_the_report_has_the_stages(workspace: Workspace) -> None:
-    write_sources(workspace)
-    assert workspace.run(*VERIFY).status == 0
-    assert workspace.run("ledger", "report", "L", "--output", "report.html").status == 0
-    page = (workspace.root / "report.html").read_text()
-    for text in (*STAGES, "duplicates by source", "records of a cluster before it is verified"):
-        assert text in page
 
 
 @pytest.mark.slow
@@ -365,33 +286,3 @@ def test_without_candidates_all_stay(workspace: Workspace, rows: list[Any]) -> N
     workspace.succeed(*VERIFY)
     assert workspace.records("out") == [*rows, {"text": None}]
     assert workspace.run("ledger", "status", "L", "--json").json["complete"] is True
-
-
-@pytest.mark.slow
-@pytest.mark.s3
-def test_near_duplicates_are_verified_on_an_object_store_with_kills_between_the_stages(
-    workspace: Workspace, s3: S3Server
-) -> None:
-    write_sources(workspace)
-    exchange = OnStore(workspace, s3, VERIFY)
-    for _ in range(5):
-        exchange.kill()
-    exchange.run()
-    assert exchange.records() == survivors(workspace)
-    assert not exchange.store.exists(f"{exchange.bucket}/out/_drops")
-    assert exchange.store.glob(f"{exchange.bucket}/out/_signatures/*.run")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"by": "k", "verify": True}, "give --near FIELD"),
-        ({"near": "text", "verify": True}, "none is given: give --threshold SHARE"),
-        ({"near": "text", "verify": True, "minhash": "14x8"}, "none is given: give --threshold SHARE"),
-        ({"near": "text", "verify": True, "threshold": 1.5}, "threshold: expected a share between 0 and 1"),
-        ({"near": "text", "verify": True, "threshold": 0.8, "minhash": "14"}, "minhash: expected BANDSxROWS"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        ledgerbeam.dedup("x*.jsonl", **{"output": str(tmp_path / "out"), "to": "jsonl", "progress": False, **options})

@@ -26,7 +26,7 @@ from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.dedup.verify import CollectGrams
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.transforms.exchange.scatter import ScatteredRecords
-from tests.pipelines.exchanges.stages import Stages, by_file
+from tests.pipelines.exchanges.stages import Stages, by_file, spoil
 from tests.test_statistics import value_of
 from tests.transforms.dedup.test_verify import as_bytes
 
@@ -90,19 +90,16 @@ def test_the_best_of_a_key_stays_or_else_the_first_and_what_goes_is_counted(tmp_
     assert by_source == Counter(url for url, _ in gone)
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_a_run_file_that_cannot_be_read_fails_the_task(tmp_path: Path, gone: bool) -> None:
+@pytest.mark.parametrize("kind", ["damaged", "gone"])
+def test_a_run_file_that_cannot_be_read_fails_the_task(tmp_path: Path, kind: str) -> None:
     stages = Stages(tmp_path, RecordKeys("digest", ("k",)), Partition(1).cuts(), 10**6, within_keys=False)
     stages.scatter(by_file(tmp_path / "in", {"a": [{"k": 1}, {"k": 1}]}))
     (task,) = stages.tasks()
     path = tmp_path / stages.runs[0].name
-    if gone:
-        path.unlink()
-    else:
-        path.write_bytes(bytes(len(path.read_bytes())))
+    spoil(path, kind)
     done = FindDuplicates(as_rows=True)(task)
     assert isinstance(done, FailedTask)
-    assert (done.task, done.reason) == (task, "SourceNotFoundError" if gone else "RunFileError")
+    assert (done.task, done.reason) == (task, {"damaged": "RunFileError", "gone": "SourceNotFoundError"}[kind])
     assert str(path) in done.error
 
 
@@ -219,12 +216,6 @@ def test_so_many_texts_or_letters_are_looked_at_together(
     monkeypatch.setattr(near, "_CHARACTERS", characters)
     found = SignRecords(TEXT, MINHASH).batches(placed(["abc", "de", "f", "g", "h"]))
     assert [(first, len(some)) for first, some in found] == expected
-
-
-def test_letters_are_counted_anew_for_texts_that_are_looked_at_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near, "_CHARACTERS", 4)
-    found = SignRecords(TEXT, MINHASH).batches(placed(["abc", "de", "abc", "d", "ef", "x"]))
-    assert [(first, some) for first, some in found] == [(0, ["abc", "de"]), (2, ["abc", "d", "ef"]), (5, ["x"])]
 
 
 def test_functions_of_texts_and_scores_are_imported_before_the_first_task() -> None:

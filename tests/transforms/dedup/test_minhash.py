@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -155,16 +154,6 @@ def test_letters_at_the_edges_of_scripts_are_words_or_parts_of_words() -> None:
     assert pattern.findall(TOGETHER) == [TOGETHER]
 
 
-def test_code_points_of_a_kind_are_the_ranges_of_a_class() -> None:
-    kinds = bytearray(128)
-    for letter in "-]^abc\x7f":
-        kinds[ord(letter)] = 1
-    kinds[ord("B")] = 2
-    for kind in (1, 2):
-        found = re.findall(f"[{minhash._ranges(kinds, kind)}]", "".join(map(chr, range(129))))
-        assert found == [chr(point) for point, one in enumerate(kinds) if one == kind]
-
-
 @settings(deadline=None, max_examples=100)
 @given(
     st.lists(TEXTS, max_size=6), st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.sampled_from([1, 7, 10**6])
@@ -175,20 +164,6 @@ def test_signatures_are_those_of_the_definition(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(minhash, "_AT_ONCE", at_once)
         assert signed(texts, MinHash(bands, rows, ngram)) == [plain_bands(text, bands, rows, ngram) for text in texts]
-
-
-@given(st.lists(st.integers(1, 9), max_size=20), st.integers(1, 12))
-def test_as_many_ngrams_are_hashed_together_as_fit_into_a_cache(sizes: list[int], at_once: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(minhash, "_AT_ONCE", at_once)
-        spans = list(minhash._spans(np.cumsum(np.array(sizes, np.int64))))
-    expected: list[list[int]] = []
-    for size in sizes:
-        if expected and sum(expected[-1]) + size <= at_once:
-            expected[-1].append(size)
-        else:
-            expected.append([size])
-    assert [sizes[first:stop] for first, stop in spans] == expected
 
 
 def test_signatures_never_change() -> None:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ledgerbeam import stats
-from ledgerbeam.io.exchange.forest import PAIRS_BYTES, Forest
+from ledgerbeam.io.exchange.forest import PAIRS_BYTES, Forest, file_nodes, span
 from ledgerbeam.io.exchange.hash_run import Hashes
-from ledgerbeam.io.exchange.slices import EARLIER, RunFile, SomeUrls
+from ledgerbeam.io.exchange.slices import EARLIER, Partition, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.sources.buckets import BucketSources
 from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms.chain.process import ProcessTask
 from ledgerbeam.transforms.dedup import duplicates as near
@@ -32,8 +40,172 @@ from ledgerbeam.transforms.dedup.duplicates import (
     joined_trees,
     node_hashes,
 )
-from ledgerbeam.transforms.dedup.stars import FindLabels, MakeStars, TurnLargeStars, member_trees
-from tests.pipelines.exchanges.test_stars import ONE, Pairs, Place, Rounds, Score, by_number, chain, forest_of
+from ledgerbeam.transforms.dedup.stars import FindLabels, MakeStars, TurnLargeStars, TurnSmallStars, member_trees
+from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatteredRecords
+from tests.pipelines.exchanges.stages import bucket_tasks
+
+Place = tuple[str, int]
+Pairs = list[tuple[Place, Place]]
+Score = Callable[[Place], bytes]
+
+ONE = 1 << 40
+
+
+def forest_of(pairs: Pairs, score: Score | None = None) -> Forest:
+    places = [place for pair in pairs for place in pair]
+    names, nodes = file_nodes(
+        [url.encode() for url, _ in places], np.arange(len(places)), np.array([n for _, n in places], np.uint64)
+    )
+    scores = None
+    if score is not None:
+        scores = np.empty(len(places), object)
+        scores[:] = [score(place) for place in places]
+    return span(names, nodes, np.arange(0, len(places), 2), np.arange(1, len(places), 2), scores)
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """Yield what tasks count meanwhile."""
+    found: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stats, "count", lambda _name, by: found.append(by))
+        yield found
+
+
+@dataclass
+class Rounds:
+    """The stages from pairs to clusters in this process, without Beam and a ledger."""
+
+    folder: Path
+    buckets: int = 3
+    part_bytes: int = ONE
+    block_bytes: int = 100
+    rounds: int = field(default=0, init=False)
+
+    def one_process(self, forests: Sequence[Forest]) -> list[Any]:
+        """Return what one process finds: rows of what goes, the same by file, and candidates."""
+        (task,) = self._tasks(self._pairs(forests), 1, ONE, within_keys=False)
+        return _found([[decide(task)] for decide in (FindClusters(True), FindClusters(False), FindCandidates())])
+
+    def in_rounds(self, forests: Sequence[Forest]) -> list[Any]:
+        """Return what rounds find."""
+        made = self._stage("s", MakeStars(), self._tasks(self._pairs(forests), 1, self.part_bytes))
+        runs, self.rounds = made, 0
+        while True:
+            self.rounds += 1
+            name = f"l{self.rounds}-"
+            with counted() as changes:
+                runs = self._stage(name, TurnLargeStars(), self._tasks(runs, self.buckets, self.part_bytes))
+            if not changes:
+                break
+            tasks = self._tasks(runs, self.buckets, self.part_bytes, within_keys=False)
+            runs = self._stage(f"m{self.rounds}-", TurnSmallStars(), tasks)
+        tasks = self._tasks([*made, *runs], self.buckets, self.part_bytes, within_keys=False)
+        labels = self._stage("n", FindLabels(), tasks)
+        decides = (FindClusters(True, member_trees), FindClusters(False, member_trees), FindCandidates(member_trees))
+        return _found(
+            [[decide(task) for task in self._tasks(labels, self.buckets, self.part_bytes)] for decide in decides]
+        )
+
+    def _pairs(self, forests: Sequence[Forest]) -> list[RunFile]:
+        encoded = (ScatteredRecords([b""], np.zeros(1, np.uint64), [forest.encode()]) for forest in forests)
+        return list(self._write("p", encoded, RunEncoder(())))
+
+    def _stage(self, name: str, work: Any, tasks: Iterable[Task]) -> list[RunFile]:
+        done = [work(task) for task in tasks]
+        for one in done:
+            assert not isinstance(one, FailedTask), one.error
+        encoder = HashEncoder(Partition(self.buckets).cuts(), self.block_bytes)
+        return list(self._write(name, (one.records for one in done if not isinstance(one, NoneTask)), encoder))
+
+    def _write(self, name: str, some: Iterable[Any], encoder: Any) -> Iterator[RunFile]:
+        for number, records in enumerate(some):
+            (file,) = encoder.encode(records)
+            path = self.folder / f"{name}{number:05d}.run"
+            path.write_bytes(file.data)
+            yield RunFile(path.name, len(file.data), SomeUrls.of([str(path)]))
+
+    def _tasks(self, runs: list[RunFile], buckets: int, part_bytes: int, *, within_keys: bool = True) -> Iterator[Task]:
+        tables = SliceTables(str(self.folder), runs[0].name if runs else "none")
+        return bucket_tasks(RunLayout.of_one(runs, buckets), BucketSources(tables, part_bytes, within_keys=within_keys))
+
+
+def _found(done: list[list[Any]]) -> list[Any]:
+    """Return what tasks have found, in an order that does not tell which one has."""
+    for one in (one for some in done for one in some):
+        assert not isinstance(one, FailedTask), one.error
+    rows, places, candidates = ([one.records for one in some if not isinstance(one, NoneTask)] for some in done)
+    return [
+        sorted(line for some in rows for line in ([] if some is None else some.data.splitlines())),
+        sorted(place for some in places for place in _listed(some)),
+        sorted(place for some in candidates for place in _listed(some)),
+    ]
+
+
+def _listed(records: Any) -> list[tuple[int, int, int, bytes]]:
+    payloads = [b""] * len(records) if records.payloads is None else list(records.payloads)
+    lanes = (lane.tolist() for lane in (*records.hashes, records.numbers))
+    return list(zip(*lanes, payloads, strict=True))
+
+
+PLACES = st.tuples(st.sampled_from(["/a", "/b", "/bé", f"{EARLIER}/old", "s3://c d"]), st.integers(0, 7))
+FORESTS = st.lists(st.lists(st.tuples(PLACES, PLACES), min_size=1, max_size=9), min_size=1, max_size=6)
+
+
+def by_number(place: Place) -> bytes:
+    """Return a score of which the least is not that of the first record."""
+    return b"%04d" % (9999 - place[1] // 5)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=25)
+@given(FORESTS, st.booleans(), st.sampled_from([1, 200, ONE]), st.sampled_from([1, 3]), st.sampled_from([1, 10**6]))
+def test_rounds_find_what_one_process_finds(
+    some: list[Pairs], scored: bool, part_bytes: int, buckets: int, at_once: int
+) -> None:
+    forests = [forest_of(pairs, by_number if scored else None) for pairs in some]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stars, "_ROWS", at_once)
+        rounds = Rounds(Path(folder), buckets, part_bytes)
+        *decided, candidates = rounds.in_rounds(forests)
+        *expected, compared = rounds.one_process(forests)
+    assert decided == expected
+    # Whether a tree that is cut has others than earlier records, no task knows.
+    assert [one for one in candidates if one in compared or one[-1] not in only_earlier(candidates)] == compared
+
+
+def only_earlier(candidates: list[tuple[int, int, int, bytes]]) -> set[bytes]:
+    """Return the names of trees that have records of an earlier job alone."""
+    key = file_key("/old")
+    earlier = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
+    return {one[-1] for one in candidates} - {one[-1] for one in candidates if one[:2] != earlier}
+
+
+def chain(count: int) -> Pairs:
+    places = [(f"/{n % 7}", n) for n in range(count)]
+    random.Random(count).shuffle(places)
+    return list(pairwise(places))
+
+
+def star(count: int) -> Pairs:
+    return [(("/c", 500), (f"/{n % 7}", n)) for n in range(count) if n != 500]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pairs", "most"),
+    [(chain(1000), 12), (star(1000), 3), ([(("/a", n), ("/a", n - n % 3)) for n in range(900)], 4)],
+    ids=["a chain", "a star", "many small ones"],
+)
+@pytest.mark.parametrize("scored", [False, True])
+def test_large_clusters_are_divided_among_tasks(tmp_path: Path, pairs: Pairs, most: int, scored: bool) -> None:
+    """Each pair is a forest of a few others from anywhere; a part has so little that large clusters are of many."""
+    mixed = random.Random(3).sample(pairs, len(pairs))
+    forests = [forest_of(mixed[at : at + 90], by_number if scored else None) for at in range(0, len(mixed), 90)]
+    rounds = Rounds(tmp_path, 2, 3000, 500)
+    assert rounds.in_rounds(forests) == rounds.one_process(forests)
+    assert rounds.rounds <= most
+
 
 OLD = f"{EARLIER}/old"
 

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.exchange.hash_run import Hashes
 from ledgerbeam.io.exchange.run_file import encode_run
 from ledgerbeam.io.exchange.slices import EARLIER, RunFile, RunLayout, SliceTables, SomeUrls
-from ledgerbeam.ledger import Source
-from ledgerbeam.sources.buckets import BucketKind, BucketSources, GatheredRecords, bucket_page
+from ledgerbeam.sources.buckets import BucketSources, GatheredRecords
 from ledgerbeam.transforms.dedup import verify
 from ledgerbeam.transforms.dedup.minhash import MinHash
-from ledgerbeam.transforms.dedup.verify import RECORD_BYTES, VerifiedTrees, _groups, connected
+from ledgerbeam.transforms.dedup.verify import RECORD_BYTES, VerifiedTrees, connected
 from tests.cases import each
+from tests.pipelines.exchanges.stages import bucket_tasks
 from tests.transforms.dedup.test_minhash import TEXTS, plain_words
 
 Sets = list[frozenset[int]]
@@ -134,25 +133,6 @@ def test_sets_that_have_just_enough_in_common_are_found_by_their_rarest(sets: Se
         check_connected(sets, minhash, share, few, 10**6)
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.lists(st.integers(0, 1), min_size=4, max_size=4), min_size=1, max_size=7))
-def test_sets_share_a_group_if_both_halves_of_a_band_are_equal(rows: list[list[int]]) -> None:
-    """Groups of several bands that are equal are one, and a set that is alone in a band is in none."""
-    halves = np.array(rows, np.uint64).reshape(-1, 2, 2)
-    expected: dict[tuple[int, ...], None] = {}
-    for band in range(2):
-        values = [tuple(halves[place, :, band].tolist()) for place in range(len(rows))]
-        for value in values:
-            members = tuple(place for place, other in enumerate(values) if other == value)
-            if len(members) > 1:
-                expected[members] = None
-    found = _groups(Hashes(halves[:, 0].copy(), halves[:, 1].copy()))
-    for place, groups in enumerate(found):
-        assert sorted(tuple(sorted(group.members.tolist())) for group in groups) == sorted(
-            members for members in expected if place in members
-        )
-
-
 def test_a_set_that_is_near_none_is_compared_with_few_however_much_is_common_to_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -207,11 +187,10 @@ def gathered(folder: Path, clusters: list[Sets], scores: dict[int, bytes] | None
         data = encode_run(keys, np.array(numbers, np.uint64), payloads, [])
         (folder / f"{place}.run").write_bytes(data)
         files.append(RunFile(f"{place}.run", len(data), SomeUrls(URLS, place, place + 1)))
-    tables = SliceTables(str(folder), "state")
-    (row,) = tables.write(RunLayout.of_one(files, 1))
-    page = bucket_page([row.size], [row.version])
-    source = Source(page.urls[0], page.sizes[0], page.versions[0])
-    return BucketKind(BucketSources(tables, 10**9)).open_bucket(source).read_span(0, 1)
+    sources = BucketSources(SliceTables(str(folder), "state"), 10**9)
+    (task,) = bucket_tasks(RunLayout.of_one(files, 1), sources)
+    records: GatheredRecords = task.records
+    return records
 
 
 def clusters_of(sets: Sets, minhash: MinHash) -> list[Sets]:

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import pickle
-from collections.abc import Sequence
+import tempfile
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import nan
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from ledgerbeam import Drop, Reject, Route
 from ledgerbeam.errors import FunctionError, UnsupportedShapeError
 from ledgerbeam.io import JsonlFormat
 from ledgerbeam.io.columns.format import ParquetFormat
 from ledgerbeam.io.exchange import merge
 from ledgerbeam.io.exchange.merge import Bound
 from ledgerbeam.io.exchange.order import KeyOrder
+from ledgerbeam.io.exchange.slices import NO_MERGES, Merges, Partition
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
-from ledgerbeam.results import Drop, Reject
 from ledgerbeam.sources.buckets import GatheredRecords
-from ledgerbeam.transforms import Gather, GroupRecords, KeepRecords, MatchSources, Scatter
-from ledgerbeam.transforms.beam_yaml import ReadBuckets
+from ledgerbeam.transforms import GroupRecords, KeepRecords
 from ledgerbeam.transforms.chain.process import ProcessTask
 from ledgerbeam.transforms.dedup.duplicates import FindClusters, FindDuplicates, PairRecords
-from ledgerbeam.transforms.exchange.gather import as_part, lines_of
+from ledgerbeam.transforms.exchange.gather import MergeRuns, as_part, lines_of
 from ledgerbeam.transforms.exchange.join import JoinRecords
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import ScatterResults
@@ -41,10 +46,6 @@ def group(key: Any, records: Any) -> Any:
 
 def as_member(key: Any, records: Any) -> Any:
     return {"txt": b"%d" % len(list(records))}
-
-
-def taking_one(key: Any, records: Any) -> Any:
-    return Drop("odd") if next(records)["n"] % 2 else {"key": key}
 
 
 class Counting:
@@ -61,6 +62,7 @@ class Counting:
 
 def exchange(folder: Path, rows: Sequence[Any], part_bytes: int = 10**6) -> Stages:
     """Return an exchange of one file by the field k, in one bucket."""
+    folder.mkdir(exist_ok=True)
     stages = Stages(folder, RecordKeys("key", ("k",)), [], part_bytes, task_records=None)
     stages.scatter(by_file(folder / "in", {"a": rows}))
     return stages
@@ -76,24 +78,6 @@ def test_no_function_of_a_bucket_is_given_a_list_of_all_records() -> None:
     made: list[Any] = [KeepRecords("jsonl"), GroupRecords(group, "jsonl", by="id"), PairRecords()]
     made += [kind.__new__(kind) for kind in (FindDuplicates, FindClusters, JoinRecords, ScatterResults)]
     assert [function for function in made if not ProcessTask(function).takes_blocks] == []
-
-
-def test_keys_are_whole_and_run_files_go_unless_told_otherwise() -> None:
-    gather = Gather("runs", ledger="scattered")
-    assert (gather.whole_keys, gather.keep_runs) == (True, False)
-    plain = {name: value for name, value in vars(MatchSources()).items() if not name.startswith("_")}
-    assert plain.items() <= vars(gather).items(), "it lists nothing else"
-    from_yaml = inspect.signature(ReadBuckets).parameters
-    of_python = inspect.signature(Gather).parameters
-    assert {name: one.default for name, one in from_yaml.items()} == {
-        name: one.default for name, one in of_python.items()
-    }
-
-
-def test_keys_ascend_unless_told_otherwise() -> None:
-    scatter = Scatter("runs", by="id")
-    assert (scatter.order, scatter.scheme) == (KeyOrder(), "key")
-    assert KeyOrder() == KeyOrder(descending=False, nulls="last")
 
 
 def test_lines_are_joined_without_a_list_of_them() -> None:
@@ -230,16 +214,6 @@ def test_groups_are_made_of_any_part_and_their_results_belong_to_it(tmp_path: Pa
     assert all(sample.key.startswith(f"part-000000-{n:06d}-") for n, some in enumerate(made) for sample in some)
 
 
-def test_records_that_a_function_does_not_take_are_counted_all_the_same(tmp_path: Path) -> None:
-    rows = [{"k": k, "n": n} for k, n in (("a", 0), ("a", 1), ("b", 3), ("b", 0), ("b", 0), ("c", 5), ("d", 2))]
-    (task,) = exchange(tmp_path, rows).tasks()
-    done = GroupRecords(taking_one, "jsonl", by="k")(task)
-    assert isinstance(done, Task)
-    assert written(done) == [{"key": "a"}, {"key": "d"}]
-    counts = done.records.counts
-    assert (counts.read, counts.kept, counts.dropped) == (7, 3, {"odd": 4})
-
-
 def test_of_columns_too_the_key_is_named_whose_row_does_not_fit(tmp_path: Path) -> None:
     (task,) = exchange(tmp_path, [{"k": k} for k in range(3)]).tasks()
     columns = ParquetFormat(schema=pa.schema([("x", pa.int64())]))
@@ -258,6 +232,7 @@ def test_of_columns_too_the_key_is_named_whose_row_does_not_fit(tmp_path: Path) 
     [
         (Reject("bad", "why"), "bad", "rejected it: bad: why"),
         ({"x": nan}, "RecordError", "the key 1: "),
+        (KeyError("no"), "KeyError", "the key 1: raised KeyError: 'no'"),
         (7, "FunctionError", "the key 1: "),
     ],
 )
@@ -267,6 +242,8 @@ def test_a_group_that_comes_to_nothing_that_can_be_written_fails_the_task(
     (task,) = exchange(tmp_path, [{"k": k} for k in range(3)]).tasks()
 
     def give(key: Any, records: Any) -> Any:
+        if key == 1 and isinstance(told_value, Exception):
+            raise told_value
         return told_value if key == 1 else list(records)
 
     done = GroupRecords(give, "jsonl", by="k")(task)
@@ -295,3 +272,201 @@ def test_parts_of_a_bucket_have_names_of_their_own_however_many_they_are() -> No
     bucket = Source("buckets://0", 1, "1")
     urls = [as_part(Task(bucket, number, number + 1)).source.url for number in (0, 1, 1000, 10**6)]
     assert len(set(urls)) == 4
+
+
+BY_K = RecordKeys("key", ("k",))
+CUTS = (1, 2, 3, 5, 6, 7, 8, 9)
+FILE = st.lists(st.integers(0, 6), max_size=9)
+FILES = st.lists(FILE, min_size=1, max_size=9)
+
+
+def scattered(folder: Path, files: Sequence[Sequence[int]], merges: Merges, pack: int | None, sides: int = 1) -> Stages:
+    """Return an exchange of files with rows of these keys, of two folders if there are two sides."""
+    folder.mkdir(exist_ok=True)
+    cuts = [KeyOrder().encode(key) for key in CUTS]
+    stages = Stages(folder, BY_K, cuts, 300, merges=merges)
+    for side in range(sides):
+        named = {f"{side}{n}": [{"k": k, "n": n} for k in keys] for n, keys in enumerate(files) if n % sides == side}
+        stages.scatter(by_file(folder / "in", named), pack_bytes=pack, folder=f"{side}/")
+    return stages
+
+
+def placed(stages: Stages) -> list[Any]:
+    """Return all records in the order of an exchange, with their places."""
+    return [
+        (*task.records.place(run, number), payload, task.records._bucket.runs[run].side)
+        for task in stages.tasks()
+        for part in task.records.merged()
+        for run, number, payload in zip(part.runs, part.numbers, part.payloads, strict=True)
+    ]
+
+
+@pytest.mark.slow
+@given(
+    files=FILES,
+    merges=st.builds(Merges, st.integers(1, 3), st.integers(2, 4)),
+    pack=st.sampled_from([None, 40]),
+    sides=st.integers(1, 2),
+)
+def test_records_keep_order_and_place_however_often_they_are_merged(
+    files: Sequence[Sequence[int]], merges: Merges, pack: int | None, sides: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        one, several = (
+            placed(scattered(Path(folder) / name, files, how, pack, sides))
+            for name, how in (("1", NO_MERGES), ("2", merges))
+        )
+        assert [(url.replace(f"{folder}/2/", f"{folder}/1/"), *rest) for url, *rest in several] == one
+        assert len(one) == sum(map(len, files))
+
+
+def test_a_bucket_is_read_from_fewer_run_files_behind_a_merge(tmp_path: Path) -> None:
+    files = [[0, 1, 2, 3, 4, 5, 6]] * 24
+    read = []
+    for number, merges in enumerate((NO_MERGES, Merges(1, 4), Merges(2, 4))):
+        stages = scattered(tmp_path / str(number), files, merges, None)
+        read.append(max(len(task.records._bucket.runs) for task in stages.tasks()))
+    assert read[0] == 48  # two tasks each
+    assert read[0] >= 3 * read[1] >= 6 * read[2]
+
+
+@pytest.mark.parametrize("merges", [Merges(1, 4), Merges(2, 3), Merges(2, 2), Merges(3, 2)])
+def test_merged_records_lie_in_the_order_of_all_of_them(tmp_path: Path, merges: Merges) -> None:
+    files = [[6, 0, 3], [1, 1, 2, 5], [], [4, 3, 2, 1, 0]]
+    stages = scattered(tmp_path, files, merges, None)
+    found = [record for task in stages.tasks() for record in task.records.listed()]
+    assert found == sorted(({"k": k, "n": n} for n, keys in enumerate(files) for k in keys), key=itemgetter("k"))
+    assert len(list(stages.tasks())) > 1
+
+
+@pytest.mark.parametrize("merges", [Merges(1, 4), Merges(2, 2), Merges(3, 2)])
+def test_merged_records_lie_in_the_buckets_of_their_keys(tmp_path: Path, merges: Merges) -> None:
+    for task in scattered(tmp_path, [[*range(10)], [9, 1, 4]], merges, None).tasks():
+        buckets = {bisect_right(CUTS, record["k"]) for record in task.records.listed()}
+        assert buckets == {task.records.bucket}
+
+
+def test_a_run_file_that_is_gone_fails_the_task_and_nothing_is_no_run_file(tmp_path: Path) -> None:
+    stages = scattered(tmp_path, [[0] * 9], NO_MERGES, None)
+    (task,) = stages.tasks()
+    merge = MergeRuns(stages.partition, 0)
+    assert ProcessTask(merge).takes_blocks, "it merges records as it goes"
+    done = merge(task)
+    assert isinstance(done, Task)
+    assert len(done.records) == 9
+    with pytest.raises(TypeError, match="no access to single records"):
+        done.records[0]
+    behind = task.replace(records=GatheredRecords(task.records._bucket, Bound(b"\xff"), None))
+    assert merge(behind) == NoneTask(behind)
+    next(iter(tmp_path.glob("0/*.run"))).unlink()
+    done = merge(task)
+    assert isinstance(done, FailedTask)
+    assert (done.task, done.reason) == (task, "SourceNotFoundError")
+
+
+def test_damage_fails_the_task_with_the_name_of_the_run_file(tmp_path: Path) -> None:
+    stages = scattered(tmp_path, [[0] * 9, [0] * 9], Merges(1, 2), None)
+    assert len(list(stages.tasks())) > 0
+    path = next(iter(sorted(tmp_path.glob("0/*.run"))))
+    data = bytearray(path.read_bytes())
+    data[130] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(AssertionError, match=rf"FailedTask.*{path}: .*; delete this file and run the same command"):
+        list(stages.tasks())
+
+
+def test_records_of_another_task_are_refused() -> None:
+    task = Task(Source("s", 1, "v"), 0, 1, ((0, 1),)).replace(records=[1])
+    with pytest.raises(UnsupportedShapeError, match="MergeRuns received a list"):
+        MergeRuns(Partition(1), 1)(task)
+    assert not isinstance(task, FailedTask)
+
+
+KEY = st.none() | st.integers(0, 3) | st.sampled_from([1.0, True, "a", "b"])
+
+
+def listed(key: Any, records: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    return {"key": key, "numbers": [record["n"] for record in records]}
+
+
+def first_only(key: Any, records: Iterator[dict[str, Any]]) -> Any:
+    record = next(records)
+    if key == 2:
+        return Drop("two")
+    return Route("odd", record) if record["n"] % 2 else [record, {"again": record["n"]}]
+
+
+def by_key(rows: list[dict[str, Any]]) -> dict[Any, list[int]]:
+    """Return what plain Python groups: true is another key than 1, 1.0 is none."""
+    found = defaultdict(list)
+    for row in rows:
+        found[isinstance(row["k"], bool), row["k"]].append(row["n"])
+    return dict(found)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.lists(KEY, max_size=20), min_size=1, max_size=3), st.integers(1, 3), st.sampled_from([1, 150, 10**6])
+)
+def test_each_key_comes_once_with_its_records_in_order(keys: list[list[Any]], buckets: int, part_bytes: int) -> None:
+    files = {
+        f"f{file}": [{"k": key, "n": 100 * file + n} for n, key in enumerate(some)] for file, some in enumerate(keys)
+    }
+    record_keys = RecordKeys("hash", ("k",))
+    with tempfile.TemporaryDirectory() as folder:
+        stages = Stages(Path(folder), record_keys, Partition(buckets).cuts(), part_bytes, within_keys=False)
+        stages.scatter(by_file(Path(folder) / "in", files))
+        done = stages.gather(GroupRecords(listed, "jsonl", by=record_keys))
+    groups = [row for task in done for row in written(task)]
+    expected = by_key([row for rows in files.values() for row in rows])
+    assert {(isinstance(group["key"], bool), group["key"]): group["numbers"] for group in groups} == expected
+    assert len(groups) == len(expected)
+    for task in done:
+        counts = task.records.counts
+        assert counts.read == counts.kept
+    assert sum(task.records.counts.read for task in done) == sum(map(len, keys))
+
+
+def test_results_are_those_of_a_function_of_map_and_counts_are_of_records(tmp_path: Path) -> None:
+    rows = [{"k": n % 3, "n": n} for n in range(9)]
+    (done,) = exchange(tmp_path, rows).gather(GroupRecords(first_only, "jsonl", by="k"))
+    results = done.records
+    found = {route: [json.loads(line) for line in data.data.splitlines()] for route, data in results.datasets.items()}
+    assert found == {"": [{"k": 0, "n": 0}, {"again": 0}], "odd": [{"k": 1, "n": 1}]}
+    assert results.counts.as_dict() == {
+        "read": 9,
+        "kept": 6,
+        "dropped": {"two": 3},
+        "rejected": {},
+        "written": {"": 2, "odd": 1},
+    }
+
+
+def test_a_bare_value_for_records_that_are_objects_fails_its_task(tmp_path: Path) -> None:
+    def how_many(key: Any, records: Any) -> Any:
+        return sum(1 for _ in records)
+
+    work = GroupRecords(how_many, "jsonl", by="k")
+    (done,) = exchange(tmp_path, [{"k": "x", "n": 5}]).gather(work)
+    assert isinstance(done, FailedTask)
+    assert "returned a int for a record that is a dict" in done.error
+    (done,) = exchange(tmp_path / "bare", [5, 5]).gather(work)
+    assert written(done) == [2]
+
+
+def test_a_heavy_key_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "HELD_BYTES", 1)
+    held: list[int] = []
+    original = merge._merge_blocks
+
+    def watched(parts: Any) -> Any:
+        found = original(parts)
+        held.append(len(found.keys))
+        return found
+
+    monkeypatch.setattr(merge, "_merge_blocks", watched)
+    hot = exchange(tmp_path, [{"k": "hot", "n": n} for n in range(400)])
+    (done,) = hot.gather(GroupRecords(group, "jsonl", by="k"))
+    assert written(done) == [{"key": "hot", "records": 400}]
+    assert len(held) > 50
+    assert max(held) < 20

@@ -6,7 +6,6 @@ import json
 import math
 import pickle
 from collections import OrderedDict
-from itertools import accumulate
 from typing import Any, get_args
 
 import numpy as np
@@ -20,7 +19,7 @@ from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.sketches import merging
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
-from ledgerbeam.transforms.exchange.keys import HASH_BYTES, WITHOUT_KEY, RecordKeys, SplitRecords, part_of
+from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys, SplitRecords, part_of
 from tests.cases import each
 
 CONTENT = RecordKeys("content")
@@ -291,16 +290,6 @@ def test_records_without_a_key_are_counted(rows: list[Any], number: int) -> None
         merged = merging(kind)
         merged.take(data)
         assert merged.value() == number
-
-
-@pytest.mark.parametrize("shares", [[1, 1], [3, 1], [1, 1, 2], [8]])
-def test_of_all_keys_a_part_has_its_share(shares: list[int]) -> None:
-    """Where one part ends the next one begins, to the last key: a record of the test set is never trained on."""
-    keys, ends = 1 << 8 * HASH_BYTES, list(accumulate(shares))
-    for part, (end, share) in enumerate(zip(ends, shares, strict=True)):
-        first, last = keys * (end - share) // ends[-1], keys * end // ends[-1] - 1
-        for key in (first, last):
-            assert part_of(key.to_bytes(HASH_BYTES, "big"), shares) == part
 
 
 def test_a_key_function_that_there_is_not_is_found_before_the_first_task() -> None:
