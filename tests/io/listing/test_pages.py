@@ -144,14 +144,14 @@ def test_a_listing_of_s3_asks_once_for_each_page_of_the_store(pages_of_s3: Place
     assert s3_requests.take() == ["list_objects_v2"] * 3
 
 
-@pytest.mark.s3
-def test_odd_keys_are_listed_as_they_are(s3_place: Place) -> None:
-    odd = ["a b.jsonl", "a+b.jsonl", "ä%20.jsonl", "q&a=1.jsonl", "#?.jsonl"]
+def test_odd_keys_are_listed_and_read_as_they_are(place: Place) -> None:
+    odd = ["a b.jsonl", "a+b.jsonl", "ä%20.jsonl", "q&a=1.jsonl", "#?.jsonl", "x:y@z.jsonl"]
     for key in odd:
-        publish_bytes(s3_place / key, b"1", s3_place.options)
-    found = names(s3_place, "*.jsonl")
-    assert sorted(found) == sorted(odd)
-    assert storage.read_many_files([s3_place / key for key in found], s3_place.options) == [b"1"] * 5
+        publish_bytes(place / f"odd/{key}", key.encode(), place.options)
+    found = names(place, "odd/*.jsonl")
+    assert sorted(found) == sorted(f"odd/{key}" for key in odd)
+    contents = storage.read_many_files([place / name for name in found], place.options)
+    assert contents == [name.removeprefix("odd/").encode() for name in found]
 
 
 @pytest.mark.s3

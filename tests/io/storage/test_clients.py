@@ -1,7 +1,9 @@
-"""Changes to the file systems of fsspec packages."""
+"""Changes to the file systems of fsspec packages: bodies of uploads, and threads that work ahead."""
 
 from __future__ import annotations
 
+import asyncio
+import io
 import threading
 import time
 from collections.abc import Generator
@@ -9,12 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 import pytest
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import PAYLOAD_REGISTRY
 from fsspec.implementations.memory import MemoryFile
 
-from ledgerbeam.io.storage import client
+from ledgerbeam.io.storage import client, uploads
 from ledgerbeam.io.storage.client import ASKED_FOR, map_ahead
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.uploads import UploadBody
 from tests.servers.s3_proxy import S3Proxy
 
 
@@ -113,3 +118,66 @@ def test_what_is_closed_begins_no_further_item(monkeypatch: pytest.MonkeyPatch) 
     assert next(results) == 0
     results.close()
     assert begun in ([0], [0, 1])
+
+
+# the body of an upload: a file for botocore, the bytes in memory for aiohttp
+
+DATA = bytes(range(200))
+
+
+class Writer(AbstractStreamWriter):
+    """A writer that keeps the sent pieces."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes | bytearray | memoryview] = []
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        self.pieces.append(chunk)
+
+    async def write_eof(self, chunk: bytes = b"") -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def enable_compression(self, *args: object, **kwargs: object) -> None: ...
+
+    def enable_chunking(self) -> None: ...
+
+    async def write_headers(self, *args: object, **kwargs: object) -> None: ...
+
+
+@pytest.fixture
+def body() -> UploadBody:
+    return UploadBody(memoryview(DATA))
+
+
+def test_a_body_is_read_as_a_file_is_without_a_copy(body: UploadBody) -> None:
+    pieces = list(iter(lambda: body.read(64), b""))
+    assert pieces == [DATA]
+    assert all(piece.obj is DATA for piece in pieces)
+    file = io.BytesIO(DATA)
+    for offset, whence in ((-3, io.SEEK_END), (7, io.SEEK_SET), (5, io.SEEK_CUR), (0, io.SEEK_END)):
+        assert body.seek(offset, whence) == file.seek(offset, whence) == body.tell()
+    body.seek(150)
+    assert bytes(body.read(4)) == DATA[150:]
+    assert (body.tell(), bytes(body.read())) == (200, b"")
+
+
+def test_all_of_it_is_sent_as_often_as_is_asked_but_no_more_than_was_announced(
+    body: UploadBody, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "_PIECE", 64)
+    body.read(20)
+    sent = PAYLOAD_REGISTRY.get(body)
+    assert sent.size == len(DATA)
+    for _ in range(2):
+        writer = Writer()
+        asyncio.run(sent.write(writer))
+        assert [bytes(piece) for piece in writer.pieces] == [DATA[at : at + 64] for at in range(0, 200, 64)]
+        assert all(isinstance(piece, memoryview) and piece.obj is DATA for piece in writer.pieces)
+    writer = Writer()
+    asyncio.run(sent.write_with_length(writer, 70))
+    assert b"".join(writer.pieces) == DATA[:70]
+
+
+def test_a_body_has_a_text_for_messages() -> None:
+    assert PAYLOAD_REGISTRY.get(UploadBody(memoryview("é".encode()))).decode() == "é"

@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace as replaced
 from pathlib import Path
 
 import pytest
 
-from ledgerbeam.errors import ChangedSourceError, DiskFullError, LedgerError, RecordError, StorageError, UsageError
+from ledgerbeam.errors import (
+    ChangedSourceError,
+    DiskFullError,
+    LedgerError,
+    RecordError,
+    SourceError,
+    StorageError,
+    UsageError,
+)
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.formats.streamed import scan_stream
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.listing.pages import list_pages
-from ledgerbeam.io.storage.fetch import OtherVersionError, _require
+from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import delete, read_bytes, read_many_files
 from ledgerbeam.io.storage.ranges import RangeReader
-from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, open_local, require_listed, stat
+from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, open_descriptor, open_local, require_listed, stat
 from ledgerbeam.io.tar.reader import build_tar_index
 from tests.cases import each
 from tests.conftest import S3Requests
@@ -27,18 +34,18 @@ from tests.io.conftest import Place
 
 DATA = b"0123456789" * 10
 
-READS: dict[str, Callable[[str, Place, FileInfo], object]] = {
-    "a range": lambda url, place, listed: RangeReader(url, place.options, listed=listed).read(10, 20),
-    "ranges": lambda url, place, listed: RangeReader(url, place.options, listed=listed).read_many(
+READS: dict[str, Callable[[FileInfo, Options | None], object]] = {
+    "a range": lambda listed, options: RangeReader(listed.url, options, listed=listed).read(10, 20),
+    "ranges": lambda listed, options: RangeReader(listed.url, options, listed=listed).read_many(
         [0, 50], [5, 55], gap=0
     ),
-    "all": lambda url, place, listed: read_bytes(url, place.options, listed),
-    "several": lambda url, place, listed: read_many_files([url, url], place.options, [listed, listed]),
-    "lines": lambda url, place, listed: build_jsonl_index(url, place.options, listed=listed),
-    "unpickled": lambda url, place, listed: pickle.loads(
-        pickle.dumps(RangeReader(url, place.options, listed=listed))
+    "all": lambda listed, options: read_bytes(listed.url, options, listed),
+    "several": lambda listed, options: read_many_files([listed.url] * 2, options, [listed] * 2),
+    "lines": lambda listed, options: build_jsonl_index(listed.url, options, listed=listed),
+    "unpickled": lambda listed, options: pickle.loads(
+        pickle.dumps(RangeReader(listed.url, options, listed=listed))
     ).read(10, 20),
-    "a look": lambda url, place, listed: require_listed(listed, place.options),
+    "a look": require_listed,
 }
 
 
@@ -50,23 +57,31 @@ def put(place: Place, name: str, data: bytes) -> FileInfo:
     return listed
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A local file of `DATA`."""
+    (tmp_path / "abc.jsonl").write_bytes(DATA)
+    return tmp_path / "abc.jsonl"
+
+
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_a_source_is_what_was_listed_or_an_error(place: Place, read: Callable[[str, Place, FileInfo], object]) -> None:
+def test_a_source_is_what_was_listed_or_an_error(
+    place: Place, read: Callable[[FileInfo, Options | None], object]
+) -> None:
     listed = put(place, "abc.jsonl", DATA)
-    expected = read(listed.url, place, listed)
+    expected = read(listed, place.options)
     if place.url.startswith("/"):
         os.utime(listed.url, ns=(1, 1))
     else:
         publish_bytes(listed.url, DATA[::-1], place.options)
-    with pytest.raises(
-        ChangedSourceError, match=r"abc\.jsonl: changed since it was listed: expected 100 bytes of version"
-    ):
-        read(listed.url, place, listed)
+    problem = r"abc\.jsonl: changed since it was listed: expected 100 bytes of version"
+    with pytest.raises(ChangedSourceError, match=problem):
+        read(listed, place.options)
     now = stat(listed.url, place.options)
-    assert type(read(now.url, place, now)) is type(expected)
+    assert type(read(now, place.options)) is type(expected)
     delete(listed.url, place.options)
     with pytest.raises((ChangedSourceError, FileNotFoundError)):
-        read(now.url, place, now)
+        read(now, place.options)
 
 
 def test_of_several_files_each_is_of_its_own_listed_version(place: Place, tmp_path: Path) -> None:
@@ -152,9 +167,7 @@ def test_a_watch_notices_what_happens_to_a_file(tmp_path: Path, change: Callable
         change(path)
 
 
-def test_each_mark_of_a_file_is_compared(tmp_path: Path) -> None:
-    path = tmp_path / "abc.jsonl"
-    path.write_bytes(DATA)
+def test_each_mark_of_a_file_is_compared(path: Path) -> None:
     listed = stat(str(path))
     assert len(SourceWatch([listed]).marks) == 1
     for other in (replaced(listed, size=99), replaced(listed, version="1"), replaced(listed, changed_ns=1)):
@@ -183,46 +196,34 @@ def test_a_link_to_another_file_is_another_file(tmp_path: Path) -> None:
         watch.check()
 
 
-@each(("found", "is_other"), [("b", True), ('"b"', True), ("a", False), ('"a"', False), (None, False)])
-def test_an_answer_of_another_version_is_refused_by_whoever_gives_it(found: str | None, is_other: bool) -> None:
-    with pytest.raises(OtherVersionError, match=r"^b$") if is_other else nullcontext():
-        _require("a", found)
-
-
-def test_damage_of_a_file_that_changed_is_its_change(tmp_path: Path) -> None:
-    path = tmp_path / "abc.jsonl"
-    path.write_bytes(DATA)
-    listed = stat(str(path))
-
-    def read_half() -> None:
-        with SourceWatch([listed]):
-            os.truncate(path, 50)
-            raise RecordError("half a record")
-
-    with pytest.raises(ChangedSourceError) as caught:
-        read_half()
-    assert isinstance(caught.value.__cause__, RecordError)
-    with pytest.raises(RecordError), SourceWatch([stat(str(path))]):
-        raise RecordError("a bad record")
-
-
-@pytest.mark.parametrize(
-    "error", [DiskFullError("no room"), LedgerError("damaged"), ValueError("of the caller"), StorageError("no")]
+@each(
+    ("error", "is_explained"),
+    [
+        (RecordError("half a record"), True),
+        (SourceError("damaged"), True),
+        (StorageError("no"), True),
+        (DiskFullError("no room"), False),
+        (LedgerError("damaged"), False),
+        (ValueError("of the caller"), False),
+        (OSError(), False),
+    ],
 )
-def test_which_errors_are_explained_by_a_change(tmp_path: Path, error: Exception) -> None:
-    """Unrelated errors are not changed, such as a full disk."""
-    path = tmp_path / "abc.jsonl"
+def test_which_errors_are_explained_by_a_change(path: Path, error: Exception, is_explained: bool) -> None:
+    """Unrelated errors are not changed, such as a full disk, nor those of a file that stays."""
     path.write_bytes(DATA)
-    listed = stat(str(path))
-    expected = ChangedSourceError if type(error) is StorageError else type(error)
 
-    def read() -> None:
-        with SourceWatch([listed]):
-            path.write_bytes(DATA[::-1])
+    def read(*, changes: bool) -> None:
+        with SourceWatch([stat(str(path))]):
+            if changes:
+                os.truncate(path, 50)
             raise error
 
-    with pytest.raises(expected):
-        read()
+    with pytest.raises(ChangedSourceError if is_explained else type(error)) as caught:
+        read(changes=True)
+    assert caught.value.__cause__ is error if is_explained else caught.value is error
+    with pytest.raises(type(error)) as caught:
+        read(changes=False)
+    assert caught.value is error
 
 
 def test_of_several_files_the_one_that_changed_is_named(tmp_path: Path) -> None:
@@ -240,9 +241,7 @@ def test_of_several_files_the_one_that_changed_is_named(tmp_path: Path) -> None:
         watch.check()
 
 
-def test_a_time_of_the_last_change_is_compared_where_it_is_known(tmp_path: Path) -> None:
-    path = tmp_path / "abc.jsonl"
-    path.write_bytes(DATA)
+def test_a_time_of_the_last_change_is_compared_where_it_is_known(path: Path) -> None:
     now = path.stat()
     known = replaced(stat(str(path)), changed_ns=now.st_ctime_ns)
     assert SourceWatch([known]).marks == ((now.st_dev, now.st_ino, now.st_ctime_ns),)
@@ -252,9 +251,7 @@ def test_a_time_of_the_last_change_is_compared_where_it_is_known(tmp_path: Path)
     assert SourceWatch([replaced(known, changed_ns=0)]).marks
 
 
-def test_a_file_that_may_not_be_looked_at_is_no_changed_one(tmp_path: Path) -> None:
-    path = tmp_path / "abc.jsonl"
-    path.write_bytes(DATA)
+def test_a_file_that_may_not_be_looked_at_is_no_changed_one(path: Path, tmp_path: Path) -> None:
     listed = stat(str(path))
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
@@ -263,6 +260,50 @@ def test_a_file_that_may_not_be_looked_at_is_no_changed_one(tmp_path: Path) -> N
     assert not isinstance(refused.value, ChangedSourceError)
     with pytest.raises(ChangedSourceError, match="found none"):
         SourceWatch([replaced(listed, url=f"{path}/below")])
+
+
+@each("later", [1, 1000, 10**9])
+def test_a_file_that_was_written_a_moment_later_is_another(path: Path, later: int) -> None:
+    os.utime(path, ns=(10**18, 10**18))
+    listed = stat(str(path))
+    changed = replaced(listed, changed_ns=os.stat(path).st_ctime_ns - later)  # this time cannot be set
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ChangedSourceError, match="changed since it was listed"):
+        SourceWatch([changed])
+    os.utime(path, ns=(10**18 + later, 10**18 + later))
+    for look in (lambda: open_descriptor(str(path), listed), lambda: SourceWatch([listed])):
+        with pytest.raises(ChangedSourceError, match="changed since it was listed"):
+            look()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_pipe_of_the_size_and_time_of_an_empty_source_is_no_source(tmp_path: Path) -> None:
+    """Opening it for reading would wait forever."""
+    path = tmp_path / "source"
+    path.touch()
+    os.utime(path, ns=(10**18, 10**18))
+    listed = stat(str(path))
+    path.unlink()
+    os.mkfifo(path)
+    os.utime(path, ns=(10**18, 10**18))
+    with pytest.raises(ChangedSourceError, match="source: changed since it was listed"):
+        SourceWatch([listed])
+
+
+def test_an_open_file_is_the_one_that_is_compared(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = stat(str(path))
+    opened = os.open
+
+    def open_and_replace(name: str, flags: int) -> int:
+        descriptor = opened(name, flags)
+        monkeypatch.undo()
+        replace(path, DATA * 2)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_and_replace)
+    descriptor = open_descriptor(str(path), listed)
+    assert os.read(descriptor, 1000) == DATA
+    os.close(descriptor)
 
 
 SPECIAL = {"a pipe": os.mkfifo, "a device": lambda path: os.symlink("/dev/zero", path)}

@@ -7,9 +7,10 @@ import errno
 import os
 import pickle
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import pytest
 
@@ -57,26 +58,24 @@ def test_an_empty_folder_has_no_names(folder: ObjectFolder) -> None:
 
 
 def test_what_is_created_is_listed_and_read(folder: ObjectFolder) -> None:
-    contents = {f"a/{n:02d}": bytes([n]) * (n + 1) for n in range(70)} | {"a/b/c.seg": b"deep", "b": b"top"}
+    contents = {f"a/{n:02d}": bytes([n]) * (n + 1) for n in range(70)}
+    contents |= {"a/b/c.seg": b"deep", "b": b"top", "a/.b": b"hidden", ".c": b"hidden"}
     for name, data in contents.items():
         assert folder.create(name, data)
     assert folder.names("") == sorted(contents)
     assert folder.names("a") == sorted(name for name in contents if name.startswith("a/"))
     assert folder.names("a/b") == ["a/b/c.seg"]
     asked = [*sorted(contents, reverse=True), "a/none", "b"]
-    assert folder.read(asked) == [contents.get(name) for name in asked]
+    for some in (folder, pickle.loads(pickle.dumps(folder))):
+        assert some.read(asked) == [contents.get(name) for name in asked]
     assert folder.exists("a/b/c.seg")
 
 
 def test_a_name_is_given_once(folder: ObjectFolder) -> None:
     assert folder.create("job.json", b"first")
     assert not folder.create("job.json", b"second")
+    assert folder.create("job.json", b"first")  # the same again is a success
     assert folder.read(["job.json"]) == [b"first"]
-
-
-def test_creating_the_same_again_is_a_success(folder: ObjectFolder) -> None:
-    assert folder.create("a", b"same")
-    assert folder.create("a", b"same")
 
 
 @pytest.mark.slow
@@ -108,29 +107,13 @@ def test_what_is_deleted_is_gone(folder: ObjectFolder) -> None:
 
 
 def test_a_name_is_no_pattern_of_what_is_deleted(folder: ObjectFolder) -> None:
-    names = [
-        "x/a*.jsonl",
-        "x/ab.jsonl",
-        "x/a?.jsonl",
-        "x/b[cd].jsonl",
-        "x/bc.jsonl",
-        "x/{y,z}",
-        "x/y",
-        "x/a\nb",
-        "x/a&b",
-    ]
-    for name in names:
-        folder.create(name, b"1")
-    folder.delete(["x/a*.jsonl", "x/b[cd].jsonl", "x/{y,z}", "x/a\nb", "x/a&b"])
-    assert folder.names("x") == ["x/a?.jsonl", "x/ab.jsonl", "x/bc.jsonl", "x/y"]
+    odd, plain = ["a*.jsonl", "b[cd].jsonl", "{y,z}", "a\nb", "a&b"], ["ab.jsonl", "bc.jsonl", "y"]
+    for name in [*odd, "a?.jsonl", *plain]:
+        folder.create(f"x/{name}", b"1")
+    folder.delete([f"x/{name}" for name in odd])
+    assert folder.names("x") == [f"x/{name}" for name in ("a?.jsonl", *plain)]
     folder.delete(["x/a?.jsonl"])
-    assert folder.names("x") == ["x/ab.jsonl", "x/bc.jsonl", "x/y"]
-
-
-def test_what_has_a_hidden_name_is_listed_too(folder: ObjectFolder) -> None:
-    for name in ("a/.b", ".c"):
-        folder.create(name, b"1")
-    assert folder.names("") == [".c", "a/.b"]
+    assert folder.names("x") == [f"x/{name}" for name in plain]
 
 
 def test_the_root_of_the_file_system_is_a_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +139,7 @@ def test_a_store_is_asked_with_the_options_that_were_given(monkeypatch: pytest.M
     assert asked == [("gs://bucket/x", {"token": "anon"})] * 2
 
 
-@pytest.mark.parametrize("mark", ["?versionId=1", "?versionid=1", "#1", "?a#b", "#b?a", "\n", "%0A", "?", "#"])
+@each("mark", ["?versionId=1", "?versionid=1", "#1", "?a#b", "#b?a", "\n", "%0A", "?", "#"])
 def test_a_key_that_looks_like_more_is_a_name(folder: ObjectFolder, mark: str) -> None:
     names = ["x/a", f"x/a{mark}", f"x/a{mark}.idx"]
     for name in names:
@@ -170,26 +153,18 @@ def test_a_key_that_looks_like_more_is_a_name(folder: ObjectFolder, mark: str) -
     assert stat(f"{folder.url}/{names[1]}", folder._options).size == 9
     folder.delete(names[1:])
     assert folder.names("") == ["x/a"]
+    folder.delete(names[:1])
 
 
-def test_a_folder_travels(folder: ObjectFolder) -> None:
-    folder.create("a", b"1")
-    assert pickle.loads(pickle.dumps(folder)).read(["a"]) == [b"1"]
-
-
-def test_a_local_object_that_cannot_be_replaced_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_local_object_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     folder = ObjectFolder(str(tmp_path))
     (tmp_path / "a" / "below").mkdir(parents=True)
+    (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match=f"{tmp_path}/a: cannot write"):
         folder.replace("a", b"data")
-    assert os.listdir(tmp_path) == ["a"]
-
-
-def test_a_local_object_that_cannot_be_made_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="file/a"):
-        ObjectFolder(str(tmp_path / "file")).create("a", b"1")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+        folder.create("file/a", b"1")
+    assert sorted(os.listdir(tmp_path)) == ["a", "file"]
 
 
 def test_a_bucket_that_does_not_exist_is_an_error(s3: S3Server) -> None:
@@ -239,10 +214,19 @@ class Store:
         return [b"there" if url in self.there else FileNotFoundError(url) for url in urls]
 
 
-def told(monkeypatch: pytest.MonkeyPatch, store: Store) -> Store:
-    monkeypatch.setattr(objects, "filesystem", lambda url, options: store)
+Use: TypeAlias = Callable[[Store], Store]
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Use:
+    """A function that puts a scripted store in the place of every store."""
+
+    def put(store: Store) -> Store:
+        monkeypatch.setattr(objects, "filesystem", lambda url, options: store)
+        return store
+
     monkeypatch.setattr(remote, "PAUSE_SECONDS", 0.001)
-    return store
+    return put
 
 
 class AnswerError(OSError):
@@ -256,27 +240,25 @@ class AnswerError(OSError):
 @pytest.mark.parametrize(
     "answer", [FileExistsError("there"), AnswerError(412), OSError(errno.EINVAL, "the name is taken")]
 )
-def test_a_store_that_says_that_the_name_is_taken_is_believed(monkeypatch: pytest.MonkeyPatch, answer: OSError) -> None:
-    store = told(monkeypatch, Store(answer, copy.copy(answer)))
+def test_a_store_that_says_that_the_name_is_taken_is_believed(use: Use, answer: OSError) -> None:
+    store = use(Store(answer, copy.copy(answer)))
     store.there = {"s3://bucket/x/a"}
     assert not ObjectFolder("s3://bucket/x").create("a", b"here")
     assert ObjectFolder("s3://bucket/x").create("a", b"there")
     assert [asked for asked, _ in store.asked if asked != "read"] == ["create", "create"]
 
 
-def test_a_creation_beside_another_is_tried_again_and_another_refusal_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = told(monkeypatch, Store(AnswerError(409), AnswerError(409)))
+def test_a_creation_beside_another_is_tried_again_and_another_refusal_is_an_error(use: Use) -> None:
+    store = use(Store(AnswerError(409), AnswerError(409)))
     assert ObjectFolder("gs://bucket/x").create("a", b"here")
     assert store.asked == [("create", "gs://bucket/x/a")] * 3
-    told(monkeypatch, Store(AnswerError(400), AnswerError(400)))
+    use(Store(AnswerError(400), AnswerError(400)))
     with pytest.raises(StorageError, match="gs://bucket/x/a: cannot write"):
         ObjectFolder("gs://bucket/x").create("a", b"here")
 
 
-def test_a_store_that_cannot_create_exclusively_is_asked_what_is_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = told(monkeypatch, Store())
+def test_a_store_that_cannot_create_exclusively_is_asked_what_is_there_before(use: Use) -> None:
+    store = use(Store())
     folder = ObjectFolder("oss://bucket/x")
     assert not folder.exclusive
     assert folder.create("a", b"here")
@@ -289,9 +271,9 @@ def test_a_store_that_cannot_create_exclusively_is_asked_what_is_there_before(mo
 
 @pytest.mark.parametrize(("scheme", "large"), [("az", "in blocks"), ("s3", "create"), ("gs", "create")])
 def test_a_large_object_is_created_in_blocks_where_one_request_does_not_take_it(
-    monkeypatch: pytest.MonkeyPatch, scheme: str, large: str
+    monkeypatch: pytest.MonkeyPatch, use: Use, scheme: str, large: str
 ) -> None:
-    store = told(monkeypatch, Store())
+    store = use(Store())
 
     def in_blocks(url: str, file: BinaryIO, options: object, *, exclusive: bool) -> None:
         assert exclusive, "of two creators one is first"
@@ -305,7 +287,7 @@ def test_a_large_object_is_created_in_blocks_where_one_request_does_not_take_it(
     assert [how for how, _ in store.asked] == ["create", large]
 
 
-def test_a_folder_that_a_store_does_not_know_is_empty_and_no_cache_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_a_store_does_not_know_is_empty_and_no_cache_answers(use: Use) -> None:
     class Listed(Store):
         """A store whose objects appear once its cache is dropped."""
 
@@ -321,7 +303,7 @@ def test_a_folder_that_a_store_does_not_know_is_empty_and_no_cache_answers(monke
                 raise FileNotFoundError(url)
             return found
 
-    told(monkeypatch, Listed())
+    use(Listed())
     assert ObjectFolder("gs://bucket/x").names("") == ["a/1", "a/2"]
     assert ObjectFolder("gs://bucket/x").names("b") == []
 
@@ -385,48 +367,33 @@ def test_a_bucket_that_is_not_there_is_named_and_subfolders_are_left_out_if_they
     assert bucket.asked == [{"Prefix": "x/", **({} if recursive else {"Delimiter": "/"})}] * 2
 
 
-def test_s3_deletes_a_thousand_objects_in_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = told(monkeypatch, Store())
-    ObjectFolder("s3://bucket/x").delete([])
-    assert store.asked == []
-    names = [f"{n:04d}" for n in range(2500)]
-    ObjectFolder("s3://bucket/x").delete(names)
-    assert all(
-        asked == "delete_objects" and isinstance(urls, list) and len(urls) <= 1000 for asked, urls in store.asked
-    )
-    assert [url for _, urls in store.asked if isinstance(urls, list) for url in urls] == [
-        f"s3://bucket/x/{name}" for name in names
-    ]
+def test_s3_deletes_a_thousand_objects_in_a_request(use: Use) -> None:
+    folder = ObjectFolder("s3://bucket/x")
+    for count in (0, 1, 2500):
+        store = use(Store())
+        names = [f"{n:04d}" for n in range(count)]
+        folder.delete(names)
+        urls = [f"s3://bucket/x/{name}" for name in names]
+        assert store.asked == [("delete_objects", urls[at : at + 1000]) for at in range(0, count, 1000)]
 
 
-def test_an_object_alone_is_deleted_from_s3_as_several_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = told(monkeypatch, Store())
-    ObjectFolder("s3://bucket/x").delete(["a"])
-    assert store.asked == [("delete_objects", ["s3://bucket/x/a"])]
-
-
-def test_what_a_store_refuses_to_delete_among_many_is_tried_again_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = told(monkeypatch, Store())
+def test_what_a_store_refuses_to_delete_among_many_is_tried_again_or_an_error(use: Use) -> None:
+    store = use(Store())
     store.refused = [{"Code": "SlowDown"}, {"Code": "InternalError"}, {"Code": "NoSuchKey"}]
     ObjectFolder("s3://bucket/x").delete(["a", "b"])
     assert [asked for asked, _ in store.asked] == ["delete_objects"] * 3
-    store.refused = [{"Code": "AccessDenied", "Message": "Access Denied."}]
-    with pytest.raises(StorageError, match=r"s3://bucket/x/a: cannot delete.*permission"):
-        ObjectFolder("s3://bucket/x").delete(["a", "b"])
+    for code, message, problem in (
+        ("AccessDenied", "Access Denied.", r"s3://bucket/x/a: cannot delete.*permission"),
+        ("InvalidRequest", "Nobody knows.", r"x/a: cannot delete \(x/a: InvalidRequest: Nobody knows\.\)$"),
+    ):
+        store.asked, store.refused = [], [{"Code": code, "Message": message}]
+        with pytest.raises(StorageError, match=problem):
+            ObjectFolder("s3://bucket/x").delete(["a", "b"])
+        assert [asked for asked, _ in store.asked] == ["delete_objects"]
 
 
-def test_a_refusal_to_delete_that_nobody_knows_is_told_as_it_is_and_not_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = told(monkeypatch, Store())
-    store.refused = [{"Code": "InvalidRequest", "Message": "Nobody knows."}]
-    with pytest.raises(StorageError, match=r"x/a: cannot delete \(x/a: InvalidRequest: Nobody knows\.\)$"):
-        ObjectFolder("s3://bucket/x").delete(["a", "b"])
-    assert [asked for asked, _ in store.asked] == ["delete_objects"]
-
-
-def test_what_xml_does_not_hold_is_deleted_from_s3_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = told(monkeypatch, Store())
+def test_what_xml_does_not_hold_is_deleted_from_s3_by_itself(use: Use) -> None:
+    store = use(Store())
     ObjectFolder("s3://bucket/x").delete(["a", "b\nc", "d"])
     assert store.asked == [
         ("delete_objects", ["s3://bucket/x/a", "s3://bucket/x/d"]),
@@ -434,25 +401,25 @@ def test_what_xml_does_not_hold_is_deleted_from_s3_by_itself(monkeypatch: pytest
     ]
 
 
-def test_whether_an_object_exists_costs_one_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = told(monkeypatch, Store(None, FileNotFoundError("gone")))
+def test_whether_an_object_exists_costs_one_byte(use: Use) -> None:
+    store = use(Store(None, FileNotFoundError("gone")))
     assert ObjectFolder("s3://bucket/x").exists("a")
     assert not ObjectFolder("s3://bucket/x").exists("a")
     assert store.asked == [("bytes", (0, 1))] * 2
 
 
-def test_other_stores_delete_one_by_one_and_pass_over_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = told(monkeypatch, Store(None, FileNotFoundError("gone"), None))
+def test_other_stores_delete_one_by_one_and_pass_over_what_is_gone(use: Use) -> None:
+    store = use(Store(None, FileNotFoundError("gone"), None))
     ObjectFolder("gs://bucket/x").delete(iter("abc"))
     assert store.asked == [("rm_file", f"gs://bucket/x/{name}") for name in "abc"]
-    told(monkeypatch, Store(AnswerError(400)))
+    use(Store(AnswerError(400)))
     with pytest.raises(StorageError, match="gs://bucket/x/a: cannot delete"):
         ObjectFolder("gs://bucket/x").delete(["a"])
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
-def test_what_is_gone_is_told_from_what_is_there_among_many(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
-    store = told(monkeypatch, Store())
+def test_what_is_gone_is_told_from_what_is_there_among_many(use: Use, scheme: str) -> None:
+    store = use(Store())
     names = [f"{n:03d}" for n in range(150)]
     store.there = {f"{scheme}://bucket/x/{name}" for name in names if name[-1] != "7"}
     found = ObjectFolder(f"{scheme}://bucket/x").read(names)
@@ -463,15 +430,10 @@ def test_what_is_gone_is_told_from_what_is_there_among_many(monkeypatch: pytest.
 def test_what_is_being_made_is_not_listed(tmp_path: Path) -> None:
     folder = ObjectFolder(str(tmp_path))
     folder.create("a/1", b"1")
+    folder.create("a/1", b"2")
+    assert os.listdir(tmp_path / "a") == ["1"]
     (tmp_path / "a" / ".b.lbtmp").write_bytes(b"half")
     assert folder.names("") == ["a/1"]
-
-
-def test_no_name_is_left_of_a_creation(tmp_path: Path) -> None:
-    folder = ObjectFolder(str(tmp_path))
-    folder.create("a", b"1")
-    folder.create("a", b"2")
-    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_a_local_object_is_on_the_disk_before_it_has_its_name_and_the_name_before_the_end(
@@ -538,25 +500,16 @@ def test_a_local_folder_that_cannot_be_listed_is_not_an_empty_one(
         folder.names("outer")
 
 
-def test_objects_of_several_folders_are_deleted_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_synced_once_after_all_that_is_deleted_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = ObjectFolder(str(tmp_path))
     for name in ("a/1", "b/1", "a/2", "b/2"):
         folder.create(name, b"1")
     disk = Disk(monkeypatch)
     folder.delete(["a/1", "b/1", "a/2", "none/1"])
     assert folder.names("") == ["b/2"]
+    assert sorted(disk.synced_folders()) == [str(tmp_path / where) for where in "ab"]
     for name in "ab":
         gone = [place for place, (what, path, _) in enumerate(disk.seen) if what == "unlink" and f"/{name}/" in path]
         assert disk.seen.index(("sync", str(tmp_path / name), os.stat(tmp_path / name).st_size)) > max(gone)
-
-
-def test_a_folder_is_synced_once_for_all_that_is_deleted_from_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = ObjectFolder(str(tmp_path))
-    names = [f"{where}/{number}" for number in range(3) for where in "ab"]
-    for name in names:
-        folder.create(name, b"1")
-    disk = Disk(monkeypatch)
-    folder.delete(names)
-    assert sorted(disk.synced_folders()) == [str(tmp_path / where) for where in "ab"]

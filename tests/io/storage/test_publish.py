@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pytest
 
@@ -34,6 +34,7 @@ from ledgerbeam.io.storage.publish import (
     remove_stale_temporaries,
     remove_stale_temporaries_of,
 )
+from tests.cases import each
 from tests.conftest import S3Requests
 from tests.disk import Disk, no_larger_than
 from tests.io.conftest import Place
@@ -68,6 +69,20 @@ def write_and_raise(url: str, place: Place, data: bytes, error: BaseException) -
         raise error
 
 
+def write_at_once(url: str, data: bytes) -> None:
+    with publish(url) as file:
+        file.write(data)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return the names and contents of the files in a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 def test_an_output_appears_whole(place: Place) -> None:
     url = place / "deep/er/out.jsonl"
     with publish(url, place.options) as file:
@@ -75,22 +90,16 @@ def test_an_output_appears_whole(place: Place) -> None:
         file.write(b"two\n")
         assert "out.jsonl" not in contents(place)
     assert storage.read_bytes(url, place.options) == b"one\ntwo\n"
-    assert contents(place) == ["out.jsonl"]
-
-
-def test_an_empty_output_is_an_output(place: Place) -> None:
     with publish(place / "empty", place.options):
         pass
     assert stat.stat(place / "empty", place.options).size == 0
+    assert contents(place) == ["empty", "out.jsonl"]
 
 
-def test_a_body_that_raises_leaves_nothing(place: Place) -> None:
+def test_a_body_that_raises_leaves_the_former_output_or_nothing(place: Place) -> None:
     with pytest.raises(BodyError):
         write_and_raise(place / "deep/out", place, b"x" * 5_000_000, BodyError())
     assert contents(place) == []
-
-
-def test_a_body_that_raises_leaves_the_former_output(place: Place) -> None:
     url = place / "out"
     publish_bytes(url, b"former", place.options)
     with pytest.raises(KeyboardInterrupt):
@@ -99,6 +108,23 @@ def test_a_body_that_raises_leaves_the_former_output(place: Place) -> None:
     publish_bytes(url, b"latter", place.options)
     assert storage.read_bytes(url, place.options) == b"latter"
     assert contents(place) == ["out"]
+
+
+@each(
+    ("url", "problem"),
+    [
+        ("http://host/x", "in one step"),
+        ("ftp://host/x", "in one step"),
+        ("memory://bucket/folder/", "found a folder"),
+        ("s3://bucket/folder/", "found a folder"),
+        ("hf://datasets/owner/name/a.jsonl", r"in one commit: ledgerbeam publish LEDGER --to hf://datasets/OWNER/NAME"),
+    ],
+)
+def test_what_cannot_be_an_output_is_refused_before_anything_is_made(url: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        publish_bytes(url, b"x")
+    with pytest.raises(UsageError, match=problem), publish(url):
+        pytest.fail("the body ran")
 
 
 def test_the_errors_of_the_body_are_its_own(tmp_path: Path) -> None:
@@ -173,35 +199,11 @@ def test_what_is_in_memory_and_larger_than_one_request_is_sent_in_parts(
     assert peak < 0.5 * len(data)
 
 
-@pytest.mark.s3
-def test_parts_of_which_one_cannot_be_sent_are_not_left_in_the_store(
-    s3_place: Place, s3_requests: S3Requests, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(uploads, "_PART", 5 * 2**20)
-    send = uploads._send
-
-    async def refuse(store: Any, method: str, data: memoryview, **asked: Any) -> tuple[int, str]:
-        if asked.get("PartNumber") == 2:
-            raise PermissionError("no")
-        return await send(store, method, data, **asked)
-
-    monkeypatch.setattr(uploads, "_send", refuse)
-    with pytest.raises(StorageError):
-        publish_bytes(s3_place / "parts", bytes(11 * 2**20), s3_place.options)
-    assert s3_requests.take()[-1] == "abort_multipart_upload"
-
-
 @pytest.mark.parametrize("data", [b"", b"x" * 5 * 2**20])
 @pytest.mark.s3
 def test_a_missing_bucket_is_named(s3_place: Place, data: bytes) -> None:
     with pytest.raises(StorageError, match=r"no-such-bucket/x.*does not exist"):
         publish_bytes("s3://no-such-bucket/x", data, s3_place.options)
-
-
-@pytest.mark.parametrize("url", ["http://host/x", "ftp://host/x"])
-def test_stores_without_atomic_writes_are_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="in one step"):
-        publish_bytes(url, b"x")
 
 
 def test_a_folder_is_not_replaced(tmp_path: Path) -> None:
@@ -322,9 +324,6 @@ def test_beside_an_output_what_killed_writers_of_others_left_stays(tmp_path: Pat
         (tmp_path / f".{name}.1-2.lbtmp").touch()
     assert remove_stale_temporaries_of(str(tmp_path / "a")) == [str(tmp_path / ".a.1-2.lbtmp")]
     assert len(os.listdir(tmp_path)) == 3
-
-
-def test_an_output_of_a_store_has_no_temporaries_beside_it() -> None:
     assert remove_stale_temporaries_of("memory://bucket/a") == []
 
 
@@ -356,7 +355,7 @@ def test_sweeping_never_takes_a_file_from_a_writer(tmp_path: Path) -> None:
         done.set()
         for sweeper in sweepers:
             sweeper.join()
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {f"{i}": b"%d" % i for i in range(300)}
+    assert files(tmp_path) == {f"{i}": b"%d" % i for i in range(300)}
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace to see system calls: apt-get install strace")
@@ -393,14 +392,10 @@ def test_a_link_is_replaced_by_an_output_and_what_it_leads_to_stays(tmp_path: Pa
     (tmp_path / "out").symlink_to(tmp_path / ("elsewhere" if leads else "nowhere"))
     publish_bytes(str(tmp_path / "out"), b"ours")
     assert not (tmp_path / "out").is_symlink()
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"elsewhere": b"of others", "out": b"ours"}
+    assert files(tmp_path) == {"elsewhere": b"of others", "out": b"ours"}
 
 
 # errors of separate steps
-
-
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_no_file_is_left_open_whatever_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,14 +405,13 @@ def test_no_file_is_left_open_whatever_happens(tmp_path: Path, monkeypatch: pyte
         write_and_raise(str(tmp_path / "out"), Place(str(tmp_path)), b"x", BodyError())
     (tmp_path / ".left.1-2.lbtmp").write_bytes(b"")
     assert len(remove_stale_temporaries(str(tmp_path))) == 1
-    with monkeypatch.context() as patched:
 
-        def refuse(descriptor: int, how: int) -> None:
-            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-        patched.setattr(fcntl, "flock", refuse)
-        with pytest.raises(StorageError, match=r"out: cannot write \(.*lock"):
-            publish_bytes(str(tmp_path / "out"), b"x")
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StorageError, match=r"out: cannot write \(.*lock"):
+        publish_bytes(str(tmp_path / "out"), b"x")
     assert open_files() == before
 
 
@@ -426,10 +420,7 @@ def test_a_name_that_is_taken_aside_is_left_alone(tmp_path: Path, monkeypatch: p
     taken = tmp_path / f".out.{os.getpid()}-0.lbtmp"
     taken.write_bytes(b"of another host")
     publish_bytes(str(tmp_path / "out"), b"x")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
-        "out": b"x",
-        taken.name: b"of another host",
-    }
+    assert files(tmp_path) == {"out": b"x", taken.name: b"of another host"}
 
 
 def test_a_file_that_was_swept_before_it_was_locked_is_made_again(
@@ -446,7 +437,7 @@ def test_a_file_that_was_swept_before_it_was_locked_is_made_again(
 
     monkeypatch.setattr(fcntl, "flock", sweep_first)
     publish_bytes(str(tmp_path / "out"), b"x")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"out": b"x"}
+    assert files(tmp_path) == {"out": b"x"}
     assert open_files() == before
 
 
@@ -517,20 +508,16 @@ def test_the_time_that_an_output_must_have_is_on_the_disk_with_it(
     assert synced == [far]
 
 
-@pytest.mark.parametrize("size", [9, 10, 11, 25])
-def test_outputs_of_any_size_reach_a_remote_store_whole(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+@each("size", [9, 10, 11, 25])
+@each("write", [publish_bytes, write_at_once])
+def test_outputs_of_any_size_reach_a_remote_store_whole(
+    monkeypatch: pytest.MonkeyPatch, size: int, write: Callable[[str, bytes], None]
+) -> None:
     monkeypatch.setattr(publishing, "_ONE_PUT", 10)
-    data = os.urandom(size)
-    url = f"memory://sizes/{size}"
-    for write in (publish_bytes, write_at_once):
-        write(url, data)
-        assert storage.read_bytes(url) == data
-        storage.delete(url)
-
-
-def write_at_once(url: str, data: bytes) -> None:
-    with publish(url) as file:
-        file.write(data)
+    data, url = os.urandom(size), f"memory://sizes/{size}"
+    write(url, data)
+    assert storage.read_bytes(url) == data
+    storage.delete(url)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EAGAIN])
@@ -542,24 +529,20 @@ def test_an_error_of_another_file_is_not_taken_for_one_of_the_output(tmp_path: P
     assert caught.value is error
 
 
-def write_two(path: Path, data: bytes) -> None:
-    publish_all([(str(path), data), (f"{path}.idx", b"x")])
+def write_two(url: str, data: bytes) -> None:
+    publish_all([(url, data), (f"{url}.idx", b"x")])
 
 
-def write_file(path: Path, data: bytes) -> None:
-    write_at_once(str(path), data)
-
-
-@pytest.mark.parametrize("write", [write_file, write_two])
+@pytest.mark.parametrize("write", [write_at_once, write_two])
 @pytest.mark.parametrize("size", [5_000, 3_000_000])  # raised when the buffer is written at the end, or in the body
 def test_a_write_that_is_refused_names_the_output_and_a_remedy(
-    tmp_path: Path, size: int, write: Callable[[Path, bytes], None]
+    tmp_path: Path, size: int, write: Callable[[str, bytes], None]
 ) -> None:
-    out = tmp_path / "out"
-    publish_bytes(str(out), b"former")
+    out = str(tmp_path / "out")
+    publish_bytes(out, b"former")
     with no_larger_than(4096), pytest.raises(StorageError, match=r"/out: cannot write .*File too large.*ulimit -f"):
         write(out, b"x" * size)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"out": b"former"}
+    assert files(tmp_path) == {"out": b"former"}
 
 
 def write_and_seek(url: str, data: bytes) -> None:
@@ -598,31 +581,10 @@ def test_a_disk_that_is_full_at_a_step_of_ours_is_told_so(tmp_path: Path, monkey
     def refuse(descriptor: int) -> None:
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", refuse)
-        with pytest.raises(DiskFullError, match=r"out: no space is left.*intact"):
-            publish_bytes(str(tmp_path / "out"), b"latter")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"out": b"former"}
-
-
-@pytest.mark.parametrize("url", ["memory://bucket/folder/", "s3://bucket/folder/"])
-def test_a_remote_folder_is_no_output(url: str) -> None:
-    for write in (publish_bytes, write_at_once):
-        with pytest.raises(UsageError, match="found a folder"):
-            write(url, b"x")
-
-
-def test_a_store_without_atomic_writes_is_refused_before_anything_is_made() -> None:
-    made = []
-    with pytest.raises(UsageError, match="in one step"), publish("ftp://host/x") as file:
-        made.append(file)
-    assert made == []
-
-
-def test_an_output_on_the_hub_is_refused_with_the_way_to_publish_it() -> None:
-    for write in (publish_bytes, write_at_once):
-        with pytest.raises(UsageError, match=r"one commit.*--to hf://datasets"):
-            write("hf://datasets/owner/name/a.jsonl", b"x")
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(DiskFullError, match=r"out: no space is left.*intact"):
+        publish_bytes(str(tmp_path / "out"), b"latter")
+    assert files(tmp_path) == {"out": b"former"}
 
 
 class Asked:
@@ -684,7 +646,7 @@ def test_outputs_that_are_published_together_may_be_named_in_any_form(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     publish_all([("a", b"1"), ("deep/../b", b"2"), (f"file://{tmp_path}/c", b"3")])
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"2", "c": b"3"}
+    assert files(tmp_path) == {"a": b"1", "b": b"2", "c": b"3"}
 
 
 @pytest.mark.parametrize("most", [10, 1])

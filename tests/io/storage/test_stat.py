@@ -1,4 +1,4 @@
-"""Properties of sources in the forms of different stores, and names that are not files."""
+"""Properties of sources in the forms of different stores, names that are not files, whole files, and foreign files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,13 @@ from typing import Any, ClassVar
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.io.storage import client
+from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage import stat as storage_stat
 from ledgerbeam.io.storage.client import ask_each
+from ledgerbeam.io.storage.files import refuse_foreign
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import (
     FileInfo,
     content_name,
@@ -30,6 +36,8 @@ from ledgerbeam.io.storage.stat import (
     stat_object,
 )
 from tests.cases import each
+from tests.conftest import S3Requests
+from tests.io.conftest import Place
 
 URL = "gs://bucket/key"
 AT = 1_704_164_645_678_901_000
@@ -46,6 +54,7 @@ DATE = dt.datetime(2024, 1, 2, 3, 4, 5, 678_901, dt.UTC)
         ({"lfs": None, "blob_id": "git", "xet_hash": "xet"}, "git"),
         ({"xet_hash": "xet"}, "xet"),
         ({"mtime": 1.5}, "1500000000-10"),
+        ({"updated": "2024-01-02T03:04:05.006+00:00"}, "1704164645006000000-10"),
     ],
 )
 def test_the_version_is_what_tells_most_of_the_content(said: Mapping[str, Any], version: str) -> None:
@@ -219,23 +228,6 @@ def test_an_object_of_s3_that_may_not_be_there_is_asked_for_by_its_name_alone(mo
         stat_object("s3://bucket/deep/key")
 
 
-def test_files_of_the_hub_are_described_in_runs_and_one_that_is_missing_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[list[str]] = []
-
-    def describe(urls: list[str]) -> list[dict[str, Any] | None]:
-        asked.append(urls)
-        return [None if "gone" in url else {"size": len(asked), "blob_id": url[-1]} for url in urls]
-
-    monkeypatch.setattr(storage_stat, "filesystem", lambda *_: SimpleNamespace(describe=describe))
-    urls = [f"hf://datasets/owner/name/{number}" for number in range(1001)]
-    assert [(info.url, info.version) for info in stat_many(urls)] == [(url, url[-1]) for url in urls]
-    assert sorted(asked) == sorted([urls[:500], urls[500:1000], urls[1000:]]), "the Hub takes so many at once"
-    with pytest.raises(SourceNotFoundError, match="datasets/owner/name/gone"):
-        stat_many([*urls, "hf://datasets/owner/name/gone"])
-
-
 def test_urls_of_a_store_are_asked_for_at_once_and_answered_in_their_order() -> None:
     """Each call waits until the other calls have started."""
     urls = [f"s3://bucket/{name}" for name in "bca"]
@@ -246,3 +238,124 @@ def test_urls_of_a_store_are_asked_for_at_once_and_answered_in_their_order() -> 
         return url.upper()
 
     assert ask_each(ask, urls) == [url.upper() for url in urls]
+
+
+def test_stat_tells_size_and_version(place: Place) -> None:
+    url = place / "a/b.jsonl"
+    publish_bytes(url, b"one", place.options)
+    first = stat(url, place.options)
+    assert (first.url, first.size) == (url, 3)
+    assert first == stat(url, place.options)
+    publish_bytes(url, b"two", place.options)
+    second = stat(url, place.options)
+    assert second.version != first.version
+    assert second.modified_ns >= first.modified_ns > 1_700_000_000 * 10**9
+
+
+@pytest.mark.s3
+def test_stat_sees_a_change_by_others_after_a_listing(s3_place: Place) -> None:
+    others = {**(s3_place.options or {}), "default_fill_cache": False}  # another client, with a separate cache
+    publish_bytes(s3_place / "x", b"1", s3_place.options)
+    client.filesystem(s3_place.url, s3_place.options).ls(s3_place.url)
+    publish_bytes(s3_place / "x", b"12", others)
+    assert stat(s3_place / "x", s3_place.options).size == 2
+
+
+def test_what_is_missing_is_named(place: Place) -> None:
+    url, kept = place / "nothing.jsonl", place / "kept"
+    for name in (url, kept):
+        publish_bytes(name, b"1", place.options)
+    storage.delete(url, place.options)
+    for ask in (
+        lambda: stat(url, place.options),
+        lambda: stat_object(url, place.options),
+        lambda: stat_object(place / "folder/nothing.jsonl", place.options),
+        lambda: RangeReader(url, place.options).read(0, 1),
+        lambda: RangeReader(url, place.options).size,
+        lambda: storage.read_bytes(url, place.options),
+        lambda: storage.read_many_files([kept, url], place.options),
+    ):
+        with pytest.raises(SourceNotFoundError, match=r"nothing\.jsonl"):
+            ask()
+    storage.delete(url, place.options)
+
+
+def test_a_folder_is_no_source(place: Place) -> None:
+    publish_bytes(place / "folder/x.jsonl", b"", place.options)
+    with pytest.raises(UsageError, match="folder: expected a file, found a folder"):
+        stat(place / "folder", place.options)
+
+
+def test_whole_files_are_read_and_described_together(place: Place) -> None:
+    contents = [b"a" * n for n in (*range(40), 0, 2000)]
+    urls = [place / f"{i}.jsonl" for i in range(len(contents))]
+    for url, content in zip(urls, contents, strict=True):
+        publish_bytes(url, content, place.options)
+    assert storage.read_many_files(urls, place.options) == contents
+    assert storage.read_many_files([], place.options) == []
+    infos = [(info.url, info.size) for info in stat_many(urls, place.options)]
+    assert infos == list(zip(urls, map(len, contents), strict=True))
+
+
+def test_an_object_that_may_not_be_there_is_described_as_any(place: Place) -> None:
+    publish_bytes(place / "x", b"1", place.options)
+    found, other = stat_object(place / "x", place.options), stat(place / "x", place.options)
+    assert (found, found.modified_ns) == (other, other.modified_ns)
+
+
+@pytest.mark.s3
+def test_what_is_not_there_takes_one_request(s3_place: Place, s3_requests: S3Requests) -> None:
+    with pytest.raises(SourceNotFoundError):
+        stat_object(s3_place / "missing.idx", s3_place.options)
+    assert s3_requests.take() == ["head_object"]
+
+
+def test_missing_permission_says_so(tmp_path: Path, nobody: AbstractContextManager[None]) -> None:
+    path = str(tmp_path / "x")
+    publish_bytes(path, b"abc")
+    os.chmod(path, 0)
+    with nobody:
+        for ask in (lambda: RangeReader(path).read(0, 1), lambda: storage.read_bytes(path)):
+            with pytest.raises(StorageError, match="permission"):
+                ask()
+
+
+@pytest.mark.s3
+@pytest.mark.minio("checks no signatures")
+def test_wrong_credentials_say_so(s3_place: Place) -> None:
+    wrong = {**(s3_place.options or {}), "secret": "wrong-secret"}
+    with pytest.raises(StorageError, match="credentials"):
+        stat(s3_place / "x", wrong)
+
+
+# foreign files with the name of an output are recognised by their first and last bytes, and kept
+
+LOOKS = re.compile(rb"begin(?s:.*)end\Z")
+
+
+@each("between", [0, 60_000, 65_528, 131_000, 500_001])
+def test_the_beginning_and_the_end_are_looked_at(tmp_path: Path, between: int) -> None:
+    for root in (f"{tmp_path}/{between}", f"memory://foreign-{between}"):
+        ours, other, none = f"{root}/ours", f"{root}/other", f"{root}/none"
+        assert refuse_foreign({ours: LOOKS}, {}, kind="ours") == []
+        publish_bytes(ours, b"begin" + bytes(between) + b"end")
+        assert refuse_foreign({ours: LOOKS, none: LOOKS}, {}, kind="ours") == [ours]
+        publish_bytes(other, b"begin" + bytes(between) + b"other")
+        for free in (none, ours):
+            with pytest.raises(UsageError, match=rf"{other}: expected no file, or ours, .*move it away, or give"):
+                refuse_foreign({free: LOOKS, other: LOOKS}, {}, kind="ours")
+
+
+def test_of_a_large_file_the_beginning_and_the_end_alone_are_read(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+
+    class All:
+        def match(self, content: bytes, /) -> bool:
+            seen.append(content)
+            return True
+
+    data = b"".join(b"%07d\n" % number for number in range(125_000)) + b"end"
+    (tmp_path / "large").write_bytes(data)
+    refuse_foreign({str(tmp_path / "large"): All()}, {}, kind="large")
+    end = data[(len(data) - 65_536) // 8 * 8 :]
+    assert seen == [data[:65_536] + end]
