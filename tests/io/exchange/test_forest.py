@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 import weakref
 from collections.abc import Iterator
@@ -64,53 +63,28 @@ def trees(forest: Forest, best: Any) -> dict[Place, set[Place]]:
     return found
 
 
-def check_joined(parts: list[Pairs], scored: list[bool], held: int) -> None:
-    """Check what forests are joined to; those that have no scores have the best ones, empty."""
-    some = [forest_of(pairs, scored=one) for pairs, one in zip(parts, scored, strict=True)]
+@settings(deadline=None, max_examples=250)
+@given(st.lists(st.tuples(PAIRS, st.booleans()), min_size=1, max_size=6), st.sampled_from([1, 5, 7, 10**6]))
+def test_joined_forests_connect_what_all_pairs_do(parts: list[tuple[Pairs, bool]], held: int) -> None:
+    """Records without scores have the best ones, empty."""
+    some = [forest_of(pairs, scored=scored) for pairs, scored in parts]
     whole = join_forests((Forest.decode(one.encode()) for one in some), held)
     assert whole is not None
-    expected = clusters([pair for pairs in parts for pair in pairs])
+    expected = clusters([pair for pairs, _ in parts for pair in pairs])
     assert {frozenset(tree) for tree in trees(whole, whole.roots).values()} == expected
     assert all(root == min(tree) for root, tree in trees(whole, whole.roots).items())
-    are_scored = {
-        place: one
-        for pairs, one in zip(reversed(parts), reversed(scored), strict=True)
-        for pair in pairs
-        for place in pair
-    }
+    are_scored = {place: scored for pairs, scored in reversed(parts) for pair in pairs for place in pair}
     for best, tree in trees(whole, whole.best()).items():
         assert best == min(tree, key=lambda place: rank_of(place, scored=are_scored[place]))
     are_earlier = [whole.place(node)[0] == EARLIER_FILE for node in whole.nodes.tolist()]
     assert whole.are_earlier().tolist() == are_earlier
-    assert (whole.scores is None) == (not any(scored))
-
-
-@settings(deadline=None, max_examples=150)
-@given(st.lists(PAIRS, min_size=1, max_size=5), st.booleans(), st.sampled_from([1, 5, 10**6]))
-def test_joined_forests_connect_what_all_pairs_do(parts: list[Pairs], scored: bool, held: int) -> None:
-    check_joined(parts, [scored] * len(parts), held)
-
-
-@pytest.mark.parametrize("held", [1, 7, 10**6])
-def test_many_forests_are_joined_however_many_are_held(held: int) -> None:
-    draw = random.Random(held)
-    urls = [b"a", b"b", b"b\xff", b"s3://c d", EARLIER_FILE]
-    for case in range(12):
-        places = [(url, number) for url in draw.sample(urls, draw.randint(2, 5)) for number in (*range(9), 2**40 - 1)]
-        parts = [
-            [(draw.choice(places), draw.choice(places)) for _ in range(draw.randint(1, 6))]
-            for _ in range(draw.randint(1, 6))
-        ]
-        check_joined(parts, [case % 3 == 0 or (case % 3 == 1 and n % 2 == 0) for n in range(len(parts))], held)
-
-
-def test_there_may_be_nothing_to_join() -> None:
-    assert join_forests([]) is None
+    assert (whole.scores is None) == (not any(scored for _, scored in parts))
 
 
 def test_one_forest_is_the_whole_as_it_is() -> None:
     one = forest_of([((b"a", 1), (b"b", 2))])
     assert join_forests([one]) is one
+    assert join_forests([]) is None
 
 
 @pytest.mark.parametrize(

@@ -58,40 +58,17 @@ def documents(draw: st.DrawFn) -> tuple[int, list[list[tuple[int, int]]], list[b
     return width, rows, payloads
 
 
-def check_encoded(
-    rows: list[list[tuple[int, int]]], width: int, payloads: list[bytes] | None, block_bytes: int
+@ANY
+@given(documents(), st.sampled_from([1, 32, 33, 66, 70, 100, 10**6]))
+def test_a_run_of_hashes_is_that_of_its_records(
+    found: tuple[int, list[list[tuple[int, int]]], list[bytes] | None], block_bytes: int
 ) -> None:
+    width, rows, payloads = found
     numbers = np.arange(len(rows), dtype=np.uint64) * np.uint64(3)
     data = encode_hashes(hashes_of(rows, width), numbers, payloads, CUTS, block_bytes)
     keys = [key_of(*key) for row in rows for key in row]
     each = [payload for payload in payloads or [b""] * len(rows) for _ in range(width)]
     assert data == encode_run(keys, np.repeat(numbers, width), each, CUTS, block_bytes)
-
-
-@ANY
-@given(documents(), st.sampled_from([1, 70, 100, 10**6]))
-def test_a_run_of_hashes_is_that_of_its_records(
-    found: tuple[int, list[list[tuple[int, int]]], list[bytes] | None], block_bytes: int
-) -> None:
-    width, rows, payloads = found
-    check_encoded(rows, width, payloads, block_bytes)
-
-
-@each("width", [1, 2, 3])
-@each("block_bytes", [1, 32, 70, 100, 10**6])
-def test_a_run_of_hashes_has_the_blocks_of_its_records(width: int, block_bytes: int) -> None:
-    draw = random.Random(width)
-    halves = [0, 1, 64 << 56, int.from_bytes(bytes([64]) * 8, "big"), 128 << 56, 2**64 - 1]
-    for count in (0, 1, 2, 9, 17):
-        rows = [[(draw.choice(halves), draw.choice(halves)) for _ in range(width)] for _ in range(count)]
-        check_encoded(rows, width, None, block_bytes)
-        check_encoded(rows, width, [draw.randbytes(draw.choice([0, 1, 9, 40])) for _ in rows], block_bytes)
-
-
-@each("block_bytes", [32, 33, 34, 65, 66, 67, 99])
-def test_a_block_is_no_larger_than_it_may_be(block_bytes: int) -> None:
-    """Each record takes 33 bytes of it."""
-    check_encoded([[(n, n)] for n in range(7)], 1, [b"x"] * 7, block_bytes)
 
 
 def test_hashes_of_one_for_each_record_need_no_second_dimension() -> None:
@@ -133,48 +110,27 @@ RUNS = st.lists(
 )
 
 
-def check_merged(slices: list[SliceOf], bounds: list[Bound | None], held: int) -> None:
+@ANY
+@given(
+    RUNS,
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.sampled_from([1, 7, 10**6]),
+    st.sampled_from([3, 10, 10**6]),
+    st.booleans(),
+)
+def test_hashes_are_merged_as_all_records_are(  # noqa: PLR0917 - drawn together
+    tmp_path: Path, runs: list[list[tuple[int, int]]], scores: list[bool], held: int, part: int, within_keys: bool
+) -> None:
+    slices = slices_of(tmp_path, runs, scores[: len(runs)])
     tables = read_tables(slices, None)
-    for start, stop in pairwise(bounds):
+    bounds = cut_slices(slices, tables, part, within_keys=within_keys)
+    for start, stop in pairwise([None, *bounds, None]):
         parts = list(merged_hashes(slices, tables, start, stop, None, held_rows=held))
         expected = [row for one in merged(slices, tables, start, stop, None) for row in zip(*one, strict=True)]
         assert rows_in(parts) == expected
         for rows in parts:
             keys = [row[0] for row in rows_in([rows])]
             assert rows.begin_groups().tolist() == [n == 0 or keys[n - 1] != keys[n] for n in range(len(keys))]
-
-
-@ANY
-@given(
-    RUNS, st.lists(st.booleans(), min_size=4, max_size=4), st.sampled_from([1, 7, 10**6]), st.sampled_from([3, 10**6])
-)
-def test_hashes_are_merged_as_all_records_are(
-    tmp_path: Path, runs: list[list[tuple[int, int]]], scores: list[bool], held: int, part: int
-) -> None:
-    slices = slices_of(tmp_path, runs, scores[: len(runs)])
-    bounds = cut_slices(slices, read_tables(slices, None), part, within_keys=False)
-    check_merged(slices, [None, *bounds, None], held)
-
-
-@pytest.mark.parametrize("held", [1, 7, 10**6])
-@pytest.mark.parametrize("within_keys", [False, True])
-def test_parts_of_hashes_are_merged_as_all_records_are(tmp_path: Path, held: int, within_keys: bool) -> None:
-    draw = random.Random(held)
-    for case in range(4):
-        folder = tmp_path / str(case)
-        folder.mkdir()
-        halves = [draw.getrandbits(64) for _ in range(4)]
-        runs = [
-            [(draw.choice(halves), draw.choice(halves[: 1 + case])) for _ in range(draw.choice([0, 3, 20, 30]))]
-            for _ in range(4)
-        ]
-        slices = slices_of(folder, runs, [case > 0 and draw.random() < 0.5 for _ in runs])
-        bounds = cut_slices(slices, read_tables(slices, None), 10, within_keys=within_keys)
-        check_merged(slices, [None, *bounds, None], held)
-
-
-def cut_anywhere(row: Row) -> Bound:
-    return Bound(*row[:3])
 
 
 def test_a_part_of_hashes_begins_and_ends_at_any_record(tmp_path: Path) -> None:
@@ -189,7 +145,7 @@ def test_a_part_of_hashes_begins_and_ends_at_any_record(tmp_path: Path) -> None:
     )
     for first in range(len(rows)):
         last = min(first + 7, len(rows) - 1)
-        bounds = cut_anywhere(rows[first]), cut_anywhere(rows[last])
+        bounds = Bound(*rows[first][:3]), Bound(*rows[last][:3])
         assert rows_in(list(merged_hashes(slices, tables, *bounds, None, held_rows=2))) == rows[first:last]
 
 
@@ -307,19 +263,9 @@ def test_rows_are_chosen_joined_and_compared_as_tuples_are() -> None:
         ]
 
 
-@pytest.mark.parametrize("halves", [[0, 1, 2**64 - 1], list(range(100)), [7]])
-def test_hashes_with_equal_halves_are_ordered_and_stay_in_order_if_equal(halves: list[int]) -> None:
-    draw = random.Random(len(halves))
-    for count in (0, 1, 2, 50):
-        keys = [(draw.choice(halves), draw.choice(halves)) for _ in range(count)]
-        columns = np.array(keys, np.uint64).reshape(-1, 2)
-        expected = sorted(range(count), key=keys.__getitem__)
-        assert hash_order(columns[:, 0], columns[:, 1]).tolist() == expected
-
-
 @ANY
-@given(st.lists(KEYS, max_size=40))
-def test_hashes_are_ordered_by_both_halves(keys: list[tuple[int, int]]) -> None:
+@given(st.lists(KEYS | st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=40))
+def test_hashes_are_ordered_by_both_halves_and_equal_ones_stay_in_order(keys: list[tuple[int, int]]) -> None:
     columns = np.array(keys, np.uint64).reshape(-1, 2)
     expected = sorted(range(len(keys)), key=keys.__getitem__)
     assert hash_order(columns[:, 0], columns[:, 1]).tolist() == expected
@@ -389,25 +335,13 @@ def turned(pairs: Pairs, count: int, *, divided: bool = False) -> tuple[Edges, i
         rounds += 1
 
 
-def check_turned(pairs: Pairs, count: int, *, divided: bool) -> None:
-    edges, _ = turned(pairs, count, divided=divided)
-    assert dict(zip(*(lane.tolist() for lane in edges), strict=True)) == components(pairs)
-    if not divided:
-        assert len(edges.of) == len(components(pairs)), "each edge comes once"
-
-
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), max_size=40), st.booleans())
 def test_rounds_connect_what_union_find_connects(pairs: Pairs, divided: bool) -> None:
-    check_turned(pairs, 16, divided=divided)
-
-
-@each("divided", [False, True])
-@each("many", [0, 1, 5, 12, 30])
-def test_rounds_connect_random_pairs(many: int, divided: bool) -> None:
-    draw = random.Random(many)
-    for _ in range(5):
-        check_turned([(draw.randrange(16), draw.randrange(16)) for _ in range(many)], 16, divided=divided)
+    edges, _ = turned(pairs, 16, divided=divided)
+    assert dict(zip(*(lane.tolist() for lane in edges), strict=True)) == components(pairs)
+    if not divided:
+        assert len(edges.of) == len(components(pairs)), "each edge comes once"
 
 
 def shuffled(pairs: Pairs, count: int) -> Pairs:

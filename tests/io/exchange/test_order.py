@@ -1,23 +1,28 @@
-"""Keys as bytes have the order of the keys."""
+"""Keys as bytes have the order of the keys; records become bytes, and bytes that are no record are refused."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import enum
+import json
 import math
 import struct
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls, key_fields, key_function
+from ledgerbeam.io.exchange.payloads import are_json_text, is_json_text, payload_of, record_of
 from ledgerbeam.io.exchange.run_file import sorted_places
+from ledgerbeam.io.tar.sample import Sample
 from tests.cases import each
 
 NUMBERS = st.one_of(
@@ -150,6 +155,13 @@ class Level(enum.IntEnum):
     ),
     st.booleans(),
 )
+@example([2**53, -(2**53)], False)
+@example([2**53 + 1, 0], True)
+@example([-(2**53) - 1, 0], True)
+@example([2**53 + 1, -(2**53) - 1], False)
+@example([1, 2.0], False)
+@example([1, True], False)
+@example([], False)
 def test_many_keys_are_encoded_as_each_is(keys: list[Any], descending: bool) -> None:
     order = KeyOrder(descending)
     assert order.encode_all(keys) == list(map(order.encode, keys))
@@ -259,23 +271,6 @@ def test_null_stands_where_it_is_told_in_either_direction() -> None:
     assert KeyOrder(descending=True).encode(None) == b"\xfa"
 
 
-def test_many_integers_at_the_edge_of_what_is_a_float_are_encoded_as_each_is() -> None:
-    edge = 2**53
-    for keys in (
-        [edge],
-        [-edge],
-        [edge + 1, 0],
-        [-edge - 1, 0],
-        [edge, -edge],
-        [edge + 1, -edge - 1],
-        [1, 2.0],
-        [1, True],
-    ):
-        for order in (KeyOrder(), KeyOrder(descending=True)):
-            assert order.encode_all(keys) == [order.encode(key) for key in keys]
-    assert KeyOrder().encode_all([]) == []
-
-
 def test_no_byte_of_many_numbers_is_what_was_in_memory_before() -> None:
     for count in (3, 7, 20):
         np.full((count, 10), 255, np.uint8)  # whose memory may be given to what follows
@@ -339,3 +334,143 @@ def test_no_name_at_all_is_refused() -> None:
     assert key_fields([]) == ()
     with pytest.raises(UsageError, match="by: expected names of fields, found none"):
         key_function([])
+
+
+# records
+
+HEAD = b'["k",["txt",2],["cls",0],["bin",3]]'
+SIZED = struct.pack("<I", len(HEAD)) + HEAD
+
+
+class Point:
+    """A record of a user with a JSON form."""
+
+    def as_json(self) -> Any:
+        return {"x": [1, math.nan]}
+
+
+class Kind(enum.Enum):
+    """One of the user's."""
+
+    ONE = "one"
+
+
+@dataclasses.dataclass
+class Pair:
+    """A part of a record of the user's."""
+
+    number: int
+    text: str
+
+
+@each(
+    ("record", "payload"),
+    [
+        ({"a": [1, None, "é"]}, '{"a":[1,null,"é"]}'.encode()),
+        (2**70, b"1180591620717411303424"),
+        ({"é": math.inf, "b": [1]}, b'\x01{"\\u00e9":Infinity,"b":[1]}'),
+        (
+            Sample("k", {"txt": b"ab", "cls": b"", "bin": b"\0\1\2"}),
+            b"\0" + SIZED + b"ab\0\1\2",
+        ),
+        (Sample("", {}), b'\0\4\0\0\0[""]'),
+        (Sample("a\udcff", {"\udcfe": b"1"}), b'\0\x15\0\0\0[["61ff"],[["fe"],1]]1'),
+    ],
+)
+def test_a_record_is_written_as_its_kind_is(record: Any, payload: bytes) -> None:
+    assert payload_of(record) == payload
+    found = record_of(payload)
+    assert found == record
+    assert type(found) is type(record)
+    if isinstance(record, Sample):
+        assert (found.key, list(found.items())) == (record.key, list(record.items()))
+    is_text = payload[0] > 1
+    assert is_json_text(payload) is is_text
+    assert are_json_text(np.frombuffer(payload[:1], np.uint8)).tolist() == [is_text]
+
+
+def test_a_record_may_say_what_it_is_as_json() -> None:
+    payload = payload_of(Point())
+    assert payload == b'\x01{"x":[1,NaN]}'
+    assert repr(record_of(payload)) == "{'x': [1, nan]}"
+
+
+@pytest.mark.parametrize("record", [object(), {"a": object()}, {"a": [math.nan, object()]}, {1, 2}])
+def test_what_json_cannot_hold_is_refused(record: Any) -> None:
+    with pytest.raises(RecordError, match=f"a {type(record).__name__} cannot be written as JSON"):
+        payload_of(record)
+
+
+@each(
+    "payload",
+    [
+        b"",
+        b"{",
+        b"\x01",
+        b"\x01{",
+        b"\0",
+        b"\0\1\0\0",
+        b"\0\4\0\0\0",
+        b'\0\5\0\0\0[""]',
+        b'\0\3\0\0\0[""]',
+        b'\0\4\0\0\0[""]x',
+        b"\0" + SIZED + b"ab\0\1",
+        b"\0" + SIZED + b"ab\0\1\2\3",
+        b"\0" + struct.pack("<I", len(HEAD) + 6) + HEAD + b"ab\0\1\2",
+        b'\0\6\0\0\0["",1]',
+        b"\0\1\0\0\0" + b"1",
+    ],
+)
+def test_bytes_that_are_no_record_are_refused(payload: bytes) -> None:
+    with pytest.raises(RecordError, match="expected a record, found b"):
+        record_of(payload)
+
+
+def test_a_sample_that_is_cut_off_says_so() -> None:
+    for payload in (b"\0\1\0", b'\0\5\0\0\0[""]'):
+        with pytest.raises(RecordError, match="the sample is cut off"):
+            record_of(payload)
+    with pytest.raises(RecordError, match="the sample has 9 bytes of 10"):
+        record_of(b'\0\4\0\0\0[""]x')
+    with pytest.raises(RecordError, match="expected a record, found b"):
+        record_of(bytes(5))
+
+
+@each("value", [b"x", UUID(int=7), Kind.ONE, Pair(1, "é"), dt.date(2024, 5, 6), Decimal("1.5"), (1, 2)])
+def test_what_stands_beside_nan_is_written_as_it_is_alone(value: Any) -> None:
+    alone = json.loads(payload_of({"b": value}))["b"]
+    assert record_of(payload_of({"a": math.nan, "b": value}))["b"] == alone
+    assert payload_of({"a": math.nan, "b": b"x"}) == b'\x01{"a":NaN,"b":{"__base64__":"eA=="}}'
+
+
+def test_what_holds_itself_or_is_nested_too_deeply_is_refused() -> None:
+    around: list[Any] = [math.nan]
+    around.append(around)
+    deep: Any = math.nan
+    for _ in range(100_000):
+        deep = [deep]
+    for record in (around, deep):
+        with pytest.raises(RecordError):
+            payload_of(record)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_json_values_come_back(value: Any) -> None:
+    payload = payload_of(value)
+    assert repr(record_of(payload)) == repr(value)
+    if is_json_text(payload):
+        assert b"\n" not in payload
+
+
+@given(st.text(), st.dictionaries(st.text(), st.binary(), max_size=4))
+def test_samples_come_back(key: str, members: dict[str, bytes]) -> None:
+    found = record_of(payload_of(Sample(key, members)))
+    assert isinstance(found, Sample)
+    assert (found.key, list(found.items())) == (key, list(members.items()))

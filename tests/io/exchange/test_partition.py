@@ -109,11 +109,6 @@ def test_cuts_that_do_not_read_are_damage_of_the_ledger(buckets: int, sampled: s
         Partition(buckets, sampled).cuts()
 
 
-def test_how_many_cuts_were_expected_is_said() -> None:
-    with pytest.raises(LedgerDamagedError, match="expected 3 in ascending order, found 2"):
-        Partition(4, packed(["61", "62"])).cuts()
-
-
 def test_ranges_of_buckets_become_narrower_level_by_level() -> None:
     partition = Partition(10, merges=Merges(2, 3))
     assert [partition.ranges(level) for level in range(5)] == [
@@ -130,9 +125,6 @@ def test_ranges_of_buckets_become_narrower_level_by_level() -> None:
     assert [partition.cuts_of(level) for level in range(4)] == [[], [cuts[2], cuts[5]], [*cuts[:8]], cuts]
     assert Partition(5).ranges(0) == [0, 5]
     assert Partition(5).ranges(1) == [0, 1, 2, 3, 4, 5]
-
-
-SIZES = st.integers(1, 5000)
 
 
 def test_an_exchange_of_few_slices_takes_one_round() -> None:
@@ -152,29 +144,6 @@ def test_hundred_terabytes_in_tasks_of_a_gigabyte_take_three_rounds() -> None:
 def test_what_no_number_of_rounds_makes_small_is_refused() -> None:
     assert plan_merges(10, 10, 10, 10) is None  # a merge reads two slices of each run at least
     assert plan_merges(100, 1, 100, 1000) is None  # each part of the only bucket reads all slices
-
-
-@given(runs=SIZES, buckets=SIZES, more=SIZES, most=st.integers(1, 100_000), sides=st.integers(1, 2))
-def test_no_stage_of_a_plan_reads_more_than_is_allowed(
-    runs: int, buckets: int, more: int, most: int, sides: int
-) -> None:
-    found = plan_merges(runs, buckets, buckets + more, most, sides)
-    if found is not None:
-        assert max(slices_read(found, runs, buckets, buckets + more, sides)) <= most
-        assert found.number == 0 or runs * (buckets + more) > most
-        fewer = Merges(found.number - 1, found.fan)
-        assert found.number == 0 or max(slices_read(fewer, runs, buckets, buckets + more, sides)) > most
-
-
-NAMES = st.lists(st.integers(0, 10**6).map(str), max_size=200, unique=True)
-
-
-@given(names=NAMES, fan=st.integers(2, 40))
-def test_groups_are_neighbours_and_none_but_the_last_is_small(names: list[str], fan: int) -> None:
-    groups = list(neighbours(zip(range(len(names)), names, strict=True), fan))
-    assert [run for group in groups for run in group] == list(range(len(names)))
-    assert all(2 * fan / 3 <= len(group) <= max(2, 4 * fan / 3) for group in groups[:-1])
-    assert all(len(group) <= max(2, 4 * fan / 3) for group in groups)
 
 
 def test_a_run_file_that_comes_or_goes_changes_the_groups_around_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -336,3 +337,17 @@ def test_a_block_of_another_checksum_or_of_no_zstandard_is_refused() -> None:
     for other in (TWO, broken):
         with pytest.raises(RunFileError, match="the block at byte 1,000 cannot be decompressed"):
             open_block(other, table_of(other, len(TWO), 2), 0, "a.run")
+
+
+def test_a_block_has_128_kib_at_most_and_is_compressed_fast_unless_told_otherwise() -> None:
+    count = 600
+    texts = [hashlib.sha256(b"%d" % number).hexdigest().encode() * 16 for number in range(count)]
+    data = encode_run([b"%05d" % number for number in range(count)], np.arange(count, dtype=np.uint64), texts, [])
+    (entry,) = parse_footer(data[-tail_bytes(1) :], len(data), 1, "a.run")
+    start, size = int(entry["start"]), int(entry["table"])
+    table = parse_table(data[start : start + size], entry, "a.run")
+    assert len(table.plain) == 5
+    assert all(127 * 1024 < size <= 128 * 1024 for size in table.plain[:-1])
+    first = data[table.starts[0] : table.starts[1]]
+    plain = open_block(first, table, 0, "a.run").plain
+    assert first == zstandard.ZstdCompressor(level=-3).compress(plain)
