@@ -1,4 +1,4 @@
-"""Errors of rows that cannot be decoded: they name the row, for any place and way of reading."""
+"""Rows of Parquet and Arrow IPC by the contract of formats of columns, and errors that name a row."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import pytest
 
 import ledgerbeam as lb
 from ledgerbeam.errors import RecordError
+from ledgerbeam.io import ArrowFormat, ParquetFormat
 from ledgerbeam.io.columns.arrow_reader import ArrowReader
 from ledgerbeam.io.columns.files import ColumnFiles
 from ledgerbeam.io.columns.parquet_reader import ParquetReader
 from ledgerbeam.io.columns.reader import GroupedRows
-from tests.io.columns.tables import arrow_bytes, parquet_bytes
+from ledgerbeam.io.columns.values import to_records
+from ledgerbeam.io.formats.testing import ColumnContract
+from tests.io.columns.tables import arrow_bytes, columns, parquet_bytes, table
 
 ROWS, GROUP = 21, 8  # the last row group is a short one
 BEYOND = 10**7  # days: a date after the year 9999
@@ -89,19 +92,52 @@ def same(record: Any) -> Any:
 
 def test_a_job_names_the_rows(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(content({0, 7, 13, 20}, "parquet"))
-    done = lb.map(
-        same,
-        f"{tmp_path}/a.parquet",
-        output=f"{tmp_path}/out",
-        to="jsonl",
-        ledger=f"{tmp_path}/ledger",
-        task_bytes=200,
-        on_error="reject",
-        workers=1,
-    )
+    where: dict[str, Any] = {"output": f"{tmp_path}/out", "ledger": f"{tmp_path}/ledger", "to": "jsonl"}
+    done = lb.map(same, f"{tmp_path}/a.parquet", **where, task_bytes=200, on_error="reject", workers=1)
     assert done.records.kept == ROWS - 4
-    lines = [
-        line for file in Path(f"{tmp_path}/out/_rejects").rglob("*.jsonl") for line in file.read_bytes().splitlines()
-    ]
-    found = [(row["record"], row["error"].partition(": column")[0]) for row in map(json.loads, lines)]
+    rejects = Path(f"{tmp_path}/out/_rejects").rglob("*.jsonl")
+    rows = [json.loads(line) for file in rejects for line in file.read_bytes().splitlines()]
+    found = [(row["record"], row["error"].partition(": column")[0]) for row in rows]
     assert sorted(found) == [(row, f"{tmp_path}/a.parquet: record {row}") for row in (0, 7, 13, 20)]
+
+
+# the contract of formats of columns, whole and read in parts
+
+NAMES = list(columns(0))
+
+
+def table_of(records: list[dict[str, Any]]) -> pa.Table:
+    return table(len(records), *NAMES)
+
+
+class _Columns(ColumnContract):
+    def records(self, count: int) -> list[dict[str, Any]]:
+        return to_records(table(count, *NAMES))
+
+
+class TestParquet(_Columns):
+    def format(self) -> ParquetFormat:
+        return ParquetFormat()
+
+    def content(self, records: list[dict[str, Any]]) -> bytes:
+        return parquet_bytes(table_of(records), row_group_size=13)
+
+
+class TestParquetInParts(TestParquet):
+    @pytest.fixture(autouse=True)
+    def _small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ledgerbeam.io.columns.parquet_reader.MOST_DECODED", 1)
+        monkeypatch.setattr("ledgerbeam.io.columns.parquet_reader._PART", 3000)
+
+
+class TestArrow(_Columns):
+    def format(self) -> ArrowFormat:
+        return ArrowFormat()
+
+    def content(self, records: list[dict[str, Any]]) -> bytes:
+        return arrow_bytes(table_of(records), 13)
+
+
+class TestCompressedArrow(TestArrow):
+    def content(self, records: list[dict[str, Any]]) -> bytes:
+        return arrow_bytes(table_of(records), 13, "zstd")

@@ -1,44 +1,66 @@
-"""Damaged Parquet files. The error names the file, the fault and the remedy."""
+"""Damaged Parquet and Arrow files. The error names the file, the fault and the remedy."""
 
 from __future__ import annotations
 
 import datetime as dt
 import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather, ipc
 
-from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io import ParquetReader, recognize
+from ledgerbeam.errors import SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io import ArrowFormat, ParquetReader, recognize
 from ledgerbeam.io.columns.parquet_pages import parse_footer
+from ledgerbeam.io.columns.reader import GroupedRows
 from tests.cases import each
-from tests.io.columns.tables import COMPRESSIONS, parquet_bytes, table
+from tests.io.columns.tables import COMPRESSIONS, arrow_bytes, parquet_bytes, table
 
 SOUND = parquet_bytes(table(20, "int64", "string"), row_group_size=7)
+ARROW = arrow_bytes(table(20, "int64", "string"), 7)
 
 
 def opened(data: bytes, **options: Any) -> ParquetReader:
     return ParquetReader("a.parquet", data=data, **options)
 
 
+def arrow(data: bytes, columns: Sequence[str] = ()) -> GroupedRows:
+    return ArrowFormat(tuple(columns)).open_bytes(data, "a.arrow")
+
+
+def stream_bytes() -> bytes:
+    target = io.BytesIO()
+    with ipc.new_stream(target, table(3, "int64").schema) as writer:
+        writer.write_table(table(3, "int64"))
+    return target.getvalue()
+
+
 @each(
-    ("data", "message"),
+    ("open_file", "data", "message"),
     [
-        (b"", "found 0 bytes; it is cut off"),
-        (b"PAR1", "found 4 bytes"),
-        (SOUND[:-1], r"expected b'PAR1' at the end, found b'.*'; it is cut off or no Parquet file"),
-        (SOUND[:-4] + b"PARE", "the file is encrypted, and its footer too; decrypt it"),
-        (SOUND[:-8] + b"\xff\xff\xff\x7f" + SOUND[-4:], "the footer has 2,147,483,647 bytes; expected at most"),
-        (SOUND[:-8] + b"\x05\x00\x00\x00" + SOUND[-4:], "the footer cannot be read"),
-        (b"PAR1" + bytes(40) + SOUND[-8:], "its end says|the footer cannot be read"),
+        (opened, b"", "found 0 bytes; it is cut off"),
+        (opened, b"PAR1", "found 4 bytes"),
+        (opened, SOUND[:-1], r"expected b'PAR1' at the end, found b'.*'; it is cut off or no Parquet file"),
+        (opened, SOUND[:-4] + b"PARE", "the file is encrypted, and its footer too; decrypt it"),
+        (opened, SOUND[:-8] + b"\xff\xff\xff\x7f" + SOUND[-4:], "the footer has 2,147,483,647 bytes; expected at most"),
+        (opened, SOUND[:-8] + b"\x05\x00\x00\x00" + SOUND[-4:], "the footer cannot be read"),
+        (opened, b"PAR1" + bytes(40) + SOUND[-8:], "its end says|the footer cannot be read"),
+        (arrow, b"", "at the end of an Arrow IPC file, found b''"),
+        (arrow, ARROW[:-1], "expected b'ARROW1' at the end"),
+        (arrow, stream_bytes(), "found an Arrow stream, which has no footer; write it as a file"),
+        (arrow, b"FEA1" + bytes(40), "Feather version 1 is not read; write it again as version 2"),
+        (arrow, ARROW[:-10] + b"\xff\xff\xff\x7f" + ARROW[-6:], "the footer has 2147483647 bytes"),
+        (arrow, ARROW[:-10] + b"\xff\xff\xff\xff" + ARROW[-6:], "the footer has -1 bytes"),
+        (arrow, ARROW[:-10] + b"\x08\x00\x00\x00" + ARROW[-6:], "the footer cannot be read"),
     ],
 )
-def test_what_is_no_whole_file_is_refused(data: bytes, message: str) -> None:
-    with pytest.raises(SourceError, match=rf"a\.parquet: .*{message}|a\.parquet: {message}"):
-        opened(data)
+def test_what_is_no_whole_file_is_refused(open_file: Callable[[bytes], GroupedRows], data: bytes, message: str) -> None:
+    with pytest.raises(SourceError, match=rf"a\.(parquet|arrow): .*({message})"):
+        open_file(data)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -53,9 +75,8 @@ def test_a_damaged_page_is_an_error_of_its_row_group_only() -> None:
     reader = opened(bytes(data))
     assert [row["int64"] for row in reader.read_span(0, 7)] == list(range(7))
     assert reader[-1] == {"int64": 19}
-    with pytest.raises(
-        SourceError, match=r"a\.parquet: row group 1 cannot be read: .*CRC.*write it again, or leave it"
-    ):
+    problem = r"a\.parquet: row group 1 cannot be read: .*CRC.*write it again, or leave it"
+    with pytest.raises(SourceError, match=problem):
         reader.read_span(0, 8)
 
 
@@ -65,20 +86,19 @@ def test_names_of_columns_that_occur_twice_are_refused() -> None:
         opened(parquet_bytes(double))
 
 
-def test_an_unknown_column_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(UsageError, match=r"a\.parquet: has no column 'text'; expected one of 'int64', 'string'"):
-        opened(SOUND, columns=["int64", "text"])
+@each(("open_file", "data"), [(opened, SOUND), (arrow, ARROW)])
+def test_an_unknown_column_is_refused_with_those_that_exist(open_file: Callable[..., GroupedRows], data: bytes) -> None:
+    with pytest.raises(UsageError, match=r"a\.\w+: has no column 'text'; expected one of 'int64', 'string'"):
+        open_file(data, columns=["int64", "text"])
 
 
-def test_a_record_that_cannot_be_decoded_is_named() -> None:
-    texts = pa.array([b"a", b"\xff", b"c"]).view(pa.string())
-    reader = opened(parquet_bytes(pa.table({"n": [1, 2, 3], "text": texts})))
-    assert [row["n"] for row in reader.read_each(0, 1)] == [1]
-    with pytest.raises(RecordError, match=r"a\.parquet: record 1: column 'text': 'utf-8' codec .*--on-error reject"):
-        list(reader)
-    found = reader.read_each(0, 3)
-    assert [type(record) for record in found] == [dict, RecordError, dict]
-    assert reader.read_raw(0, 3)[1].data == b'{"n":2,"text":null}'
+def test_feather_files_and_dictionaries_of_several_batches_are_read() -> None:
+    target = io.BytesIO()
+    feather.write_feather(table(20), target, compression="zstd", chunksize=6)
+    assert list(arrow(target.getvalue())) == list(arrow(arrow_bytes(table(20), 7)))
+    words = arrow(target.getvalue(), ["words"])
+    assert words.read_batch(0, 20).schema.field("words").type == pa.dictionary(pa.int32(), pa.string())
+    assert [row["words"] for row in words] == table(20, "words").column("words").to_pylist()
 
 
 def test_encrypted_columns_are_refused_by_name_of_the_file() -> None:
