@@ -1,4 +1,7 @@
-"""Compressed sources: decompressed bytes, errors of damage, and memory for decompression bombs."""
+"""Compressed sources: decompressed bytes, errors of damage, and memory for decompression bombs.
+
+Damaged files in a long run: `python -m tests.io.compression.test_streams INPUTS [SEED]`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import bz2
 import gzip
 import lzma
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,12 +21,13 @@ import zstandard
 
 from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io import Sample, TarFormat, recognize
-from ledgerbeam.io.compression.streams import Stream, decompressed, split_compression
+from ledgerbeam.io.compression.streams import BLOCK, Stream, decompressed, decompressed_pieces, split_compression
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.streamed import SpanReader, scan_stream, split_source
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.tar.writer import encode_tar
+from tests.io.fuzzing import Trial, fuzz_briefly, main, mangled
 
 WRITERS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": lambda data: gzip.compress(data, mtime=0),
@@ -244,3 +249,39 @@ def test_damage_ends_every_further_read(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match="cut off at or after byte 500,000"):
             stream.read(len(NOISE) - 1, len(NOISE))
     stream.close()
+
+
+SOUND = random.Random(5).randbytes(400) * 5
+MOST_BLOCK = 32 * BLOCK  # of Zstandard, in bytes
+
+
+def compression_trial(_: Path) -> Trial:
+    frames = {
+        "gzip": gzip.compress(SOUND) + gzip.compress(b"more") + bytes(7),
+        "bzip2": bz2.compress(SOUND) + bz2.compress(b"more"),
+        "xz": lzma.compress(SOUND, check=lzma.CHECK_CRC32, preset=0) + bytes(4),
+        "zstd": zstandard.ZstdCompressor(write_checksum=True).compress(SOUND) + zstandard.compress(b"more"),
+        "lz4": lz4.frame.compress(SOUND, content_checksum=True, block_size=lz4.frame.BLOCKSIZE_MAX64KB),
+    }
+
+    def trial(chance: random.Random) -> str:
+        name = chance.choice(list(frames))
+        data = mangled(frames[name], chance, [0, 4, 8, -8, -4], chance.choice([1, 4, 8]))
+        cut = chance.randrange(len(data) + 1)
+        made = 0
+        for block in decompressed_pieces(iter([data[:cut], data[cut:]]), name, "x"):
+            assert len(block) <= MOST_BLOCK
+            made += len(block)
+        return f"read {name}, {'as it was' if made >= len(SOUND) else 'less'}"
+
+    return trial
+
+
+def test_damaged_compressed_files_give_typed_errors(tmp_path: Path) -> None:
+    outcomes = fuzz_briefly(compression_trial(tmp_path), 800, most=20_000_000, name="x: ")
+    assert outcomes["SourceError"] > 500
+    assert sum(count for outcome, count in outcomes.items() if outcome.startswith("read ")) > 5
+
+
+if __name__ == "__main__":
+    main(compression_trial)
