@@ -16,14 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ParquetReader
-from ledgerbeam.io.columns.arrow_reader import ArrowReader
-from ledgerbeam.io.columns.reader import GroupedRows
 from ledgerbeam.io.columns.values import FIELD_WORDS, record_json, to_records
 from ledgerbeam.io.json_values import dumps
 from tests.cases import each
-from tests.io.columns.tables import arrow_bytes, columns, parquet_bytes, table
+from tests.io.columns.tables import columns, table
 
 NANOSECONDS = 1_700_000_000_123_456_789
 
@@ -212,33 +209,3 @@ def test_no_rows_of_nested_json_are_an_empty_table(tmp_path: Path, nested: pa.Da
     with ParquetReader(f"{tmp_path}/a.parquet") as reader:
         assert reader.read_batch(0, 0).equals(empty)
         assert reader.read_span(0, 0) == []
-
-
-def in_groups(stamp: int) -> pa.Table:
-    """Return 24 rows for groups of 6: text, words, lists, views, and a day, which is given for row 13."""
-    numbers = range(24)
-    return pa.table(
-        {
-            "text": [f"ü{number}" for number in numbers],
-            "word": pa.array([f"w{number // 5}" for number in numbers]).dictionary_encode(),
-            "list": [[{"n": number}] * (number % 3) for number in numbers],
-            "view": pa.array(["v" * number for number in numbers], pa.string_view()),
-            "day": pa.array([stamp if number == 13 else number for number in numbers], pa.date32()),
-        }
-    )
-
-
-@pytest.mark.parametrize("dropped", [[], ["view"]])
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_rows_of_several_row_groups_are_those_that_are_read_alone(kind: str, dropped: list[str]) -> None:
-    def opened(stamp: int) -> GroupedRows:
-        rows = in_groups(stamp).drop_columns(dropped)
-        if kind == "parquet":
-            return ParquetReader("data", data=parquet_bytes(rows, row_group_size=6))
-        return ArrowReader("data", data=arrow_bytes(rows, 6))
-
-    numbers = [20, 3, 13, 0, 23, 13, 7, 5, 6]
-    reader = opened(1)
-    assert reader.read_many(numbers) == [reader[number] for number in numbers]
-    with pytest.raises(RecordError, match="record 13: column 'day'"):
-        opened(10**7).read_many(numbers)

@@ -237,32 +237,6 @@ def test_of_no_hashes_there_are_no_leading_records(tmp_path: Path) -> None:
     assert len(rows) == len(rows.begin_groups()) == 0
 
 
-def test_rows_are_chosen_joined_and_compared_as_tuples_are() -> None:
-    halves, draw = [0, 1, 2**63, 2**64 - 1], random.Random(0)
-    model = sorted(
-        (key_of(draw.choice(halves), draw.choice(halves)), draw.randrange(3), draw.choice([0, 1, 2, 2**40]))
-        for _ in range(60)
-    )
-    rows = HashRows(
-        np.array([int.from_bytes(key[:8], "big") for key, _, _ in model], np.uint64),
-        np.array([int.from_bytes(key[8:], "big") for key, _, _ in model], np.uint64),
-        np.array([run for _, run, _ in model], np.uint32),
-        np.array([number for _, _, number in model], np.uint64),
-        np.array([b"%d" % n for n in range(len(model))], object),
-    )
-    whole = rows_in([rows])
-    assert [row[:3] for row in whole] == model
-    assert rows_in([rows.at(np.array([5, 0, 9]))]) == [whole[5], whole[0], whole[9]]
-    assert rows_in([rows.at(slice(3)).followed_by(rows.at(slice(7, 9)))]) == [*whole[:3], *whole[7:9]]
-    for row in model:
-        assert rows.come_before(Bound(*row)).tolist() == [one < row for one in model]
-    for key in (b"", b"\0", b"\0" * 15 + b"\1", b"\x80", b"\xff" * 9):
-        assert rows.come_before(Bound(key)).tolist() == [one < (key, 0, 0) for one in model]
-        assert rows.come_before(Bound(key.ljust(16, b"\0"), 1, 1)).tolist() == [
-            one < (key.ljust(16, b"\0"), 1, 1) for one in model
-        ]
-
-
 @ANY
 @given(st.lists(KEYS | st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=40))
 def test_hashes_are_ordered_by_both_halves_and_equal_ones_stay_in_order(keys: list[tuple[int, int]]) -> None:

@@ -15,7 +15,6 @@ from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageEr
 from ledgerbeam.io.index import newlines
 from ledgerbeam.io.index.newlines import assemble_jsonl_index, build_jsonl_index, count_lines, scan_newlines
 from ledgerbeam.io.storage.client import filesystem
-from ledgerbeam.io.storage.ranges import RangeReader
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -80,16 +79,6 @@ def test_lines_across_blocks_and_segments_are_found_by_any_number_of_threads(
         assert build_jsonl_index("memory://newlines/data").tolist() == expected(data)
     finally:
         store.rm("/newlines", recursive=True)
-
-
-def test_a_file_of_several_blocks(path: Path) -> None:
-    data = (b"x" * 599 + b"\n") * 10_000 + b"\n" * 3000 + b"tail"
-    path.write_bytes(data)
-    want = np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1
-    for threads in (1, 2):
-        np.testing.assert_array_equal(scan_newlines(RangeReader(str(path)), 0, len(data), threads=threads), want)
-    inner = scan_newlines(str(path), 1000, 5_000_000)
-    np.testing.assert_array_equal(inner, want[(want > 1000) & (want <= 5_000_000)])
 
 
 def test_other_line_ends_are_not_line_ends(path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import pytest
 
-from ledgerbeam.errors import SourceNotFoundError, StorageError
+from ledgerbeam.errors import StorageError
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.storage import client as remote
 from ledgerbeam.io.storage import objects, uploads
@@ -353,18 +353,6 @@ def test_s3_is_asked_for_the_objects_of_a_folder_page_by_page(
     assert bucket.asked == [
         {"Prefix": prefix, **({"ContinuationToken": str(start)} if start else {})} for start in pages
     ]
-
-
-@pytest.mark.parametrize("recursive", [True, False])
-def test_a_bucket_that_is_not_there_is_named_and_subfolders_are_left_out_if_they_are_not_wanted(
-    monkeypatch: pytest.MonkeyPatch, recursive: bool
-) -> None:
-    bucket = Bucket()
-    monkeypatch.setattr(objects, "filesystem", lambda url, options: bucket)
-    assert list(objects.s3_pages("s3://bucket/x", "x/", recursive=recursive)) == [[]]
-    with pytest.raises(SourceNotFoundError, match="s3://none/x: there is no bucket none; check its name"):
-        list(objects.s3_pages("s3://none/x", "x/", recursive=recursive))
-    assert bucket.asked == [{"Prefix": "x/", **({} if recursive else {"Delimiter": "/"})}] * 2
 
 
 def test_s3_deletes_a_thousand_objects_in_a_request(use: Use) -> None:
