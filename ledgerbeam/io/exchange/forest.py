@@ -26,13 +26,9 @@ from ledgerbeam._base.extensions import install_command
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.exchange.slices import EARLIER
 
-PAIRS_BYTES = "bytes of pairs"
-"""Statistic of the size of the forests of all parts. It decides whether one process can join them."""
-
+PAIRS_BYTES = "bytes of pairs"  # statistic: size of the forests of all parts; decides whether one process joins them
 FILE_BITS = 24
-NUMBER_BITS = np.uint64(64 - FILE_BITS)
-"""Bits of a record's number in its file; the bits above them are the position of the file."""
-
+NUMBER_BITS = np.uint64(64 - FILE_BITS)  # of a record's number in its file; above them is the position of the file
 _EARLIER = EARLIER.encode()  # less than the first byte of any URL, so such files come first
 _HEAD = Struct("<QQQQ")
 _NUMBER = (1 << (64 - FILE_BITS)) - 1
@@ -85,7 +81,11 @@ class Forest:
             fits = fits and int(ends[-1]) == len(data) and int(roots.max()) < size and files < count
         if not fits:
             raise RecordError("expected a forest of pairs, found parts that contradict each other")
-        return cls(urls, nodes, roots, _decode_scores(data, place + 16 * size, ends) if head[3] else None)
+        if not head[3]:
+            return cls(urls, nodes, roots)
+        scores = np.empty(size, object)
+        scores[:] = [data[first:last] for first, last in pairwise([place + 16 * size, *ends.tolist()])]
+        return cls(urls, nodes, roots, scores)
 
     def best(self) -> NDArray[np.int64]:
         """Return for each record the position of the best record of its tree.
@@ -112,19 +112,8 @@ class Forest:
         return self.urls[node >> (64 - FILE_BITS)], node & _NUMBER
 
 
-def _decode_scores(data: bytes, start: int, ends: NDArray[np.int64]) -> NDArray[np.object_]:
-    found = np.empty(len(ends), object)
-    found[:] = [data[first:last] for first, last in pairwise([start, *ends.tolist()])]
-    return found
-
-
 def file_nodes(urls: Sequence[bytes], files: NDArray[Any], numbers: Nodes) -> tuple[list[bytes], Nodes]:
-    """Return the files, ascending, and records as nodes.
-
-    Args:
-        urls: Files in any order, with repetitions.
-        files: For each record the position of its file.
-        numbers: Numbers of the records in their files.
+    """Return the files, ascending, and records as nodes, given the positions of their files in `urls`.
 
     Raises:
         UsageError: There are more files than a node can name.
@@ -141,15 +130,7 @@ def file_nodes(urls: Sequence[bytes], files: NDArray[Any], numbers: Nodes) -> tu
 
 
 def span(urls: list[bytes], nodes: Nodes, left: Any, right: Any, scores: Scores = None) -> Forest:
-    """Return the forest of some pairs.
-
-    Args:
-        urls: The files, ascending.
-        nodes: Records, with repetitions.
-        left: For each pair the position in `nodes` of its first record.
-        right: For each pair the position in `nodes` of its second record.
-        scores: Scores of `nodes`; None if they have no scores.
-    """
+    """Return the forest of pairs of `nodes`, which may repeat: `left` and `right` are positions in them."""
     found = np.sort(nodes)
     found = found[np.concatenate([np.ones(min(1, len(found)), np.bool_), found[1:] != found[:-1]])]
     places = np.searchsorted(found, nodes)
@@ -174,18 +155,15 @@ def join_forests(forests: Iterable[Forest], held: int = 1 << 22) -> Forest | Non
 
     At least `held` records are collected before they are joined to the previous ones.
     """
-    whole: Forest | None = None
+    whole: list[Forest] = []  # of all earlier ones; one at most
     waiting: list[Forest] = []
     size = 0
     for forest in forests:
         waiting.append(forest)
         size += len(forest)
-        if size >= max(held, 0 if whole is None else len(whole)):
-            whole = _join([*([] if whole is None else [whole]), *waiting])
-            waiting, size = [], 0
-    if waiting:
-        whole = _join([*([] if whole is None else [whole]), *waiting])
-    return whole
+        if size >= max(held, 0, *map(len, whole)):
+            whole, waiting, size = [_join([*whole, *waiting])], [], 0
+    return _join([*whole, *waiting]) if whole or waiting else None
 
 
 def _join(forests: Sequence[Forest]) -> Forest:
@@ -204,12 +182,9 @@ def _join(forests: Sequence[Forest]) -> Forest:
     left, right = map(np.concatenate, zip(*edges, strict=True))
     scores = None
     if any(forest.scores is not None for forest in forests):
-        scores = np.concatenate([_scores_or_empty(forest.scores, len(forest)) for forest in forests])
+        every = (np.full(len(one), b"", object) if one.scores is None else one.scores for one in forests)
+        scores = np.concatenate(list(every))
     return span(urls, np.concatenate(nodes), left, right, scores)
-
-
-def _scores_or_empty(scores: Scores, count: int) -> NDArray[np.object_]:
-    return np.full(count, b"", object) if scores is None else scores
 
 
 def require_scipy() -> None:

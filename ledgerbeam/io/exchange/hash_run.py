@@ -30,6 +30,7 @@ from ledgerbeam.io.exchange.run_file import (
     BlockColumns,
     BlockTable,
     Cuts,
+    block_ends,
     damaged,
     open_block,
     write_run,
@@ -91,15 +92,10 @@ class _SortedHashes:
         return max(first, place)
 
     def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
+        if self._ends is not None:
+            return block_ends(self._ends, start, stop, block_bytes)
         rows = max(1, block_bytes // (RECORD_BYTES + HASH_BYTES))
-        while start < stop:
-            if self._ends is None:
-                start += rows
-            else:
-                before = int(self._ends[start - 1]) if start else 0
-                start = max(int(self._ends.searchsorted(before + block_bytes, "right")), start + 1)
-            start = min(start, stop)
-            yield start
+        return (min(first + rows, stop) for first in range(start, stop, rows))
 
     def first(self, place: int) -> tuple[int, bytes]:
         row = int(self._order[place])
@@ -151,6 +147,13 @@ def _encode_keys(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> bytes:
     return found.tobytes()
 
 
+def _begins(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return for each of sorted hashes whether it differs from the one before it."""
+    found = np.ones(len(high), np.bool_)
+    found[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    return found
+
+
 @dataclass(frozen=True)
 class HashRows:
     """Records in the order of hash, run and number."""
@@ -175,9 +178,7 @@ class HashRows:
 
     def begin_groups(self) -> NDArray[np.bool_]:
         """Return for each record whether it is the first one with its hash."""
-        found = np.ones(len(self), np.bool_)
-        found[1:] = (self.high[1:] != self.high[:-1]) | (self.low[1:] != self.low[:-1])
-        return found
+        return _begins(self.high, self.low)
 
     def come_before(self, bound: Bound) -> NDArray[np.bool_]:
         """Return for each record whether it precedes a place in the order."""
@@ -236,7 +237,7 @@ class _HashSlice:
     """The records of one bucket in one run file."""
 
     def __init__(self, one: SliceOf, table: BlockTable) -> None:
-        self._slice, self._table = one, table
+        self.run, self._url, self._table = one.run, one.url, table
         self._firsts = [Bound(key, one.run, number) for key, number in zip(table.keys, table.numbers, strict=True)]
 
     def between(self, start: Bound | None, stop: Bound | None) -> range:
@@ -250,20 +251,14 @@ class _HashSlice:
 
     def range_of(self, blocks: range) -> tuple[str, int, int]:
         """Return URL, start and end of blocks."""
-        return self._slice.url, self._table.starts[blocks.start], self._table.starts[blocks.stop]
-
-    @property
-    def run(self) -> int:
-        """Position of the run."""
-        return self._slice.run
+        return self._url, self._table.starts[blocks.start], self._table.starts[blocks.stop]
 
     def rows(self, blocks: range, data: bytes) -> Iterator[HashRows]:
         """Yield the records of each block."""
-        starts, url, run = self._table.starts, self._slice.url, self._slice.run
+        starts, first = self._table.starts, self._table.starts[blocks.start]
         for block in blocks:
-            place = starts[block] - starts[blocks.start]
-            found = open_block(data[place : place + starts[block + 1] - starts[block]], self._table, block, url)
-            yield _decode_rows(found, run, url)
+            found = open_block(data[starts[block] - first : starts[block + 1] - first], self._table, block, self._url)
+            yield _decode_rows(found, self.run, self._url)
 
 
 def _decode_rows(block: BlockColumns, run: int, url: str) -> HashRows:
@@ -314,9 +309,7 @@ def _concatenate(parts: Sequence[HashRows]) -> HashRows:
     )
 
 
-CHANGES = "edges that are no stars yet"
-"""Statistic of the changed edges of a round. It decides whether another round is needed."""
-
+CHANGES = "edges that are no stars yet"  # statistic: changed edges of a round; decides whether another one is needed
 Places = NDArray[np.int64]
 
 
@@ -336,9 +329,7 @@ class Pieces(Sequence[bytes]):
     @classmethod
     def of(cls, hashes: Hashes) -> Pieces:
         """Return hashes as bytes."""
-        halves = np.empty((len(hashes.high), 2), ">u8")
-        halves[:, 0], halves[:, 1] = hashes
-        return cls(halves.tobytes())
+        return cls(_encode_keys(*hashes))
 
     def __len__(self) -> int:
         return len(self._data) // HASH_BYTES
@@ -351,7 +342,7 @@ class Pieces(Sequence[bytes]):
 
     def hashes(self) -> Hashes:
         """Return the hashes as two columns."""
-        halves = np.frombuffer(self._data, ">u8").reshape(-1, 2).astype(np.uint64)
+        halves = np.frombuffer(self._data, _KEY).reshape(-1, 2).astype(np.uint64)
         return Hashes(halves[:, 0].copy(), halves[:, 1].copy())
 
 
@@ -360,8 +351,7 @@ def ranked(*some: Hashes) -> tuple[Hashes, list[Places]]:
     high, low = (np.concatenate([getattr(one, half) for one in some]) for half in Hashes._fields)
     order = hash_order(high, low)
     high, low = high[order], low[order]
-    begins = np.ones(len(high), np.bool_)
-    begins[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    begins = _begins(high, low)
     places = np.empty(len(high), np.int64)
     places[order] = np.cumsum(begins) - 1
     cuts = np.cumsum([len(one.high) for one in some])[:-1]
@@ -371,14 +361,10 @@ def ranked(*some: Hashes) -> tuple[Hashes, list[Places]]:
 def large_star(edges: Edges, count: int, own: NDArray[np.bool_]) -> tuple[Edges, int]:
     """Connect all later neighbours of a node with its least neighbour, or with the node itself if it is less.
 
-    Args:
-        edges: Edges of a node and a neighbour, with all earlier neighbours of each node.
-        count: Number of nodes.
-        own: Which edges this part of the round processes; another part processes the others.
+    `edges` has all earlier neighbours of each node, and `own` are the edges that this part of the round processes.
 
-    Returns:
-        Distinct edges of a node to an earlier one; and the number of edges that do not form stars yet. It is 0 if each
-        node has either only later neighbours, or one neighbour, an earlier one.
+    Return distinct edges of a node to an earlier one; and the number of edges that do not form stars yet. It is 0 if
+    each node has either only later neighbours, or one neighbour, an earlier one.
     """
     least = _least(edges, count)
     behind, before = own & (edges.to > edges.of), own & (edges.to < edges.of)

@@ -80,9 +80,6 @@ def cut_slices(
     """Return the start of each part of a bucket except the first. The result depends only on the tables.
 
     Args:
-        slices: The slices of all runs.
-        tables: The tables of the slices.
-        part_bytes: Size of the records of a part.
         within_keys: Whether a part may begin between records with the same key.
         together: Number of runs, from the first one, whose records with the same key stay together even then.
     """
@@ -122,15 +119,9 @@ def merged(
     *,
     held_bytes: int | None = None,
 ) -> Iterator[Merged]:
-    """Merge a part of a bucket: yield its records in order, some at a time.
+    """Merge the slices of all runs, in their order: yield the records of a part of a bucket in order, some at a time.
 
-    Args:
-        slices: The slices of all runs, in the order of the runs.
-        tables: The tables of the slices.
-        start: Start of the part; None for the start of the bucket.
-        stop: End of the part; None for the end of the bucket.
-        options: Storage options.
-        held_bytes: Limit of bytes in memory. Default: `HELD_BYTES`.
+    `held_bytes` limits the bytes in memory. Default: `HELD_BYTES`.
 
     Raises:
         RunFileError: A run file is damaged; also the errors of `read_ranges`.
@@ -168,8 +159,7 @@ class _SliceCursor:
         firsts = [Bound(key, one.run, number) for key, number in zip(table.keys, table.numbers, strict=True)]
         self._next = 0 if start is None else max(0, bisect_right(firsts, start) - 1)
         self._end = len(firsts) if stop is None else bisect_left(firsts, stop)
-        self.size = sum(table.plain[self._next : self._end])
-        """Decompressed bytes of its blocks."""
+        self.size = sum(table.plain[self._next : self._end])  # decompressed bytes of its blocks
         self._block: RunBlock | None = None
         self._position = 0
 

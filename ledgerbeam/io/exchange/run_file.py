@@ -39,9 +39,7 @@ from ledgerbeam.errors import RecordError, RunFileError
 
 MAGIC = b"LBRUN\0\0\3"
 SUFFIX = ".run"
-BLOCK_BYTES = 128 * 1024
-"""Size of a block before compression. Larger blocks make smaller files, smaller blocks finer ranges of keys."""
-
+BLOCK_BYTES = 128 * 1024  # before compression; larger blocks make smaller files, smaller ones finer ranges of keys
 LEVEL = -3
 """Level of Zstandard. A run file is read once. This level compresses four times as fast as level 1, to 1.3 times the
 size."""
@@ -87,15 +85,7 @@ def encode_run(
     *,
     mark: bytes = NO_TASK,
 ) -> bytes:
-    """Return a run file.
-
-    Args:
-        keys: Keys of the records, in the order of their numbers.
-        numbers: Numbers of the records, ascending.
-        payloads: The records.
-        cuts: The cuts between buckets, one less than buckets.
-        block_bytes: Approximate size of a block before compression.
-        mark: Mark of the task that writes the file.
+    """Return a run file of records (`payloads`) with ascending numbers, in blocks of about `block_bytes`.
 
     Raises:
         RecordError: A key or a record is longer than a block can hold.
@@ -181,6 +171,14 @@ def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
     return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
 
 
+def block_ends(ends: NDArray[np.int64], start: int, stop: int, block_bytes: int) -> Iterator[int]:
+    """Yield the ends of blocks of records, given the end of each record in bytes; see `SortedRecords`."""
+    while start < stop:
+        before = int(ends[start - 1]) if start else 0
+        start = min(max(int(ends.searchsorted(before + block_bytes, "right")), start + 1), stop)
+        yield start
+
+
 class _RecordLists:
     """Records as lists of sorted keys, their numbers, and payloads in any order, so that they need not be copied.
 
@@ -205,12 +203,7 @@ class _RecordLists:
         return bisect_left(self._keys, cut, first)
 
     def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
-        ends = self._ends
-        while start < stop:
-            before = int(ends[start - 1]) if start else 0
-            last = int(ends.searchsorted(before + block_bytes, "right"))
-            start = min(max(last, start + 1), stop)
-            yield start
+        return block_ends(self._ends, start, stop, block_bytes)
 
     def first(self, place: int) -> tuple[int, bytes]:
         return int(self._numbers[place]), self._keys[place]

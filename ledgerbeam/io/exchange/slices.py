@@ -380,12 +380,8 @@ def neighbours(runs: Iterable[tuple[_Run, str]], fan: int) -> Iterator[list[_Run
 def slices_read(merges: Merges, runs: int, buckets: int, parts: int, sides: int = 1) -> Iterator[int]:
     """Yield the number of slices that each stage after the first one reads, at most, if records are spread evenly.
 
-    Args:
-        merges: The merges of run files.
-        runs: Number of run files that the first stage writes.
-        buckets: Number of buckets.
-        parts: Number of parts of all buckets together.
-        sides: Number of jobs that write run files. Run files of different jobs are not merged with each other.
+    `runs` are the run files of the first stage, `parts` those of all buckets together. Run files of different `sides`
+    (jobs) are not merged with each other.
     """
     least = _group_sizes(merges.fan).start
     files = together = runs
