@@ -44,14 +44,8 @@ class ArrowReader(GroupedRows):
     _fields: list[int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {
-            "_known": [],
-            "_blocks": [],
-            "_batches": [],
-            "_dictionaries": [],
-            "_buffers": [],
-            "_fields": None,
-        }
+        lists = ("_known", "_blocks", "_batches", "_dictionaries", "_buffers")
+        return super().__getstate__() | {name: [] for name in lists} | {"_fields": None}
 
     def _facts(self) -> dict[str, Any]:
         return {"record_batches": len(self.groups)}
@@ -232,15 +226,10 @@ def _plain_sizes(batch: _BatchHead, starts: list[bytes]) -> list[int]:
 
 
 def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
-    """Return the number of buffers of a column in a record batch, and remove its numbers from `variadic`.
+    """Return the number of buffers of a column in a record batch.
 
-    Args:
-        kind: The type of the column.
-        variadic: Numbers of data buffers of the next columns of views.
-        depth: Depth of the type inside other types.
-
-    Raises:
-        ValueError: The type is nested too deeply, or a number for a column of views is missing.
+    Its numbers are removed from `variadic`, the numbers of data buffers of the next columns of views. ValueError: the
+    type is nested too deeply, or a number is missing.
     """
     if depth > _DEEPEST:
         raise ValueError(f"a column is nested more than {_DEEPEST} times")

@@ -205,8 +205,7 @@ _CODECS = {
 def decompressed(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[bytes]:
     """Read a source from its beginning and decompress it, if its name says that it is compressed.
 
-    Args:
-        url: The source; its name shows the compression. The output of a pipe is not decompressed.
+    The output of a pipe is not decompressed.
 
     Raises:
         SourceError: The data is cut off, damaged, or followed by other data; the message names the byte of the file.
@@ -384,9 +383,7 @@ class Expansion:
         return made / read
 
 
-ALLOW_PIPES = "LEDGERBEAM_ALLOW_PIPES"
-"""The environment variable that allows pipes in this process and its child processes."""
-
+ALLOW_PIPES = "LEDGERBEAM_ALLOW_PIPES"  # environment variable that allows pipes in this process and its children
 _SCHEME = "pipe:"
 _BLOCK = 1024 * 1024
 _SHOWN = 300

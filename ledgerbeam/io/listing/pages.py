@@ -165,14 +165,11 @@ def _matches(pattern: Pattern, options: Options | None, size: int, is_wanted: Ca
 def _first_times(chunks: Iterable[Page]) -> Iterator[Page]:
     seen: set[str] = set()
     for chunk in chunks:
-        fresh = Page()
-        for url, size, version in zip(chunk.urls, chunk.sizes, chunk.versions, strict=True):
-            if url not in seen:
-                seen.add(url)
-                fresh.urls.append(url)
-                fresh.sizes.append(size)
-                fresh.versions.append(version)
-        yield fresh
+        first: list[bool] = []
+        for url in chunk.urls:
+            first.append(url not in seen)
+            seen.add(url)
+        yield chunk.select(first)
 
 
 def _repage(chunks: Iterable[Page], page_size: int) -> Iterator[Page]:

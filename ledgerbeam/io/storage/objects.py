@@ -228,13 +228,12 @@ class ObjectFolder:
             return
         store, at_once = self._store, self._kind.deletes_many
         if at_once > 1:  # S3 takes the keys of one bucket as XML
-            urls, others = _by_markup(urls)
-            for start in range(0, len(urls), at_once):
-                some = urls[start : start + at_once]
+            keyed = [url for url in urls if not _NO_MARKUP.search(url)]
+            for start in range(0, len(keyed), at_once):
+                some = keyed[start : start + at_once]
                 call(some[0], "delete", _delete_keys, store, some)
-        else:
-            others = urls
-        for url in others:
+            urls = [url for url in urls if _NO_MARKUP.search(url)]
+        for url in urls:
             try:
                 call(url, "delete", store.rm_file, url)
             except FileNotFoundError:
@@ -262,14 +261,6 @@ def s3_pages(
         if not answer.get("IsTruncated"):
             return
         request["ContinuationToken"] = answer["NextContinuationToken"]
-
-
-def _by_markup(urls: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the URLs whose keys XML can represent, and the others."""
-    found: tuple[list[str], list[str]] = [], []
-    for url in urls:
-        found[_NO_MARKUP.search(url) is not None].append(url)
-    return found
 
 
 def _delete_keys(store: Any, urls: Sequence[str]) -> None:

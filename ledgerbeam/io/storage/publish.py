@@ -34,10 +34,9 @@ if TYPE_CHECKING:
 TEMPORARY_SUFFIX = ".lbtmp"  # suffix of the names of files that are still being written
 _TEMPORARY = re.compile(r"\..+(\.\d+-\d+\.lbtmp)", re.DOTALL)
 _BUFFER = 1024 * 1024
+# Greatest number of bytes in one write. For longer writes Linux allocates larger pages. On a virtual machine that had
+# returned them to the host, a file of 16 MB took eight times as long.
 _ONE_WRITE = 256 * 1024
-"""Greatest number of bytes in one write. For longer writes Linux allocates larger pages. On a virtual machine that had
-returned them to the host, a file of 16 MB took eight times as long."""
-
 _ONE_PUT = 32 * 1024 * 1024  # held in memory up to this size, on disk beyond it
 _COPIED = 4 * 1024 * 1024  # largest content that the client may copy if an upload without copies exists
 _NAME_MAX = 255
@@ -79,8 +78,9 @@ def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0)
     """
     url = _named(url)
     if is_local(url):
-        with _publish_local(url, not_before_ns) as file:
-            yield file
+        output = _LocalOutput(url, not_before_ns)
+        with _publishing([output]):
+            yield output.file
     else:
         with _Spool(url) as spool:
             yield cast(BinaryIO, spool)
@@ -185,13 +185,6 @@ def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
 
 def _put(url: str, data: bytes, options: Options | None) -> None:
     call(url, "write", filesystem(url, options).pipe_file, url, data)
-
-
-@contextlib.contextmanager
-def _publish_local(path: str, not_before_ns: int) -> Iterator[BinaryIO]:
-    output = _LocalOutput(path, not_before_ns)
-    with _publishing([output]):
-        yield output.file
 
 
 def _publish_all_local(outputs: Sequence[tuple[str, bytes, int]]) -> None:
