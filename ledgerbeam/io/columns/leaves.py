@@ -24,8 +24,8 @@ from ledgerbeam.io.json_values import BASE64
 
 ABSENT: Any = object()  # the value of a key that an object does not have
 NONE = type(None)
+# The exceptions of pyarrow for values that it does not accept.
 ARROW_ERRORS: tuple[type[Exception], ...] = (pa.ArrowException, OverflowError, TypeError, ValueError)
-"""The exceptions of pyarrow for values that it does not accept."""
 _SHOWN = 60
 
 

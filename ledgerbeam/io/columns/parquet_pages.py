@@ -353,8 +353,8 @@ def _parse_page(data: bytes) -> _PageHead | None:
     return _PageHead(kind, found.position, size, plain_size, *counts)
 
 
+# Fields with the number of values, the encoding and the sizes of levels, in the three parts that a head can have.
 _COUNTS = {5: (1, 2), 7: (1, 2), 8: (1, 4, 5, 6)}
-"""Fields with the number of values, the encoding and the sizes of levels, in the three parts that a head can have."""
 
 
 _IS_COMPRESSED = 7  # the field in the head of a page of data of version 2
@@ -529,8 +529,8 @@ def _chunk(found: _Fields) -> Chunk:
     return chunk
 
 
+# Fields of the metadata of a column.
 _NUMBERS = {4: "codec", 5: "values", 6: "plain_size", 7: "size", 9: "data_start", 11: "start"}
-"""Fields of the metadata of a column."""
 
 
 def _column(found: _Fields) -> dict[str, Any]:

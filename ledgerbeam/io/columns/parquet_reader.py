@@ -72,9 +72,7 @@ def _leaves_of(kind: pa.DataType) -> int:
     return sum(_leaves_of(kind.field(i).type) for i in range(kind.num_fields))
 
 
-MOST_DECODED = 128 * 2**20
-"""A row group with more decompressed bytes is read in parts, and none of it is kept in memory."""
-
+MOST_DECODED = 128 * 2**20  # bytes; a larger row group is read in parts, and none of it is kept in memory
 MOST_ROWS = 4_000_000  # the same limit for rows, which may be small before they are decoded
 _PART, _PART_ROWS = 16 * 2**20, 65_536  # bytes and rows of a part
 _BUFFER = 4 * 2**20  # bytes of a column that are read at once
@@ -82,8 +80,8 @@ _BYTES_AHEAD = 16 * 2**20  # of columns that are read at once, though their row 
 _FEW_ROWS = 64  # of a part, where a text may be as long as the page that it is in
 _FIRST = 2**20  # the same if only the first rows are needed: usually one page
 
+# Limits for the parser of footers, far above those of real files.
 _LIMITS = {"thrift_string_size_limit": 256 * 2**20, "thrift_container_size_limit": 10_000_000}
-"""Limits for the parser of footers, far above those of real files."""
 
 
 class _Cursor:
@@ -296,14 +294,8 @@ class ParquetReader(GroupedRows):
     def _long_words(self, file: PlacedFile, group: int, numbers: Iterable[int], *, in_parts: bool) -> list[str]:
         """Return the columns that are read as dictionaries, since as plain texts they would be too large.
 
-        Args:
-            file: The file.
-            group: The row group.
-            numbers: The columns whose bytes `file` has completely.
-            in_parts: Whether the row group is read in parts: only a page has to fit.
-
-        Raises:
-            SourceError: A column is too large in any case.
+        `file` has all bytes of the columns `numbers`. If the row group is read `in_parts`, only a page has to fit.
+        SourceError: a column is too large in any case.
         """
         chunks, stored = self._footer.groups[group].chunks, self._groups[group].size
         found: dict[int, DecodedChunk] = {}

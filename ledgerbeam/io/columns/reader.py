@@ -23,12 +23,9 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.urls import canonical_url
 
-_MOST_ROWS, _MOST_IN_ALL = 2**31 - 1, 2**36
-"""Largest numbers of rows of a row group and of a file; larger ones are treated as damage."""
-
+_MOST_ROWS, _MOST_IN_ALL = 2**31 - 1, 2**36  # rows of a row group and of a file; more are treated as damage
+# Exceptions for values that cannot be Python objects.
 _UNDECODABLE = (ValueError, ArithmeticError, LookupError, NotImplementedError, TypeError)
-"""Exceptions for values that cannot be Python objects."""
-
 _AT_ONCE = 1024  # rows that iteration decodes at once
 _BYTES_AT_ONCE = 32 * 2**20  # row groups up to this size in all are fetched together; a larger one alone
 
@@ -155,13 +152,9 @@ class GroupedRows(ABC):
             yield from self.read_span(start, min(start + _AT_ONCE, len(self)))
 
     def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Read records by number; each of their row groups is read once.
+        """Read records by number, in the requested order; each of their row groups is read once.
 
-        Args:
-            indices: Their numbers, in any order; negative ones count from the end.
-
-        Returns:
-            The records in the requested order.
+        Negative numbers count from the end.
 
         Raises:
             IndexError: A number is out of range.
@@ -201,10 +194,6 @@ class GroupedRows(ABC):
 
     def read_batch(self, start: int, stop: int) -> pa.Table:
         """Read the rows `[start, stop)` as columns, without creating Python objects.
-
-        Args:
-            start: First row, `0 <= start`.
-            stop: End of the span, exclusive, `start <= stop <= len(self)`.
 
         Raises:
             SourceError: The source is damaged there, or has fewer rows.
@@ -254,12 +243,7 @@ class GroupedRows(ABC):
         return self.decode_each(self.read_batch(start, stop), start)
 
     def decode_each(self, table: pa.Table, first: int) -> list[Any]:
-        """Return rows of this source as records, with a `RecordError` for each that cannot be decoded.
-
-        Args:
-            table: The rows.
-            first: Number of the first row.
-        """
+        """Return rows of this source from `first` on as records, with a `RecordError` for each undecodable one."""
         with damage_of(self.url, "what the rows hold"):
             try:
                 return to_records(table)
@@ -270,14 +254,9 @@ class GroupedRows(ABC):
                 return self.decode_each(table.slice(0, half), first) + self.decode_each(table.slice(half), first + half)
 
     def first_rows(self, group: int, rows: int) -> pa.Table:
-        """Read the first rows of a row group; if the format allows it, only the needed part of a large one.
+        """Read the first rows of a row group, fewer if it has fewer. SourceError if it is damaged.
 
-        Args:
-            group: The row group, `0 <= group < len(groups)`.
-            rows: Number of rows; fewer if the row group has fewer.
-
-        Raises:
-            SourceError: The row group is damaged.
+        If the format allows it, only the needed part of a large row group is read.
         """
         rows = min(rows, self.groups[group].rows)
         limit = self._limit(f"the first {rows} rows of row group {group}", {group: rows} if rows else {})
@@ -438,7 +417,6 @@ def _copied(table: pa.Table, rows: list[int]) -> pa.Table | None:
 
 
 def _joined(parts: list[pa.Table]) -> pa.Table:
-
     return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
 

@@ -30,9 +30,7 @@ def to_table(records: Any, schema: pa.Schema, *, url: str = "", first: int = 0) 
 
     Args:
         records: Objects; or a `pyarrow.Table` or `RecordBatch`, whose columns are cast if no value changes.
-        schema: The schema.
-        url: Source of the records, for messages.
-        first: Number of the first record in it.
+        url: Source of the records, for messages, as `first`, the number of the first record in it.
 
     Raises:
         RecordError: A record does not fit; the message names the record, the field, and what was expected and found.

@@ -24,9 +24,7 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.urls import index_again
 
-_KEPT = 8 * 1024 * 1024
-"""Decompressed bytes that a reader keeps. Of a longer segment only the requested part is decompressed."""
-
+_KEPT = 8 * 1024 * 1024  # bytes that a reader keeps; of a longer segment only the requested part is decompressed
 _FOOTER = 9
 _HEADER = 8
 _MAGIC_FOOTER = 0x8F92EAB1

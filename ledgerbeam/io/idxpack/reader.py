@@ -26,17 +26,12 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.urls import canonical_url
 
 MAGIC = b"IDXPACK2"  # magic number of both versions
-
+# Magic, version, size of the header, offset and length of each section, hash of the layout.
 HEADER = struct.Struct("<8sII10Q32s")
-"""Magic, version, size of the header, offset and length of each section, hash of the layout."""
-
 HEADER_BYTES = 256
-
 ENTRY = 8  # size of an offset in bytes
 ITEM = "<u4"  # NumPy type of a number in a vector
-
 ITEM_BYTES = 4
-
 PATHS_ONLY = 1  # flag of a collection or segment that only names sources, without offsets
 ARRAY = 2  # flag of a collection or segment of numbers
 Row: TypeAlias = list[tuple[str, str]]  # names and types of the fields of a row, in the form of a NumPy dtype

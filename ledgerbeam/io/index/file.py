@@ -32,9 +32,7 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat_object
 from ledgerbeam.io.storage.urls import canonical_url, index_again, is_local, split_scheme, store_of
 
-Offsets: TypeAlias = "NDArray[np.uint64]"
-"""Byte offsets of `N` records and a sentinel: shape `(N + 1,)`, u64, increasing."""
-
+Offsets: TypeAlias = "NDArray[np.uint64]"  # byte offsets of `N` records and a sentinel: shape `(N + 1,)`, increasing
 LAST_OFFSET = 2**63 - 1  # the largest possible size of a file in bytes
 Rule = Literal["scheme", "lhotse"]  # rule for the mirrored paths below a root
 
@@ -230,14 +228,9 @@ class RecordLayout:
     """
 
     def check_ends(self, index: IndexFile, first: int, last: int, sentinel: int, content: RangeReader) -> None:
-        """Check the first and last offsets of an index, with few requests.
+        """Check the first offset, the offset of the last record and the sentinel of an index, with few requests.
 
-        Args:
-            index: The index.
-            first: Its first offset.
-            last: The offset of its last record.
-            sentinel: Its last entry. Without records all three are equal.
-            content: Reader of the source, decompressed.
+        Without records all three are equal. `content` reads the source, decompressed.
 
         Raises:
             IndexMismatchError: They do not fit this source.

@@ -14,8 +14,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import Pattern, expand_braces, fixed_part, parse
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 
-MARKS_FOLDER = "_ledgerbeam"
-"""Subfolder of an output folder with the marks of the ledgers that write there. Its files are never sources."""
+MARKS_FOLDER = "_ledgerbeam"  # subfolder of an output with the marks of its ledgers; its files are never sources
 
 
 @dataclass(frozen=True)

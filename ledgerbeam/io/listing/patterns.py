@@ -215,14 +215,10 @@ def files_of_folders(pattern: str) -> str:
 
 
 def fixed_part(pattern: str) -> str:
-    """Return the folder below which the matches of a pattern vary.
+    """Return the folder below which the matches of a pattern, which may have braces, vary.
 
-    Args:
-        pattern: A pattern, braces allowed, or a plain name.
-
-    Returns:
-        A canonical URL without trailing slash (`/` for the root): `/d` for `/d/x*/y.jsonl`, `s3://b` for
-        `s3://b/{u,v}/*.tar`, and for a plain name its folder (for a bucket `s3://b` itself).
+    It is a canonical URL without trailing slash (`/` for the root): `/d` for `/d/x*/y.jsonl`, `s3://b` for
+    `s3://b/{u,v}/*.tar`, and for a plain name its folder (for a bucket `s3://b` itself).
 
     Raises:
         UsageError: The scheme or the bucket of a URL varies.
@@ -231,17 +227,10 @@ def fixed_part(pattern: str) -> str:
 
 
 def common_base(patterns: Sequence[str]) -> str | None:
-    """Return the folder that the fixed parts of several patterns share.
+    """Return the folder that the fixed parts of several patterns share; see `fixed_part`.
 
-    Args:
-        patterns: As in `fixed_part`; here braces may also vary the bucket.
-
-    Returns:
-        A canonical URL without trailing slash; None if the patterns share no scheme or bucket, or without patterns.
-        Local patterns always share `/`.
-
-    Raises:
-        UsageError: The scheme or the bucket of a URL has wildcards.
+    None without patterns, or if they share no scheme or bucket. Braces may vary the bucket; wildcards there are a
+    UsageError. Local patterns always share `/`.
     """
     bases = [fixed_part(alternative) for pattern in patterns for alternative in expand_braces(pattern)]
     if not bases:

@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     import tenacity
 
 
-Options = Mapping[str, Any]
-"""Storage options: keyword arguments of the fsspec file system, passed untouched."""
-
+Options = Mapping[str, Any]  # storage options: keyword arguments of the fsspec file system, passed untouched
 CONCURRENCY = 16  # number of requests that one call keeps in flight
 ATTEMPTS = 5  # number of attempts of a remote call before its error is final
 PAUSE_SECONDS = 0.2  # upper bound of the random pause before the first retry; it doubles with every retry, up to 5 s
@@ -48,9 +46,7 @@ WARNING_SECONDS = 10.0  # least time between two warnings of retries in one proc
 ASKED_FOR = 1 << 20  # size of a body from which S3 is asked before it is sent, in bytes
 _LONG_PAUSE = 5.0  # a longer pause is named in the warning
 
-_VERSIONS = {"s3": "?versionId=", "azure": "?versionid="}
-"""Marker before the version of an object in its name, by the API of the store."""
-
+_VERSIONS = {"s3": "?versionId=", "azure": "?versionid="}  # marker before the version of an object in its name
 _IN_URLS = re.compile(r"[\t\r\n?#]")  # characters that have a special meaning in a URL but not in a key
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

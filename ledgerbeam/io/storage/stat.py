@@ -63,9 +63,8 @@ def stat(url: str, options: Options | None = None) -> FileInfo:
     """Return the properties of a source: one system call or one request.
 
     Raises:
-        SourceNotFoundError: The file or object does not exist.
+        SourceNotFoundError: The file or object does not exist; also StorageError.
         UsageError: The name is a folder, a pipe or a device, or fsspec has no store for it.
-        StorageError: No permission, or the store did not respond.
     """
     url = canonical_url(url)
     if not is_local(url):
@@ -234,9 +233,7 @@ def open_local(path: str, listed: FileInfo | None = None) -> Iterator[int]:
     """Open a local file for reading, and close it after the body.
 
     Raises:
-        SourceNotFoundError: There is no such file.
-        ChangedSourceError: It changed since it was listed.
-        UsageError: It is a folder, a pipe or a device.
+        ChangedSourceError: It changed since it was listed; also the errors of `stat`.
         StorageError: It cannot be opened, or a system call in the body failed.
     """
     try:
