@@ -45,7 +45,7 @@ from ledgerbeam.ledger.remote.segment import MAGIC, Segment, decode_segment, enc
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.ledger_model import tree_of
 from tests.ledger.builders import plain
-from tests.ledger.views import picture
+from tests.ledger.stores import picture
 
 MEMORY_BYTES = 512 << 20
 FOLD_SHARE = 0.25

@@ -29,7 +29,7 @@ from ledgerbeam.pipelines.report.run_info import retry_command
 from ledgerbeam.pipelines.report.state import job_progress, shown_runs
 from tests.fault.fuzz import mutate
 from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
-from tests.ledger.rows import rows_of
+from tests.ledger.stores import rows_of
 
 JOB = Job("map", {"to": "jsonl", "output": "/data/out", "deep": {"a": [1]}})
 OPEN, DONE, CHANGED = plain("open"), plain("done"), plain("changed", "2")

@@ -65,7 +65,7 @@ from tests.fault.ledger_model import (
     tree_of,
 )
 from tests.ledger.builders import sum_of
-from tests.ledger.views import picture
+from tests.ledger.stores import picture
 
 Kind = Literal["local", "remote"]
 

@@ -21,7 +21,7 @@ from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.replay_judge import broken_sums
 from tests.ledger.builders import leaves_of_split, plain
-from tests.ledger.views import picture
+from tests.ledger.stores import picture
 from tests.servers.s3_proxy import S3Proxy
 
 pytestmark = [pytest.mark.s3, pytest.mark.slow]

@@ -36,7 +36,7 @@ from tests.fault.damage import campaign
 from tests.fault.fuzz import fuzz
 from tests.fault.hostile_rows import all_rows, fuzz_rows, make
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
-from tests.ledger.views import picture
+from tests.ledger.stores import picture
 
 
 def test_hostile_objects_give_typed_errors_and_leave_the_sidecar_consistent(tmp_path: Path) -> None:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
 
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
-from ledgerbeam.ledger.model.identity import Lineage
-from ledgerbeam.ledger.model.rows import Leaf, Output
-from ledgerbeam.ledger.model.store import LedgerStore
+from ledgerbeam.ledger.model.identity import Lineage, node_id
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
 from ledgerbeam.ledger.model.task import Source
 
 Tree = tuple["Tree", ...] | None
 """A task that fans out into its children, or None for a leaf."""
 
+ONE, TWO = Job("map", {"to": "jsonl"}), Job("map", {"to": "tar"})
+
 
 def plain(name: str = "a", version: str = "1", size: int = 10) -> Source:
     return Source(f"/data/{name}.jsonl", size, version)
+
+
+def failure_of(source: Source, lineage: Lineage = (), error: str = "bad input") -> Failure:
+    return Failure(source.id, lineage, f"{source.url} {lineage}", "ValueError", error)
+
+
+def mark_of(source: Source, lineage: Lineage = ()) -> Mark:
+    return Mark(source.id, node_id(source.id, lineage), "task")
 
 
 def output_of(source: Source, lineage: Lineage, content: str = "") -> Output:
@@ -89,17 +98,3 @@ def _forests(leaves: int, depth: int) -> Iterator[tuple[Tree, ...]]:
     for first in range(1, leaves):
         for head, tail in product(trees(first, depth), list(_forests(leaves - first, depth))):
             yield (head, *tail)
-
-
-def begin_at_once(stores: Sequence[LedgerStore], count: int) -> list[str]:
-    """Begin runs of all stores in threads of their own; return the runs."""
-    found: list[str] = []
-    threads = [
-        threading.Thread(target=lambda store=store: found.extend(store.begin_run({}) for _ in range(count)))
-        for store in stores
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found

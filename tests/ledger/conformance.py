@@ -6,7 +6,7 @@ import os
 import pickle
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,22 +24,26 @@ from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, Failure, Leaf, Mark, O
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS, LedgerStore
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.selection import open_sources, with_progress
-from tests.ledger.builders import Tree, filtered_leaf, leaf_of, leaves_of_split, lineages, output_of, plain
+from tests.ledger.builders import (
+    ONE,
+    TWO,
+    Tree,
+    failure_of,
+    filtered_leaf,
+    leaf_of,
+    leaves_of_split,
+    lineages,
+    mark_of,
+    output_of,
+    plain,
+)
+from tests.ledger.stores import finish, is_complete, numbered, registered, replaces, several
 
 TREES = st.recursive(st.none(), lambda child: st.lists(child, min_size=1, max_size=4).map(tuple), max_leaves=8)
-JOB = Job("map", {"to": "jsonl"})
-
-
-def is_complete(store: LedgerStore, source: Source) -> bool:
-    return bool(store.completed_mask([source.id])[0])
 
 
 def names(store: LedgerStore) -> list[str]:
     return [row.output.name for row in store.outputs()]
-
-
-def failure_of(source: Source, lineage: Lineage, error: str = "bad input") -> Failure:
-    return Failure(source.id, lineage, f"{source.url} {lineage}", "ValueError", error)
 
 
 def counts(store: LedgerStore) -> tuple[int, int, int]:
@@ -47,9 +51,19 @@ def counts(store: LedgerStore) -> tuple[int, int, int]:
     return sources["complete"], sources["open"], sources["failed"]
 
 
-def finish(store: LedgerStore, source: Source, count: int = 2, content: str = "") -> None:
-    store.register([source])
-    store.commit(leaves_of_split(source, count, content))
+CHANGES: dict[str, Callable[[LedgerStore], object]] = {
+    "register": lambda store: store.register([plain("new")]),
+    "commit": lambda store: store.commit([leaf_of(plain())]),
+    "record_deaths": lambda store: store.record_deaths([mark_of(plain())]),
+    "drop_stale": lambda store: store.drop_stale(["a"]),
+    "set_gone": lambda store: store.set_gone([plain().id]),
+    "note_listing": lambda store: store.note_listing("000001", listed=1, finished=True),
+    "end_run": lambda store: store.end_run("000001", "done"),
+    "begin_run": lambda store: store.begin_run({}),
+    "forget": lambda store: store.forget("*"),
+    "forget_sources": lambda store: store.forget_sources([plain().id]),
+    "open_job": lambda store: store.open_job(TWO, "accept"),
+}
 
 
 class LedgerStoreConformance:
@@ -58,20 +72,19 @@ class LedgerStoreConformance:
     # Identity
 
     def test_a_ledger_has_an_id_of_its_own(self, store: LedgerStore) -> None:
-        store.open_job(JOB)
+        store.open_job(ONE)
         assert re.fullmatch("[0-9a-f]{32}", store.ledger_id())
         assert re.fullmatch("[0-9a-f]{32}", store.environment_id())
         other = pickle.loads(pickle.dumps(store))
         assert (other.ledger_id(), other.environment_id()) == (store.ledger_id(), store.environment_id())
-        store.open_job(Job("map", {"to": "tar"}), on_change="restart")
-        assert store.ledger_id() == other.ledger_id(), "another job has not the same ledger any more"
+        store.open_job(TWO, on_change="restart")
+        assert store.ledger_id() == other.ledger_id(), "another job has another ledger"
         other.close()
 
     # Completion
 
     def test_a_source_is_complete_when_its_last_leaf_is_committed(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         assert store.pending(source.id) == 1
         one, two, three = leaves_of_split(source, 3)
         assert store.commit([three]).completed == []
@@ -84,14 +97,8 @@ class LedgerStoreConformance:
         assert store.pending(source.id) == 0
         assert store.applied(source.id) == {}
 
-    def test_an_unsplit_source_is_its_own_leaf(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
-        assert store.commit([leaf_of(source)]).completed == [source.id]
-
     def test_filtered_leaves_complete_a_source_without_outputs(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         store.commit([filtered_leaf(source, ((n, 2),)) for n in range(2)])
         assert is_complete(store, source)
         assert names(store) == []
@@ -104,9 +111,7 @@ class LedgerStoreConformance:
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
     )
     @given(tree=TREES, data=st.data())
-    def test_any_order_any_batches_any_writer_any_repetition(
-        self, store: LedgerStore, tree: Tree, data: st.DataObject
-    ) -> None:
+    def test_any_order_batch_writer_and_repetition(self, store: LedgerStore, tree: Tree, data: st.DataObject) -> None:
         source = plain(f"tree-{data.draw(st.integers(0, 10**12))}")
         store.forget(source.url)
         store.register([source])
@@ -131,8 +136,7 @@ class LedgerStoreConformance:
         other.close()
 
     def test_finished_tasks_of_an_open_source_are_known(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         assert store.applied(source.id) == {ROOT: 1}
         deep: Sequence[Lineage] = [((0, 2), (0, 2)), ((0, 2), (1, 2))]
         store.commit([leaf_of(source, deep[0])])
@@ -144,10 +148,9 @@ class LedgerStoreConformance:
         assert not is_done((), source.id, applied)
 
     def test_progress_of_open_sources(self, store: LedgerStore) -> None:
-        fresh, begun, blamed = plain("fresh"), plain("begun"), plain("blamed")
-        store.register([fresh, begun, blamed])
+        fresh, begun, blamed = several(store, "fresh", "begun", "blamed")
         store.commit(leaves_of_split(begun, 2)[:1])
-        mark = Mark(blamed.id, node_id(blamed.id, ()), "blamed")
+        mark = mark_of(blamed)
         store.record_deaths([mark])
         changed = plain("fresh", version="2")
         store.register([changed])
@@ -170,12 +173,11 @@ class LedgerStoreConformance:
         assert [element.source for element in with_progress(found, store)] == [left]
 
     def test_what_was_recorded_when_and_how_long_it_took(self, store: LedgerStore) -> None:
-        sources = [plain(f"s{n}") for n in range(4)]
-        store.register(sources)
+        sources = numbered(store, 4)
         before = time.time()
         times = [0.01, 0.01, 1.0]
         leaves = [replace(leaf_of(s), seconds=took) for s, took in zip(sources, times, strict=False)]
-        store.commit(leaves, [failure_of(sources[3], ())])
+        store.commit(leaves, [failure_of(sources[3])])
         store.commit(leaves)
         rows = store.history()
         assert sum(row.totals.tasks for row in rows) == 3
@@ -187,8 +189,7 @@ class LedgerStoreConformance:
         assert [short, long] == pytest.approx([0.01, 1.0], rel=0.05)
 
     def test_the_history_has_every_commit_that_recorded_anything_and_no_other(self, store: LedgerStore) -> None:
-        done, failed = plain("a"), plain("b")
-        store.register([done, failed])
+        done, failed = several(store, "a", "b")
 
         def recorded() -> tuple[int, int, int]:
             rows = store.history()
@@ -201,7 +202,7 @@ class LedgerStoreConformance:
         for _ in range(2):
             store.commit([leaf_of(done)])
             assert recorded() == (1, 1, 0)
-        store.commit([], [failure_of(failed, ()), failure_of(done, ())])
+        store.commit([], [failure_of(failed), failure_of(done)])
         assert recorded() == (1, 1, 1)
 
     def test_the_history_tells_what_each_run_has_recorded(self, store: LedgerStore) -> None:
@@ -211,7 +212,7 @@ class LedgerStoreConformance:
         first = store.begin_run({"host": "one"})
         older = pickle.loads(pickle.dumps(store))  # as workers of the first run have it
         second = store.begin_run({"host": "two"})
-        older.commit([leaf_of(sources[0])], [failure_of(sources[5], ())])
+        older.commit([leaf_of(sources[0])], [failure_of(sources[5])])
         store.commit([leaf_of(source) for source in sources[1:4]])
         older.commit([leaf_of(sources[0]), leaf_of(sources[4])])
         store.refresh()
@@ -230,9 +231,8 @@ class LedgerStoreConformance:
         assert places == sorted(places)
 
     def test_every_source_is_listed_with_its_state(self, store: LedgerStore) -> None:
-        done, begun, failed, gone = (plain(name) for name in ("done", "begun", "failed", "gone"))
-        store.register([done, begun, failed, gone])
-        store.commit([leaf_of(done), leaves_of_split(begun, 2)[0]], [failure_of(failed, ())])
+        done, begun, failed, gone = several(store, "done", "begun", "failed", "gone")
+        store.commit([leaf_of(done), leaves_of_split(begun, 2)[0]], [failure_of(failed)])
         store.set_gone([gone.id])
         rows = {row.url: row for row in store.sources()}
         assert {url: row.state for url, row in rows.items()} == {
@@ -256,8 +256,8 @@ class LedgerStoreConformance:
         unknown = plain()
         assert (store.applied(unknown.id), store.pending(unknown.id), store.attempts(unknown.id)) == ({}, 0, {})
         assert store.progress([unknown.id]) == [None]
-        assert (store.commit([], [failure_of(unknown, ())]).fresh, list(store.failures())) == (0, [])
-        assert store.record_deaths([Mark(unknown.id, node_id(unknown.id, ()), "task")]) == []
+        assert (store.commit([], [failure_of(unknown)]).fresh, list(store.failures())) == (0, [])
+        assert store.record_deaths([mark_of(unknown)]) == []
         assert store.attempts(unknown.id) == {}
 
     def test_runs_are_kept_in_order(self, store: LedgerStore) -> None:
@@ -281,8 +281,7 @@ class LedgerStoreConformance:
             store.note("999999", WorkTime(1, {"read": 1.0}))
 
     def test_masks_of_pages(self, store: LedgerStore) -> None:
-        sources = [plain(f"s{n}") for n in range(300)]
-        store.register(sources)
+        sources = numbered(store, 300)
         assert store.completed_mask([]) == []
         done = [n for n in range(300) if n % 3]
         store.commit([leaf_of(sources[n]) for n in done])
@@ -297,10 +296,9 @@ class LedgerStoreConformance:
     # Repetition and error
 
     def test_committing_again_changes_nothing(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaves = leaves_of_split(source, 3)
-        store.commit(leaves[:2])
+        assert store.commit(leaves[:2] * 2).fresh == 2
         before = (store.applied(source.id), store.totals(), names(store))
         assert store.commit(leaves[:2] * 2).fresh == 0
         assert (store.applied(source.id), store.totals(), names(store)) == before
@@ -309,20 +307,9 @@ class LedgerStoreConformance:
         assert store.commit(leaves).completed == []
         assert (store.totals(), names(store), store.status()["sources"]) == complete
 
-    def test_the_same_leaf_twice_in_one_commit_counts_once(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
-        leaf = leaf_of(source, ((0, 2),))
-        assert store.commit([leaf, leaf]).fresh == 1
-        assert store.pending(source.id) == 1
-        assert store.totals().tasks == 1
-
     @pytest.mark.parametrize("count", [1, 2])
-    def test_the_same_content_is_the_same_result_whatever_was_counted_in_it(
-        self, store: LedgerStore, count: int
-    ) -> None:
-        source = plain()
-        store.register([source])
+    def test_the_same_content_is_the_same_result_however_it_was_counted(self, store: LedgerStore, count: int) -> None:
+        source = registered(store)
         leaf = leaf_of(source, ((0, count),))
         store.commit([leaf])
         counted = replace(leaf.outputs[0], records=77, first=7)
@@ -331,17 +318,17 @@ class LedgerStoreConformance:
 
     @pytest.mark.parametrize("finished", [False, True])
     def test_other_content_under_the_same_name_is_an_error(self, store: LedgerStore, finished: bool) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaves = leaves_of_split(source, 2)
         store.commit(leaves if finished else leaves[:1])
-        with pytest.raises(NonDeterministicTaskError, match=r"a-0\.jsonl.*pure function"):
-            store.commit([leaf_of(source, ((0, 2),), content="changed")])
-        assert next(row.output for row in store.outputs()) == output_of(source, ((0, 2),))
+        (output,) = leaves[0].outputs
+        for other in (replace(output, checksum=f"{output.checksum}x"), replace(output, size=output.size + 1)):
+            with pytest.raises(NonDeterministicTaskError, match=r"a-0\.jsonl.*pure function"):
+                store.commit([replace(leaves[0], outputs=(other,))])
+            assert next(row.output for row in store.outputs()) == output
 
     def test_checksums_of_an_earlier_version_are_compared_with_none_of_this_one(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaf = leaf_of(source, ((0, 2),))
         (output,) = leaf.outputs
         earlier = replace(leaf, outputs=(replace(output, checksum="0" * 32),))
@@ -354,8 +341,7 @@ class LedgerStoreConformance:
             store.commit([longer])
 
     def test_ending_otherwise_than_before_is_an_error(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         store.commit([leaf_of(source, ((0, 2),))])
         with pytest.raises(NonDeterministicTaskError, match="other objects, or none"):
             store.commit([filtered_leaf(source, ((0, 2),))])
@@ -365,8 +351,7 @@ class LedgerStoreConformance:
         assert names(store) == ["data/a-0.jsonl"]
 
     def test_publishing_fewer_or_other_objects_than_before_is_an_error(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaf = leaf_of(source, ((0, 2),))
         one, two = (replace(leaf.outputs[0], name=name, checksum=content_checksum([b"x"])) for name in "ab")
         earlier = replace(one, checksum=content_checksum([b"x"], like="0" * 32))
@@ -380,11 +365,8 @@ class LedgerStoreConformance:
 
     @pytest.mark.parametrize("finished", [False, True])
     @pytest.mark.parametrize("changed", ["a", "b"])
-    def test_each_object_is_compared_with_the_one_that_was_published_before(
-        self, store: LedgerStore, changed: str, finished: bool
-    ) -> None:
-        source = plain()
-        store.register([source])
+    def test_each_object_is_compared_with_the_former(self, store: LedgerStore, changed: str, finished: bool) -> None:
+        source = registered(store)
         first, second = leaves_of_split(source, 2)
         leaf = replace(first, outputs=tuple(replace(first.outputs[0], name=name) for name in "ab"))
         store.commit([leaf, second] if finished else [leaf])
@@ -393,50 +375,35 @@ class LedgerStoreConformance:
             store.commit([replace(leaf, outputs=tuple(outputs))])
 
     def test_a_result_is_the_same_in_whatever_order_its_objects_are_named(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaf = leaf_of(source, ((0, 2),))
         one, two = (replace(leaf.outputs[0], name=name) for name in "ab")
         store.commit([replace(leaf, outputs=(two, one))])
         assert store.commit([replace(leaf, outputs=(one, two))]).fresh == 0
 
     def test_a_task_that_was_filtered_has_not_published_nothing(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         filtered = filtered_leaf(source, ((0, 2),))
         store.commit([filtered])
         with pytest.raises(NonDeterministicTaskError, match="other objects, or none"):
             store.commit([replace(filtered, kind="published")])
 
     def test_another_fan_out_than_before_is_an_error(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         store.commit([leaf_of(source, ((0, 2),))])
         with pytest.raises(NonDeterministicTaskError, match=r"/data/a\.jsonl.*into 2 before and fanned out into 3"):
             store.commit([leaf_of(source, ((0, 3),))])
 
     def test_what_was_written_as_null_is_kept_with_its_output(self, store: LedgerStore) -> None:
-        whole, half = plain("a"), plain("b")
-        store.register([whole, half])
+        whole, half = several(store, "a", "b")
         outputs = [Output("a", 1, "x", 1, nulled=3), Output("b", 1, "x", 1, 7)]
         store.commit([Leaf(whole.id, ((0, 1),), "published", (outputs[0],))])
         store.commit([Leaf(half.id, ((0, 2),), "published", (outputs[1],))])
         store.refresh()
         assert [row.output for row in store.outputs()] == outputs
 
-    def test_two_tasks_with_one_output_name_are_an_error(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
-        same = (Output("own", 1, "x", 1), Output("same", 1, "x", 1))
-        store.commit([Leaf(source.id, ((0, 2),), "published", same[1:])])
-        with pytest.raises(NonDeterministicTaskError, match="'same', which another task"):
-            store.commit([Leaf(source.id, ((1, 2),), "published", same)])
-        assert names(store) == ["same"]
-        assert store.pending(source.id) == 1
-
     def test_of_many_tasks_with_one_output_name_the_first_has_it(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         same = (Output("same", 1, "x", 1),)
         with pytest.raises(NonDeterministicTaskError, match="and 1 more tasks in error"):
             store.commit([Leaf(source.id, ((place, 3),), "published", same) for place in range(3)])
@@ -444,16 +411,14 @@ class LedgerStoreConformance:
         assert store.pending(source.id) == 2
 
     def test_the_good_leaves_of_a_commit_with_a_bad_one_are_recorded(self, store: LedgerStore) -> None:
-        good, bad, last = (plain(name) for name in "abc")
-        store.register([good, bad, last])
+        good, bad, last = several(store, *"abc")
         store.commit([leaf_of(bad, ((0, 2),))])
         with pytest.raises(NonDeterministicTaskError):
             store.commit([leaf_of(good), leaf_of(bad, ((0, 3),)), leaf_of(bad, ((1, 2),)), leaf_of(last)])
         assert all(store.completed_mask([good.id, bad.id, last.id]))
 
     def test_leaves_of_several_sources_may_come_in_any_order_in_a_commit(self, store: LedgerStore) -> None:
-        sources = [plain(f"s{n}") for n in range(5)]
-        store.register(sources)
+        sources = numbered(store, 5)
         leaves = [leaves_of_split(source, 3) for source in sources]
         assert store.commit([leaf for ordinal in (2, 0) for leaf in (split[ordinal] for split in leaves)]).fresh == 10
         assert [store.pending(source.id) for source in sources] == [1] * 5
@@ -473,8 +438,7 @@ class LedgerStoreConformance:
     # Failures
 
     def test_a_failure_keeps_its_source_open_until_the_task_succeeds(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         one, two = leaves_of_split(source, 2)
         store.commit([one], [failure_of(source, two.lineage)])
         store.commit([], [failure_of(source, two.lineage, "worse input")])
@@ -494,8 +458,7 @@ class LedgerStoreConformance:
         assert counts(store) == (1, 0, 0)
 
     def test_a_failure_of_a_finished_task_is_ignored(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         one, two = leaves_of_split(source, 2)
         store.commit([one], [failure_of(source, one.lineage)])
         store.commit([], [failure_of(source, one.lineage)])
@@ -504,19 +467,19 @@ class LedgerStoreConformance:
         store.commit([], [failure_of(source, two.lineage)])
         assert list(store.failures()) == []
 
-    def test_a_task_that_fans_out_after_all_has_not_failed(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
-        store.commit([], [failure_of(source, ())])
-        store.commit([leaf_of(source, ((0, 2),))])
+    @pytest.mark.parametrize("failed", [(), ((0, 2),)])
+    def test_a_task_that_fans_out_after_all_has_not_failed(self, store: LedgerStore, failed: Lineage) -> None:
+        source = registered(store)
+        store.commit([], [failure_of(source, failed)])
+        assert len(list(store.failures())) == 1
+        store.commit([leaf_of(source, ((0, 2), (0, 2)))])
         assert list(store.failures()) == []
 
     def test_a_task_that_fanned_out_may_fail_when_the_rest_of_it_is_planned(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         deep = ((0, 2), (0, 2))
         store.commit([leaf_of(source, deep)])
-        store.commit([], [failure_of(source, ()), failure_of(source, deep[:1]), failure_of(source, ((1, 2),))])
+        store.commit([], [failure_of(source), failure_of(source, deep[:1]), failure_of(source, ((1, 2),))])
         assert {row.node for row in store.failures()} == {
             node_id(source.id, lineage) for lineage in ((), deep[:1], ((1, 2),))
         }
@@ -531,20 +494,18 @@ class LedgerStoreConformance:
         assert counts(store) == (1, 0, 0)
 
     def test_a_task_that_fanned_out_into_one_may_fail_as_others_may(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         store.commit([leaf_of(source, ((0, 1), (0, 2)))])
-        store.commit([], [failure_of(source, ()), failure_of(source, ((0, 1),))])
+        store.commit([], [failure_of(source), failure_of(source, ((0, 1),))])
         assert len(list(store.failures())) == 2
         store.commit([leaf_of(source, ((0, 1), (1, 2)))])
         assert (is_complete(store, source), list(store.failures())) == (True, [])
 
     def test_a_refused_leaf_clears_no_failure_above_it_and_one_that_comes_again_does(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaf = leaf_of(source, ((0, 2),))
         store.commit([leaf])
-        store.commit([], [failure_of(source, ())])
+        store.commit([], [failure_of(source)])
         for other in (
             leaf_of(source, ((0, 2),), "other"),
             filtered_leaf(source, ((0, 2),)),
@@ -557,13 +518,12 @@ class LedgerStoreConformance:
         assert list(store.failures()) == []
 
     def test_a_leaf_that_comes_again_with_checksums_of_another_version_is_the_same(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaf = leaf_of(source, ((0, 2),))
         (output,) = leaf.outputs
         earlier = content_checksum([b"x"], like="0" * 32)
         store.commit([replace(leaf, outputs=(replace(output, checksum=earlier),))])
-        store.commit([], [failure_of(source, ())])
+        store.commit([], [failure_of(source)])
         assert store.commit([leaf]).fresh == 0
         assert list(store.failures()) == []  # a later run got below the task that had failed
         for size, checksum in ((output.size + 1, output.checksum), (output.size, "1" * 32)):
@@ -571,8 +531,7 @@ class LedgerStoreConformance:
                 store.commit([replace(leaf, outputs=(replace(output, size=size, checksum=checksum),))])
 
     def test_an_error_says_how_many_tasks_were_in_error(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         store.commit([leaf_of(source, ((0, 4),))])
         bad = [leaf_of(source, ((0, 4),), "other"), leaf_of(source, ((1, 3),)), filtered_leaf(source, ((0, 4),))]
         for leaf in bad:
@@ -583,10 +542,9 @@ class LedgerStoreConformance:
             store.commit(bad)
 
     def test_a_worker_that_dies_while_the_rest_of_a_source_is_planned_is_counted(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         store.commit([leaf_of(source, ((0, 3),))])
-        mark = Mark(source.id, node_id(source.id, ()), "planning")
+        mark = mark_of(source)
         store.record_deaths([mark])
         assert store.attempts(source.id) == {mark.node: 1}
         store.commit([leaf_of(source, ((1, 3),))])
@@ -596,8 +554,7 @@ class LedgerStoreConformance:
 
     @pytest.mark.parametrize("deaths", range(MAX_ATTEMPTS + 1))
     def test_failures_that_count_as_deaths_quarantine_a_task(self, store: LedgerStore, deaths: int) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         broken = replace(failure_of(source, ((0, 2),)), reason="CancelledError", broke=True)
         mark = Mark(source.id, node_id(source.id, broken.lineage), broken.task)
         store.commit([], [failure_of(source, broken.lineage)])  # one that does not count
@@ -616,32 +573,29 @@ class LedgerStoreConformance:
         assert (store.attempts(source.id), list(store.failures())) == ({}, [])
 
     def test_two_failures_in_one_commit_count_as_two_deaths(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         broken = replace(failure_of(source, ((0, 2),)), broke=True)
         store.commit([], [broken, broken])
         assert list(store.attempts(source.id).values()) == [2]
 
     def test_a_failure_of_a_former_run_is_told_from_one_of_this_run(self, store: LedgerStore) -> None:
-        source, other, dead = plain("a"), plain("b"), plain("c")
-        store.register([source, other, dead])
+        source, other, dead = several(store, "a", "b", "c")
         ids = [source.id, other.id, dead.id]
         first = store.begin_run({})
-        store.commit([], [failure_of(source, ())])
-        mark = Mark(dead.id, node_id(dead.id, ()), "task")
+        store.commit([], [failure_of(source)])
+        mark = mark_of(dead)
         for _ in range(MAX_ATTEMPTS):
             store.record_deaths([mark])
         second = store.begin_run({})
         assert store.failed_mask(ids) == [True, False, True]
         assert store.failed_mask(ids, first) == [True, False, True]
         assert store.failed_mask(ids, second) == [False, False, True]  # quarantined: it is not started again
-        store.commit([], [failure_of(source, ()), failure_of(other, ())])
+        store.commit([], [failure_of(source), failure_of(other)])
         assert store.failed_mask(ids, second) == [True, True, True]
         assert store.failed_mask([]) == []
 
     def test_a_failure_is_shown_as_it_was_when_it_failed_last(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         failures = [Failure(source.id, (), "task", reason, reason) for reason in ("B", "C", "A")]
         store.commit([], failures[:2])  # at one time
         (row,) = store.failures()
@@ -652,23 +606,21 @@ class LedgerStoreConformance:
         assert again.last > row.last
 
     def test_of_deaths_without_end_enough_are_kept(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
-        mark = Mark(source.id, node_id(source.id, ()), "task")
+        source = registered(store)
+        mark = mark_of(source)
         for _ in range(3):
             store.record_deaths([mark] * 30)
             (row,) = store.failures()
             assert (row.quarantined, row.task) == (True, "task")
         assert store.attempts(source.id) == {mark.node: KEPT_DEATHS}
         last = row.last
-        store.commit([], [failure_of(source, ())])
+        store.commit([], [failure_of(source)])
         (row,) = store.failures()
         assert (row.reason, row.error, row.attempts) == ("its worker died 64 times", "bad input", KEPT_DEATHS + 1)
         assert row.last > last
 
     def test_long_texts_of_failures_are_cut(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         store.commit([], [Failure(source.id, (), "t" * 10_000, "r" * 10_000, "e" * 10_000)])
         (row,) = store.failures()
         for text in (row.task, row.reason, row.error):
@@ -680,22 +632,13 @@ class LedgerStoreConformance:
         many = plain("many")
         store.register([*few, many])
         lineages_of_many: list[Lineage] = [((n, 700),) for n in range(700)]
-        store.commit([], [*(failure_of(s, ()) for s in few), *(failure_of(many, path) for path in lineages_of_many)])
+        store.commit([], [*(failure_of(s) for s in few), *(failure_of(many, path) for path in lineages_of_many)])
         found = [(row.url, row.task) for row in store.failures()]
         assert found == sorted(found)
         assert len(found) == len(set(found)) == 1000
 
-    def test_failures_are_ordered_by_url_and_task(self, store: LedgerStore) -> None:
-        sources = [plain(name) for name in "cab"]
-        store.register(sources)
-        store.commit([], [failure_of(source, ((n, 2),)) for source in sources for n in (1, 0)])
-        found = [(row.url, row.task) for row in store.failures()]
-        assert found == sorted(found)
-        assert len(found) == 6
-
     def test_a_task_whose_workers_died_too_often_is_quarantined(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         mark = Mark(source.id, node_id(source.id, ((0, 2),)), "task zero")
         for deaths in range(1, MAX_ATTEMPTS):
             assert store.record_deaths([mark]) == []
@@ -708,10 +651,9 @@ class LedgerStoreConformance:
         assert counts(store) == (0, 0, 1)
 
     def test_success_clears_worker_deaths(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaf = leaf_of(source, ((0, 2),))
-        mark = Mark(source.id, node_id(source.id, leaf.lineage), "task")
+        mark = mark_of(source, leaf.lineage)
         store.record_deaths([mark])
         store.commit([leaf])
         assert store.attempts(source.id) == {}
@@ -719,8 +661,7 @@ class LedgerStoreConformance:
         assert store.attempts(source.id) == {}
 
     def test_single_tasks_are_finished_with_all_that_grew_from_them(self, store: LedgerStore) -> None:
-        source, other = plain("a"), plain("b")
-        store.register([source, other])
+        source, other = several(store, "a", "b")
         deep = [leaf_of(source, ((1, 2), (ordinal, 2))) for ordinal in range(2)]
         asked = [
             (source.id, ()),
@@ -741,11 +682,10 @@ class LedgerStoreConformance:
         assert store.finished(asked) == [False] * 6
 
     def test_forgetting_failures_ends_quarantine_and_keeps_progress(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaf = leaf_of(source, ((0, 2),))
         store.commit([leaf])
-        mark = Mark(source.id, node_id(source.id, ((1, 2),)), "task")
+        mark = mark_of(source, ((1, 2),))
         for _ in range(MAX_ATTEMPTS):
             store.record_deaths([mark])
         assert store.forget("*/a.jsonl", failures_only=True) == [source.url]
@@ -793,7 +733,7 @@ class LedgerStoreConformance:
         old, new = plain(version="1"), plain(version="2")
         store.register([old])
         store.register([new])
-        result = store.commit([leaf_of(old)], [failure_of(old, ())])
+        result = store.commit([leaf_of(old)], [failure_of(old)])
         assert (result.completed, result.fresh) == ([], 0)
         assert counts(store) == (0, 1, 0)
         assert list(store.failures()) == []
@@ -863,8 +803,7 @@ class LedgerStoreConformance:
         assert store.totals().tasks == 3
 
     def test_an_open_source_can_be_forgotten(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         store.commit([leaf_of(source, ((0, 2),))], [failure_of(source, ((1, 2),))])
         store.forget("*")
         assert (store.pending(source.id), store.applied(source.id)) == (1, {ROOT: 1})
@@ -872,8 +811,7 @@ class LedgerStoreConformance:
         assert store.totals() == Totals()
 
     def test_all_that_is_forgotten_is_named_in_order(self, store: LedgerStore) -> None:
-        sources = [plain(f"s{n}") for n in range(9)]
-        store.register(sources)
+        sources = numbered(store, 9)
         store.commit([leaf_of(source) for source in sources[:4]])
         assert store.forget("*", failures_only=True) == [source.url for source in sources]
         assert counts(store) == (4, 5, 0)
@@ -891,7 +829,7 @@ class LedgerStoreConformance:
         assert store.file_times(asked) == {new.id: [5]}
         store.note_file_times({new.id: [6, 7], other.id: [8]})
         assert store.file_times(asked) == {new.id: [6, 7], other.id: [8]}
-        assert [progress and progress.replaces for progress in store.progress(asked)] == [None, False, None, True]
+        assert replaces(store, unknown, other, old, new) == [None, False, None, True]
         assert {row.url for row in store.sources()} == {new.url, other.url}
 
     def test_a_pack_is_forgotten_by_any_member(self, store: LedgerStore) -> None:
@@ -936,20 +874,12 @@ class LedgerStoreConformance:
         assert (store.completed_count(), store.output_count()) == (2, 4)
         assert not any(store.superseded_names())
 
-    def test_a_ledger_has_an_id_from_its_first_job_on(self, store: LedgerStore) -> None:
-        store.open_job(JOB)
-        found = store.ledger_id()
-        assert found is not None
-        assert len(bytes.fromhex(found)) == 16
-        store.open_job(Job("map", {"to": "tar"}), "restart")
-        assert store.ledger_id() == found
-
     def test_sources_that_are_gone_are_counted_apart_and_keep_their_outputs(self, store: LedgerStore) -> None:
         done, open_, failed, listed = (plain(name) for name in "abcd")
         finish(store, done)
         finish(store, listed)
         store.register([open_, failed])
-        store.commit([], [failure_of(failed, ())])
+        store.commit([], [failure_of(failed)])
         run = store.begin_run({})
         store.note_listing(run, listed=1, finished=True, gone=iter([done.id, open_.id, failed.id, b"?" * 16]))
         status = store.status()
@@ -963,9 +893,8 @@ class LedgerStoreConformance:
         assert (store.status()["gone"], counts(store)) == (0, (2, 1, 1))
 
     def test_a_source_that_failed_and_is_gone_is_shown_as_gone(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
-        store.commit([], [failure_of(source, ())])
+        source = registered(store)
+        store.commit([], [failure_of(source)])
         store.set_gone([source.id])
         assert [row.state for row in store.sources()] == ["gone"]
         assert (store.status()["gone"], counts(store)) == (1, (0, 0, 0))
@@ -981,8 +910,7 @@ class LedgerStoreConformance:
             assert (store.status()["gone"], counts(store)) == (0, (0, 1, 0))
 
     def test_source_ids_are_sorted_and_complete(self, store: LedgerStore) -> None:
-        sources = [plain(f"s{n}") for n in range(50)]
-        store.register(sources)
+        sources = numbered(store, 50)
         found = [source for page in store.source_ids() for source in page]
         assert found == sorted(source.id for source in sources)
         assert store.source_count() == 50
@@ -991,13 +919,14 @@ class LedgerStoreConformance:
 
     def test_a_ledger_of_another_job_is_refused_with_the_difference(self, store: LedgerStore) -> None:
         assert store.job() is None
-        store.open_job(JOB)
-        store.open_job(JOB)
+        store.open_job(ONE)
+        store.open_job(ONE)
         finish(store, plain())
         with pytest.raises(JobMismatchError, match=r"(?s)to: was 'jsonl', is 'tar'.*restart.*accept"):
-            store.open_job(Job("map", {"to": "tar"}))
-        assert store.job() == JOB
-        assert is_complete(store, plain())
+            store.open_job(TWO)
+        assert store.job() == ONE
+        finish(store, plain("b"))
+        assert is_complete(store, plain(), plain("b"))
 
     def test_a_job_of_another_name_or_with_values_of_another_kind_is_another_job(self, store: LedgerStore) -> None:
         store.open_job(Job("map", {"rows": 1}))
@@ -1008,39 +937,31 @@ class LedgerStoreConformance:
             with pytest.raises(JobMismatchError, match=says):
                 store.open_job(other)
 
-    def test_a_store_that_was_refused_for_another_job_goes_on_with_its_own(self, store: LedgerStore) -> None:
-        store.open_job(JOB)
-        with pytest.raises(JobMismatchError):
-            store.open_job(Job("map", {"to": "tar"}))
-        finish(store, plain())
-        assert is_complete(store, plain())
-
     def test_an_accepted_job_keeps_progress(self, store: LedgerStore) -> None:
-        store.open_job(JOB)
+        store.open_job(ONE)
         finish(store, plain())
-        other = Job("map", {"to": "tar"})
+        other = TWO
         store.open_job(other, "accept")
         assert store.job() == other
         assert is_complete(store, plain())
 
     def test_a_restarted_job_begins_anew_and_old_outputs_are_stale(self, store: LedgerStore) -> None:
-        store.open_job(JOB)
+        store.open_job(ONE)
         same, gone = plain("a"), plain("b")
         finish(store, same)
         finish(store, gone)
         assert is_complete(store, same)
-        store.open_job(Job("map", {"to": "tar"}), "restart")
+        store.open_job(TWO, "restart")
         assert (counts(store), store.totals(), names(store)) == ((0, 0, 0), Totals(), [])
         assert store.completed_mask([same.id, gone.id]) == [False, False]
         finish(store, same, 1, content="new")
         assert store.stale_outputs() == ["data/a-1.jsonl", "data/b-0.jsonl", "data/b-1.jsonl"]
 
     def test_a_writer_of_a_job_that_lost_the_ledger_records_nothing(self, store: LedgerStore) -> None:
-        store.open_job(JOB)
-        source = plain()
-        store.register([source])
+        store.open_job(ONE)
+        source = registered(store)
         worker = pickle.loads(pickle.dumps(store))
-        store.open_job(Job("map", {"to": "tar"}), "restart")
+        store.open_job(TWO, "restart")
         store.register([source])
         with pytest.raises(JobMismatchError, match="another job has opened it"):
             worker.commit([leaf_of(source)])
@@ -1058,7 +979,7 @@ class LedgerStoreConformance:
 
     def test_a_job_whose_listing_finds_nothing_is_complete_with_nothing(self, store: LedgerStore) -> None:
         """It reads a folder that another job has kept, and keeps nothing: its earlier outputs are gone."""
-        store.open_job(JOB)
+        store.open_job(ONE)
         finish(store, source := plain())
         store.note_listing(store.begin_run({}), listed=1, finished=True)
         store.note_listing(store.begin_run({}), listed=0, finished=True, gone=[source.id])
@@ -1068,14 +989,14 @@ class LedgerStoreConformance:
         assert (status["complete"], status["sources"]["complete"]) == (True, 0)
 
     def test_a_job_of_which_all_was_forgotten_is_not_complete(self, store: LedgerStore) -> None:
-        store.open_job(JOB)
+        store.open_job(ONE)
         finish(store, source := plain())
         store.note_listing(store.begin_run({}), listed=1, finished=True)
         store.forget_sources([source.id])
         assert store.status()["complete"] is False
 
     def test_a_job_is_complete_when_all_is_listed_and_done(self, store: LedgerStore) -> None:
-        store.open_job(JOB)
+        store.open_job(ONE)
         run = store.begin_run({"host": "here"})
         finish(store, plain())
         assert not store.status()["complete"]
@@ -1102,8 +1023,7 @@ class LedgerStoreConformance:
     def test_outputs_are_ordered_by_source_and_first_record(self, store: LedgerStore) -> None:
         for name in "bca":
             finish(store, plain(name), 12)
-        half = plain("d")
-        store.register([half])
+        half = registered(store, "d")
         store.commit([leaf_of(half, ((1, 2),))])
         rows = list(store.outputs())
         assert [row.output.name for row in rows] == [
@@ -1120,7 +1040,7 @@ class LedgerStoreConformance:
         name = b"\xff\xe9".decode("utf-8", "surrogateescape")
         source = plain(name)
         finish(store, source, 1)
-        store.commit([], [failure_of(source, ())])
+        store.commit([], [failure_of(source)])
         (row,) = store.outputs()
         assert (row.url, row.output.name) == (source.url, f"data/{name}-0.jsonl")
         store.forget(f"*{name}*")

@@ -18,14 +18,13 @@ from ledgerbeam.errors import NonDeterministicTaskError
 from ledgerbeam.ledger.lmdb import withdrawal
 from ledgerbeam.ledger.model.accounts import STATISTIC_BYTES, RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import Lineage, node_id
-from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, Withdrawn
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
-from tests.ledger.builders import counted_leaf, dropping_leaf, filtered_leaf, leaf_of, plain, sum_of
+from tests.ledger.builders import ONE, TWO, counted_leaf, dropping_leaf, filtered_leaf, leaf_of, plain, sum_of
+from tests.ledger.stores import numbered, registered, several
 
-ONE, TWO = Job("map", {"to": "jsonl"}), Job("map", {"to": "tar"})
 NOTHING = RecordCounts()
 
 
@@ -61,8 +60,7 @@ class AccountsConformance:
         assert list(store.rejected_tasks()) == []
 
     def test_plain_and_counted_tasks_add_up(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaves = split(source)
         for done, leaf in enumerate(leaves, 1):
             store.commit([leaf])
@@ -76,8 +74,7 @@ class AccountsConformance:
         }
 
     def test_leaves_that_come_again_beside_new_ones_are_counted_once(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaves = split(source)
         store.commit(leaves[:2])
         assert store.commit(leaves).fresh == 2
@@ -85,8 +82,7 @@ class AccountsConformance:
         assert sum(store.durations().values()) == sum(row.totals.tasks for row in store.history()) == len(leaves)
 
     def test_a_filtered_task_that_nobody_counted_has_read_nothing(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         store.commit([filtered_leaf(source)])
         expect(store)
 
@@ -115,8 +111,7 @@ class AccountsConformance:
         other.close()
 
     def test_the_first_counts_of_a_task_hold(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         first, rest = counted_leaf(source, ((0, 2),)), leaf_of(source, ((1, 2),))
         other = replace(
             first, counts=RecordCounts(5, 5, {}, {}, {"": 5}), statistics={"length": Statistic("count", b"other")}
@@ -130,8 +125,7 @@ class AccountsConformance:
         expect(store, first, rest)
 
     def test_a_refused_task_counts_nothing(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         first, second = counted_leaf(source, ((0, 3),)), counted_leaf(source, ((1, 3),))
         store.commit([first])
         with pytest.raises(NonDeterministicTaskError):
@@ -140,8 +134,7 @@ class AccountsConformance:
         store.forget(source.url)
 
     def test_statistics_of_a_task_that_wrote_all_that_it_read_go_with_its_source(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaf = replace(leaf_of(source), statistics={"length": Statistic("count", b"1")})
         store.commit([leaf])
         store.forget(source.url)
@@ -150,8 +143,7 @@ class AccountsConformance:
         expect(store, leaf)
 
     def test_names_are_kept_as_they_are(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         names = ["", " ", "a/b", "\0", "\udcff", "ä" * NAME_CHARACTERS, "\U0001f600", "x" * NAME_CHARACTERS]
         counts = RecordCounts(
             3 * len(names), len(names), dict.fromkeys(names, 1), dict.fromkeys(names, 1), dict.fromkeys(names, 1)
@@ -165,8 +157,7 @@ class AccountsConformance:
         assert [reason for reason in names if list(store.rejected_tasks(reason))] == names
 
     def test_many_names_and_large_sketches(self, store: LedgerStore) -> None:
-        sources = [plain(f"s{number}") for number in range(3)]
-        store.register(sources)
+        sources = numbered(store, 3)
         leaves = []
         for number, source in enumerate(sources):
             dropped = {f"{number} {name}": 1 for name in range(MOST_NAMES)}
@@ -175,17 +166,6 @@ class AccountsConformance:
             leaves.append(replace(leaf_of(source), counts=counts, statistics=sketch))
         store.commit(leaves)
         expect(store, *leaves)
-
-    def test_every_output_keeps_its_route(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
-        outputs = [Output(f"{route or 'main'}/a", 1, "x", 1, 0, 0, route) for route in ("", "de", REJECTS)]
-        store.commit([Leaf(source.id, (), "published", tuple(outputs), 2)])
-        assert sorted((row.output for row in store.outputs()), key=lambda output: output.name) == sorted(
-            outputs, key=lambda output: output.name
-        )
-        (page,) = store.output_columns()
-        assert sorted(page.names) == sorted(output.name for output in outputs)
 
     def test_outputs_with_their_contents_in_columns_are_the_outputs(self, store: LedgerStore) -> None:
         assert list(store.content_columns()) == []
@@ -196,6 +176,7 @@ class AccountsConformance:
         ]
         store.register([source, other])
         store.commit([Leaf(source.id, (), "published", tuple(outputs), 18), leaf_of(other)])
+        assert {row.output for row in store.outputs() if row.source_id == source.id} == set(outputs)
         rows = [row for page in store.content_columns() for row in zip(*page, strict=True)]
         assert sorted(rows) == sorted(
             (row.source_id, row.output.name, row.output.size, row.output.checksum, row.output.route)
@@ -207,8 +188,7 @@ class AccountsConformance:
 
     @pytest.mark.parametrize("done", [2, 4])
     def test_a_forgotten_source_takes_its_share_away(self, store: LedgerStore, done: int) -> None:
-        one, two = plain("one"), plain("two")
-        store.register([one, two])
+        one, two = several(store, "one", "two")
         store.commit([*split(one)[:done], *split(two)])
         store.forget("*one*")
         expect(store, *split(two))
@@ -218,8 +198,7 @@ class AccountsConformance:
         expect(store)
 
     def test_forgetting_failures_takes_nothing_away(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         store.commit(split(source)[:2])
         store.forget("*", failures_only=True)
         expect(store, *split(source)[:2])
@@ -238,8 +217,7 @@ class AccountsConformance:
 
     def test_another_job_begins_at_nothing(self, store: LedgerStore) -> None:
         store.open_job(ONE)
-        source = plain()
-        store.register([source])
+        source = registered(store)
         store.commit(split(source))
         store.open_job(TWO, "accept")
         expect(store, *split(source))
@@ -269,8 +247,7 @@ class AccountsConformance:
 
     @pytest.mark.parametrize("open_tasks", [0, 1])
     def test_a_withdrawn_task_runs_again_and_the_others_stay(self, store: LedgerStore, open_tasks: int) -> None:
-        source, other = plain(), plain("other")
-        store.register([source, other])
+        source, other = several(store, "a", "other")
         leaves = [*split(source, 5)[:3], counted_leaf(source, ((3, 5),)), counted_leaf(source, ((4, 5),))]
         leaves = leaves[: 5 - open_tasks] if not open_tasks else [leaves[0], *leaves[2:]]
         store.commit([*leaves, *split(other)])
@@ -296,16 +273,14 @@ class AccountsConformance:
         assert store.stale_outputs() == []
 
     def test_a_source_of_which_nothing_is_done_keeps_no_other_from_being_withdrawn(self, store: LedgerStore) -> None:
-        sources = [plain(name) for name in ("one", "open", "two")]
-        store.register(sources)
+        sources = several(store, "one", "open", "two")
         store.commit([*split(sources[0]), *split(sources[2])])
         assert store.withdraw([task_of(split(source)[0]) for source in sources]) == 2
         assert [store.pending(source.id) for source in sources] == [1, 1, 1]
         expect(store, *split(sources[0])[1:], *split(sources[2])[1:])
 
     def test_of_the_tasks_to_withdraw_those_are_counted_that_were_finished(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaves = [counted_leaf(source, ((place, 4),)) for place in range(3)]
         store.commit(leaves)
         nodes = [node_id(source.id, ((place, 4),)) for place in (0, 3)]
@@ -313,8 +288,7 @@ class AccountsConformance:
         expect(store, *leaves[1:])
 
     def test_what_a_withdrawn_task_published_is_stale_once_it_has_run(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         rejects = Output("_rejects/a.jsonl", 1, "x", 1, 0, 0, REJECTS)
         leaves = split(source)
         leaves[0] = replace(leaves[0], outputs=(*leaves[0].outputs, rejects))
@@ -327,7 +301,7 @@ class AccountsConformance:
         assert store.stale_outputs() == ["_rejects/a.jsonl"]
 
     def test_why_tasks_were_withdrawn_is_known_until_their_source_is_complete(self, store: LedgerStore) -> None:
-        store.open_job(Job("map", {"to": "jsonl"}))
+        store.open_job(ONE)
         one, two, other = sorted((plain(name) for name in ("one", "two", "other")), key=lambda source: source.id)
         store.register([one, two, other])
         worse = replace(counted_leaf(two, ((1, 4),)), counts=RecordCounts(7, 4, {}, {"worse": 3}, {"": 3, "de": 2}))
@@ -345,7 +319,7 @@ class AccountsConformance:
         assert list(store.withdrawn()) == [(one.id, Withdrawn(("bad",)))]
         store.forget_sources([two.id])
         assert list(store.withdrawn()) == [(one.id, Withdrawn(("bad",)))]
-        store.open_job(Job("map", {"to": "tar"}), on_change="restart")
+        store.open_job(TWO, on_change="restart")
         assert list(store.withdrawn()) == []
 
     def test_why_tasks_were_withdrawn_goes_with_a_source_that_changed(self, store: LedgerStore) -> None:
@@ -356,9 +330,7 @@ class AccountsConformance:
         store.register([now])
         assert list(store.withdrawn()) == []
 
-    def test_failed_tasks_that_are_to_run_again_are_known_until_their_source_is_complete(
-        self, store: LedgerStore
-    ) -> None:
+    def test_failed_tasks_to_run_again_are_known_until_their_source_is_complete(self, store: LedgerStore) -> None:
         one, two = sorted((plain("one"), plain("two")), key=lambda source: source.id)
         store.register([one, two])
         store.commit([], [Failure(source.id, ((0, 2),), "task", "KeyError", "bad") for source in (one, two)])
@@ -376,8 +348,7 @@ class AccountsConformance:
         assert list(store.withdrawn()) == []
 
     def test_what_is_not_finished_cannot_be_withdrawn(self, store: LedgerStore) -> None:
-        source, other = plain(), plain("other")
-        store.register([source, other])
+        source, other = several(store, "a", "other")
         store.commit(split(source)[:3])
         before = store.status()
         open_task = (source.id, [node_id(source.id, ((3, 4),))])
@@ -390,11 +361,8 @@ class AccountsConformance:
         "lineages", [[()], [((0, 1),)], [((0, 2), (0, 1)), ((1, 2),)], [((0, 2), (0, 2)), ((0, 2), (1, 2)), ((1, 2),)]]
     )
     @pytest.mark.parametrize("open_tasks", [0, 1])
-    def test_a_source_whose_tasks_fanned_out_is_withdrawn_whole(
-        self, store: LedgerStore, lineages: list[Lineage], open_tasks: int
-    ) -> None:
-        source = plain()
-        store.register([source])
+    def test_fan_outs_are_withdrawn_whole(self, store: LedgerStore, lineages: list[Lineage], open_tasks: int) -> None:
+        source = registered(store)
         leaves = [counted_leaf(source, lineage) for lineage in lineages]
         done = leaves[: len(leaves) - open_tasks]
         store.commit(done)
@@ -404,8 +372,7 @@ class AccountsConformance:
         expect(store, *leaves)
 
     def test_a_task_of_which_nothing_was_counted_takes_its_source_along(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         store.commit(split(source))
         assert store.withdraw([task_of(split(source)[1])]) == 4
         expect(store)
@@ -414,8 +381,7 @@ class AccountsConformance:
         expect(store)
 
     def test_all_counted_tasks_of_a_source_are_withdrawn_and_its_plain_ones_stay(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         counted, *stay = counted_leaf(source, ((0, 3),)), leaf_of(source, ((1, 3),)), leaf_of(source, ((2, 3),))
         store.commit([counted, *stay])
         assert store.withdraw([task_of(counted)]) == 1
@@ -423,8 +389,7 @@ class AccountsConformance:
         assert store.pending(source.id) == 1
 
     def test_what_the_plain_tasks_of_an_open_source_have_done_stays_whole(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         published = [
             replace(leaf_of(source, ((n, 6),)), records=7 + n * n, bytes=100 + n * n, seconds=(3 + n * n) / 1000)
             for n in range(1, 4)
@@ -437,8 +402,7 @@ class AccountsConformance:
         assert store.pending(source.id) == 2
 
     def test_bytes_that_no_task_that_stays_can_have_written_take_the_source_along(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         gone, filtered = counted_leaf(source, ((0, 3),)), filtered_leaf(source, ((1, 3),))
         store.commit([gone, filtered])
         assert filtered.bytes > 0
@@ -446,11 +410,8 @@ class AccountsConformance:
         assert store.totals() == Totals()
 
     @pytest.mark.parametrize("open_tasks", [0, 1])
-    def test_of_a_source_whose_tasks_fanned_out_no_other_task_is_withdrawn(
-        self, store: LedgerStore, open_tasks: int
-    ) -> None:
-        source = plain()
-        store.register([source])
+    def test_of_a_source_with_fan_outs_no_other_task_is_withdrawn(self, store: LedgerStore, open_tasks: int) -> None:
+        source = registered(store)
         dropping = dropping_leaf(source, ((0, 2), (0, 2)))
         leaves = [dropping, leaf_of(source, ((0, 2), (1, 2))), leaf_of(source, ((1, 2),))]
         done = leaves[: len(leaves) - open_tasks]
@@ -460,11 +421,8 @@ class AccountsConformance:
         assert store.withdraw([task_of(dropping)]) == len(done)
         expect(store)
 
-    def test_of_a_source_of_very_many_tasks_all_are_withdrawn(
-        self, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        few, many = plain("few"), plain("many")
-        store.register([few, many])
+    def test_a_source_of_many_tasks_is_withdrawn(self, store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        few, many = several(store, "few", "many")
         monkeypatch.setattr(withdrawal, "MOST_TASKS", 3)
         leaves = {
             source: [counted_leaf(source, ((n, count),)) for n in range(count)]
@@ -476,8 +434,7 @@ class AccountsConformance:
         expect(store, *leaves[few][1:])
 
     def test_withdrawing_again_and_again_keeps_the_sums(self, store: LedgerStore) -> None:
-        source = plain()
-        store.register([source])
+        source = registered(store)
         leaves = [
             replace(counted_leaf(source, ((n, 7),), rejected=n % 3), bytes=10 + n, seconds=n / 8) for n in range(5)
         ]

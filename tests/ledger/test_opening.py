@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,7 @@ from ledgerbeam.ledger import opening
 from ledgerbeam.ledger.lmdb.files import refuse_network_filesystem
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.opening import local_path, open_local_store, sidecar_folder
-from tests.ledger.builders import leaf_of, plain
-from tests.ledger.conformance import JOB
+from tests.ledger.builders import ONE, leaf_of, plain
 
 
 def test_a_local_ledger_is_named_by_a_path_or_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,9 +30,9 @@ def test_a_local_ledger_is_named_by_a_path_or_a_url(tmp_path: Path, monkeypatch:
 
 
 def test_a_store_that_is_opened_for_a_job_records_for_that_job_only(store: LmdbStore) -> None:
-    store.open_job(JOB)
+    store.open_job(ONE)
     store.register([plain()])
-    ours, other = (open_local_store(store.url, create=False, job=job) for job in (JOB.fingerprint, "another"))
+    ours, other = (open_local_store(store.url, create=False, job=job) for job in (ONE.fingerprint, "another"))
     with pytest.raises(JobMismatchError):
         other.commit([leaf_of(plain())])
     assert ours.commit([leaf_of(plain())]).completed == [plain().id]
@@ -49,9 +50,7 @@ def test_a_store_that_is_opened_for_a_run_records_for_that_run_though_another_is
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user: needs root")
-def test_a_folder_of_another_user_and_a_link_of_the_administrator_may_lead_to_a_sidecar(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_of_others_and_links_of_root_may_hold_sidecars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, link = tmp_path / "given", tmp_path / "link"
     given.mkdir()
     os.chown(given, 12345, 12345)
@@ -85,29 +84,30 @@ def test_the_fallback_is_made_for_this_user_alone(fallback: Path) -> None:
     assert Path(sidecar_folder(URL)).parent.parent == fallback, "and taken again"
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777])
-def test_a_fallback_that_others_can_change_is_refused(fallback: Path, mode: int) -> None:
-    fallback.mkdir()
-    fallback.chmod(mode)
-    with pytest.raises(UsageError, match=r"only this user can change.*LEDGERBEAM_CACHE"):
+def a_folder(path: Path, mode: int) -> None:
+    path.mkdir()
+    path.chmod(mode)
+
+
+def a_link_to_a_folder(path: Path) -> None:
+    path.with_name("victim").mkdir(mode=0o700)
+    path.symlink_to("victim")
+
+
+FALLBACKS: dict[str, Callable[[Path], object]] = {
+    **{f"of mode {mode:o}": partial(a_folder, mode=mode) for mode in (0o770, 0o707, 0o777, 0o1777)},
+    "a link": a_link_to_a_folder,
+    "a link to nothing": lambda path: path.symlink_to("victim"),
+    "a file": Path.touch,
+}
+
+
+@pytest.mark.parametrize("what", FALLBACKS)
+def test_a_fallback_that_is_not_this_users_folder_alone_is_refused(fallback: Path, what: str) -> None:
+    FALLBACKS[what](fallback)
+    with pytest.raises(UsageError, match=r"found .*LEDGERBEAM_CACHE"):
         sidecar_folder(URL)
-
-
-@pytest.mark.parametrize("leads", ["somewhere", "nowhere"])
-def test_a_fallback_that_is_a_link_is_refused(fallback: Path, tmp_path: Path, leads: str) -> None:
-    victim = tmp_path / "victim"
-    if leads == "somewhere":
-        victim.mkdir(mode=0o700)
-    fallback.symlink_to(victim)
-    with pytest.raises(UsageError, match=r"LEDGERBEAM_CACHE"):
-        sidecar_folder(URL)
-    assert not victim.exists() or list(victim.iterdir()) == []
-
-
-def test_a_fallback_that_is_a_file_is_refused(fallback: Path) -> None:
-    fallback.touch()
-    with pytest.raises(UsageError, match=r"found -rw.*LEDGERBEAM_CACHE"):
-        sidecar_folder(URL)
+    assert list(fallback.parent.glob("victim/*")) == []
 
 
 @needs_root
@@ -121,9 +121,7 @@ def test_a_fallback_of_another_user_is_refused(fallback: Path) -> None:
 @needs_root
 @pytest.mark.parametrize("depth", [0, 1, 2])
 @pytest.mark.parametrize("variable", ["LEDGERBEAM_CACHE", "XDG_CACHE_HOME"])
-def test_links_of_other_users_are_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, depth: int
-) -> None:
+def test_foreign_links_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, depth: int) -> None:
     monkeypatch.delenv("LEDGERBEAM_CACHE", raising=False)
     monkeypatch.setenv(variable, str(tmp_path / "cache"))
     folder = Path(sidecar_folder(URL))
@@ -156,17 +154,10 @@ def test_the_first_place_that_is_set_is_taken(tmp_path: Path, monkeypatch: pytes
     assert os.path.dirname(sidecar_folder(URL)) == str(tmp_path / "relative" / "sidecars")
 
 
-def test_each_ledger_has_a_folder_of_its_own_that_tells_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_ledger_has_a_folder_that_tells_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEDGERBEAM_CACHE", str(tmp_path))
-    urls = [
-        "s3://bucket/a/ledger",
-        "gs://bucket/a/ledger",
-        "s3://bucket/a-ledger",
-        f"s3://{'x' * 300}/end",
-        "s3://é/ü/",
-    ]
+    urls = ["s3://bucket/a/ledger", "gs://bucket/a/ledger", "s3://bucket/a-ledger"]
+    urls += [f"s3://{'x' * 300}/end", "s3://é/ü/"]
     names = [os.path.basename(sidecar_folder(url)) for url in urls]
     assert len(set(names)) == len(urls)
     assert [name.rpartition("-")[0] for name in names[:3]] == ["bucket-a-ledger"] * 3

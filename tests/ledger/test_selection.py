@@ -15,10 +15,11 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources
 from tests.ledger.builders import leaf_of, plain
+from tests.ledger.stores import several
 
 
 @pytest.mark.parametrize(("packs_a_page", "members_a_page"), [(3, 1000), (1000, 9), (1000, 12)])
-def test_packs_are_taken_from_the_listing_a_page_at_a_time(
+def test_packs_are_taken_page_by_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packs_a_page: int, members_a_page: int
 ) -> None:
     monkeypatch.setattr(selection, "PACKS_A_PAGE", packs_a_page)
@@ -95,7 +96,6 @@ def test_an_open_source_tells_what_of_it_is_done_and_what_is_not_to_be_started(s
 
 
 def test_a_source_that_was_completed_since_it_was_found_open_is_left_out(store: LmdbStore) -> None:
-    done, left = plain("done"), plain("left")
-    store.register([done, left])
+    done, left = several(store, "done", "left")
     store.commit([leaf_of(done)])
     assert [found.source for found in selection.with_progress([done, left], store)] == [left]

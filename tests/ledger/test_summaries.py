@@ -6,7 +6,7 @@ import dataclasses
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.summaries import joined_statistics
 from tests.ledger.builders import output_of, plain
+from tests.ledger.stores import registered, several
 
 TASKS = 6
 RECORDS = 400
@@ -107,8 +108,7 @@ def test_tasks_count_once_in_any_order_and_however_often_they_are_committed(coun
 
 
 def test_a_replaced_source_takes_its_share_away(counting: LedgerStore) -> None:
-    first, other = plain("a"), plain("b")
-    counting.register([first, other])
+    first, other = several(counting, "a", "b")
     counting.commit([leaf(source, ordinal) for source in (first, other) for ordinal in range(TASKS)])
     second = plain("a", version="2")
     counting.register([second])
@@ -120,16 +120,14 @@ def test_a_replaced_source_takes_its_share_away(counting: LedgerStore) -> None:
 
 
 def test_only_the_statistic_that_is_asked_for_is_merged(counting: LedgerStore) -> None:
-    source = plain("a")
-    counting.register([source])
+    source = registered(counting, "a")
     counting.commit([leaf(source, 0)])
     assert list(merged_statistics(counting, "sum")) == ["sum"]
     assert merged_statistics(counting, "nothing") == {}
 
 
 def commit_statistic(counting: LedgerStore, ordinal: int, kind: str, data: bytes) -> None:
-    source = plain("a")
-    counting.register([source])
+    source = registered(counting, "a")
     counting.commit([Leaf(source.id, ((ordinal, TASKS),), "filtered", statistics={"x": Statistic(kind, data)})])
 
 
@@ -233,17 +231,10 @@ def test_manifests_are_shown_and_compared_by_what_they_say_of_the_dataset(store:
 def test_shards_without_indexes_and_a_last_one_are_given_too(store: LmdbStore) -> None:
     source = plain()
     begin(store, [source])
-    outputs = (
-        *shard_outputs(source, 0, index=False),
-        *shard_outputs(source, 5),
-        *shard_outputs(source, 9, index=False),
-    )
-    store.commit([Leaf(source.id, (), outputs=outputs)])
-    assert [(shard.first, shard.index is not None) for shard in dataset_manifest(store)] == [
-        (0, False),
-        (5, True),
-        (9, False),
-    ]
+    expected = [(0, False), (5, True), (9, False)]
+    outputs = [output for first, index in expected for output in shard_outputs(source, first, index=index)]
+    store.commit([Leaf(source.id, (), outputs=tuple(outputs))])
+    assert [(shard.first, shard.index is not None) for shard in dataset_manifest(store)] == expected
 
 
 def test_an_incomplete_job_is_refused_with_what_it_owes(store: LmdbStore) -> None:
@@ -258,33 +249,36 @@ def test_an_incomplete_job_is_refused_with_what_it_owes(store: LmdbStore) -> Non
     assert [shard.source for shard in manifest] == [done.url] * 2, "half a source is in it"
 
 
-def test_a_job_whose_listing_has_not_finished_is_refused(store: LmdbStore) -> None:
-    source = plain()
+def test_a_ledger_without_a_job_that_has_finished_listing_is_refused(store: LmdbStore) -> None:
+    with pytest.raises(LedgerError, match="no job has used it"):
+        dataset_manifest(store)
     store.open_job(JOB)
-    store.register([source])
-    complete(store, source, 1)
+    complete(store, registered(store), 1)
     with pytest.raises(LedgerError, match="finished listing"):
         dataset_manifest(store)
 
 
-def test_a_ledger_without_a_job_is_refused(store: LmdbStore) -> None:
-    with pytest.raises(LedgerError, match="no job has used it"):
-        dataset_manifest(store)
+def do_again(store: LmdbStore) -> None:
+    store.forget("*")
+    complete(store, plain("a"), 1)
 
 
-@pytest.mark.parametrize("change", ["complete", "forget", "restart"])
+WHILE_READ: dict[str, Callable[[LmdbStore], object]] = {
+    "another source completes": lambda store: complete(store, plain("b"), 1),
+    "a source is forgotten": lambda store: store.forget("*a.jsonl"),
+    "a source is done again": do_again,
+    "another job restarts": lambda store: store.open_job(Job("map", {"output": "elsewhere"}), "restart"),
+    "another job takes it over": lambda store: store.open_job(Job("map", {"output": "elsewhere"}), "accept"),
+}
+
+
+@pytest.mark.parametrize("change", WHILE_READ)
 def test_a_ledger_that_changes_while_it_is_read_is_an_error(store: LmdbStore, change: str) -> None:
-    first, second = plain("a"), plain("b")
-    begin(store, [first, second])
-    complete(store, first, 3)
+    begin(store, [plain("a"), plain("b")])
+    complete(store, plain("a"), 3)
     shards = iter(dataset_manifest(store, allow_incomplete=True))
     assert isinstance(next(shards), OutputShard)
-    if change == "complete":
-        complete(store, second, 1)
-    elif change == "forget":
-        store.forget("*a.jsonl")
-    else:
-        store.open_job(Job("map", {"output": "elsewhere"}), "restart")
+    WHILE_READ[change](store)
     with pytest.raises(LedgerError, match="changed while"):
         list(shards)
 
@@ -316,7 +310,9 @@ def test_an_index_does_not_belong_to_a_shard_of_another_source(store: LmdbStore)
     begin(store, [])
     put(store, "a", "x.jsonl")
     put(store, "b", "x.jsonl.idx", "y.jsonl")
-    assert pairs(store) == [("x.jsonl", None), ("x.jsonl.idx", None), ("y.jsonl", None)]
+    put(store, "c", "/x.jsonl", "/x.jsonl.idx")  # an absolute name stays as it is
+    alone = [("x.jsonl", None), ("x.jsonl.idx", None), ("y.jsonl", None)]
+    assert pairs(store) == [*alone, ("/x.jsonl", "/x.jsonl.idx")]
 
 
 def test_an_open_source_between_complete_ones_is_left_out(store: LmdbStore) -> None:
@@ -330,9 +326,7 @@ def test_an_open_source_between_complete_ones_is_left_out(store: LmdbStore) -> N
 
 
 @pytest.mark.parametrize(("parameters", "root"), [({}, None), ({"output": 5}, None), ({"output": "/out"}, "/out")])
-def test_the_root_is_the_output_that_the_job_names(
-    store: LmdbStore, parameters: dict[str, Any], root: str | None
-) -> None:
+def test_the_root_is_the_output_of_the_job(store: LmdbStore, parameters: dict[str, Any], root: str | None) -> None:
     store.open_job(Job("map", parameters))
     manifest = dataset_manifest(store, allow_incomplete=True)
     assert (manifest.root, manifest.complete, list(manifest)) == (root, False, [])
@@ -366,30 +360,3 @@ def test_rejected_records_are_no_dataset(store: LmdbStore) -> None:
     begin(store, [])
     with pytest.raises(UsageError, match=r"the name of a route.*'_rejects'; read rejected records from their folder"):
         dataset_manifest(store, route="_rejects")
-
-
-def test_an_absolute_name_of_the_main_dataset_stays_as_it_is(store: LmdbStore) -> None:
-    begin(store, [])
-    put(store, "a", "/x.jsonl", "/x.jsonl.idx")
-    assert pairs(store) == [("/x.jsonl", "/x.jsonl.idx")]
-
-
-def test_a_source_that_is_done_again_while_it_is_read_is_a_change(store: LmdbStore) -> None:
-    begin(store, [])
-    source = put(store, "a", "x.jsonl", "y.jsonl", "z.jsonl")
-    shards = iter(dataset_manifest(store))
-    next(shards)
-    store.forget("*")
-    store.commit([Leaf(source.id, (), outputs=(Output("other.jsonl", 5, "sum", 2),), records=1)])
-    with pytest.raises(LedgerError, match="changed while"):
-        list(shards)
-
-
-def test_a_job_that_takes_the_ledger_over_while_it_is_read_is_a_change(store: LmdbStore) -> None:
-    begin(store, [])
-    put(store, "a", "x.jsonl", "y.jsonl", "z.jsonl")
-    shards = iter(dataset_manifest(store))
-    next(shards)
-    store.open_job(Job("map", {"output": "elsewhere"}), "accept")
-    with pytest.raises(LedgerError, match="changed while"):
-        list(shards)

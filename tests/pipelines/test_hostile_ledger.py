@@ -11,7 +11,7 @@ import pytest
 
 from ledgerbeam.ledger.lmdb.tables import OUTPUTS, SUPERSEDED, SUPERSEDED_ROW
 from ledgerbeam.ledger.opening import open_local_store
-from tests.ledger.rows import rows_of
+from tests.ledger.stores import rows_of
 from tests.pipelines.conftest import Workspace
 
 pytestmark = pytest.mark.long

@@ -12,44 +12,29 @@ import pytest
 from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
-from ledgerbeam.ledger.lmdb import views
+from ledgerbeam.ledger.lmdb import tables, views
 from ledgerbeam.ledger.lmdb.environment import key_pages, row_pages
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.lmdb.tables import (
-    APPLIED,
-    COMPLETED,
-    COUNTED,
-    COUNTS,
-    KEY_TOTALS,
-    META,
-    OUTPUTS,
-    PENDING,
-    RUNS,
-    SOURCES,
-    STATISTICS,
-    SUPERSEDED,
-    URLS,
-    Transaction,
-)
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.counting import require_count
 from ledgerbeam.ledger.model.identity import url_key
 from tests.fault.damage import PAGE, layout
 from tests.fault.hostile_rows import make
 from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
-from tests.ledger.rows import damage_row, rows_of
+from tests.ledger.stores import damage_row, registered, rows_of, several
 
 KEY, OTHER = b"\1" * 32, b"\2" * 32
 
 READERS: dict[str, Callable[[Transaction], object]] = {
-    "get": lambda txn: txn.get(OUTPUTS, KEY),
-    "get_many": lambda txn: txn.get_many(OUTPUTS, [OTHER, KEY]),
-    "pop": lambda txn: txn.pop(OUTPUTS, KEY),
-    "scan": lambda txn: txn.scan(OUTPUTS, b""),
-    "page": lambda txn: txn.page(OUTPUTS, b"", 9),
-    "page_of_keys": lambda txn: txn.page_of_keys(OUTPUTS, b"", 9),
-    "last": lambda txn: txn.last(OUTPUTS),
-    "prefixes": lambda txn: list(txn.prefixes(OUTPUTS, 16)),
-    "delete_prefix": lambda txn: txn.delete_prefix(OUTPUTS, KEY[:1]),
+    "get": lambda txn: txn.get(tables.OUTPUTS, KEY),
+    "get_many": lambda txn: txn.get_many(tables.OUTPUTS, [OTHER, KEY]),
+    "pop": lambda txn: txn.pop(tables.OUTPUTS, KEY),
+    "scan": lambda txn: txn.scan(tables.OUTPUTS, b""),
+    "page": lambda txn: txn.page(tables.OUTPUTS, b"", 9),
+    "page_of_keys": lambda txn: txn.page_of_keys(tables.OUTPUTS, b"", 9),
+    "last": lambda txn: txn.last(tables.OUTPUTS),
+    "prefixes": lambda txn: list(txn.prefixes(tables.OUTPUTS, 16)),
+    "delete_prefix": lambda txn: txn.delete_prefix(tables.OUTPUTS, KEY[:1]),
 }
 
 
@@ -69,23 +54,23 @@ def is_told(store: LmdbStore, act: Callable[[], object], *said: str) -> None:
 
 @pytest.mark.parametrize("reader", READERS)
 def test_whoever_reads_a_row_compares_its_checksum(store: LmdbStore, reader: str) -> None:
-    store._write(lambda txn: txn.put(OUTPUTS, KEY, b"value"))
+    store._write(lambda txn: txn.put(tables.OUTPUTS, KEY, b"value"))
     for bit in (0, 39, 40, 71):  # of the value, and of its checksum
-        store._write(lambda txn, bit=bit: damage_row(txn, OUTPUTS, KEY, bit))  # type: ignore[misc]
+        store._write(lambda txn, bit=bit: damage_row(txn, tables.OUTPUTS, KEY, bit))  # type: ignore[misc]
         is_told(store, lambda: store._write(READERS[reader]), "table outputs", "another checksum")
-        store._write(lambda txn, bit=bit: damage_row(txn, OUTPUTS, KEY, bit))  # type: ignore[misc]
+        store._write(lambda txn, bit=bit: damage_row(txn, tables.OUTPUTS, KEY, bit))  # type: ignore[misc]
     assert store._write(READERS[reader])
 
 
 @pytest.mark.parametrize("bit", [0, 31, 32])
 def test_the_checksum_of_an_empty_row_is_compared_too(store: LmdbStore, bit: int) -> None:
-    store._write(lambda txn: txn.put(OUTPUTS, KEY, b""))
-    assert store._open().write(lambda txn: txn.get(OUTPUTS, KEY)) == b""
+    store._write(lambda txn: txn.put(tables.OUTPUTS, KEY, b""))
+    assert store._open().write(lambda txn: txn.get(tables.OUTPUTS, KEY)) == b""
     if bit < 32:
-        store._write(lambda txn: damage_row(txn, OUTPUTS, KEY, bit))
+        store._write(lambda txn: damage_row(txn, tables.OUTPUTS, KEY, bit))
     else:
-        store._write(lambda txn: txn._txn.put(KEY, b"", db=txn._tables[OUTPUTS].handle))
-    is_told(store, lambda: store._write(lambda txn: txn.get(OUTPUTS, KEY)), "another checksum")
+        store._write(lambda txn: txn._txn.put(KEY, b"", db=txn._tables[tables.OUTPUTS].handle))
+    is_told(store, lambda: store._write(lambda txn: txn.get(tables.OUTPUTS, KEY)), "another checksum")
 
 
 @pytest.mark.parametrize("place", ["key", "table", "ledger"])
@@ -93,11 +78,11 @@ def test_the_row_of_another_key_table_or_ledger_is_told(store: LmdbStore, tmp_pa
     other = LmdbStore(str(tmp_path / "other"))
     other.open(create=True)
     source = other if place == "ledger" else store
-    table, key = (SUPERSEDED if place == "table" else OUTPUTS), (OTHER if place == "key" else KEY)
+    table, key = (tables.SUPERSEDED if place == "table" else tables.OUTPUTS), (OTHER if place == "key" else KEY)
     source._write(lambda txn: txn.put(table, key, b"value"))
     found = source._write(lambda txn: txn._txn.get(key, db=txn._tables[table].handle)) or b""
-    store._write(lambda txn: txn._txn.put(KEY, found, db=txn._tables[OUTPUTS].handle))
-    is_told(store, lambda: store._write(lambda txn: txn.get(OUTPUTS, KEY)), "table outputs")
+    store._write(lambda txn: txn._txn.put(KEY, found, db=txn._tables[tables.OUTPUTS].handle))
+    is_told(store, lambda: store._write(lambda txn: txn.get(tables.OUTPUTS, KEY)), "table outputs")
 
 
 SEVERAL = (
@@ -134,14 +119,12 @@ def test_a_row_that_is_hidden_is_missed_by_who_reads_all(tmp_path: Path, table: 
     is_told(store, lambda: store._write(lambda txn: txn.scan(table, b"")), missing)
 
 
-def test_an_output_that_is_hidden_is_missed_also_where_they_are_read_by_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hidden_output_is_missed_in_reads_by_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "ledger")
     store = LmdbStore(str(tmp_path / "ledger"))
     rows = len(list(store.outputs(ordered=True)))
     assert rows > 1
-    hide(store, OUTPUTS)
+    hide(store, tables.OUTPUTS)
     for sources in (1, 1000):  # of a transaction
         monkeypatch.setattr(views, "_SOURCES_A_TRANSACTION", sources)
         said = f"expected {rows} rows of the table outputs, found {rows - 1}"
@@ -151,13 +134,11 @@ def test_an_output_that_is_hidden_is_missed_also_where_they_are_read_by_source(
 @pytest.mark.parametrize(
     ("table", "key", "said"),
     [
-        (META, KEY_TOTALS, "the sums of 1 complete sources in the table meta, found none"),
-        (SOURCES, plain("a").id, "at least 1 rows of the table sources, found 0"),
+        (tables.META, tables.KEY_TOTALS, "the sums of 1 complete sources in the table meta, found none"),
+        (tables.SOURCES, plain("a").id, "at least 1 rows of the table sources, found 0"),
     ],
 )
-def test_a_row_that_is_gone_with_its_key_is_missed_by_what_counts(
-    store: LmdbStore, table: str, key: bytes, said: str
-) -> None:
+def test_a_row_that_is_gone_with_its_key_is_missed_by_sums(store: LmdbStore, table: str, key: bytes, said: str) -> None:
     store.register([plain("a")])
     store.commit([leaf_of(plain("a"))])
     assert store.status()["sources"]["complete"] == 1
@@ -166,9 +147,7 @@ def test_a_row_that_is_gone_with_its_key_is_missed_by_what_counts(
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_an_output_that_is_recorded_while_they_are_read_by_source_is_nothing_that_was_missed(
-    store: LmdbStore, late: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_recorded_late_is_not_missed(store: LmdbStore, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "_SOURCES_A_TRANSACTION", 1)
     sources = [plain(name) for name in "abc"]
 
@@ -197,11 +176,11 @@ def test_what_is_written_between_two_pages_is_nothing_that_was_missed(store: Lmd
     sources = sorted((plain(str(number)) for number in range(5)), key=lambda source: source.id)
     store.register([*sources[:late], *sources[late + 1 :]])
     found = []
-    for page in key_pages(store._open(), SOURCES, 2):
+    for page in key_pages(store._open(), tables.SOURCES, 2):
         found += page
         store.register(sources)
     assert found == [source.id for source in sources[0 if late else 1 :]]
-    assert list(chain(*key_pages(store._open(), SOURCES, 2))) == [source.id for source in sources]
+    assert list(chain(*key_pages(store._open(), tables.SOURCES, 2))) == [source.id for source in sources]
 
 
 @pytest.mark.parametrize("table", ["runs", "outputs"])
@@ -220,11 +199,11 @@ def test_a_table_with_rows_and_without_pages_is_told(tmp_path: Path, table: str)
 
 
 def test_keys_that_do_not_ascend_are_told(store: LmdbStore) -> None:
-    store._write(lambda txn: txn.put_many(OUTPUTS, [(KEY, b""), (OTHER, b"")]))
+    store._write(lambda txn: txn.put_many(tables.OUTPUTS, [(KEY, b""), (OTHER, b"")]))
     store.close()
     path = Path(store.url) / "data.mdb"
     data = path.read_bytes()
-    first, second = (row for row in layout(data).rows if row.table == OUTPUTS)
+    first, second = (row for row in layout(data).rows if row.table == tables.OUTPUTS)
     rows = [data[row.node[0] : row.value[1]] for row in (first, second)]
     assert len(rows[0]) == len(rows[1])
     data = data[: first.node[0]] + rows[1] + data[first.value[1] :]
@@ -234,29 +213,8 @@ def test_keys_that_do_not_ascend_are_told(store: LmdbStore) -> None:
         store.close()
         path.write_bytes(damaged)
         out_of_order = "keys of the table outputs in their order"
-        is_told(store, lambda: store._write(lambda txn: txn.scan(OUTPUTS, b"")), out_of_order)
-        is_told(store, lambda: store._write(lambda txn: txn.page(OUTPUTS, b"", 9)), out_of_order)
-
-
-KEY_LENGTHS = {
-    **dict.fromkeys(("completed", "sources", "urls", "pending", "retired", "gone", "cutoffs"), 16),
-    **dict.fromkeys(("applied", "failed", "attempts", "outputs", "counts", "statistics", "superseded"), 32),
-    "counted": 17,
-    "history": 12,
-    "durations": 2,
-}
-"""Bytes of the keys of each table whose keys are all of one length."""
-
-
-@pytest.mark.parametrize("table", KEY_LENGTHS)
-def test_a_key_of_another_length_than_its_table_has_is_told(store: LmdbStore, table: str) -> None:
-    length = KEY_LENGTHS[table]
-    store._write(lambda txn: txn.put(table, bytes(length), b""))
-    assert store._write(lambda txn: txn.page(table, b"", 9)) == [(bytes(length), b"")]
-    for other in (length - 1, length + 1):
-        store._write(lambda txn, key=bytes(other): txn.put(table, key, b""))  # type: ignore[misc]
-        is_told(store, lambda: store._write(lambda txn: txn.page(table, b"", 9)), f"keys of {length} bytes in the")
-        lose(store, table, bytes(other))
+        is_told(store, lambda: store._write(lambda txn: txn.scan(tables.OUTPUTS, b"")), out_of_order)
+        is_told(store, lambda: store._write(lambda txn: txn.page(tables.OUTPUTS, b"", 9)), out_of_order)
 
 
 def lose(store: LmdbStore, table: str, key: bytes) -> None:
@@ -267,9 +225,9 @@ def test_a_source_is_not_complete_if_an_entry_was_lost(store: LmdbStore) -> None
     source, leaves = plain(), leaves_of_split(plain(), 3)
     store.register([source])
     store.commit(leaves[:2])
-    entry = store._write(lambda txn: txn.scan(APPLIED, source.id))[1][0]
+    entry = store._write(lambda txn: txn.scan(tables.APPLIED, source.id))[1][0]
     assert store.progress([source.id])
-    lose(store, APPLIED, entry)
+    lose(store, tables.APPLIED, entry)
     is_told(store, lambda: store.progress([source.id]), "entries that add up to the count of their source, 1, found")
     is_told(store, lambda: store.commit(leaves), "")
     assert store.completed_count() == 0
@@ -283,40 +241,36 @@ def test_the_entries_of_a_source_make_its_count() -> None:
             require_count(0, deltas)
 
 
-@pytest.mark.parametrize("table", [COMPLETED, PENDING])
+@pytest.mark.parametrize("table", [tables.COMPLETED, tables.PENDING])
 @pytest.mark.parametrize("makes", [leaf_of, counted_leaf])
-def test_a_source_of_which_the_state_was_lost_is_not_counted_twice(
-    store: LmdbStore, table: str, makes: Callable[..., object]
-) -> None:
+def test_a_lost_state_is_not_counted_twice(store: LmdbStore, table: str, makes: Callable[..., object]) -> None:
     source = plain()
     leaves = [makes(source, ((ordinal, 2),)) for ordinal in range(2)]
     store.register([source])
-    store.commit(leaves[: 1 if table == PENDING else 2])  # type: ignore[arg-type]
+    store.commit(leaves[: 1 if table == tables.PENDING else 2])  # type: ignore[arg-type]
     totals = store.totals()
     lose(store, table, source.id)
     is_told(store, lambda: store.commit(leaves), "rows that are new in the table")  # type: ignore[arg-type]
     assert store.totals() == totals
 
 
-@pytest.mark.parametrize("table", [COMPLETED, OUTPUTS, COUNTS, STATISTICS])
+@pytest.mark.parametrize("table", [tables.COMPLETED, tables.OUTPUTS, tables.COUNTS, tables.STATISTICS])
 def test_all_rows_that_a_commit_writes_once_are_looked_at(store: LmdbStore, table: str) -> None:
-    source = plain()
-    store.register([source])
+    source = registered(store)
     store.commit([counted_leaf(source)])
     kept = store._write(lambda txn: txn.scan(table, source.id))
     store.forget("*")
     store._write(lambda txn: [txn.put(table, *row) for row in kept])
-    if table == COMPLETED:
+    if table == tables.COMPLETED:
         assert store.commit([counted_leaf(source)]).fresh == 0
         return
     is_told(store, lambda: store.commit([counted_leaf(source)]), f"new in the table {table}")
 
 
-@pytest.mark.parametrize("table", [COUNTS, COUNTED])
+@pytest.mark.parametrize("table", [tables.COUNTS, tables.COUNTED])
 def test_the_sums_of_what_became_of_records_are_those_of_the_tasks(store: LmdbStore, table: str) -> None:
     """A row with a damaged key stays when its source is replaced, and its share stays in the sums."""
-    sources = [plain(name) for name in "ab"]
-    store.register(sources)
+    sources = several(store, *"ab")
     store.commit([counted_leaf(source) for source in sources])
     assert len(list(store.task_counts())) == 2
     lose(store, table, store._write(lambda txn: txn.scan(table, b""))[0][0])
@@ -336,10 +290,9 @@ def test_what_is_recorded_while_rows_are_read_belongs_to_no_sum(store: LmdbStore
 
 @pytest.mark.parametrize("done", [1, 2])
 def test_a_source_whose_row_was_lost_is_neither_replaced_nor_forgotten(store: LmdbStore, done: int) -> None:
-    source = plain()
-    store.register([source])
+    source = registered(store)
     store.commit(leaves_of_split(source, 2)[:done])
-    lose(store, SOURCES, source.id)
+    lose(store, tables.SOURCES, source.id)
     missing = f"a row of the source {source.id.hex()}"
     is_told(store, lambda: store.register([plain(version="2")]), missing)
     is_told(store, lambda: store.forget_sources([source.id]), missing)
@@ -350,14 +303,14 @@ def test_a_source_that_was_replaced_unseen_is_not_gone(store: LmdbStore) -> None
     source, news = plain(), plain(version="2")
     pack = [plain("b"), plain("c")]
     store.register([source, *pack])
-    lose(store, URLS, url_key(source.url))
+    lose(store, tables.URLS, url_key(source.url))
     store.set_gone([one.id for one in pack])
     is_told(store, lambda: store.set_gone([source.id]), source.url)
     store.register([news])
     is_told(store, lambda: store.set_gone([source.id]), source.url)
 
 
-@pytest.mark.parametrize("table", [URLS, SOURCES])
+@pytest.mark.parametrize("table", [tables.URLS, tables.SOURCES])
 def test_outputs_stay_superseded_if_it_is_lost_what_has_replaced_their_source(store: LmdbStore, table: str) -> None:
     store.register([plain()])
     store.commit([leaf_of(plain())])
@@ -365,12 +318,12 @@ def test_outputs_stay_superseded_if_it_is_lost_what_has_replaced_their_source(st
     store.register([news])
     store.commit([leaf_of(news, (), "other")])
     assert store.stale_outputs() == []
-    lose(store, table, url_key(news.url) if table == URLS else news.id)
+    lose(store, table, url_key(news.url) if table == tables.URLS else news.id)
     is_told(store, store.stale_outputs, f"replaced the source {plain().id.hex()}")
 
 
 def test_a_run_that_is_hidden_is_missed_by_the_next(store: LmdbStore) -> None:
     store.begin_run({})
     store.begin_run({})
-    hide(store, RUNS)
+    hide(store, tables.RUNS)
     is_told(store, lambda: store.begin_run({}), "expected 2 rows of the table runs, found 1")

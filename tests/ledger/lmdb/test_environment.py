@@ -33,6 +33,7 @@ from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META
 from ledgerbeam.ledger.opening import open_local_store
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.processes import finish, run, start
+from tests.ledger.stores import in_threads, is_complete, numbered, registered, several
 
 # Python 3.12 and later warn of every fork beside threads; forks are tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -118,31 +119,26 @@ def test_the_data_of_another_program_is_an_error(tmp_path: Path, read_only: bool
             open_local_store(path, create=not read_only, read_only=read_only)
 
 
-def test_a_ledger_of_a_newer_version_is_an_error_that_says_both(tmp_path: Path) -> None:
-    path = str(tmp_path / "ledger")
-    store = LmdbStore(path)
-    store.open(create=True)
+def test_a_ledger_of_a_newer_version_is_an_error_that_says_both(store: LmdbStore) -> None:
     store._write(lambda txn: txn.put(META, KEY_FORMAT, b"7"))
     store.close()
     for read_only in (True, False):
         with pytest.raises(LedgerVersionError, match=r"format 7.*reads format 3"):
-            open_local_store(path, create=False, read_only=read_only)
+            open_local_store(store.url, create=False, read_only=read_only)
 
 
-def test_stores_of_one_process_share_an_environment_until_the_last_is_closed(tmp_path: Path) -> None:
-    path = str(tmp_path / "ledger")
-    one = open_local_store(path, create=True)
+def test_stores_of_one_process_share_an_environment_until_the_last_is_closed(store: LmdbStore, tmp_path: Path) -> None:
     link = tmp_path / "link"
-    link.symlink_to(tmp_path / "ledger")
+    link.symlink_to(store.url)
     two = open_local_store(str(link), create=False)
-    looking = open_local_store(path, create=False, read_only=True)
-    one.register([plain()])
-    one.close()
+    looking = open_local_store(store.url, create=False, read_only=True)
+    store.register([plain()])
+    store.close()
     two.commit([leaf_of(plain())])
     two.close()
     assert looking.completed_count() == 1
     looking.close()
-    assert os.path.realpath(path) not in lmdb_environment._open
+    assert os.path.realpath(store.url) not in lmdb_environment._open
 
 
 def test_looking_first_does_not_keep_from_writing(store: LmdbStore) -> None:
@@ -228,8 +224,7 @@ def test_a_full_disk_is_an_error_that_loses_nothing_and_work_goes_on_with_room(s
     assert done
     assert all(store.completed_mask(done))
     filler.unlink()
-    late = plain("late")
-    store.register([late])
+    late = registered(store, "late")
     store.commit([leaf_of(late)])
     store.close()
     again = open_local_store(str(small_disk / "ledger"), create=False)
@@ -289,9 +284,7 @@ def test_a_ledger_does_not_write_where_its_descriptors_lead_no_longer(tmp_path: 
     assert reopened.completed_count() == 1
 
 
-def test_what_is_opened_beside_a_ledger_while_that_is_opened_is_not_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_opened_beside_a_ledger_is_not_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "ledger")
     open_local_store(path, create=True).close()
     opened, done = threading.Event(), threading.Event()
@@ -316,10 +309,10 @@ def test_what_is_opened_beside_a_ledger_while_that_is_opened_is_not_its_own(
     store.close()
 
 
-def test_files_of_a_ledger_that_others_have_open_may_be_closed(tmp_path: Path) -> None:
-    open_local_store(str(tmp_path / "ledger"), create=True).close()
-    with (tmp_path / "ledger" / "data.mdb").open("rb"):
-        store = open_local_store(str(tmp_path / "ledger"), create=False)
+def test_files_of_a_ledger_that_others_have_open_may_be_closed(store: LmdbStore) -> None:
+    store.close()
+    with open(f"{store.url}/data.mdb", "rb"):
+        store.open()
     store.register([plain()])
 
 
@@ -343,9 +336,7 @@ def small(tmp_path: Path) -> Iterator[LmdbStore]:
     [(LmdbStore.source_count, 9000), (lambda store: store.register([plain("one more")]), None)],
     ids=["read", "write"],
 )
-def test_who_finds_that_another_process_has_grown_the_map_takes_it_over(
-    small: LmdbStore, look: Callable[[LmdbStore], int | None], found: int | None
-) -> None:
+def test_a_grown_map_is_adopted(small: LmdbStore, look: Callable[[LmdbStore], int | None], found: int | None) -> None:
     in_child(lambda: small.register([plain(f"s{n}") for n in range(9000)]))
     assert look(small) == found
     assert small._open().gate.is_empty()
@@ -356,9 +347,7 @@ def test_who_finds_that_another_process_has_grown_the_map_takes_it_over(
 @pytest.mark.parametrize(
     "look", [LmdbStore.source_count, lambda store: store.register([plain()])], ids=["read", "write"]
 )
-def test_who_takes_over_the_map_of_another_process_keeps_nobody_out(
-    small: LmdbStore, look: Callable[[LmdbStore], object]
-) -> None:
+def test_taking_over_a_grown_map_keeps_nobody_out(small: LmdbStore, look: Callable[[LmdbStore], object]) -> None:
     in_child(lambda: small._write(lambda txn: txn.put(META, b"large", bytes(2 * SMALL_MAP))))
     look(small)
     environment = small._open()
@@ -369,12 +358,9 @@ def test_who_takes_over_the_map_of_another_process_keeps_nobody_out(
     assert environment._env.info()["map_size"] == grown
 
 
-def test_a_new_ledger_has_address_space_to_grow_in_and_takes_no_room_for_it(tmp_path: Path) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"))
-    store.open(create=True)
+def test_a_new_ledger_has_address_space_to_grow_in_and_takes_no_room_for_it(store: LmdbStore) -> None:
     assert store._open()._env.info()["map_size"] == INITIAL_MAP_BYTES
-    assert os.path.getsize(tmp_path / "ledger" / DATA_FILE) < INITIAL_MAP_BYTES / 1000
-    store.close()
+    assert os.path.getsize(f"{store.url}/{DATA_FILE}") < INITIAL_MAP_BYTES / 1000
 
 
 def test_a_read_that_cannot_begin_keeps_nobody_out(small: LmdbStore) -> None:
@@ -405,8 +391,7 @@ def test_a_forked_process_does_not_keep_the_files_of_its_parent_mapped(small: Lm
 
 
 def test_a_process_that_is_forked_while_rows_are_read_opens_the_ledger_for_itself(small: LmdbStore) -> None:
-    one, two = plain("a"), plain("b")
-    small.register([one, two])
+    one, two = several(small, "a", "b")
     small.commit([leaf_of(one)])
     rows = small.outputs()  # hold what their process has open
     assert next(rows).source_id == one.id
@@ -504,9 +489,7 @@ def test_memory_is_given_back_once_for_what_was_read_since(small: LmdbStore, mon
     ]
 
 
-def test_every_ledger_that_is_open_is_held_while_a_process_forks_and_is_of_use_behind_it(
-    small: LmdbStore, tmp_path: Path
-) -> None:
+def test_every_open_ledger_is_held_while_a_process_forks_and_usable_after(small: LmdbStore, tmp_path: Path) -> None:
     other = LmdbStore(str(tmp_path / "other"))
     other.open(create=True)
     stores = (small, other)
@@ -548,8 +531,7 @@ def in_child(body: Callable[[], object]) -> None:
 
 
 def test_two_processes_finish_the_same_sources_together(store: LmdbStore) -> None:
-    sources = [plain(f"s{n}") for n in range(200)]
-    store.register(sources)
+    sources = numbered(store, 200)
     writers = [start(WRITE_SHARE, store.url, str(mine), "200") for mine in (0, 1)]
     for writer in writers:
         finish(writer)
@@ -558,45 +540,33 @@ def test_two_processes_finish_the_same_sources_together(store: LmdbStore) -> Non
     assert sum(1 for _ in store.outputs()) == 800
 
 
-def test_the_map_grows_in_two_processes_at_once(tmp_path: Path) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"), map_bytes=SMALL_MAP)
-    store.open(create=True)
-    sources = [plain(f"s{n}") for n in range(300)]
-    store.register(sources)
-    writers = [start(WRITE_SHARE, store.url, str(mine), "300") for mine in (0, 1)]
+def test_the_map_grows_in_two_processes_at_once(small: LmdbStore) -> None:
+    sources = numbered(small, 300)
+    writers = [start(WRITE_SHARE, small.url, str(mine), "300") for mine in (0, 1)]
     while any(writer.poll() is None for writer in writers):
-        store.totals()  # this process adopts the size of the map that the others have grown
+        small.totals()  # this process adopts the size of the map that the others have grown
     for writer in writers:
         finish(writer)
-    assert os.path.getsize(tmp_path / "ledger" / "data.mdb") > SMALL_MAP
-    assert all(store.completed_mask([source.id for source in sources]))
-    assert store.totals().tasks == 1200
-    store.close()
+    assert os.path.getsize(f"{small.url}/data.mdb") > SMALL_MAP
+    assert is_complete(small, *sources)
+    assert small.totals().tasks == 1200
 
 
-def test_the_map_grows_under_threads_that_read_and_write(tmp_path: Path) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"), map_bytes=SMALL_MAP)
-    store.open(create=True)
-    sources = [plain(f"s{n}") for n in range(400)]
-    store.register(sources)
+def test_the_map_grows_under_threads_that_read_and_write(small: LmdbStore) -> None:
+    sources = numbered(small, 400)
     errors: list[BaseException] = []
 
     def write(mine: int) -> None:
         try:
             for source in sources:
-                store.commit(leaves_of_split(source, 2)[mine : mine + 1])
-                store.status()
+                small.commit(leaves_of_split(source, 2)[mine : mine + 1])
+                small.status()
         except BaseException as error:  # noqa: BLE001 - shown by the test
             errors.append(error)
 
-    threads = [threading.Thread(target=write, args=(mine,)) for mine in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda: write(0), lambda: write(1))
     assert errors == []
-    assert store.completed_count() == 400
-    store.close()
+    assert small.completed_count() == 400
 
 
 def test_a_reader_sees_whole_commits_while_another_process_writes(store: LmdbStore) -> None:
@@ -622,8 +592,7 @@ for n in range(0, 300, 10):
 
 
 def test_forked_processes_write_and_the_parent_goes_on(store: LmdbStore) -> None:
-    sources = [plain(f"s{n}") for n in range(40)]
-    store.register(sources)
+    sources = numbered(store, 40)
     stop = threading.Event()
 
     def read_all_the_time() -> None:
@@ -655,9 +624,7 @@ def test_a_forked_process_may_fork_again(store: LmdbStore) -> None:
     assert store.completed_count() == 3
 
 
-def test_looking_up_single_tasks_gives_memory_back_after_each_thousand(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_task_lookups_give_memory_back_after_each_thousand(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lmdb_environment, "_TRIM_BYTES", -(1 << 60))  # any memory is much
     store.register([plain()])
     environment = store._open()
@@ -673,7 +640,6 @@ def test_looking_up_single_tasks_gives_memory_back_after_each_thousand(
     ]
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_waits_for_no_lock_that_a_thread_of_its_parent_held(store: LmdbStore) -> None:
     store.register([plain()])
     store.commit([leaf_of(plain())])

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.identity import node_id
-from ledgerbeam.ledger.model.rows import Failure, Mark
+from ledgerbeam.ledger.model.rows import Failure
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.remote import apply as sidecar
-from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
+from ledgerbeam.ledger.remote.segment import Segment
 from ledgerbeam.ledger.remote.snapshot import state_pages
-from tests.ledger.builders import leaf_of, plain
+from tests.ledger.builders import leaf_of, mark_of, plain
+from tests.ledger.stores import folded
 
 SOURCE = plain()
 LINEAGES = ((), ((0, 2),), ((1, 2),), ((0, 2), (0, 2)), ((0, 2), (1, 2)))
@@ -36,25 +36,11 @@ def segments(draw: st.DrawFn) -> list[Segment]:
         failed = draw(st.lists(st.tuples(st.sampled_from(LINEAGES), st.booleans()), max_size=3))
         dead = draw(st.lists(st.sampled_from(LINEAGES), max_size=3))
         failures = [Failure(SOURCE.id, path, "task", f"reason {place}", broke=broke) for path, broke in failed]
-        deaths = [Mark(SOURCE.id, node_id(SOURCE.id, path), "task") for path in dead]
+        deaths = [mark_of(SOURCE, path) for path in dead]
         made.append(
             Segment(number, at, leaves=[leaf_of(SOURCE, path) for path in leaves], failures=failures, deaths=deaths)
         )
     return made
-
-
-def folded(path: Path, *found: Segment, of_snapshot: bool = False) -> LmdbStore:
-    """Return a sidecar that has taken segments in, in this order."""
-    store = LmdbStore(str(path))
-    store.open(create=True)
-    for segment in (Segment(1, 1.0, sources=[SOURCE]), *found):
-        data = encode_segment(segment)
-        store._write(
-            lambda txn, data=data, segment=segment: sidecar.fold_segment(  # type: ignore[misc]
-                txn, f"{id(segment)}", decode_segment(data, "here"), of_snapshot=of_snapshot
-            )
-        )
-    return store
 
 
 def shown(store: LmdbStore) -> Any:
@@ -66,7 +52,7 @@ def shown(store: LmdbStore) -> Any:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=segments(), data=st.data())
-def test_what_failed_is_the_same_in_whatever_order_it_comes_in(
+def test_failures_are_the_same_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, made: list[Segment], data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("hosts")
@@ -90,9 +76,7 @@ def test_what_failed_is_the_same_in_whatever_order_it_comes_in(
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_a_leaf_that_comes_again_tells_that_its_run_got_below_what_had_failed(
-    tmp_path: Path, order: tuple[int, ...]
-) -> None:
+def test_a_leaf_that_comes_again_got_below_what_had_failed(tmp_path: Path, order: tuple[int, ...]) -> None:
     leaf = leaf_of(SOURCE, LINEAGES[3])
     failures = [Failure(SOURCE.id, path, "task", "ValueError") for path in (*LINEAGES[:2], LINEAGES[2])]
     made = [Segment(1, 10.0, leaves=[leaf]), Segment(2, 20.0, failures=failures), Segment(3, 30.0, leaves=[leaf])]
@@ -105,13 +89,13 @@ def test_a_leaf_that_comes_again_tells_that_its_run_got_below_what_had_failed(
     ("number", "at", "kept"), [(1, 30.0, False), (2, 10.0, False), (2, 20.0, True), (2, 30.0, True), (3, 10.0, True)]
 )
 @pytest.mark.parametrize("leaf_first", [True, False])
-def test_a_failure_and_a_death_count_unless_a_leaf_below_is_newer(
+def test_failures_and_deaths_count_unless_a_leaf_below_is_newer(
     tmp_path: Path, number: int, at: float, kept: bool, leaf_first: bool
 ) -> None:
     leaf = Segment(2, 20.0, leaves=[leaf_of(SOURCE, LINEAGES[3])])
     failed, died = LINEAGES[0], LINEAGES[1]
     failures = [Failure(SOURCE.id, failed, "task", "ValueError")]
-    deaths = [Mark(SOURCE.id, node_id(SOURCE.id, died), "task")]
+    deaths = [mark_of(SOURCE, died)]
     other = Segment(number, at, failures=failures, deaths=deaths)
     store = folded(tmp_path / "ledger", *([leaf, other] if leaf_first else [other, leaf]))
     assert [row.node for row in store.failures()] == [node_id(SOURCE.id, failed)] * kept
@@ -121,7 +105,7 @@ def test_a_failure_and_a_death_count_unless_a_leaf_below_is_newer(
 
 @pytest.mark.parametrize("leaf_place", range(4))
 def test_a_task_leaves_quarantine_when_a_leaf_below_is_newer_than_its_deaths(tmp_path: Path, leaf_place: int) -> None:
-    mark = Mark(SOURCE.id, node_id(SOURCE.id, ()), "task")
+    mark = mark_of(SOURCE)
     made = [Segment(1, at, deaths=[mark]) for at in (10.0, 30.0, 20.0)]
     assert len(made) == MAX_ATTEMPTS
     made.insert(leaf_place, Segment(1, 25.0, leaves=[leaf_of(SOURCE, LINEAGES[1])]))
@@ -132,7 +116,7 @@ def test_a_task_leaves_quarantine_when_a_leaf_below_is_newer_than_its_deaths(tmp
 
 
 def test_of_many_deaths_the_newest_are_kept(tmp_path: Path) -> None:
-    mark = Mark(SOURCE.id, node_id(SOURCE.id, ()), "task")
+    mark = mark_of(SOURCE)
     made = [Segment(1, at, deaths=[mark] * 60) for at in (30.0, 10.0, 20.0)]
     store = folded(tmp_path / "ledger", *made, Segment(1, 25.0, leaves=[leaf_of(SOURCE, LINEAGES[1])]))
     assert store.attempts(SOURCE.id) == {mark.node: 60}
@@ -141,7 +125,7 @@ def test_of_many_deaths_the_newest_are_kept(tmp_path: Path) -> None:
 
 def test_when_a_task_failed_last_and_why_is_said_by_its_failures_until_it_is_quarantined(tmp_path: Path) -> None:
     broke = Failure(SOURCE.id, (), "task", "Panic", "why", broke=True)
-    died = Mark(SOURCE.id, node_id(SOURCE.id, ()), "task")
+    died = mark_of(SOURCE)
     steps = [
         (Segment(1, 10.0, failures=[broke]), (1, "Panic", 10.0, False)),
         (Segment(1, 30.0, deaths=[died]), (2, "Panic", 10.0, False)),
@@ -157,24 +141,6 @@ def test_when_a_task_failed_last_and_why_is_said_by_its_failures_until_it_is_qua
     store = folded(tmp_path / "deaths", *(Segment(1, at, deaths=[died]) for at in (10.0, 30.0, 20.0)))
     (row,) = store.failures()
     assert (row.task, row.attempts, row.reason, row.last) == ("task", 3, "its worker died 3 times", 30.0)
-    store.close()
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-def test_failures_that_count_as_deaths_quarantine_at_the_limit(tmp_path: Path, at_once: bool) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"))
-    store.open(create=True)
-    store.register([SOURCE])
-    broke = Failure(SOURCE.id, (), "task", "Panic", broke=True)
-    for _ in range(2 * MAX_ATTEMPTS):
-        store.commit([], [Failure(SOURCE.id, (), "task", "ValueError")])
-    almost = [broke] * (MAX_ATTEMPTS - 1)
-    for failures in [almost] if at_once else [[failure] for failure in almost]:
-        store.commit([], failures)
-    assert [row.quarantined for row in store.failures()] == [False]
-    store.commit([], [broke])
-    (row,) = store.failures()
-    assert (row.quarantined, row.reason, row.attempts) == (True, "Panic", 3 * MAX_ATTEMPTS)
     store.close()
 
 

@@ -34,12 +34,7 @@ from ledgerbeam.ledger.lmdb.files import filesystem_type, refuse_network_filesys
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import FORMAT, KEY_FORMAT, META, SOURCES, TABLES, Transaction
 from tests.cases import each
-from tests.ledger.builders import leaf_of, plain
-from tests.ledger.conformance import failure_of
-
-
-def a_folder(path: Path) -> None:
-    path.mkdir()
+from tests.ledger.builders import failure_of, leaf_of, plain
 
 
 def a_full_folder(path: Path) -> None:
@@ -57,21 +52,19 @@ def a_link_to_a_folder(path: Path) -> None:
     [
         ("lock.mdb", Path.touch, True),
         (".data.mdb.0123456789ab.lbtmp", Path.touch, True),
-        ("run", a_folder, True),
-        ("work", a_folder, True),
+        ("run", Path.mkdir, True),
+        ("work", Path.mkdir, True),
         ("run", a_full_folder, False),
         ("run", Path.touch, False),
         ("run", a_link_to_a_folder, False),
-        ("runs", a_folder, False),
+        ("runs", Path.mkdir, False),
         (".data.mdb.0123456789ab.lbtmp2", Path.touch, False),
         ("x.data.mdb.0123456789ab.lbtmp", Path.touch, False),
         (".data.mdb.0123456789a.lbtmp", Path.touch, False),
         ("mine.jsonl", Path.touch, False),
     ],
 )
-def test_a_ledger_is_made_where_nothing_of_others_lies(
-    tmp_path: Path, name: str, make: Callable[[Path], None], is_ours: bool
-) -> None:
+def test_a_ledger_wants_no_other_files(tmp_path: Path, name: str, make: Callable[[Path], None], is_ours: bool) -> None:
     path = tmp_path / "ledger"
     path.mkdir()
     make(path / name)
@@ -97,24 +90,32 @@ def test_of_many_things_that_lie_there_some_are_named(tmp_path: Path, count: int
     assert f"holds f0, f1, f2, f3, f4{', ...' if count > 5 else ''};" in str(found.value)
 
 
-def test_a_ledger_that_is_made_leaves_its_files_and_nothing_else(tmp_path: Path) -> None:
-    store = LmdbStore(str(tmp_path / "deep" / "ledger"))
-    store.open(create=True)
-    path = tmp_path / "deep" / "ledger"
-    assert sorted(os.listdir(path)) == ["data.mdb", "lock.mdb"]
+def is_of_mode(path: Path, mode: int) -> bool:
+    """Return whether a file has a mode, without the bits that the mask of this process takes away."""
     mask = os.umask(0)
     os.umask(mask)
-    for name in ("data.mdb", "lock.mdb"):
-        assert stat.S_IMODE((path / name).stat().st_mode) == 0o644 & ~mask
+    return stat.S_IMODE(path.stat().st_mode) == mode & ~mask
+
+
+def test_a_ledger_that_is_made_leaves_its_files_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "ledger"
+    store = LmdbStore(str(path))
+    store.open(create=True)
+    assert sorted(os.listdir(path)) == ["data.mdb", "lock.mdb"]
+    assert all(is_of_mode(path / name, 0o644) for name in ("data.mdb", "lock.mdb"))
     assert (path / "lock.mdb").stat().st_blocks * 512 >= (path / "lock.mdb").stat().st_size >= 1000 * 64
     store.close()
 
 
-def test_a_filesystem_without_links_can_hold_a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def link(*_: Any) -> None:
-        raise PermissionError(errno.EPERM, "no links here")
+def failing(number: int) -> Callable[..., None]:
+    def fail(*_: Any) -> None:
+        raise OSError(number, "broken")
 
-    monkeypatch.setattr(os, "link", link)
+    return fail
+
+
+def test_a_filesystem_without_links_can_hold_a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", failing(errno.EPERM))
     store = LmdbStore(str(tmp_path / "ledger"))
     store.open(create=True)
     store.register([plain()])
@@ -123,10 +124,7 @@ def test_a_filesystem_without_links_can_hold_a_ledger(tmp_path: Path, monkeypatc
 
 
 def test_what_fails_while_a_ledger_is_made_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def link(*_: Any) -> None:
-        raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(os, "link", failing(errno.EIO))
     with pytest.raises(StorageError, match="broken"):
         LmdbStore(str(tmp_path / "ledger")).open(create=True)
     assert os.listdir(tmp_path / "ledger") == []
@@ -140,14 +138,9 @@ def test_what_fails_while_a_ledger_is_made_leaves_no_file(tmp_path: Path, monkey
     ],
     ids=["permission", "other"],
 )
-def test_a_folder_that_cannot_be_made_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
-) -> None:
-    def mkdir(*_: Any) -> None:
-        raise OSError(number, "broken")
-
+def test_an_impossible_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str) -> None:
     with monkeypatch.context() as refused:
-        refused.setattr(os, "mkdir", mkdir)
+        refused.setattr(os, "mkdir", failing(number))
         with pytest.raises(StorageError, match=said):
             LmdbStore(str(tmp_path / "ledger")).open(create=True)
     assert list(tmp_path.iterdir()) == []
@@ -176,11 +169,9 @@ def opened_below(path: str) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [0, 1 << 17])
-def test_a_lock_file_with_holes_is_filled(tmp_path: Path, size: int) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"))
-    store.open(create=True)
+def test_a_lock_file_with_holes_is_filled(store: LmdbStore, size: int) -> None:
     store.close()
-    lock = tmp_path / "ledger" / "lock.mdb"
+    lock = Path(store.url, "lock.mdb")
     lock.unlink()
     with open(lock, "wb") as file:
         file.truncate(size)
@@ -191,9 +182,7 @@ def test_a_lock_file_with_holes_is_filled(tmp_path: Path, size: int) -> None:
     assert opened_below(store.url) == []
 
 
-def test_a_data_file_has_its_name_once_its_tables_are_in_it_and_nothing_of_it_is_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_file_is_named_once_it_is_whole_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, link = tmp_path / "ledger", os.link
     found: list[tuple[list[str], int]] = []
 
@@ -215,9 +204,7 @@ def test_what_is_recorded_is_on_the_disk_when_that_is_said(store: LmdbStore) -> 
     assert (flags["sync"], flags["metasync"], flags["readonly"], flags["lock"]) == (True, True, False, True)
 
 
-def test_a_copy_that_is_only_looked_at_gets_a_lock_file_for_many_that_others_may_read(
-    store: LmdbStore, tmp_path: Path
-) -> None:
+def test_a_copy_to_look_at_gets_a_lock_file_for_many_readers(store: LmdbStore, tmp_path: Path) -> None:
     store.register([plain()])
     store.close()
     (tmp_path / "copy").mkdir()
@@ -229,38 +216,27 @@ def test_a_copy_that_is_only_looked_at_gets_a_lock_file_for_many_that_others_may
     assert environment.info()["max_readers"] >= 1000
     assert copy.source_count() == 1
     copy.close()
-    mask = os.umask(0)
-    os.umask(mask)
-    assert stat.S_IMODE((tmp_path / "copy" / "lock.mdb").stat().st_mode) == 0o644 & ~mask
+    assert is_of_mode(tmp_path / "copy" / "lock.mdb", 0o644)
 
 
-def test_a_data_file_that_was_cut_short_is_told_and_ends_no_process(tmp_path: Path) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"))
-    store.open(create=True)
+def test_a_data_file_that_was_cut_short_is_told_and_ends_no_process(store: LmdbStore) -> None:
     whole = store.status()
     store.close()
-    path = tmp_path / "ledger" / "data.mdb"
+    path = Path(store.url, "data.mdb")
     content = path.read_bytes()
     for kept in (5000, 8192, len(content) // 2):
         path.write_bytes(content[:kept])
-        read = subprocess.run(
-            [sys.executable, "-m", "ledgerbeam", "ledger", "status", str(tmp_path / "ledger")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-m", "ledgerbeam", "ledger", "status", store.url]
+        read = subprocess.run(command, capture_output=True, text=True, check=False)
         assert read.returncode == 1, read.stderr
         assert f"data.mdb was cut short: expected {len(content):,} bytes, found {kept:,}" in read.stderr
     path.write_bytes(content)
     store.open()
     assert store.status() == whole
-    store.close()
 
 
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["ends by a signal", "ends by an error"])
-def test_who_looks_whether_a_data_file_is_whole_prints_nothing(
-    store: LmdbStore, capfd: pytest.CaptureFixture[str], is_damaged: bool
-) -> None:
+def test_opening_a_ledger_prints_nothing(store: LmdbStore, capfd: pytest.CaptureFixture[str], is_damaged: bool) -> None:
     store.register([Source(f"/in/{number}", 1, "1") for number in range(300)])
     store.close()
     path = Path(store.url, "data.mdb")
@@ -274,29 +250,24 @@ def test_who_looks_whether_a_data_file_is_whole_prints_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_data_file_whose_last_pages_are_empty_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"))
-    store.open(create=True)
+def test_a_data_file_whose_last_pages_are_empty_is_whole(store: LmdbStore) -> None:
     pages: list[int] = []
 
     class Longer:
         """The environment of a file of which a page more was taken, and never written."""
 
         def info(self) -> dict[str, int]:
-            pages.append(os.path.getsize(tmp_path / "ledger" / "data.mdb") // 4096)
+            pages.append(os.path.getsize(f"{store.url}/data.mdb") // 4096)
             return {"last_pgno": pages[-1]}
 
         def stat(self) -> dict[str, int]:
             return {"psize": 4096}
 
-    lmdb_files._require_whole(Longer(), str(tmp_path / "ledger"))  # type: ignore[arg-type]
+    lmdb_files._require_whole(Longer(), store.url)  # type: ignore[arg-type]
     assert pages
-    store.close()
 
 
-def test_an_environment_that_is_being_closed_is_tried_again_for_a_while(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_that_is_busy_is_tried_again(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.close()
     real, tries = lmdb.open, [2]
 
@@ -339,9 +310,7 @@ class Grown:
         return getattr(self._real, name)
 
 
-def test_the_size_that_another_process_gives_a_ledger_while_it_is_opened_is_taken_over(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_size_that_grows_while_it_opens_is_taken_over(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.register([plain()])
     store.close()
     real, opened = lmdb.open, list[Grown]()
@@ -356,9 +325,7 @@ def test_the_size_that_another_process_gives_a_ledger_while_it_is_opened_is_take
     store.close()
 
 
-def test_a_data_file_whose_size_is_never_agreed_on_is_told_and_not_left_open(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_size_that_is_never_agreed_on_is_told_and_closed(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.register([plain()])
     store.close()
     real, opened = lmdb.open, list[lmdb.Environment]()
@@ -394,19 +361,15 @@ def test_a_link_that_leads_to_no_folder_is_named(tmp_path: Path, leads_to: str) 
 
 
 @pytest.mark.parametrize("name", ["data.mdb", "lock.mdb"])
-def test_a_file_of_a_ledger_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "ledger"
-    store = LmdbStore(str(path))
-    store.open(create=True)
+def test_a_file_of_a_ledger_that_is_a_link_is_refused(store: LmdbStore, tmp_path: Path, name: str) -> None:
     store.close()
-    (path / name).rename(tmp_path / name)
-    (path / name).symlink_to(tmp_path / name)
-    with pytest.raises(UsageError, match=f"found a link to {tmp_path}/{name};"):
-        store.open()
-    (path / name).unlink()
-    (path / name).symlink_to(name)
-    with pytest.raises(UsageError, match=f"found a link to {name};"):
-        store.open()
+    path = Path(store.url, name)
+    path.rename(tmp_path / name)
+    for target in (f"{tmp_path}/{name}", name):
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+        with pytest.raises(UsageError, match=f"found a link to {target};"):
+            store.open()
 
 
 def test_no_file_of_a_ledger_takes_the_place_of_a_standard_stream_that_is_closed(tmp_path: Path) -> None:
@@ -423,9 +386,7 @@ def test_no_file_of_a_ledger_takes_the_place_of_a_standard_stream_that_is_closed
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_an_environment_that_lacks_a_table_of_all_versions_is_of_another_program(
-    store: LmdbStore, read_only: bool
-) -> None:
+def test_an_environment_that_lacks_an_old_table_is_of_another_program(store: LmdbStore, read_only: bool) -> None:
     store.close()
     with lmdb.open(store.url, max_dbs=len(TABLES)) as environment, environment.begin(write=True) as txn:
         txn.drop(environment.open_db(SOURCES.encode(), txn, create=False))
@@ -436,11 +397,7 @@ def test_an_environment_that_lacks_a_table_of_all_versions_is_of_another_program
 
 def test_where_the_system_does_not_say_how_much_is_mapped_none_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lmdb_environment._resident_file_bytes() > 0
-
-    def missing(path: str, mode: str) -> Any:
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr("builtins.open", missing)
+    monkeypatch.setattr("builtins.open", failing(errno.ENOENT))
     assert lmdb_environment._resident_file_bytes() == 0
 
 
@@ -495,11 +452,10 @@ def test_an_environment_grows_by_doubling_and_gives_what_it_was_given(tmp_path: 
     store.open(create=True)
     environment = store._open()
     assert environment._env.info()["map_size"] == 1 << 18
-    environment._grow_map(1 << 18)
-    environment._grow_map(1 << 18)  # another thread was faster
-    assert environment._env.info()["map_size"] == 1 << 19
-    environment.open_again(read_only=False)
-    assert environment._env.info()["map_size"] == 1 << 19
+    for change in (lambda: environment._grow_map(1 << 18), lambda: environment.open_again(read_only=False)):
+        change()
+        environment._grow_map(1 << 18)  # another thread was faster
+        assert environment._env.info()["map_size"] == 1 << 19
     store.register([plain(f"s{n}") for n in range(9000)])
     assert environment._env.info()["map_size"] > 1 << 19
     assert store.source_count() == 9000
@@ -598,11 +554,9 @@ VIEWS: dict[str, Callable[[LmdbStore], object]] = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_what_reads_much_gives_memory_back_as_it_goes(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, view: str
-) -> None:
+def test_large_reads_give_memory_back_as_they_go(store: LmdbStore, monkeypatch: pytest.MonkeyPatch, view: str) -> None:
     store.register([plain(), plain("b")])
-    store.commit([leaf_of(plain("b"))], [failure_of(plain(), ())])
+    store.commit([leaf_of(plain("b"))], [failure_of(plain())])
     expected = VIEWS[view](store)
     monkeypatch.setattr(lmdb_environment, "_TRIM_BYTES", -(1 << 60))  # any memory is much
     environment = store._open()
@@ -611,7 +565,7 @@ def test_what_reads_much_gives_memory_back_as_it_goes(
     assert environment._env is not first
 
 
-def test_a_users_environment_stays_open_until_the_last_of_them_gives_it_back(tmp_path: Path) -> None:
+def test_an_environment_stays_open_until_its_last_user_gives_it_back(tmp_path: Path) -> None:
     path = str(tmp_path / "ledger")
     with pytest.raises(LedgerNotFoundError):
         acquire(path, read_only=True, create=False)
@@ -675,9 +629,6 @@ def test_the_innermost_and_newest_mount_decides(path: str, kind: str) -> None:
 def test_the_innermost_mount_decides_in_whatever_order_they_are_listed() -> None:
     lines = MOUNTS.splitlines()[:2]
     assert {filesystem_type("/mnt/home/x", "\n".join(order)) for order in (lines, lines[::-1])} == {"nfs4"}
-
-
-def test_no_mount_means_unknown() -> None:
     assert filesystem_type("/x", "") is None
 
 
@@ -695,13 +646,10 @@ def test_a_line_that_does_not_say_what_is_mounted_where_is_passed_over(line: str
     assert filesystem_type("/x", line) == kind
 
 
-@pytest.mark.parametrize("path", ["/mnt/home/me/ledger", "/mnt/with space/x"])
-def test_a_network_filesystem_is_refused_with_advice(path: str) -> None:
-    with pytest.raises(UsageError, match=r"network filesystem \(.*local disk"):
-        refuse_network_filesystem(path, MOUNTS)
-
-
-def test_a_local_filesystem_is_accepted() -> None:
+def test_a_network_filesystem_is_refused_with_advice() -> None:
+    for path in ("/mnt/home/me/ledger", "/mnt/with space/x"):
+        with pytest.raises(UsageError, match=r"network filesystem \(.*local disk"):
+            refuse_network_filesystem(path, MOUNTS)
     refuse_network_filesystem("/mnt/home/local/ledger", MOUNTS)
     refuse_network_filesystem("/tmp/ledger")
 

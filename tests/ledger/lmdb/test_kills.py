@@ -5,17 +5,26 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import lmdb
 import pytest
 
+from ledgerbeam._base.disk import make_folders
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model import faults
 from ledgerbeam.ledger.model.identity import Lineage, node_id
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.worker.writer import LedgerWriter
+from tests.disk import Disk
 from tests.ledger.builders import leaf_of, plain
 
 # Python 3.12 and later warn of every fork beside threads; forks are tested here.
@@ -107,9 +116,7 @@ def check(store: LmdbStore, round_: int, log: Log) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_random_kills_lose_nothing_acknowledged_and_complete_nothing_early(
-    store: LmdbStore, tmp_path: Path, workers: int
-) -> None:
+def test_random_kills_lose_nothing_and_complete_nothing_early(store: LmdbStore, tmp_path: Path, workers: int) -> None:
     dice = random.Random(workers)
     early, late = 0, 0
     for round_ in range(400):
@@ -150,3 +157,132 @@ def test_the_next_run_finishes_what_a_killed_one_began(store: LmdbStore, tmp_pat
         store.commit([leaf_of(source, lineage_of(ordinal)) for ordinal in range(LEAVES)])
     assert all(store.completed_mask([source.id for source in sources]))
     assert store.totals().tasks == SOURCES * LEAVES
+
+
+def test_an_object_is_on_the_disk_before_it_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ObjectFolder(str(tmp_path / "ledger"))
+    disk = Disk(monkeypatch)
+    assert folder.create("segments/000001/a", b"data")
+    steps = [(what, os.path.isdir(path), size if not os.path.isdir(path) else 0) for what, path, size in disk.seen]
+    file, named, folder_synced = (steps.index(("sync", False, 4)), steps.index(("link", False, 0)), len(steps) - 1)
+    assert file < named < folder_synced
+    assert disk.seen[-1][1] == str(tmp_path / "ledger/segments/000001")
+    for made in ("", "ledger", "ledger/segments"):
+        assert str(tmp_path / made).rstrip("/") in disk.synced_folders()
+    disk.seen.clear()
+    assert folder.create("segments/000001/a", b"data")  # created before, maybe by who died before it was synced
+    assert disk.synced_folders() == [str(tmp_path / "ledger/segments/000001")]
+    assert not folder.create("segments/000001/a", b"other")
+    assert folder.read(["segments/000001/a"]) == [b"data"]
+    disk.seen.clear()
+    folder.delete(["segments/000001/a"])
+    assert disk.seen[-1][:2] == ("sync", str(tmp_path / "ledger/segments/000001"))
+
+
+def test_a_new_ledger_is_on_the_disk_with_all_folders_above_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    opened, open_as_ever = list[tuple[bool, bool]](), lmdb.open
+
+    def opening(*arguments: Any, **options: Any) -> lmdb.Environment:
+        environment = open_as_ever(*arguments, **options)
+        flags = environment.flags()
+        opened.append((flags["sync"], flags["metasync"]))
+        return environment
+
+    monkeypatch.setattr(lmdb, "open", opening)
+    store = LmdbStore(str(tmp_path / "new/deep/ledger"))
+    store.open(create=True)
+    for made in ("", "new", "new/deep", "new/deep/ledger"):
+        assert str(tmp_path / made).rstrip("/") in disk.synced_folders()
+    made_at = [place for place, (what, path, _) in enumerate(disk.seen) if what == "link"]
+    assert made_at
+    assert max(place for place, row in enumerate(disk.seen) if row[0] == "sync") > made_at[-1]
+    # The file is made under another name, then opened.
+    assert opened == [(True, True)] * 2
+    store.close()
+
+
+def test_a_ledger_whose_maker_died_is_on_the_disk_once_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = LmdbStore(str(tmp_path))
+    first.open(create=True)
+    first.close()
+    disk = Disk(monkeypatch)
+    LmdbStore(str(tmp_path)).open(create=True)
+    assert str(tmp_path) in disk.synced_folders()
+
+
+def test_a_folder_that_another_just_made_is_on_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, make = Disk(monkeypatch), os.mkdir
+
+    def beaten(path: str) -> None:
+        make(path)  # by another, who may die before it has synced the folder above
+        make(path)
+
+    monkeypatch.setattr(os, "mkdir", beaten)
+    make_folders(str(tmp_path / "new/deep"))
+    assert disk.synced_folders() == [str(tmp_path), str(tmp_path / "new")]
+
+
+PROGRAM = """
+from ledgerbeam.ledger.model.faults import fault_point
+for turn in range(5):
+    print(turn, flush=True)
+    fault_point("a.point")
+    fault_point("another")
+"""
+
+
+def run(fault: str | None) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "LEDGERBEAM_FAULT"}
+    if fault is not None:
+        environment["LEDGERBEAM_FAULT"] = fault
+    return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_process_dies_when_it_reaches_the_point_for_the_nth_time() -> None:
+    ended = run("a.point:3")
+    assert ended.returncode == -signal.SIGKILL
+    assert ended.stdout.split() == ["0", "1", "2"]
+
+
+def test_nothing_happens_without_a_fault_or_at_other_points() -> None:
+    assert run(None).returncode == 0
+    assert run("elsewhere:1").returncode == 0
+
+
+@pytest.mark.parametrize("fault", ["a.point", "a.point:0", "a.point:x", ":1"])
+def test_a_fault_that_cannot_mean_anything_is_refused(fault: str) -> None:
+    assert "is not POINT:N" in run(fault).stderr
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The signals that this process would have sent itself; no fault is left armed."""
+    found: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda process, number: found.append(number))
+    yield found
+    faults.arm("")
+
+
+@pytest.mark.parametrize("times", [1, 2, 10])
+def test_a_fault_is_due_at_the_nth_time_that_its_point_is_reached(killed: list[int], times: int) -> None:
+    faults.arm(f"a:point:{times}")
+    for _ in range(times - 1):
+        faults.fault_point("a:point")
+        faults.fault_point("another")
+    assert killed == []
+    faults.fault_point("a:point")
+    assert killed == [signal.SIGKILL]
+    faults.arm(f"a:point:{times + 1}")  # counted anew
+    faults.fault_point("a:point")
+    assert len(killed) == 1
+    faults.arm("")
+    faults.fault_point("a:point")
+    faults.fault_point("")
+    assert len(killed) == 1
+
+
+@pytest.mark.parametrize("fault", ["point", "point:0", "point:-1", "point:x", "point:1.5", ":1", ":", "point:"])
+def test_a_fault_of_another_form_is_not_armed(killed: list[int], fault: str) -> None:
+    with pytest.raises(UsageError, match="is not POINT:N with N >= 1"):
+        faults.arm(fault)

@@ -41,7 +41,7 @@ def test_who_replaces_a_source_waits_until_it_is_published_and_who_records_does_
     assert known(store) == {NEW.id, OTHER.id}
 
 
-def test_who_waits_for_long_says_for_what(
+def test_a_long_wait_is_explained(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.register([OLD])
@@ -62,7 +62,7 @@ def test_who_waits_for_long_says_for_what(
             assert not timer.is_alive()  # it has nothing to say any more
 
 
-def test_who_enters_a_changed_source_says_that_it_waits(
+def test_registering_a_changed_source_says_that_it_waits(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.register([OLD])

@@ -3,53 +3,37 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import JobMismatchError, UnsupportedShapeError, UsageError
+from ledgerbeam.errors import JobMismatchError, LedgerDamagedError, LedgerError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
+from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb import views as lmdb_views
 from ledgerbeam.ledger.lmdb.sources import number_of_retired, register, urls_of_sources
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.lmdb.tables import COMPLETED, pack_completion
+from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_ID, META, RUNS, pack_completion
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import Leaf, Mark, Output, Totals
+from ledgerbeam.ledger.model.rows import Leaf, Mark, Output, SetUps, TaskCountsRow, Totals
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.opening import local_path, open_local_store
 from ledgerbeam.ledger.remote.registration import register_sources
-from tests.ledger.builders import counted_leaf, filtered_leaf, leaf_of, plain
-from tests.ledger.conformance import LedgerStoreConformance, failure_of
+from tests.ledger.builders import counted_leaf, failure_of, filtered_leaf, leaf_of, plain
+from tests.ledger.conformance import CHANGES, LedgerStoreConformance
 from tests.ledger.conformance_accounts import AccountsConformance
 from tests.ledger.conformance_changes import ChangesConformance
-from tests.ledger.views import picture
+from tests.ledger.stores import picture, registered, replaces, several, superseded
 
 
 class TestLmdbStore(LedgerStoreConformance, ChangesConformance, AccountsConformance):
     """The conformance tests on LMDB; the fixture `store` is in conftest."""
-
-
-def test_what_was_committed_is_there_when_the_ledger_is_opened_again(tmp_path: Path) -> None:
-    path = str(tmp_path / "ledger")
-    store = open_local_store(path, create=True)
-    sources = [plain(f"s{n}") for n in range(5)]
-    store.register(sources)
-    store.commit([leaf_of(source) for source in sources[:3]])
-    store.close()
-    again = open_local_store(f"file://{path}", create=False, read_only=True)
-    assert again.completed_mask([source.id for source in sources]) == [True] * 3 + [False] * 2
-    again.close()
-
-
-def test_entries_of_an_open_source_add_up_to_its_live_tasks(store: LmdbStore) -> None:
-    store.register([plain()])
-    assert sum(store.applied(plain().id).values()) == store.pending(plain().id) == 1
-    store.commit([leaf_of(plain(), ((0, 2), (0, 2)))])
-    assert sum(store.applied(plain().id).values()) == store.pending(plain().id) == 2
 
 
 def test_a_mask_stays_right_through_many_pages_and_withdrawals(store: LmdbStore) -> None:
@@ -82,9 +66,7 @@ def test_ids_that_agree_in_one_half_are_told_apart(store: LmdbStore, first: byte
 
 
 @pytest.mark.parametrize("at_once", [4, 100])
-def test_ids_that_are_held_are_looked_up_no_more(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
+def test_ids_in_memory_are_looked_up_no_more(store: LmdbStore, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(lmdb_views, "_LOADED_ROWS", at_once)
     done = sorted(os.urandom(16) for _ in range(9))
     store._write(lambda txn: txn.put_many(COMPLETED, [(source, pack_completion(0, Totals(1))) for source in done]))
@@ -95,9 +77,7 @@ def test_ids_that_are_held_are_looked_up_no_more(
     assert store.completed_mask(asked) == [True] * 9 + [False]
 
 
-def test_all_may_be_forgotten_while_what_is_complete_is_read_into_memory(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_may_be_forgotten_while_complete_ids_are_read(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = [plain(f"s{n}") for n in range(8)]
     ids = [source.id for source in sources]
     store.register(sources)
@@ -129,9 +109,7 @@ def test_what_a_removed_ledger_had_complete_is_not_complete_in_the_one_made_in_i
     assert not any(store.completed_mask(ids))
 
 
-def test_what_was_completed_while_all_ids_were_read_is_looked_up(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_completed_while_all_ids_were_read_is_looked_up(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = [plain(f"s{n}") for n in range(40)]
     ids = [source.id for source in sources]
     store.register(sources)
@@ -154,7 +132,7 @@ def test_views_go_on_behind_their_first_page(store: LmdbStore) -> None:
     ids = [source.id for source in sources]
     store.register(sources)
     done = sources[::2]
-    store.commit([leaf_of(source) for source in done], [failure_of(source, ()) for source in sources[1::2]])
+    store.commit([leaf_of(source) for source in done], [failure_of(source) for source in sources[1::2]])
     rows = list(store.outputs())
     assert [row.url for row in rows] == [source.url for source in done]
     assert sorted(store.outputs(ordered=False), key=lambda row: row.url) == rows
@@ -181,9 +159,7 @@ def test_every_page_of_a_view_is_there_once_and_in_order(store: LmdbStore, monke
     assert [row.url for row in store.outputs()] == [source.url for source in sources]
 
 
-def test_a_source_whose_rejected_tasks_stand_on_several_pages_is_told_once(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_with_pages_of_rejected_tasks_is_told_once(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lmdb_environment, "PAGE_ROWS", 2)
     sources = sorted((plain(name) for name in "abc"), key=lambda source: source.id)
     store.register(sources)
@@ -199,8 +175,7 @@ def test_a_source_that_is_not_registered_has_no_url(store: LmdbStore) -> None:
 
 
 def test_a_source_has_its_outputs_in_the_order_of_its_records(store: LmdbStore) -> None:
-    source = plain()
-    store.register([source])
+    source = registered(store)
     outputs = [Output(name, 1, "x", 1, first) for name, first in (("b", 0), ("a", 7), ("c", 7), ("d", 3))]
     store.commit([Leaf(source.id, (), "published", tuple(outputs))])
     assert [row.output.name for row in store.outputs()] == ["b", "d", "a", "c"]
@@ -214,7 +189,7 @@ def test_a_job_that_restarts_in_another_folder_touches_nothing_of_the_former(sto
         store.commit([leaf_of(source)])
     store.forget("*/a.jsonl")
     store.open_job(there, "restart")
-    assert (store.stale_outputs(), [name for page in store.superseded_names() for name in page]) == ([], [])
+    assert (store.stale_outputs(), superseded(store)) == ([], [])
     store.register([plain("a")])
     store.commit([leaf_of(plain("a"))])
     store.open_job(Job("map", {"output": "there"}), "restart")
@@ -236,14 +211,12 @@ def test_a_job_that_restarts_knows_which_sources_have_changed_since(store: LmdbS
     again = [same, plain("done", "2"), plain("begun", "2"), plain("unread", "3"), plain("p", "2"), waiting]
     again.append(plain("new"))
     store.register(again)
-    known = [progress and progress.replaces for progress in store.progress([source.id for source in again])]
+    known = replaces(store, *again)
     assert known == [False, False, False, True, True, False, False]
     store.open_job(Job("map", {"a": 4}), "restart")
     changed = [plain(name, "9") for name in ("same", "done", "q")]
     store.register(changed)
-    assert [progress and progress.replaces for progress in store.progress([source.id for source in changed])] == [
-        True
-    ] * 3
+    assert replaces(store, *changed) == [True] * 3
     assert store.source_count() == 3
 
 
@@ -255,8 +228,7 @@ def test_a_job_that_restarts_looks_at_more_unread_sources_than_a_page(store: Lmd
     store.register(changed)
     store.open_job(Job("map", {"a": 2}), "restart")
     store.register(changed)
-    known = store.progress([source.id for source in changed])
-    assert sum(progress is not None and progress.replaces for progress in known) == len(names)
+    assert replaces(store, *changed) == [True] * len(names)
 
 
 @pytest.mark.parametrize("last", ["open", "failed"])
@@ -283,41 +255,18 @@ def test_the_status_of_sources_that_are_gone_counts_nothing_twice(store: LmdbSto
     assert (store.status()["complete"], store.status()["gone"]) == (False, 3)
 
 
-def test_sources_that_are_gone_are_neither_open_nor_failed_whatever_was_done_of_them(store: LmdbStore) -> None:
-    done, failed, other, left = sources = [plain(name) for name in ("done", "failed", "other", "left")]
-    store.register(sources)
-    store.commit([leaf_of(done)], [failure_of(failed, ()), failure_of(other, ())])
-    store.set_gone([done.id, failed.id, other.id])
-    assert store.status()["sources"] == {"complete": 1, "open": 1, "failed": 0}
-    assert [row.url for row in store.sources() if row.state == "open"] == [left.url]
-
-
-CHANGES: dict[str, Callable[[LmdbStore], object]] = {
-    "open_job": lambda store: store.open_job(Job("map", {})),
-    "register": lambda store: store.register([plain("b")]),
-    "commit": lambda store: store.commit([]),
-    "record_deaths": lambda store: store.record_deaths([]),
-    "forget": lambda store: store.forget("*"),
-    "forget_sources": lambda store: store.forget_sources([plain().id]),
-    "note_file_times": lambda store: store.note_file_times({plain().id: [1]}),
-    "drop_stale": lambda store: store.drop_stale([]),
-    "set_gone": lambda store: store.set_gone([]),
-    "begin_run": lambda store: store.begin_run({}),
-    "note_listing": lambda store: store.note_listing("000001", listed=1, finished=True),
-    "end_run": lambda store: store.end_run("000001", "done"),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", [*CHANGES.values(), lambda store: store.note_file_times({plain().id: [1]})])
 @pytest.mark.parametrize("beside", [True, False])
-def test_a_store_that_was_opened_to_look_changes_nothing(store: LmdbStore, change: str, beside: bool) -> None:
+def test_a_store_that_was_opened_to_look_changes_nothing(
+    store: LmdbStore, change: Callable[[LmdbStore], object], beside: bool
+) -> None:
     store.register([plain()])
     if not beside:
         store.close()
     looking = LmdbStore(store.url, read_only=True)
     for found in (looking, pickle.loads(pickle.dumps(looking))):
         with pytest.raises(UsageError, match="read only"):
-            CHANGES[change](found)
+            change(found)
         assert found.source_count() == 1
         found.close()
 
@@ -388,7 +337,7 @@ PACK = Source.pack([plain("a", "2"), B])
 UNKNOWN = plain("unknown")
 
 
-def registered(store: LmdbStore, sources: Sequence[Source], number: int = 0) -> set[bytes]:
+def register_all(store: LmdbStore, sources: Sequence[Source], number: int = 0) -> set[bytes]:
     """Register sources, with a number as in a remote ledger, and return the ids of all registered sources."""
     store._write(lambda txn: register_sources(txn, sources, number) if number else register(txn, sources))
     return {source for page in store.source_ids() for source in page}
@@ -400,37 +349,35 @@ def retired(store: LmdbStore, *sources: Source) -> list[int]:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_source_that_changed_while_it_was_listed_is_replaced_though_nobody_keeps_its_file(
-    store: LmdbStore, order: tuple[int, int]
-) -> None:
+def test_a_source_that_changed_while_it_was_listed_is_replaced(store: LmdbStore, order: tuple[int, int]) -> None:
     newer = plain("b", "2")
     listings = [([A], 3), ([A, PACK, newer], 5)]
     for place in order:
-        found = registered(store, *listings[place])
+        found = register_all(store, *listings[place])
     assert found == {newer.id}
     assert retired(store, A, PACK, newer, UNKNOWN) == [5, 5, 0, 0]
 
 
 def test_a_source_that_is_not_listed_stays_registered_though_one_was_that_nobody_keeps(store: LmdbStore) -> None:
-    registered(store, [A], 3)
+    register_all(store, [A], 3)
     newer = plain("b", "2")
-    assert registered(store, [PACK, newer], 5) == {A.id, newer.id}
+    assert register_all(store, [PACK, newer], 5) == {A.id, newer.id}
     assert retired(store, A, PACK) == [0, 5]
 
 
 def test_a_source_keeps_its_progress_though_others_of_its_listing_have_changed(store: LmdbStore) -> None:
     done = plain("done")
-    registered(store, [done])
+    register_all(store, [done])
     store.commit([leaf_of(done)])
-    assert registered(store, [A, done, plain("a", "2")]) == {done.id, plain("a", "2").id}
+    assert register_all(store, [A, done, plain("a", "2")]) == {done.id, plain("a", "2").id}
     assert all(store.completed_mask([done.id]))
 
 
 def test_what_changed_while_it_was_listed_is_out_of_date_once_what_it_has_become_is_complete(store: LmdbStore) -> None:
     newer = plain("a", "2")
-    registered(store, [A])
+    register_all(store, [A])
     store.commit([leaf_of(A)])
-    registered(store, [A, newer, B])
+    register_all(store, [A, newer, B])
     store.commit([leaf_of(B)])
     assert store.stale_outputs() == []
     store.commit([filtered_leaf(newer)])
@@ -438,19 +385,19 @@ def test_what_changed_while_it_was_listed_is_out_of_date_once_what_it_has_become
 
 
 def test_a_source_that_comes_in_late_replaces_what_was_registered_before_it_and_nothing_after(store: LmdbStore) -> None:
-    registered(store, [B], 1)
+    register_all(store, [B], 1)
     newer = plain("a", "3")
-    registered(store, [newer], 5)
-    assert registered(store, [PACK], 3) == {newer.id}
+    register_all(store, [newer], 5)
+    assert register_all(store, [PACK], 3) == {newer.id}
     assert retired(store, B, PACK, newer) == [3, 5, 0]
-    assert registered(store, [PACK], 4) == {newer.id}
+    assert register_all(store, [PACK], 4) == {newer.id}
     assert retired(store, B, PACK, newer) == [3, 5, 0]
-    assert registered(store, [PACK], 6) == {PACK.id}
+    assert register_all(store, [PACK], 6) == {PACK.id}
     assert retired(store, PACK, newer) == [0, 6]
 
 
 def test_urls_are_told_of_registered_sources_alone(store: LmdbStore) -> None:
-    registered(store, [B, A])
+    register_all(store, [B, A])
     with store._open().read() as txn:
         assert urls_of_sources(txn, [B.id, UNKNOWN.id, A.id]) == [A.url, B.url]
         assert urls_of_sources(txn, [UNKNOWN.id]) == []
@@ -458,17 +405,164 @@ def test_urls_are_told_of_registered_sources_alone(store: LmdbStore) -> None:
 
 def test_a_pack_is_replaced_by_the_last_that_took_over_one_of_its_files(store: LmdbStore) -> None:
     last = plain("b", "3")
-    registered(store, [PACK], 1)
-    registered(store, [plain("a", "3")], 3)
-    registered(store, [last], 5)
-    assert registered(store, [PACK], 4) == {last.id}
+    register_all(store, [PACK], 1)
+    register_all(store, [plain("a", "3")], 3)
+    register_all(store, [last], 5)
+    assert register_all(store, [PACK], 4) == {last.id}
     assert retired(store, PACK) == [5]
-    assert registered(store, [PACK], 6) == {PACK.id}
+    assert register_all(store, [PACK], 6) == {PACK.id}
 
 
 def test_a_pack_that_was_replaced_stays_so_though_what_replaced_it_was_replaced_too(store: LmdbStore) -> None:
     last = plain("c", "2")
     for number, source in ((1, PACK), (5, Source.pack([plain("a", "4"), plain("c")])), (7, last)):
-        registered(store, [source], number)
-    assert registered(store, [PACK], 3) == {last.id}
-    assert registered(store, [PACK], 6) == {PACK.id, last.id}
+        register_all(store, [source], number)
+    assert register_all(store, [PACK], 3) == {last.id}
+    assert register_all(store, [PACK], 6) == {PACK.id, last.id}
+
+
+LITTLE: dict[str, Any] = {
+    "set_ups": {"times": 1, "seconds": 3.0, "longest": 3.0},
+    "time": {"workers": 2, "seconds": {"read": 1.0, "encode": 1.0}, "cpu": {"read": 1.0}},
+    "audit": {"tasks": 1, "differ": 0, "found": "", "job": "f"},
+}
+MUCH: dict[str, Any] = {
+    "set_ups": {"times": 2, "seconds": 4.0, "longest": 3.0},
+    "time": {"workers": 1, "seconds": {"read": 2.5}, "cpu": {"read": 0.5}},
+    "audit": {"tasks": 2, "differ": 1, "found": "a record", "job": "f"},
+}
+RUN_CHANGES: list[dict[str, Any]] = [
+    {"listed": 3, "listing_finished": False, "ended": None, **LITTLE},
+    {"listed": 5, "listing_finished": True, "outcome": None, **MUCH},
+    {"ended": 10.0, "outcome": "failed", "tidied": True},
+    {"ended": 20.0, "outcome": "done", "tidied": False},
+]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_what_is_said_of_a_run_comes_to_the_same_in_any_order(store: LmdbStore, order: tuple[int, ...]) -> None:
+    run = store.begin_run({"pid": 7})
+    for place in order:
+        store._write(lambda txn, place=place: lmdb_jobs.change_run(txn, run, RUN_CHANGES[place]))  # type: ignore[misc]
+    (found,) = store.runs()
+    del found["id"], found["began"]
+    assert found == {
+        **MUCH,
+        "ended": 20.0,
+        "outcome": "done",
+        "tidied": False,
+        "listed": 5,
+        "listing_finished": True,
+        "info": {"pid": 7},
+    }
+
+
+def test_what_is_said_of_a_run_that_is_not_known_is_ignored(store: LmdbStore) -> None:
+    for run in ("000009", "\udcff"):
+        store._write(lambda txn, run=run: lmdb_jobs.change_run(txn, run, RUN_CHANGES[0]))  # type: ignore[misc]
+    assert store.runs() == []
+    run = store.begin_run({})
+    store._write(lambda txn: lmdb_jobs.change_run(txn, run, {"outcome": "x"}))
+    (found,) = store.runs()
+    assert (found["listed"], found["listing_finished"], found["outcome"]) == (None, False, "x")
+
+
+def test_a_run_is_known_by_what_was_noted_of_it(store: LmdbStore) -> None:
+    assert store.status()["last_run"] is None
+    runs = [store.begin_run({"pid": pid}) for pid in range(11)]
+    assert runs == [f"{number:06d}" for number in range(1, 12)]
+    store.note_listing(runs[9], listed=4, finished=True)
+    store.end_run(runs[9], "done", tidied=True)
+    store.end_run(runs[10], "killed")
+    ninth, tenth = store.runs()[9:]
+    assert (ninth["listed"], ninth["listing_finished"], ninth["outcome"], ninth["tidied"]) == (4, True, "done", True)
+    assert (tenth["listed"], tenth["listing_finished"], tenth["outcome"], tenth["tidied"]) == (
+        None,
+        False,
+        "killed",
+        False,
+    )
+    assert store.status()["last_run"] == tenth
+    for change in (lambda: store.note_listing("000099", listed=1, finished=True), lambda: store.end_run("000099", "x")):
+        with pytest.raises(LedgerError, match="run '000099' is not in this ledger"):
+            change()
+
+
+def test_a_run_that_says_what_cannot_be_read_is_refused(store: LmdbStore) -> None:
+    with pytest.raises(UsageError, match="cannot be recorded"):
+        store.begin_run({"pid": "x"})
+    with pytest.raises(LedgerDamagedError, match="expected a number"):
+        store._write(lambda txn: lmdb_jobs.add_run(txn, "000001", {"pid": "x"}, 1.0))
+    assert store.runs() == []
+    with pytest.raises(LedgerError, match="run '000001' is not in this ledger"):
+        store._write(lambda txn: lmdb_jobs.check_run(txn, "000001"))
+
+
+def test_a_ledger_without_an_id_of_its_form_is_damaged(store: LmdbStore) -> None:
+    for damaged in (b"", b"0" * 31, b"0" * 33, b"G" * 32):
+        store._write(lambda txn, damaged=damaged: txn.put(META, KEY_ID, damaged))  # type: ignore[misc]
+        with pytest.raises(LedgerDamagedError, match="expected an id"):
+            store.ledger_id()
+    store._write(lambda txn: txn.delete(META, KEY_ID))
+    with pytest.raises(LedgerDamagedError, match="expected an id of 32 hexadecimal digits, found None"):
+        store.ledger_id()
+    store._write(lambda txn: txn.put(RUNS, b"x", b"{}"))
+    with pytest.raises(LedgerDamagedError, match="expected the id of a run"):
+        store.runs()
+
+
+def test_a_job_is_taken_once_and_a_ledger_of_no_job_is_taken_by_any(store: LmdbStore) -> None:
+    one, two = Job("map", {"a": 1}), Job("map", {"a": 2})
+    store.register([plain()])
+    store.commit([leaf_of(plain())])
+    store.open_job(one, "restart")  # it had no job
+    assert store.completed_count() == 1
+    store.open_job(one, "restart")
+    assert store.completed_count() == 1
+    with pytest.raises(JobMismatchError, match=r"belongs to a job that differs in\n  a: was 1, is 2\nrun with"):
+        store.open_job(two)
+    store.open_job(two, "restart")
+    assert store.completed_count() == 0
+    with pytest.raises(JobMismatchError, match=f"expected {one.fingerprint}, found {two.fingerprint}"):
+        LmdbStore(store.url, job=one.fingerprint).commit([])
+    assert "the format of the ledger's jobs" in lmdb_jobs.mismatch(one, one, "here")
+
+
+def test_the_set_ups_of_a_run_are_kept_as_they_were_noted_last(store: LmdbStore) -> None:
+    first, _ = (store.begin_run({"pid": number}) for number in range(2))
+    for found in (SetUps.of([1.5]), SetUps.of([1.5, 0.25])):
+        store.note(first, found)
+    store.end_run(first, "done")
+    assert [run["set_ups"] for run in store.runs()] == [{"times": 2, "seconds": 1.75, "longest": 1.5}, None]
+    with pytest.raises(LedgerError, match="is not in this ledger"):
+        store.note("999999", SetUps())
+
+
+def test_the_urls_of_some_sources_are_those_of_the_registered_ones(store: LmdbStore) -> None:
+    sources = several(store, *"abc")
+    asked = [sources[2].id, plain("unknown").id, sources[0].id]
+    assert store.source_urls(asked) == {sources[2].id: sources[2].url, sources[0].id: sources[0].url}
+    assert store.source_urls([]) == {}
+
+
+def test_a_commit_says_how_long_it_took(store: LmdbStore) -> None:
+    store.register([plain()])
+    began = time.monotonic()
+    result = store.commit([leaf_of(plain())])
+    assert 0 < result.seconds <= time.monotonic() - began
+
+
+def test_what_became_of_records_is_told_of_each_task_that_did_not_just_write_them(store: LmdbStore) -> None:
+    counted, other, simple = sources = [plain(name) for name in "abc"]
+    store.register(sources)
+    leaves = [counted_leaf(counted, ((0, 2),)), counted_leaf(counted, ((1, 2),), dropped=3), counted_leaf(other)]
+    store.commit([*leaves, leaf_of(simple)])
+    found = list(store.task_counts())
+    urls = {source.id: source.url for source in sources}
+    expected = [
+        TaskCountsRow(urls[leaf.source_id], leaf.source_id, node_id(leaf.source_id, leaf.lineage), leaf.counts)
+        for leaf in leaves
+        if leaf.counts is not None
+    ]
+    assert sorted(found, key=lambda row: (row.source_id, row.node)) == found
+    assert found == sorted(expected, key=lambda row: (row.source_id, row.node))

@@ -158,9 +158,7 @@ clean = F()
     ],
 )
 @pytest.mark.parametrize("has_source", [True, False])
-def test_an_edit_of_a_script_is_shown(
-    tmp_path: Path, before: str, after: str, lines: list[str], has_source: bool
-) -> None:
+def test_a_script_edit_is_shown(tmp_path: Path, before: str, after: str, lines: list[str], has_source: bool) -> None:
     jobs = []
     for number, source in enumerate((SCRIPT, SCRIPT.replace(before, after))):
         path = tmp_path / f"script{number}.py"

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from hashlib import blake2b
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerbeam.errors import UnsupportedShapeError, UsageError
-from ledgerbeam.ledger.model import task
+from ledgerbeam.errors import LedgerError, UsageError
+from ledgerbeam.ledger.model import identity, task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
-from ledgerbeam.ledger.model.identity import node_id, pack_id, source_id
-from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.model.identity import ROOT, content_checksum, node_id, source_id
 from ledgerbeam.ledger.model.task import FailedTask, NoneTask, Source, Task, pack_sources
 from tests.cases import each
 from tests.ledger.builders import plain
@@ -40,7 +40,7 @@ def test_a_source_is_named_by_url_size_and_version() -> None:
 def test_a_pack_is_named_by_its_members() -> None:
     one, two = plain("a"), plain("b", size=7)
     pack = Source.pack([one, two])
-    assert pack.id == pack_id([one.id, two.id])
+    assert pack.id == identity.pack_id([one.id, two.id])
     assert pack.urls == (one.url, two.url)
     assert (pack.url, pack.size) == (one.url, 17)
 
@@ -55,7 +55,7 @@ def test_packs_are_not_empty_and_do_not_nest() -> None:
         Source("/data/a.jsonl", 1, "", (plain("b"), nested))
 
 
-@each("values", [(1, 1, "1"), ("/a", "1", "1"), ("/a", -1, "1"), ("/a", True, "1"), ("/a", 1, 1)])
+@each("values", [(1, 1, "1"), ("\ud800", 1, ""), ("/a", "1", "1"), ("/a", -1, "1"), ("/a", True, "1"), ("/a", 1, 1)])
 def test_a_source_that_no_ledger_can_hold_cannot_be_made(values: tuple[Any, Any, Any]) -> None:
     with pytest.raises(UsageError, match="cannot be recorded"):
         Source(*values)
@@ -164,17 +164,6 @@ def test_tasks_survive_pickling_with_their_identity() -> None:
     assert again.replace(records=None).node == task.node
 
 
-@pytest.mark.parametrize("lineage", [((2, 2),), ((-1, 2),), ((0, 1), (0, 0))])
-def test_a_leaf_with_an_impossible_lineage_cannot_be_made(lineage: tuple[tuple[int, int], ...]) -> None:
-    with pytest.raises(UnsupportedShapeError, match="ordinal < count"):
-        Leaf(plain().id, lineage)
-
-
-def test_a_filtered_leaf_has_no_outputs() -> None:
-    with pytest.raises(UnsupportedShapeError, match="out"):
-        Leaf(plain().id, (), "filtered", (Output("out", 1, "x", 1),))
-
-
 sizes = st.lists(st.integers(0, 60), max_size=80)
 
 
@@ -232,3 +221,84 @@ def test_a_pack_has_so_many_members_at_most(monkeypatch: pytest.MonkeyPatch) -> 
 def test_packs_are_cut_for_ever_where_they_are_cut_now(lengths: list[int], target: int, cut: list[int]) -> None:
     # A pack that is cut elsewhere is another source: every ledger of packs would forget its work.
     assert [len(pack.members) for pack in pack_sources(members(lengths), target)] == cut
+
+
+TEXT = st.text(alphabet="ab:/0129\0", max_size=6)
+TRIPLE = st.tuples(TEXT, st.integers(0, 10**12), TEXT)
+LINEAGE = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 300)), max_size=4).map(tuple)
+
+
+def test_identities_stay_what_they_are_for_ever() -> None:
+    # A change of any of these makes every existing ledger forget its work.
+    source = source_id("s3://bucket/part-000.jsonl", 1234, "etag-1")
+    assert source.hex() == "200daa159acb2ba6573bf4916f7aea7b"
+    assert node_id(source, ()).hex() == "f59274ffe81676de4d4656fd35b0d609"
+    assert node_id(source, ((2, 7), (0, 1))).hex() == "6c63a004d5c108cbcc678b7a0f307264"
+    assert identity.pack_id([source, source]).hex() == "032273f141950ec1e1f342bb05150a0c"
+    assert identity.url_key("s3://bucket/part-000.jsonl").hex() == "f4f305ea3007630c72bb03af7a53c122"
+    assert identity.name_key("part-000-0.jsonl").hex() == "20e680125d01173ce8818803e68890bb"
+    assert bytes(16) == ROOT
+
+
+@given(TRIPLE, TRIPLE)
+def test_sources_that_differ_have_different_ids(one: tuple[str, int, str], other: tuple[str, int, str]) -> None:
+    assert (source_id(*one) == source_id(*other)) == (one == other)
+
+
+@given(LINEAGE, LINEAGE)
+def test_other_tasks_have_other_nodes(one: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...]) -> None:
+    source = source_id("/a", 1, "1")
+    assert (node_id(source, one) == node_id(source, other)) == (one == other)
+    assert node_id(source, one) != ROOT
+
+
+@given(st.lists(TRIPLE, max_size=5))
+def test_ids_of_a_page_equal_ids_one_by_one(rows: list[tuple[str, int, str]]) -> None:
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
+    assert identity.source_ids(*columns) == [source_id(*row) for row in rows]
+
+
+def test_ids_of_a_ragged_page_are_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        identity.source_ids(["/a", "/b"], [1], ["1", "1"])
+
+
+def test_a_pack_depends_on_the_order_of_its_members_and_is_no_plain_source() -> None:
+    one, two = source_id("/a", 1, "1"), source_id("/b", 1, "1")
+    assert len({identity.pack_id([one, two]), identity.pack_id([two, one]), identity.pack_id([one]), one, two}) == 5
+
+
+def test_a_local_name_that_is_not_utf8_has_an_id() -> None:
+    name = b"/data/\xff.jsonl".decode("utf-8", "surrogateescape")
+    assert source_id(name, 1, "1") != source_id("/data/\u00ff.jsonl", 1, "1")
+    assert len(identity.url_key(name)) == len(identity.name_key(name)) == 16
+
+
+def test_a_checksum_says_its_algorithm_and_does_not_depend_on_chunks() -> None:
+    # The test vector of BLAKE3 for no input; the checksum is its first 16 bytes.
+    assert content_checksum([]) == "blake3:af1349b9f5f9a1a6a0404dea36dcc949"
+    assert content_checksum([b"ab", b"", b"c"]) == content_checksum([b"abc"]) != content_checksum([b"abd"])
+
+
+def test_a_recorded_checksum_is_compared_with_one_of_its_own_algorithm() -> None:
+    earlier = blake2b(b"abc", digest_size=16).hexdigest()
+    assert content_checksum([b"a", b"bc"], like=earlier) == earlier
+    assert content_checksum([b"abc"], like=content_checksum([b"x"])) == content_checksum([b"abc"])
+    assert identity.are_comparable(earlier, "0" * 32)
+    assert not identity.are_comparable(earlier, content_checksum([b"abc"]))
+
+
+def test_an_algorithm_of_a_later_version_is_refused_by_name() -> None:
+    with pytest.raises(LedgerError, match="found later:1234; use the version"):
+        content_checksum([b"abc"], like="later:1234")
+
+
+@pytest.mark.parametrize("checksum", ["blake3:af13", "af13", ""])
+def test_the_version_of_a_content_names_its_checksum(checksum: str) -> None:
+    assert identity.content_version(checksum) == f"content:{checksum}"
+    assert identity.checksum_of(identity.content_version(checksum)) == checksum
+
+
+@pytest.mark.parametrize("version", ["", "af13", "blake3:af13", "1700000000000000000"])
+def test_another_version_names_no_checksum(version: str) -> None:
+    assert identity.checksum_of(version) is None

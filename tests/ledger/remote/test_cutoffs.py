@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import permutations
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from ledgerbeam.errors import NonDeterministicTaskError
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import APPLIED, CUTOFFS, FAILED, PENDING, Transaction
 from ledgerbeam.ledger.model.identity import node_id
-from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Output
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote import apply as sidecar
@@ -32,11 +31,9 @@ from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.cases import each
-from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
-from tests.ledger.conformance import failure_of
-from tests.ledger.conformance_changes import ONE, TWO, is_complete
+from tests.ledger.builders import ONE, TWO, failure_of, filtered_leaf, leaf_of, leaves_of_split, mark_of, plain
 from tests.ledger.remote.test_store import Hosts
-from tests.ledger.views import picture
+from tests.ledger.stores import is_complete, numbered, picture, registered, replaces, several, superseded
 
 
 def put(hosts: Hosts, segment: Segment, writer: str = "hand") -> None:
@@ -45,8 +42,24 @@ def put(hosts: Hosts, segment: Segment, writer: str = "hand") -> None:
     assert hosts.objects.create(name, encode_segment(segment))
 
 
-def mark_of(source: Source) -> Mark:
-    return Mark(source.id, node_id(source.id, ()), source.url)
+class Passing(ObjectFolder):
+    """Lists everything, except, at first, names that contain a text; counts the listings."""
+
+    passed = "nothing"
+    listings = 0
+
+    def names(self, folder: str) -> list[str]:
+        self.listings += 1
+        return [name for name in super().names(folder) if self.passed not in name or self.listings > 1]
+
+
+@pytest.fixture
+def passing(hosts: Hosts) -> tuple[RemoteStore, Passing]:
+    objects = Passing(hosts.objects.url)
+    store = hosts.on(objects)
+    store.open(create=True)
+    objects.listings = 0
+    return store, objects
 
 
 def leaf(source: Source, number: int) -> Segment:
@@ -54,7 +67,7 @@ def leaf(source: Source, number: int) -> Segment:
 
 
 def failure(source: Source, number: int) -> Segment:
-    return Segment(number, 1.0, failures=[failure_of(source, ())])
+    return Segment(number, 1.0, failures=[failure_of(source)])
 
 
 def deaths(source: Source, number: int) -> Segment:
@@ -114,7 +127,7 @@ def test_what_was_recorded_before_a_change_does_not_count_after_it(
 
 
 @pytest.mark.parametrize("change", [forget, replace_and_take_back])
-def test_what_a_late_leaf_published_is_stale_once_its_source_is_complete(
+def test_outputs_of_a_late_leaf_are_stale_once_its_source_is_complete(
     hosts: Hosts, change: Callable[[RemoteStore, Source], None]
 ) -> None:
     store = hosts.store()
@@ -132,11 +145,8 @@ def test_what_a_late_leaf_published_is_stale_once_its_source_is_complete(
 
 
 def test_what_a_worker_of_a_former_job_published_is_stale_and_what_one_of_this_job_records_counts(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    source, late = plain(), plain("late")
-    store.register([source, late])
+    store = hosts.launcher()
+    source, late = several(store, "a", "late")
     store.open_job(TWO, "restart")
     cutoff = len(hosts.objects.names("controls"))
     store.begin_run({})
@@ -153,8 +163,7 @@ def test_only_a_restart_for_another_job_drops_what_was_recorded(hosts: Hosts) ->
     one, two = hosts.store(), hosts.store()
     one.open_job(ONE)
     run = one.begin_run({})
-    source, other = plain(), plain("b")
-    one.register([source, other])
+    source, _ = several(one, "a", "b")
     two.open_job(TWO, "accept")  # and no later job changes it back
     for sink in (RemoteSink(hosts.objects, run=run), RemoteSink(hosts.objects)):
         sink.commit([leaf_of(source)])
@@ -164,10 +173,8 @@ def test_only_a_restart_for_another_job_drops_what_was_recorded(hosts: Hosts) ->
 
 
 def test_the_newest_failure_of_a_task_is_told_whichever_comes_in_last(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.begin_run({})
-    source = plain()
-    store.register([source])
+    store = hosts.launcher()
+    source = registered(store)
     for at in (2.0, 1.0, 3.0):
         put(hosts, Segment(1, at, failures=[Failure(source.id, (), "task", "ValueError", f"at {at}")]), f"w{at}")
         store.refresh()
@@ -194,9 +201,7 @@ def test_the_newest_listing_says_what_is_gone(hosts: Hosts, order: tuple[int, in
 
 
 def test_a_listing_says_nothing_of_sources_that_were_listed_by_a_later_run(hosts: Hosts) -> None:
-    store = hosts.store()
-    for _ in range(3):
-        store.begin_run({})
+    store = hosts.launcher(runs=3)
     new, back = plain("new"), plain("back")
     put(hosts, Segment(1, 1.0, sources=[back]), "one")
     put(hosts, Segment(3, 1.0, sources=[new]), "three")
@@ -212,9 +217,7 @@ def test_a_listing_says_nothing_of_sources_that_were_listed_by_a_later_run(hosts
 
 
 def test_who_lists_a_source_again_before_it_was_gone_does_not_bring_it_back(hosts: Hosts) -> None:
-    store = hosts.store()
-    for _ in range(3):
-        store.begin_run({})
+    store = hosts.launcher(runs=3)
     put(hosts, Segment(1, 1.0, sources=[plain()]), "one")
     put(hosts, Segment(3, 1.0, gone=[plain().id]), "gone")
     store.refresh()
@@ -226,12 +229,8 @@ def test_who_lists_a_source_again_before_it_was_gone_does_not_bring_it_back(host
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1), (2, 1, 0)])  # who says it is gone had seen it
 @pytest.mark.parametrize(("again", "state"), [(2, "gone"), (4, "open")])
-def test_a_source_that_two_have_registered_is_gone_or_not_in_whatever_order_they_come(
-    hosts: Hosts, order: tuple[int, ...], again: int, state: str
-) -> None:
-    store = hosts.store()
-    for _ in range(4):
-        store.begin_run({})
+def test_sources_are_gone_or_not_in_any_order(hosts: Hosts, order: tuple[int, ...], again: int, state: str) -> None:
+    hosts.launcher(runs=4)
     sources = [plain()]
     said = [Segment(1, 1.0, sources=sources), Segment(3, 1.0, gone=[plain().id]), Segment(again, 1.0, sources=sources)]
     reader = hosts.store()
@@ -243,8 +242,7 @@ def test_a_source_that_two_have_registered_is_gone_or_not_in_whatever_order_they
 
 
 def test_the_run_that_says_that_a_source_is_gone_may_list_it_again(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.begin_run({})
+    hosts.launcher()
     put(hosts, Segment(1, 1.0, sources=[plain()]), "one")
     put(hosts, Segment(1, 1.0, gone=[plain().id]), "two")
     reader = hosts.store()
@@ -263,22 +261,12 @@ def test_the_run_that_says_that_a_source_is_gone_may_list_it_again(hosts: Hosts)
 
 
 @pytest.mark.parametrize("said", ["gone", "back"])
-def test_what_a_listing_says_of_a_source_waits_for_its_registration(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
-    store = hosts.store()
-    for _ in range(2):
-        store.begin_run({})
-    reader = hosts.store()
+def test_a_listing_waits_for_the_registration(hosts: Hosts, passing: tuple[RemoteStore, Passing], said: str) -> None:
+    hosts.launcher(runs=2)
+    reader, objects = passing
+    objects.passed = "s-first"
     put(hosts, Segment(1, 1.0, sources=[plain()]), "first")
     put(hosts, Segment(2, 1.0, gone=[plain().id]) if said == "gone" else Segment(2, 1.0, back=[plain().id]))
-    real, calls = hosts.objects.names, []
-
-    def passed(folder: str) -> list[str]:
-        calls.append(folder)
-        return [name for name in real(folder) if "s-first" not in name or len(calls) > 1]
-
-    monkeypatch.setattr(hosts.objects, "names", passed)
     reader.refresh()
     put(hosts, Segment(1, 1.0, gone=[plain().id]), "older")
     for host in (reader, hosts.store()):
@@ -290,12 +278,8 @@ def test_what_a_listing_says_of_a_source_waits_for_its_registration(
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_the_registration_with_the_greatest_number_has_the_url_in_whatever_order_they_come(
-    hosts: Hosts, order: tuple[int, ...]
-) -> None:
-    store = hosts.store()
-    for _ in range(3):
-        store.begin_run({})
+def test_the_registration_with_the_greatest_number_has_the_url(hosts: Hosts, order: tuple[int, ...]) -> None:
+    hosts.launcher(runs=3)
     versions = [plain(version=str(n)) for n in range(3)]
     reader = hosts.store()
     for place in order:
@@ -307,9 +291,7 @@ def test_the_registration_with_the_greatest_number_has_the_url_in_whatever_order
     reader.refresh()
     assert [(row.source_id, row.state) for row in reader.sources()] == [(versions[2].id, "open")]
     assert reader.stale_outputs() == []
-    (progress,) = reader.progress([versions[2].id])
-    assert progress is not None
-    assert progress.replaces
+    assert replaces(reader, versions[2]) == [True]
     put(hosts, late[2], "late2")
     for host in (reader, hosts.store()):
         host.refresh()
@@ -318,20 +300,14 @@ def test_the_registration_with_the_greatest_number_has_the_url_in_whatever_order
 
 
 def test_of_registrations_with_one_number_the_later_has_the_url(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.begin_run({})
-    store.register([plain(version="1")])
+    store = hosts.launcher(plain(version="1"))
     store.register([plain(version="2")])
     assert [row.source_id for row in store.sources()] == [plain(version="2").id]
 
 
 @pytest.mark.parametrize(("number", "counts"), [(1, False), (2, True)])
-def test_a_source_that_comes_back_with_the_number_of_its_replacement_counts_from_that_number_on(
-    hosts: Hosts, number: int, counts: bool
-) -> None:
-    store = hosts.store()
-    for _ in range(2):
-        store.begin_run({})
+def test_a_source_back_with_the_number_of_its_replacement_counts(hosts: Hosts, number: int, counts: bool) -> None:
+    store = hosts.launcher(runs=2)
     for at, version in ((1, "1"), (2, "2"), (2, "1")):
         put(hosts, Segment(at, 1.0, sources=[plain(version=version)]), f"w{version}")
         store.refresh()
@@ -347,9 +323,7 @@ def test_a_pack_that_comes_back_when_its_replacement_is_cut_anew_too_counts_from
 ) -> None:
     a, b, c, d = (plain(name) for name in "abcd")
     pack = Source.pack([a, b])
-    store = hosts.store()
-    for _ in range(5):
-        store.begin_run({})
+    store = hosts.launcher(runs=5)
     # `a` has no URL when the pack is back
     for at, source in ((1, pack), (2, Source.pack([a, c])), (3, Source.pack([c, d])), (5, pack), (4, pack)):
         put(hosts, Segment(at, 1.0, sources=[source]), f"w{at}")
@@ -360,49 +334,35 @@ def test_a_pack_that_comes_back_when_its_replacement_is_cut_anew_too_counts_from
 
 
 def test_what_was_published_for_a_source_that_nobody_registered_is_left_alone(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.begin_run({})
-    store.register([plain()])
+    store = hosts.launcher(plain())
     store.begin_run({})
     store.register([plain(version="2")])  # from now on cutoffs are checked
     put(hosts, leaf(plain("unknown"), 2))
     for host in (store, hosts.store()):
         host.refresh()
-        assert [name for page in host.superseded_names() for name in page] == []
+        assert superseded(host) == []
         assert host.stale_outputs() == []
 
 
-def test_a_leaf_of_a_source_that_may_still_come_back_waits_for_its_registration(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = hosts.store()
-    store.begin_run({})
-    store.register([plain()])
+def test_a_leaf_of_a_source_that_may_come_back_waits_for_it(hosts: Hosts, passing: tuple[RemoteStore, Passing]) -> None:
+    store = hosts.launcher(plain())
     store.begin_run({})
     store.register([plain(version="2")])
     for _ in range(2):
         store.begin_run({})
-    reader = hosts.store()
+    reader, objects = passing
     put(hosts, Segment(4, 1.0, sources=[plain()]), "again")
     reader.refresh()
     put(hosts, Segment(3, 1.0, sources=[plain()]), "first")
     put(hosts, Segment(3, 1.0, leaves=[leaf_of(plain())]), "leaf")
-    real, calls = hosts.objects.names, []
-
-    def passed(folder: str) -> list[str]:
-        calls.append(folder)
-        return [name for name in real(folder) if "s-first" not in name or len(calls) > 1]
-
-    monkeypatch.setattr(hosts.objects, "names", passed)
+    objects.passed, objects.listings = "s-first", 0
     reader.refresh()
     assert all(reader.completed_mask([plain().id]))
 
 
 def test_a_contradiction_is_seen_by_who_held_the_source_for_complete(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.begin_run({})
-    sources = [plain(f"s{n}") for n in range(4)]
-    store.register(sources)
+    store = hosts.launcher()
+    sources = numbered(store, 4)
     for source in sources:
         store.commit(leaves_of_split(source, 2))
     ids = [source.id for source in sources]
@@ -419,16 +379,6 @@ def test_a_contradiction_is_seen_by_who_held_the_source_for_complete(hosts: Host
 # Cutoffs themselves
 
 
-def test_cutoffs_come_to_the_same_in_whatever_order_they_are_merged() -> None:
-    parts = [Cutoff(2, 5), Cutoff(3), Cutoff(comebacks=(8, 3)), Cutoff(comebacks=(64, 2)), Cutoff(comebacks=(4, 8))]
-    for order in permutations(parts):
-        merged = Cutoff()
-        for part in order:
-            merged = merged.merged(part)
-        assert merged == Cutoff(3, 5, (4, 8, 64))
-        assert Cutoff.of(merged.numbers) == merged
-
-
 @each(
     ("cutoff", "least", "early"),
     [
@@ -441,7 +391,7 @@ def test_cutoffs_come_to_the_same_in_whatever_order_they_are_merged() -> None:
         (Cutoff(3, 9, (8,)), 9, []),
     ],
 )
-def test_what_lies_between_a_replacement_and_a_comeback_counts_if_an_earlier_comeback_comes_in(
+def test_an_earlier_comeback_lets_more_count_that_came_since_the_replacement(
     cutoff: Cutoff, least: int, early: list[int]
 ) -> None:
     assert cutoff.least == least
@@ -450,10 +400,8 @@ def test_what_lies_between_a_replacement_and_a_comeback_counts_if_an_earlier_com
 
 
 def test_a_registration_rules_out_nothing_of_a_source_that_was_never_replaced(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.begin_run({})
-    source = plain()
-    store.register([source])
+    store = hosts.launcher()
+    source = registered(store)
     store.forget(source.url)
     for _ in range(2):
         store.begin_run({})
@@ -488,8 +436,7 @@ def test_cutoffs_of_leaves_and_of_failures_are_kept_apart(hosts: Hosts) -> None:
 
 @pytest.mark.parametrize("recorded", [0, 1, 2], ids=["untouched", "begun", "complete"])
 def test_a_contradicted_source_is_open_whatever_is_recorded_until_it_is_forgotten(hosts: Hosts, recorded: int) -> None:
-    store = hosts.store()
-    store.begin_run({})
+    store = hosts.launcher()
     source, leaves = plain(), leaves_of_split(plain(), 2)
     store.register([source, plain("other")])
     store.commit(leaves[:recorded])
@@ -526,8 +473,7 @@ def test_a_source_that_nobody_registered_is_not_held_open(hosts: Hosts) -> None:
 
 
 def test_of_leaves_that_contradict_each_other_the_failure_tells_what_and_where(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     refused = leaf_of(plain(), ((1, 2),))
     error = NonDeterministicTaskError("contradicts another")
     store.parts()[1].write(lambda txn: hold_open(txn, refused.source_id, refused.lineage, error, 12.0))
@@ -540,10 +486,7 @@ def test_of_leaves_that_contradict_each_other_the_failure_tells_what_and_where(h
 
 def ledger_with_a_lost_registration(hosts: Hosts, content: str, parts: int = 1) -> RemoteStore:
     """Make a source, and what replaced it and was written in the same place; delete the registration of the latter."""
-    first = hosts.store()
-    first.open_job(ONE)
-    first.begin_run({})
-    first.register([plain()])
+    first = hosts.launcher(plain())
     first.commit([leaf_of(plain())] if parts == 1 else leaves_of_split(plain(), parts)[:1])
     first.begin_run({})
     before = set(hosts.objects.names("segments"))
@@ -557,9 +500,7 @@ def ledger_with_a_lost_registration(hosts: Hosts, content: str, parts: int = 1) 
 
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_source_is_open_whose_outputs_another_wrote_over_that_nobody_registers(
-    hosts: Hosts, parts: int, is_compacted: bool
-) -> None:
+def test_a_source_is_open_if_an_unknown_one_overwrote_it(hosts: Hosts, parts: int, is_compacted: bool) -> None:
     """Its file got its former content back; the ledger had lost the registration of the content in between."""
     store = ledger_with_a_lost_registration(hosts, "other", parts)
     if is_compacted:
@@ -579,23 +520,17 @@ def test_a_source_is_open_whose_outputs_another_wrote_over_that_nobody_registers
 
 
 def test_any_task_that_wrote_over_an_output_holds_its_source_open(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    store.register([plain("b"), plain("c")])
+    store = hosts.launcher(plain("b"), plain("c"))
     store.commit([leaf_of(plain("b")), leaf_of(plain("c"))])
     put(hosts, Segment(1, 1.0, leaves=[leaf_of(plain(name, "2"), (), "other") for name in "abc"]))
     assert hosts.store().completed_mask([plain("b").id, plain("c").id]) == [False, False]
 
 
 @pytest.mark.parametrize(("failures_only", "number", "is_open"), [(False, 1, False), (False, 2, True), (True, 1, True)])
-def test_what_was_written_over_before_a_source_was_forgotten_does_not_count(
+def test_overwriting_before_a_forget_does_not_count(
     hosts: Hosts, failures_only: bool, number: int, is_open: bool
 ) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    store.register([plain()])
+    store = hosts.launcher(plain())
     store.forget(plain().url, failures_only=failures_only)
     put(hosts, leaf(plain(), 2))
     put(hosts, Segment(number, 1.0, leaves=[leaf_of(plain(version="2"), (), "other")]), "other")
@@ -609,27 +544,6 @@ def test_what_was_written_over_with_the_same_content_counts(hosts: Hosts) -> Non
 
 
 # Listings that pass a place at which something is created meanwhile
-
-
-class Passing(ObjectFolder):
-    """Lists everything, except, at first, names that contain a text; counts the listings."""
-
-    passed = "nothing"
-    listings = 0
-
-    def names(self, folder: str) -> list[str]:
-        self.listings += 1
-        return [name for name in super().names(folder) if self.passed not in name or self.listings > 1]
-
-
-@pytest.fixture
-def passing(hosts: Hosts, tmp_path: Path) -> Iterator[tuple[RemoteStore, Passing]]:
-    objects = Passing(hosts.objects.url)
-    store = RemoteStore(objects, str(tmp_path / "passing"))
-    store.open(create=True)
-    objects.listings = 0
-    yield store, objects
-    store.close()
 
 
 def nothing(store: RemoteStore, source: Source) -> None:
@@ -653,10 +567,7 @@ def test_what_speaks_of_sources_that_are_known_is_taken_in_with_one_listing(
     change: Callable[[RemoteStore, Source], None],
     what: Callable[[Source, int], Segment],
 ) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    store.register([plain(), plain("b")])
+    store = hosts.launcher(plain(), plain("b"))
     put(hosts, what(plain(), 1), "early")
     change(store, plain())
     put(hosts, what(plain(), 1), "late")
@@ -669,12 +580,10 @@ def test_what_speaks_of_sources_that_are_known_is_taken_in_with_one_listing(
 
 @pytest.mark.parametrize("what", [leaf, failure, deaths])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_what_speaks_of_a_source_that_was_passed_waits_for_it(
+def test_what_speaks_of_a_missed_source_waits(
     hosts: Hosts, passing: tuple[RemoteStore, Passing], what: Callable[[Source, int], Segment], restarted: bool
 ) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
+    store = hosts.launcher()
     if restarted:
         store.open_job(TWO, "restart")
     number = len(hosts.objects.names("controls"))

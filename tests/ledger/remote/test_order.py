@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import JobMismatchError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import Transaction
-from ledgerbeam.ledger.model.identity import node_id
-from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import Leaf, Mark, Output
+from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import compaction
@@ -25,14 +23,9 @@ from ledgerbeam.ledger.remote.controls import Control
 from ledgerbeam.ledger.remote.registration import Cutoff
 from ledgerbeam.ledger.remote.segment import Segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
-from ledgerbeam.ledger.remote.store import RemoteStore
-from tests.ledger.builders import leaf_of, leaves_of_split, plain
-from tests.ledger.conformance import failure_of
-from tests.ledger.lmdb.test_failures import folded
+from tests.ledger.builders import ONE, TWO, failure_of, leaf_of, leaves_of_split, mark_of, plain
 from tests.ledger.remote.test_store import Hosts
-from tests.ledger.views import picture
-
-ONE, TWO = Job("map", {"to": "a"}), Job("map", {"to": "b"})
+from tests.ledger.stores import fold, folded, picture, replaces, superseded
 
 
 def test_a_run_cannot_begin_for_a_job_that_lost_the_ledger(hosts: Hosts) -> None:
@@ -44,8 +37,7 @@ def test_a_run_cannot_begin_for_a_job_that_lost_the_ledger(hosts: Hosts) -> None
 
 
 def test_a_job_that_was_restarted_and_taken_back_records_again(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
+    store = hosts.launcher(runs=0)
     store.open_job(TWO, "restart")
     store.open_job(ONE, "accept")
     run = store.begin_run({})
@@ -56,20 +48,15 @@ def test_a_job_that_was_restarted_and_taken_back_records_again(hosts: Hosts) -> 
 
 def test_hosts_agree_on_a_source_that_has_changed_since_a_restart(hosts: Hosts) -> None:
     """One that has folded nothing from before cannot know that it changed, so none says so."""
-    store = hosts.store()
-    store.open_job(ONE)
-    store.register([plain()])
+    store = hosts.launcher(plain(), runs=0)
     store.open_job(TWO, "restart")
     store.register([plain(version="2")])
     assert picture(hosts.store()) == picture(store)
-    (progress,) = store.progress([plain(version="2").id])
-    assert progress is not None
-    assert not progress.replaces
+    assert replaces(store, plain(version="2")) == [False]
 
 
 def test_how_a_run_before_a_restart_ended_is_known_to_new_hosts(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
+    store = hosts.launcher(runs=0)
     store.end_run(store.begin_run({}), "done")
     store.open_job(TWO, "restart")
     assert picture(hosts.store()) == picture(store)
@@ -82,7 +69,7 @@ def test_what_a_writer_counts_is_what_others_count(hosts: Hosts) -> None:
     launcher.register([plain()])
     user.forget("*")
     launcher.refresh()
-    mark = Mark(plain().id, node_id(plain().id, ()), "task")
+    mark = mark_of(plain())
     launcher.record_deaths([mark])
     launcher.commit([leaf_of(plain())])
     assert picture(hosts.store()) == picture(launcher)
@@ -138,9 +125,7 @@ def test_a_compaction_that_is_overtaken_leaves_no_leaf_out(hosts: Hosts, monkeyp
     ],
 )
 @pytest.mark.parametrize("listed_first", [True, False])
-def test_the_newest_of_what_is_said_of_a_source_tells_whether_it_is_gone(
-    tmp_path: Path, seen: Segment, gone: bool, listed_first: bool
-) -> None:
+def test_the_newest_word_tells_what_is_gone(tmp_path: Path, seen: Segment, gone: bool, listed_first: bool) -> None:
     listing = Segment(5, 25.0, gone=[plain().id])
     store = folded(tmp_path / "host", *([listing, seen] if listed_first else [seen, listing]))
     assert store.status()["gone"] == gone
@@ -171,9 +156,7 @@ def test_the_newest_of_what_is_said_of_a_source_tells_whether_it_is_gone(
         ([Segment(8, 1.0, back=[plain("unknown").id]), Segment(7, 1.0, gone=[plain("unknown").id])], False),
     ],
 )
-def test_who_says_last_that_a_source_is_back_or_gone_is_right_in_any_order(
-    tmp_path: Path, made: list[Segment], gone: bool
-) -> None:
+def test_the_last_to_say_back_or_gone_is_right_in_any_order(tmp_path: Path, made: list[Segment], gone: bool) -> None:
     for number, order in enumerate(permutations(made)):
         store = folded(tmp_path / f"{number}", *order)
         assert store.status()["gone"] == gone
@@ -228,34 +211,12 @@ def test_a_pack_that_comes_late_replaces_what_it_would_have_replaced(hosts: Host
     assert [row.url for row in seen.sources()] == [new.url]
 
 
-def test_leaves_of_a_source_whose_registration_is_listed_later_wait_for_it(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    run = store.begin_run({})
-    host = hosts.store()
-    store.register([plain()])
-    RemoteSink(hosts.objects, run=run).commit([leaf_of(plain())])
-    real = hosts.objects.names
-    calls: list[str] = []
-
-    def passed(folder: str) -> list[str]:
-        names = real(folder)
-        calls.append(folder)
-        return [name for name in names if "/s-" not in name] if len(calls) == 1 else names
-
-    monkeypatch.setattr(hosts.objects, "names", passed)
-    host.refresh()
-    assert all(host.completed_mask([plain().id]))
-
-
 @pytest.mark.parametrize(
     "said",
     [
         {"leaves": [leaf_of(plain())]},
-        {"failures": [failure_of(plain(), ())]},
-        {"deaths": [Mark(plain().id, node_id(plain().id, ()), "task")]},
+        {"failures": [failure_of(plain())]},
+        {"deaths": [mark_of(plain())]},
         {"back": [plain().id]},
         {"gone": [plain().id]},
     ],
@@ -277,10 +238,7 @@ def test_whatever_is_said_of_a_source_waits_for_its_registration(store: LmdbStor
 def test_a_source_that_two_launchers_bring_back_counts_from_the_first_of_them(hosts: Hosts) -> None:
     old, new = plain(), plain(version="2")
     for source in (old, new):  # the source changes
-        store = hosts.store()
-        store.open_job(ONE)
-        store.begin_run({})
-        store.register([source])
+        hosts.launcher(source)
     first, second, reader = hosts.store(), hosts.store(), hosts.store()
     runs = []
     for launcher in (first, second):
@@ -297,18 +255,10 @@ def test_a_source_that_two_launchers_bring_back_counts_from_the_first_of_them(ho
 
 
 def test_an_object_that_is_folded_twice_counts_once(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    failed = Segment(1, 1.0, sources=[plain(), plain("b")], failures=[failure_of(plain(), ())])
-    done = Segment(2, 1.0, leaves=[leaf_of(plain("b"))])
+    store = hosts.launcher()
+    failed = Segment(1, 1.0, sources=[plain(), plain("b")], failures=[failure_of(plain())])
     forget = Control(2, "forget", 1.0, "t", sources=[plain("b").id])
-    environment = store.parts()[1]
-    for again in range(2):
-        environment.write(lambda txn: sidecar.fold_segment(txn, "segments/one", failed))
-        environment.write(lambda txn: sidecar.fold_control(txn, "controls/two", forget, "here"))
-        if not again:
-            environment.write(lambda txn: sidecar.fold_segment(txn, "segments/two", done))
+    fold(store, failed, forget, Segment(2, 1.0, leaves=[leaf_of(plain("b"))]), failed, forget)
     assert [row.attempts for row in store.failures()] == [1]
     assert store.completed_count() == 1
 
@@ -317,24 +267,16 @@ def test_an_object_that_is_folded_twice_counts_once(hosts: Hosts) -> None:
     ("at", "of_snapshot", "is_over"), [(9.0, False, True), (1.0, False, False), (9.0, True, False)]
 )
 @pytest.mark.parametrize("leaf_first", [True, False])
-def test_a_fan_out_has_not_failed_after_all_if_a_later_task_got_below_it(
+def test_a_fan_out_has_not_failed_if_a_later_task_got_below(
     hosts: Hosts, at: float, of_snapshot: bool, is_over: bool, leaf_first: bool
 ) -> None:
     """Other parts of a snapshot have the times at which its leaves were recorded."""
     store = hosts.store()
-    environment = store.parts()[1]
     failed = Segment(1, 5.0, failures=[failure_of(plain(), ((0, 2),))])
     below = Segment(1, at, leaves=[leaf_of(plain(), ((0, 2), (0, 2)))])
-    made = {"known": Segment(1, 1.0, sources=[plain()]), "failed": failed, "below": below}
-    for name in ("known", "below", "failed") if leaf_first else ("known", "failed", "below"):
-        environment.write(
-            lambda txn, name=name: sidecar.fold_segment(txn, name, made[name], of_snapshot=of_snapshot)  # type: ignore[misc]
-        )
+    made = [below, failed] if leaf_first else [failed, below]
+    fold(store, Segment(1, 1.0, sources=[plain()]), *made, of_snapshot=of_snapshot)
     assert len(list(store.failures())) == (not is_over)
-
-
-def superseded(store: RemoteStore) -> list[str]:
-    return sorted(name for page in store.superseded_names() for name in page)
 
 
 @pytest.mark.parametrize(("number", "is_left"), [(4, True), (5, False)])
@@ -343,20 +285,12 @@ def test_who_deletes_what_was_forgotten_has_seen_that_it_was(hosts: Hosts, numbe
     done = Segment(1, 1.0, sources=[plain()], leaves=[leaf_of(plain())])
     forget = Control(5, "forget", 1.0, "t", sources=[plain().id])
     names = [output.name for output in leaf_of(plain()).outputs]
-    swept = Segment(number, 1.0, dropped=names)
-
-    def change(txn: Transaction) -> None:
-        sidecar.fold_segment(txn, "segments/done", done)
-        sidecar.fold_control(txn, "controls/forget", forget, "here")
-        sidecar.fold_segment(txn, "segments/swept", swept)
-
-    store.parts()[1].write(change)
+    fold(store, done, forget, Segment(number, 1.0, dropped=names))
     assert superseded(store) == names * is_left
 
 
 def test_what_comes_late_of_a_former_job_is_superseded_unless_it_was_deleted(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
+    store = hosts.launcher(runs=0)
     run = store.begin_run({})
     store.open_job(TWO, "restart")
     store.begin_run({})
@@ -369,38 +303,27 @@ def test_what_comes_late_of_a_former_job_is_superseded_unless_it_was_deleted(hos
     }
     leaves = [Leaf(plain().id, (), "published", (Output("late", 1, "x", 1), Output("swept", 1, "x", 1)))]
     late = [
-        Segment(1, 1.0, leaves=leaves, failures=[failure_of(plain(), ())], runs={run: {"outcome": "late"}}),
+        Segment(1, 1.0, leaves=leaves, failures=[failure_of(plain())], runs={run: {"outcome": "late"}}),
         Segment(1, 1.0, state=state, sources=[plain("other")], gone=[plain().id]),
         Segment(1, 1.0, dropped=["swept"]),
     ]
-    for number, segment in enumerate(late):
-        store.parts()[1].write(
-            lambda txn, name=f"late {number}", segment=segment: sidecar.fold_segment(txn, name, segment)  # type: ignore[misc]
-        )
+    fold(store, *late)
     assert superseded(store) == ["complete", "known", "late"]
     assert store.status()["sources"] == {"complete": 0, "open": 1, "failed": 0}
     assert (store.status()["gone"], store.durations(), store.runs()[0]["outcome"]) == (0, {}, "late")
-    store.parts()[1].write(
-        lambda txn: sidecar.fold_segment(txn, "now", Segment(2, 1.0, leaves=[leaf_of(plain())], dropped=["late"]))
-    )
+    fold(store, Segment(2, 1.0, leaves=[leaf_of(plain())], dropped=["late"]))
     assert (superseded(store), store.completed_count()) == (["complete", "known"], 1)
 
 
 def test_what_a_leaf_that_does_not_count_had_published_is_superseded_with_its_number(hosts: Hosts) -> None:
     store = hosts.store()
-    environment = store.parts()[1]
     old, new = plain(version="1"), plain(version="2")
     published = Leaf(old.id, (), "published", (Output("old", 1, "x", 1),))
     made = [Segment(1, 1.0, sources=[old]), Segment(3, 1.0, sources=[new]), Segment(2, 1.0, leaves=[published])]
-    for number, segment in enumerate(made):
-        environment.write(
-            lambda txn, name=f"{number}", segment=segment: sidecar.fold_segment(txn, name, segment)  # type: ignore[misc]
-        )
+    fold(store, *made)
     assert superseded(store) == ["old"]
     for number, left in ((1, ["old"]), (2, [])):
-        environment.write(
-            lambda txn, number=number: sidecar.fold_segment(txn, f"z{number}", Segment(number, 1.0, dropped=["old"]))  # type: ignore[misc]
-        )
+        fold(store, Segment(number, 1.0, dropped=["old"]))
         assert superseded(store) == left
 
 

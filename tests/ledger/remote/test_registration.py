@@ -17,7 +17,6 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_TOTALS, META, SOURCES, TABLES, Transaction
 from ledgerbeam.ledger.model.identity import Lineage, node_id
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.compaction import compact
@@ -25,10 +24,9 @@ from ledgerbeam.ledger.remote.controls import Control
 from ledgerbeam.ledger.remote.registration import KEY_NUMBER, are_leaves_due
 from ledgerbeam.ledger.remote.replay import _Pauses, collector_paused, segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
-from tests.ledger.builders import leaf_of, leaves_of_split, output_of, plain
-from tests.ledger.conformance import failure_of
+from tests.ledger.builders import failure_of, leaf_of, leaves_of_split, mark_of, output_of, plain
 from tests.ledger.remote.test_store import Hosts
-from tests.ledger.views import picture
+from tests.ledger.stores import picture, replaces
 
 NUMBERS = 9
 SPLIT = (((0, 2),), ((1, 2),))
@@ -47,7 +45,7 @@ def failed(number: int, place: int) -> Segment:
 
 
 def died(number: int, place: int) -> Segment:
-    mark = Mark(plain().id, node_id(plain().id, SPLIT[place]), "task")
+    mark = mark_of(plain(), SPLIT[place])
     return Segment(number, float(number), deaths=[mark] * MAX_ATTEMPTS)
 
 
@@ -145,10 +143,8 @@ def test_a_leaf_that_is_due_again_counts_though_failures_of_its_source_were_forg
     assert found(store) == expected(made) == {plain().id: {SPLIT[0]}}
 
 
-def test_a_worker_that_died_after_a_source_came_back_counts_though_its_replacement_comes_in_late(
-    store: LmdbStore,
-) -> None:
-    died_once = Segment(5, 5.0, deaths=[Mark(plain().id, node_id(plain().id, SPLIT[0]), "task")])
+def test_a_death_after_a_comeback_counts_though_the_replacement_comes_in_late(store: LmdbStore) -> None:
+    died_once = Segment(5, 5.0, deaths=[mark_of(plain(), SPLIT[0])])
     fold(store, [registered(1, 1), done(1, 1, 1), registered(4, 1), died_once, registered(2, 2)])
     assert store.attempts(plain().id) == {node_id(plain().id, SPLIT[0]): 1}
     assert found(store) == {plain().id: set()}
@@ -171,7 +167,7 @@ def test_leaves_that_contradict_each_other_do_so_too_when_one_of_them_is_due_aga
     ],
     ids=["of the former job", "of the job that restarted"],
 )
-def test_a_leaf_that_is_due_again_counts_for_the_job_that_it_was_recorded_for(
+def test_a_leaf_due_again_counts_for_its_job(
     store: LmdbStore, before: list[Segment], restart: int, after: list[Segment], counts: bool
 ) -> None:
     """Another host may restart the job before a registration comes in, or before the fold that follows it."""
@@ -201,9 +197,7 @@ def test_a_leaf_that_is_due_again_counts_for_the_job_that_it_was_recorded_for(
 
 def test_a_source_that_is_registered_again_alone_replaces_nothing(store: LmdbStore) -> None:
     fold(store, [registered(1, 1), registered(3, 1)])
-    (progress,) = store.progress([plain(version="1").id])
-    assert progress is not None
-    assert not progress.replaces
+    assert replaces(store, plain(version="1")) == [False]
 
 
 def test_a_source_keeps_its_last_replacement_though_a_snapshot_tells_of_an_earlier_one(store: LmdbStore) -> None:
@@ -223,9 +217,7 @@ def test_the_time_of_a_leaf_that_is_due_again_counts_once(store: LmdbStore) -> N
 
 
 @pytest.mark.parametrize(("at", "has_failed"), [(2.0, False), (4.0, True)])
-def test_only_what_came_after_a_leaf_that_is_due_again_has_failed_above_it(
-    store: LmdbStore, at: float, has_failed: bool
-) -> None:
+def test_only_what_came_after_a_leaf_due_again_has_failed_above(store: LmdbStore, at: float, has_failed: bool) -> None:
     fan_out = ((0, 2),)
     below = Segment(3, 3.0, leaves=[leaf_of(plain(), (*fan_out, (0, 2)))])
     failed = Segment(3, at, failures=[failure_of(plain(), fan_out)])
@@ -233,18 +225,14 @@ def test_only_what_came_after_a_leaf_that_is_due_again_has_failed_above_it(
     assert [row.node for row in store.failures()] == ([node_id(plain().id, fan_out)] if has_failed else [])
 
 
-def test_what_a_snapshot_has_completed_stays_so_when_it_counts_from_an_earlier_registration_on(
-    store: LmdbStore,
-) -> None:
+def test_what_a_snapshot_completed_stays_so_when_it_counts_from_an_earlier_registration(store: LmdbStore) -> None:
     complete = {"complete": [[plain().id.hex(), 1, [1, 1, 1, 0, 1], []]], "tenures": [[plain().id.hex(), 7]]}
     made = [registered(1, 1), registered(3, 2), registered(7, 1), Segment(9, 9.0, state=complete)]
     fold(store, [*made, registered(5, 1)])
     assert store.completed_mask([plain().id]) == [True]
 
 
-def test_what_a_snapshot_has_completed_does_not_stay_so_if_it_had_not_seen_that_the_source_came_back(
-    store: LmdbStore,
-) -> None:
+def test_what_a_snapshot_completed_is_open_if_it_had_not_seen_the_comeback(store: LmdbStore) -> None:
     """All with one number: the source changed and was as before while it was listed."""
     state = Segment(1, 1.0, state={"complete": [[plain().id.hex(), 1, [1, 1, 1, 0, 1], []]]})
     for made, is_complete in ([], True), ([registered(1, 2), registered(1, 1)], False):
@@ -285,9 +273,7 @@ def put(hosts: Hosts, segment: Segment) -> None:
 
 
 def test_what_counts_again_by_a_registration_that_comes_in_late_does_so_with_the_next_refresh(hosts: Hosts) -> None:
-    store = hosts.store()
-    for _ in range(3):
-        store.begin_run({})
+    store = hosts.launcher(runs=3)
     for segment in (registered(1, 1), registered(2, 2), done(3, 1, 0)):
         put(hosts, segment)
     store.refresh()
@@ -299,7 +285,7 @@ def test_what_counts_again_by_a_registration_that_comes_in_late_does_so_with_the
 
 @pytest.mark.parametrize("order", list(permutations((1, 3, 2))))
 @pytest.mark.parametrize(("compacted", "leaves"), [(2, (3, 1)), (2, (1, 3)), (3, (3, 1)), (4, (1, 3))])
-def test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it(
+def test_a_snapshot_without_a_replacement_keeps_it(
     hosts: Hosts, order: Sequence[int], compacted: int, leaves: Sequence[int]
 ) -> None:
     """Another host compacts after so many objects: of a source that is complete by then it does not say what counts."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +31,14 @@ from ledgerbeam.ledger.remote.replay import (
 )
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, seal
 from ledgerbeam.ledger.remote.sink import RemoteSink
-from ledgerbeam.ledger.remote.store import RemoteStore
+from ledgerbeam.ledger.worker.writer import LedgerWriter
+from ledgerbeam.pipelines.report.data import report_data
+from ledgerbeam.pipelines.report.state import job_progress, shown_runs
 from tests.cases import each
-from tests.ledger.builders import leaf_of, leaves_of_split, plain
-from tests.ledger.conformance import failure_of, finish
-from tests.ledger.conformance_changes import ONE, TWO
+from tests.conftest import S3Server
+from tests.ledger.builders import ONE, TWO, failure_of, leaf_of, leaves_of_split, plain
 from tests.ledger.remote.test_store import Hosts
-from tests.ledger.views import picture
+from tests.ledger.stores import finish, picture, superseded
 
 
 class Noted(ObjectFolder):
@@ -82,8 +86,7 @@ def test_the_name_of_a_segment_says_when_it_is_folded(segment: Segment, name: st
 
 
 def test_what_was_deleted_is_folded_after_what_had_superseded_it(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.begin_run({})
+    store = hosts.launcher()
     old, new = plain(version="1"), plain(version="2")
     store.register([old])
     store.begin_run({})
@@ -98,7 +101,7 @@ def test_what_was_deleted_is_folded_after_what_had_superseded_it(hosts: Hosts) -
     for host in (store, hosts.store()):
         host.refresh()
         assert host.stale_outputs() == []
-        assert [name for page in host.superseded_names() for name in page] == []
+        assert superseded(host) == []
 
 
 def test_numbers_are_taken_in_as_numbers_are_counted(hosts: Hosts) -> None:
@@ -119,8 +122,7 @@ def test_numbers_are_taken_in_as_numbers_are_counted(hosts: Hosts) -> None:
 
 def test_objects_are_read_in_chunks_and_none_is_left_out(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "_READ_AT_ONCE", 2)
-    store = hosts.store()
-    store.open_job(ONE)
+    store = hosts.launcher(runs=0)
     for n in range(5):
         store.begin_run({})
         store.register([plain(f"s{n}")])
@@ -129,24 +131,19 @@ def test_objects_are_read_in_chunks_and_none_is_left_out(hosts: Hosts, monkeypat
     assert picture(hosts.store()) == expected
     compact(hosts.store())
     assert picture(hosts.store()) == expected
-    assert len([name for name in hosts.objects.names("snapshots") if name.endswith(".json")]) == 1
+    assert len(hosts.manifests()) == 1
 
 
 @pytest.mark.parametrize(("size", "batches"), [(1, [1] * 8), (2, [2] * 4), (1_000, [8])])
-def test_segments_are_folded_in_batches_of_bounded_size(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, size: int, batches: list[int]
-) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    store.register([plain(f"s{n}") for n in range(8)])
+def test_segments_are_batched(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, size: int, batches: list[int]) -> None:
+    hosts.launcher(*(plain(f"s{n}") for n in range(8)))
     sink = RemoteSink(hosts.objects)
     for n in range(8):
         sink.commit([leaf_of(plain(f"s{n}"))])
     lengths = {len(hosts.objects.read([name])[0] or b"") for name in hosts.objects.names("segments") if "/t-" in name}
     monkeypatch.setattr(folding, "_BATCH_BYTES", (size - 1) * max(lengths) + 1)
     noted = Noted(hosts.objects.url)
-    reader = RemoteStore(noted, f"{store._path}-noted")
+    reader = hosts.on(noted)
     folded: list[int] = []
     real = folding.Replayer._fold_batch
 
@@ -159,7 +156,6 @@ def test_segments_are_folded_in_batches_of_bounded_size(
     reader.open()
     assert folded == batches
     assert picture(reader) == picture(hosts.store())
-    reader.close()
 
 
 def test_of_large_objects_fewer_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +170,7 @@ def test_of_large_objects_fewer_are_read_at_once(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(("size", "at_once"), [(0, [32, 8]), (5_000, [32, *[1] * 8])], ids=["empty", "huge"])
-def test_objects_of_any_size_are_read_to_the_last(
+def test_objects_of_any_size_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, at_once: list[int]
 ) -> None:
     monkeypatch.setattr(folding, "_BATCH_BYTES", 1_000)
@@ -190,35 +186,27 @@ def test_objects_of_any_size_are_read_to_the_last(
 # Requests
 
 
-def test_a_job_that_the_listing_has_passed_is_taken_in_with_the_first_control(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_job_that_the_listing_has_passed_is_taken_in_with_the_first_control(hosts: Hosts) -> None:
     class Passed(ObjectFolder):
         """Does not list the job, as if it had been made after that page was listed."""
 
         def names(self, folder: str) -> list[str]:
             return [name for name in super().names(folder) if name != "job.json"]
 
-    reader = RemoteStore(Passed(hosts.objects.url), str(tmp_path / "reader"))
+    reader = hosts.on(Passed(hosts.objects.url))
     reader.open(create=True)
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
+    hosts.launcher()
     reader.refresh()
     assert (reader.job(), len(reader.runs())) == (ONE, 1)
-    reader.close()
 
 
-def test_what_another_job_has_recorded_is_not_taken_for_that_of_a_job_that_makes_a_ledger_there(
-    hosts: Hosts, tmp_path: Path
-) -> None:
+def test_what_another_job_recorded_is_not_taken_for_that_of_a_later_job(hosts: Hosts) -> None:
     """Its `job.json` is lost, so the job of the other objects is unknown."""
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    store.register([plain()])
+    store = hosts.launcher(plain())
     store.commit([leaf_of(plain())])
     hosts.objects.delete(["job.json"])
     before = hosts.objects.names("")
-    other = RemoteStore(hosts.objects, str(tmp_path / "other"))
+    other = hosts.on(hosts.objects)
     other.open(create=True)
     with pytest.raises(LedgerDamagedError, match=r"job\.json is missing.*Restore it from a copy.*delete the folder"):
         other.open_job(TWO)
@@ -228,42 +216,35 @@ def test_what_another_job_has_recorded_is_not_taken_for_that_of_a_job_that_makes
     other.open(create=True)
     other.open_job(TWO)
     assert (other.status()["sources"]["complete"], other.runs()) == (0, [])
-    other.close()
 
 
 @pytest.mark.parametrize("left", ["controls/000001.json", "segments/000001/t-a-000000.seg", "snapshots/000001-a.json"])
-def test_whatever_is_left_of_a_ledger_its_job_is_missed(hosts: Hosts, tmp_path: Path, left: str) -> None:
+def test_whatever_is_left_of_a_ledger_its_job_is_missed(hosts: Hosts, left: str) -> None:
     hosts.objects.create(left, b"")
     with pytest.raises(LedgerDamagedError, match=r"job\.json is missing.*Restore it from a copy"):
-        RemoteStore(hosts.objects, str(tmp_path / "other")).open()
+        hosts.on(hosts.objects).open()
     hosts.objects.delete([left])
     with pytest.raises(LedgerNotFoundError, match=r"it does not exist \(job\.json is missing\)"):
-        RemoteStore(hosts.objects, str(tmp_path / "other")).open()
+        hosts.on(hosts.objects).open()
 
 
-def test_a_ledger_that_is_made_just_after_its_job_was_looked_for_is_not_taken_for_a_lost_one(
-    hosts: Hosts, tmp_path: Path
-) -> None:
+def test_a_ledger_made_just_after_its_job_was_looked_for_is_not_lost(hosts: Hosts) -> None:
     class Early(ObjectFolder):
         """Looks for the job, and then another launcher makes the ledger."""
 
         def read(self, names: Sequence[str]) -> list[bytes | None]:
             found = super().read(names)
             if not self.names("controls"):
-                store = hosts.store()
-                store.open_job(ONE)
-                store.begin_run({})
+                hosts.launcher()
             return found
 
-    reader = RemoteStore(Early(hosts.objects.url), str(tmp_path / "early"))
+    reader = hosts.on(Early(hosts.objects.url))
     reader.open()
     assert (reader.job(), len(reader.runs())) == (ONE, 1)
-    reader.close()
 
 
 def test_of_a_ledger_that_was_not_listed_yet_nothing_is_known(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
+    store = hosts.launcher(runs=0)
     hosts.objects.replace("claims/000001/a.json", b"")
     hosts.objects.replace("claimsbeside/000001.json", b"")
     replayer = folding.Replayer(*store.parts())
@@ -274,12 +255,9 @@ def test_of_a_ledger_that_was_not_listed_yet_nothing_is_known(hosts: Hosts) -> N
 
 
 def test_a_host_that_is_up_to_date_reads_nothing(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    store.register([plain()])
+    store = hosts.launcher(plain())
     noted = Noted(hosts.objects.url)
-    reader = RemoteStore(noted, f"{store._path}-noted")
+    reader = hosts.on(noted)
     reader.open()
     compact(store)
     store.begin_run({})
@@ -288,21 +266,15 @@ def test_a_host_that_is_up_to_date_reads_nothing(hosts: Hosts) -> None:
     reader.refresh()
     assert noted.noted == []
     assert picture(reader) == picture(store)
-    reader.close()
 
 
-def test_a_host_that_was_interrupted_in_a_snapshot_goes_on_where_it_was(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_interrupted_in_a_snapshot_goes_on_where_it_was(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "_READ_AT_ONCE", 1)  # which are folded at once, too: a batch is all or nothing
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    store.register([plain(), plain("b")])
+    store = hosts.launcher(plain(), plain("b"))
     store.commit([leaf_of(plain()), leaves_of_split(plain("b"), 2)[0]])
     assert compact(store).parts > 2
     noted = Noted(hosts.objects.url)
-    reader = RemoteStore(noted, f"{store._path}-noted")
+    reader = hosts.on(noted)
     noted.parts_left = 2
     with pytest.raises(ConnectionError):
         reader.open()
@@ -312,13 +284,10 @@ def test_a_host_that_was_interrupted_in_a_snapshot_goes_on_where_it_was(
     reader.refresh()
     assert not set(begun) & set(noted.noted)
     assert picture(reader) == picture(store)
-    reader.close()
 
 
 def test_objects_that_are_listed_and_never_read_are_an_error_in_the_end(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.register([plain()])
+    hosts.launcher(plain(), runs=0)
     tries: list[str] = []
 
     class Hollow(ObjectFolder):
@@ -331,18 +300,14 @@ def test_objects_that_are_listed_and_never_read_are_an_error_in_the_end(hosts: H
                 for name, data in zip(names, super().read(names), strict=True)
             ]
 
-    reader = RemoteStore(Hollow(hosts.objects.url), f"{store._path}-hollow")
+    reader = hosts.on(Hollow(hosts.objects.url))
     with pytest.raises(LedgerDamagedError, match=rf"{hosts.objects.url}: listed objects cannot be read, {FOLDS} times"):
         reader.open()
     assert len(tries) == FOLDS
-    reader.close()
 
 
 def test_a_part_of_a_snapshot_that_is_lost_is_named_with_its_manifest(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    store.register([plain("a"), plain("b")])
+    store = hosts.launcher(plain("a"), plain("b"))
     store.commit([leaf_of(plain("a"))])
     compact(store)
     before = picture(store)
@@ -385,9 +350,7 @@ def test_of_what_is_gone_a_part_is_lost_whose_manifest_is_there_and_nothing_else
         list(folding.read_listed(objects, [part]))
 
 
-def test_a_snapshot_that_is_compacted_away_while_it_is_read_is_no_damage(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_compacted_away_while_it_is_read_is_no_damage(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     writer, reader = hosts.store(), hosts.store()
     writer.open_job(ONE)
     writer.register([plain()])
@@ -416,8 +379,8 @@ def test_a_host_learns_the_job_that_another_has_taken_the_ledger_for(hosts: Host
     assert early.ledger_id() == late.ledger_id()
 
 
-def test_a_job_that_came_meanwhile_is_not_taken_back(hosts: Hosts, tmp_path: Path) -> None:
-    beside = RemoteStore(hosts.objects, str(tmp_path / "shared"))
+def test_a_job_that_came_meanwhile_is_not_taken_back(hosts: Hosts) -> None:
+    beside = hosts.on(hosts.objects)
 
     class Slow(ObjectFolder):
         """While it reads the first job of the ledger, another thread takes everything in."""
@@ -432,16 +395,13 @@ def test_a_job_that_came_meanwhile_is_not_taken_back(hosts: Hosts, tmp_path: Pat
                     beside.open()
             return found
 
-    reader = RemoteStore(Slow(hosts.objects.url), str(tmp_path / "shared"))
+    reader = hosts.on(Slow(hosts.objects.url), beside._path)
     reader.open(create=True)
-    launcher = hosts.store()
-    launcher.open_job(ONE)
+    launcher = hosts.launcher(runs=0)
     launcher.open_job(TWO, "accept")
     reader.refresh()
     assert Slow.calls == 2
     assert reader.job() == TWO
-    for store in (reader, beside):
-        store.close()
 
 
 # Refused objects
@@ -458,9 +418,7 @@ def test_a_control_that_says_another_number_than_its_name_is_refused(hosts: Host
 
 @pytest.mark.parametrize("said", [1, 2])
 def test_a_control_does_not_say_a_number_that_is_another_ones(hosts: Hosts, said: int) -> None:
-    store = hosts.store()
-    for _ in range(2):
-        store.begin_run({})
+    store = hosts.launcher(runs=2)
     hosts.objects.create("controls/000003.json", encode_control(Control(said, "run", 1.0, "token")))
     for _ in range(2):
         with pytest.raises(LedgerDamagedError, match=rf"controls/000003\.json.* has number {said};"):
@@ -471,9 +429,7 @@ def test_a_control_does_not_say_a_number_that_is_another_ones(hosts: Hosts, said
 @pytest.mark.parametrize("kind", ["segment", "snapshot"])
 @pytest.mark.parametrize("beyond", [0, 1])
 def test_only_a_control_may_have_the_number_after_the_greatest(hosts: Hosts, kind: str, beyond: int) -> None:
-    store = hosts.store()
-    for _ in range(2):
-        store.begin_run({})
+    store = hosts.launcher(runs=2)
     number = 2 + beyond
     if kind == "segment":
         name, data = f"segments/{number:06d}/s-hand.seg", encode_segment(Segment(number, 1.0, sources=[plain()]))
@@ -500,8 +456,7 @@ def test_a_run_that_says_of_itself_what_does_not_read_is_refused(hosts: Hosts) -
 
 
 def test_a_segment_whose_sums_no_ledger_can_hold_is_named_and_nothing_of_it_is_taken_in(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain("a"), plain("b")])
+    store = hosts.store(plain("a"), plain("b"))
     leaves = [Leaf(plain(name).id, (), "published", (), 1, LIMIT) for name in "ab"]
     segment = Segment(0, 1.0, leaves=leaves)
     name = segment_name(segment, 0, "hand", 1)
@@ -524,8 +479,7 @@ def test_a_snapshot_may_stand_for_segments_and_for_snapshots() -> None:
 
 def test_a_manifest_under_the_name_of_another_is_refused_until_its_own_is_restored(hosts: Hosts) -> None:
     """An old snapshot under the newest one's name, with its parts: work that it does not know would look not done."""
-    store = hosts.store()
-    store.open_job(ONE)
+    store = hosts.launcher(runs=0)
     kept: dict[str, bytes | None] = {}
     for name in "ab":
         finish(store, plain(name))
@@ -549,8 +503,7 @@ def test_a_manifest_under_the_name_of_another_is_refused_until_its_own_is_restor
 
 def test_an_older_part_under_the_name_of_another_is_refused_until_its_own_is_restored(hosts: Hosts) -> None:
     """It denied work that the newest snapshot knows, or claimed that a changed source was complete."""
-    store = hosts.store()
-    store.open_job(ONE)
+    store = hosts.launcher(runs=0)
     kept: list[dict[str, bytes]] = []
     for name in "ab":
         finish(store, plain(name))
@@ -609,9 +562,7 @@ def test_a_manifest_whose_values_cannot_be_is_refused_by_name(fields: Any) -> No
         (BASE, 1, {}, ["controls/000001.json"]),
     ],
 )
-def test_a_manifest_that_nobody_could_read_is_not_made(
-    name: str, number: int, parts: dict[str, str], covers: list[str]
-) -> None:
+def test_an_unreadable_manifest_is_not_made(name: str, number: int, parts: dict[str, str], covers: list[str]) -> None:
     with pytest.raises(ValueError, match="expected"):
         encode_manifest(SnapshotManifest(name, number, parts, covers))
 
@@ -634,8 +585,7 @@ def test_an_object_without_number_or_time_is_refused(missing: str) -> None:
 
 
 def test_a_registration_that_was_deleted_is_waited_for_once_however_many_tasks_ask_for_it(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
+    store = hosts.launcher(runs=0)
     run = store.begin_run({})
     store.register([plain("kept")])
     store.register([plain()])
@@ -652,3 +602,163 @@ def test_a_registration_that_was_deleted_is_waited_for_once_however_many_tasks_a
     host.commit(leaves_of_split(plain(), 2))
     assert host.completed_count() == 2
     assert picture(hosts.store())["sources"] == picture(host)["sources"]
+
+
+FAR = 999_999_999_999
+
+SNAPSHOT = f"snapshots/{FAR}-{FAR}-abcdabcd"
+
+
+def control(number: int) -> bytes:
+    return encode_control(Control(number, "run", time.time(), "token"))
+
+
+HOSTILE = {
+    f"controls/{FAR}.json": control(FAR),
+    "controls/000004.json": control(4),
+    "controls/000004-ab.json": control(4),
+    f"segments/{FAR}/t-enemy-000001.seg": encode_segment(Segment(FAR, 1.0, gone=[plain().id])),
+    "segments/000001/t-enemy-000001.seg": encode_segment(Segment(FAR, 1.0, leaves=leaves_of_split(plain(), 2)[:1])),
+    f"{SNAPSHOT}.json": encode_manifest(SnapshotManifest(SNAPSHOT, FAR, {}, [])),
+}
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_an_object_whose_number_does_not_follow_is_refused_until_it_is_deleted(hosts: Hosts, name: str) -> None:
+    launcher = hosts.launcher()
+    launcher.begin_run({})
+    launcher.register([plain()])
+    known = hosts.store()
+    before = picture(known)
+    assert hosts.objects.create(name, HOSTILE[name])
+    for _ in range(2):
+        for store in (known, launcher):
+            with pytest.raises(LedgerDamagedError, match=rf"{re.escape(name)}.*greatest.* is 2.*delete this object"):
+                store.refresh()
+        with pytest.raises(LedgerDamagedError, match=re.escape(name)):
+            hosts.store()
+    if name.startswith("controls"):
+        with pytest.raises(LedgerDamagedError, match=re.escape(name)):
+            RemoteSink(hosts.objects).commit([leaf_of(plain())])
+    hosts.objects.delete([name])
+    for store in (known, launcher, hosts.store()):
+        store.refresh()
+        assert picture(store) == before
+    assert launcher.begin_run({}) == "000003"
+    RemoteSink(hosts.objects).commit([leaf_of(plain())])
+    known.refresh()
+    assert all(known.completed_mask([plain().id]))
+
+
+@pytest.mark.parametrize(
+    "name", ["0000001", "00000000001", "\N{FULLWIDTH DIGIT ONE}" * 6, "-00001", "1", f"{FAR}0", "000001-xyz"]
+)
+def test_other_names_below_the_controls_are_no_controls(hosts: Hosts, name: str) -> None:
+    store = hosts.launcher(runs=0)
+    hosts.objects.create(f"controls/{name}.json", b"anything")
+    assert store.begin_run({}) == "000001"
+    assert len(hosts.store().runs()) == 1
+
+
+def test_a_control_that_is_listed_too_early_is_waited_for(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher, host = hosts.store(), hosts.store()
+    launcher.open_job(ONE)
+    host.refresh()
+    launcher.begin_run({})
+    launcher.begin_run({})
+    real = hosts.objects.names
+    passed: list[str] = []
+
+    def names(folder: str) -> list[str]:
+        found = real(folder)
+        passed.append(folder)
+        return [name for name in found if len(passed) > 1 or not name.endswith("000001.json")]
+
+    monkeypatch.setattr(hosts.objects, "names", names)
+    host.refresh()
+    assert len(host.runs()) == 2
+    passed.clear()
+    RemoteSink(hosts.objects).commit([leaf_of(plain())])
+    assert passed == ["controls", "controls"]
+
+
+def test_a_time_in_the_future_does_no_harm(hosts: Hosts) -> None:
+    launcher = hosts.launcher(plain("a"), plain("b"))
+    launcher.commit([leaf_of(plain("a"))])
+    far = 32_000_000_000.0  # in the year 2984
+    name = segment_name(Segment(1, far), 1, "clock", 1)
+    hosts.objects.create(name, encode_segment(Segment(1, far, leaves=[leaf_of(plain("b"))])))
+    ahead = replace(Control(2, "run", far, "token"), info={"host": "ahead"})
+    hosts.objects.create("controls/000002.json", encode_control(ahead))
+    launcher.refresh()
+    new = hosts.store()
+    assert picture(new) == picture(launcher)
+    for store in (launcher, new):
+        assert store.completed_count() == 2
+        now = time.time()
+        assert all(row.time <= now for row in store.history())
+        assert sum(row.totals.tasks for row in store.history()) == 2
+        assert len(report_data(store).steps) < 300
+        progress = job_progress(store, store.status(), shown_runs(store))
+        assert progress.run is None or progress.run["tasks"] >= 0
+    assert launcher.begin_run({}) == "000003"
+    compact(launcher)
+    assert picture(hosts.store()) == picture(launcher)
+
+
+def taken_names(sink: RemoteSink, count: int) -> list[str]:
+    """Return the names that the next segments of a sink will have."""
+    segment = Segment(sink._seen, 0.0, leaves=[leaf_of(plain())])
+    return [segment_name(segment, sink._seen, sink._writer, sink._sequence + n) for n in range(1, count + 1)]
+
+
+def check_taken_names(objects: ObjectFolder) -> None:
+    sink = RemoteSink(objects)
+    names = taken_names(sink, 2)
+    for name in names:
+        assert objects.create(name, encode_segment(Segment(0, 1.0)))
+    writer = LedgerWriter(sink, interval=1000)
+    writer.add(leaf_of(plain()))
+    for name in names:
+        with pytest.raises(LedgerDamagedError, match=re.escape(name)):
+            writer.flush()
+    assert writer.flush().fresh == 1
+    writer.close()
+
+
+def test_leaves_are_kept_until_a_name_is_free(hosts: Hosts) -> None:
+    store = hosts.launcher(plain(), runs=0)
+    check_taken_names(hosts.objects)
+    store.refresh()
+    assert all(store.completed_mask([plain().id]))
+
+
+@pytest.mark.s3
+def test_leaves_are_kept_until_a_name_is_free_on_s3(s3: S3Server) -> None:
+    check_taken_names(ObjectFolder(f"s3://{s3.bucket()}/a/ledger", s3.options))
+
+
+def test_a_repeated_creation_of_the_same_bytes_is_a_success(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = RemoteSink(hosts.objects)
+    real = hosts.objects.create
+
+    def twice(name: str, data: bytes) -> bool:
+        real(name, data)  # whose answer was lost
+        return real(name, data)
+
+    monkeypatch.setattr(hosts.objects, "create", twice)
+    assert sink.commit([leaf_of(plain())]).fresh == 1
+
+
+def test_a_store_whose_name_is_taken_changes_nothing(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hosts.launcher(plain(), runs=0)
+    before = picture(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(hosts.objects, "create", lambda name, data: False)
+        with pytest.raises(LedgerDamagedError, match="found other content"):
+            store.commit([leaf_of(plain())])
+        with pytest.raises(LedgerDamagedError, match="found other content"):
+            compact(store)
+    assert picture(store) == before
+    store.commit([leaf_of(plain())])
+    assert picture(hosts.store()) == picture(store)

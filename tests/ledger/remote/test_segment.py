@@ -29,10 +29,9 @@ from ledgerbeam.ledger.remote.controls import (
 )
 from ledgerbeam.ledger.remote.segment import MAGIC, Segment, decode_segment, encode_segment, seal, unseal
 from tests.cases import each
-from tests.ledger.builders import leaf_of, plain
+from tests.ledger.builders import ONE, leaf_of, plain
 
 ID, NODE = plain().id, node_id(plain().id, ())
-JOB = Job("map", {"to": "jsonl"})
 
 WHOLE = Segment(
     7,
@@ -70,9 +69,7 @@ BOTH = replace(SKETCHED, counts=COUNTED.counts)
 
 
 @pytest.mark.parametrize(("leaf", "values"), [(PLAIN, 7), (COUNTED, 8), (SKETCHED, 9), (BOTH, 9)])
-def test_a_leaf_has_its_counts_and_statistics_behind_all_others_and_only_if_it_has_some(
-    leaf: Leaf, values: int
-) -> None:
+def test_a_leaf_has_its_counts_and_statistics_last_and_only_if_it_has_some(leaf: Leaf, values: int) -> None:
     data = encode_segment(Segment(1, 1.0, leaves=[leaf]))
     (found,) = decode_segment(data, "here").leaves
     assert (found, found.counts, dict(found.statistics)) == (leaf, leaf.counts, dict(leaf.statistics))
@@ -169,7 +166,7 @@ BAD_CONTROLS: list[dict[str, Any]] = [
     *({"number": number} for number in (0, HIGHEST + 1)),
     *({"kind": kind} for kind in ("other", None, "accept", "restart")),
     *({"at": -1.0}, {"token": None}, {"info": []}, {"failures_only": 1}, {"sources": [b"short"]}),
-    *({"job": JOB}, {"kind": "forget", "job": JOB}),
+    *({"job": ONE}, {"kind": "forget", "job": ONE}),
 ]
 
 
@@ -185,8 +182,8 @@ def test_a_control_that_cannot_be_is_not_made(fields: dict[str, Any]) -> None:
         Control(HIGHEST, "run", 1.0, "t", info={"host": "here"}),
         Control(1, "forget", 1.0, "t", sources=[ID, b"x" * 16], failures_only=True),
         Control(1, "forget", 1.0, "t", sources=[]),
-        Control(2, "accept", 1.0, "t", job=JOB),
-        Control(3, "restart", 1.0, "t", job=JOB),
+        Control(2, "accept", 1.0, "t", job=ONE),
+        Control(3, "restart", 1.0, "t", job=ONE),
     ],
 )
 def test_every_kind_of_control_comes_back(control: Control) -> None:
@@ -237,9 +234,9 @@ def test_objects_of_a_newer_format_are_refused_as_such() -> None:
 
 @each("fields", [{"ledger": None}, {"pipeline": None}, {"parameters": None}, {"format": None}, {"format": 0}])
 def test_a_ledger_that_does_not_say_its_job_is_named(fields: dict[str, Any]) -> None:
-    known = decode(encode_ledger("token", JOB))
-    assert decode_ledger(encode(known), "here") == ("token", JOB)
-    assert known["fingerprint"] == JOB.fingerprint
+    known = decode(encode_ledger("token", ONE))
+    assert decode_ledger(encode(known), "here") == ("token", ONE)
+    assert known["fingerprint"] == ONE.fingerprint
     with pytest.raises(LedgerDamagedError, match="here: "):
         decode_ledger(encode({**known, **fields}), "here")
 

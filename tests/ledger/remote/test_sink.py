@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Sequence
 
 import pytest
 
@@ -14,9 +13,7 @@ from ledgerbeam.ledger.remote import sink as remote_sink
 from ledgerbeam.ledger.remote.controls import Control, encode_control
 from ledgerbeam.ledger.remote.segment import create_own, decode_segment
 from ledgerbeam.ledger.remote.sink import CHECK_SECONDS, RemoteSink
-from tests.ledger.builders import leaf_of, leaves_of_split, plain
-from tests.ledger.conformance import failure_of
-from tests.ledger.conformance_changes import ONE, TWO
+from tests.ledger.builders import ONE, TWO, failure_of, leaf_of, leaves_of_split, plain
 from tests.ledger.remote.test_store import Hosts
 
 
@@ -28,18 +25,6 @@ class Clock:
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
-def looks_of(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the folders that are listed from now on."""
-    real, looks = hosts.objects.names, list[str]()
-
-    def names(folder: str) -> list[str]:
-        looks.append(folder)
-        return real(folder)
-
-    monkeypatch.setattr(hosts.objects, "names", names)
-    return looks
-
-
 def controls(hosts: Hosts, count: int, taken_at: int = 0) -> None:
     """Create so many control objects; at a number the ledger is taken for another job."""
     for number in range(1, count + 1):
@@ -49,25 +34,23 @@ def controls(hosts: Hosts, count: int, taken_at: int = 0) -> None:
 
 
 @pytest.mark.parametrize("booted", [0.5, 1000.0], ids=["just booted", "long up"])
-def test_a_sink_of_a_run_looks_once_and_then_from_time_to_time(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, booted: float
-) -> None:
+def test_a_sink_of_a_run_looks_from_time_to_time(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, booted: float) -> None:
     controls(hosts, 1)
-    clock, looks = Clock(monkeypatch, booted), looks_of(hosts, monkeypatch)
+    clock = Clock(monkeypatch, booted)
     sink = RemoteSink(hosts.objects, run="1")
     for wait, looked in ((0.0, 1), (0.9 * CHECK_SECONDS, 1), (0.2 * CHECK_SECONDS, 2), (0.1, 2)):
         clock.now += wait
         sink.commit([leaf_of(plain())])
-        assert looks == ["controls"] * looked
+        assert hosts.objects.listed == ["controls"] * looked
 
 
-def test_a_sink_without_a_run_looks_at_each_commit(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_without_a_run_looks_at_each_commit(hosts: Hosts) -> None:
     controls(hosts, 1)
-    looks = looks_of(hosts, monkeypatch)
+    hosts.objects.listed.clear()
     sink = RemoteSink(hosts.objects)
     for looked in (1, 2):
         sink.commit([leaf_of(plain())])
-        assert looks == ["controls"] * looked
+        assert hosts.objects.listed == ["controls"] * looked
 
 
 @pytest.mark.parametrize("taken_at", [1, 64, 65, 130])
@@ -109,31 +92,21 @@ def test_a_control_that_is_gone_when_a_sink_reads_it_is_told(hosts: Hosts, monke
 
 
 def test_a_commit_says_how_long_it_took(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.register([plain()])
+    store = hosts.launcher(plain(), runs=0)
     for committing in (RemoteSink(hosts.objects), store):
         began = time.monotonic()
         result = committing.commit([leaf_of(plain())])
         assert 0 < result.seconds <= time.monotonic() - began
 
 
-def test_a_sink_asks_for_what_is_new_only(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_asks_for_what_is_new_only(hosts: Hosts) -> None:
     controls(hosts, 3)
-    read: list[str] = []
-    real = hosts.objects.read
-
-    def noted(names: Sequence[str]) -> list[bytes | None]:
-        read.extend(names)
-        return real(names)
-
-    monkeypatch.setattr(hosts.objects, "read", noted)
     sink = RemoteSink(hosts.objects)
     sink.commit([leaf_of(plain())])
-    assert read == [f"controls/{number:06d}.json" for number in (1, 2, 3)]
+    assert hosts.objects.reads == [f"controls/{number:06d}.json" for number in (1, 2, 3)]
     sink.commit([leaf_of(plain())])
     RemoteSink(hosts.objects, run="3").commit([leaf_of(plain())])
-    assert len(read) == 3
+    assert len(hosts.objects.reads) == 3
 
 
 def test_a_sink_counts_numbers_as_numbers_are_counted(hosts: Hosts) -> None:
@@ -145,28 +118,24 @@ def test_a_sink_counts_numbers_as_numbers_are_counted(hosts: Hosts) -> None:
     assert name.startswith("segments/999998/")
 
 
-def test_a_number_that_does_not_follow_is_refused_when_it_is_still_so_in_a_second_listing(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_that_follows_in_no_listing_is_refused(hosts: Hosts) -> None:
     controls(hosts, 3)
     hosts.objects.delete(["controls/000002.json"])
-    looks = looks_of(hosts, monkeypatch)
+    hosts.objects.listed.clear()
     with pytest.raises(LedgerDamagedError, match=r"controls/000003\.json.*has number 3.*before it is 1"):
         RemoteSink(hosts.objects).commit([leaf_of(plain())])
-    assert looks == ["controls"] * 2
+    assert hosts.objects.listed == ["controls"] * 2
     assert hosts.objects.names("segments") == []
 
 
-def test_a_control_that_the_first_listing_passed_is_in_the_second(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_control_that_one_listing_passed_is_in_the_next(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     controls(hosts, 3, taken_at=1)
-    looks = looks_of(hosts, monkeypatch)
+    hosts.objects.listed.clear()
     whole = hosts.objects.names
-    monkeypatch.setattr(hosts.objects, "names", lambda folder: whole(folder)[0 if looks[1:] else 1 :])
+    monkeypatch.setattr(hosts.objects, "names", lambda folder: whole(folder)[0 if hosts.objects.listed[1:] else 1 :])
     with pytest.raises(JobMismatchError):
         RemoteSink(hosts.objects, job=ONE.fingerprint).commit([leaf_of(plain())])
-    assert looks == ["controls"] * 2
+    assert hosts.objects.listed == ["controls"] * 2
 
 
 def test_what_is_no_control_is_passed_over(hosts: Hosts) -> None:
@@ -193,18 +162,16 @@ def test_a_sink_says_for_which_job_and_when_it_recorded(hosts: Hosts) -> None:
     assert (segment.leaves, segment.failures) == (leaves_of_split(plain(), 2)[:1], [failed])
 
 
-def test_a_sink_in_a_forked_process_looks_for_itself_and_has_a_name_of_its_own(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sink_in_a_forked_process_looks_and_names_for_itself(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     controls(hosts, 1)
-    looks = looks_of(hosts, monkeypatch)
+    hosts.objects.listed.clear()
     sink = RemoteSink(hosts.objects, run="1")
     sink.commit([leaf_of(plain())])
     forked = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: forked)
     for _ in range(2):
         sink.commit([leaf_of(plain())])
-    assert looks == ["controls"] * 2
+    assert hosts.objects.listed == ["controls"] * 2
     writers = [name.rpartition("-")[0] for name in hosts.objects.names("segments")]
     assert sorted(writers.count(writer) for writer in set(writers)) == [1, 2]
 
@@ -217,9 +184,7 @@ def test_a_name_that_another_has_used_is_not_written_over(hosts: Hosts) -> None:
     assert hosts.objects.read(["segments/a"]) == [b"own"]
 
 
-def test_a_worker_that_is_killed_before_it_records_has_recorded_nothing(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_killed_before_it_records_recorded_nothing(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     class KilledError(Exception):
         pass
 

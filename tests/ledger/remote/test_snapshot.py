@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from ledgerbeam.ledger.lmdb.tables import APPLIED, COUNTS, META, OUTPUTS, PENDIN
 from ledgerbeam.ledger.lmdb.withdrawal import drop_stale
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic, counts_row, statistics_row
 from ledgerbeam.ledger.model.identity import ROOT, node_id
-from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output, Totals, output_row
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, output_row
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS, LedgerStore
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import decode, encode
@@ -36,24 +36,33 @@ from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_seg
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.snapshot import cutoff_pages, merge_state, state_pages, supersede_state
 from ledgerbeam.ledger.remote.store import RemoteStore
-from tests.ledger.builders import counted_leaf, filtered_leaf, leaf_of, leaves_of_split, plain, sum_of
-from tests.ledger.conformance import JOB, failure_of
-from tests.ledger.conformance_changes import ONE, TWO
+from tests.ledger.builders import (
+    ONE,
+    TWO,
+    counted_leaf,
+    failure_of,
+    filtered_leaf,
+    leaf_of,
+    leaves_of_split,
+    mark_of,
+    plain,
+    sum_of,
+)
 from tests.ledger.remote.test_store import Hosts
-from tests.ledger.views import picture
+from tests.ledger.stores import picture, registered, replaces, several, superseded
 
 ID, NODE = plain().id.hex(), node_id(plain().id, ()).hex()
 OUTPUT = ["a.jsonl", 1, "sum", 2, 0]
 
 
 def merge(store: RemoteStore, number: int = 1, /, **state: Any) -> None:
-    store.parts()[1].write(lambda txn: merge_state(txn, state, number))
+    store._open().write(lambda txn: merge_state(txn, state, number))
 
 
 def rows_of(store: RemoteStore) -> dict[str, list[Any]]:
     """Everything that a snapshot would keep."""
     found: dict[str, list[Any]] = {}
-    with store.parts()[1].hold() as held:
+    with store._open().hold() as held:
         for page in (*cutoff_pages(held), *state_pages(held)):
             for name, rows in page.items():
                 found.setdefault(name, []).extend(decode(encode(rows)))
@@ -114,8 +123,7 @@ BAD: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_row_that_cannot_be_is_refused(hosts: Hosts, name: str) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     before = picture(store)
     for row in [*BAD[name], None, "row", {}]:
         # What `INVALID_ROWS` has, as it comes out of a transaction.
@@ -141,9 +149,7 @@ def test_the_greatest_steps_of_time_and_duration_are_taken(hosts: Hosts) -> None
 
 
 def test_history_of_an_older_version_is_of_no_run(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
+    store = hosts.launcher()
     for _ in range(2):
         merge(store, history=[[1, 1, 2, 3, 4, 5, 6, 7], [1, 1, 1, 1, 1, 1, 1, 1, 1]])
     assert [(row.run, row.totals.records) for row in store.history()] == [(None, 2), ("000001", 1)]
@@ -151,14 +157,11 @@ def test_history_of_an_older_version_is_of_no_run(hosts: Hosts) -> None:
 
 
 def test_a_snapshot_of_a_ledger_says_it_again_and_again(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    sources = [plain(name) for name in ("done", "begun", "failed", "died", "old")]
-    store.register(sources)
+    store = hosts.launcher()
+    sources = several(store, "done", "begun", "failed", "died", "old")
     store.register([plain("old", "2")])
-    store.commit([leaf_of(sources[0]), leaf_of(sources[1], ((0, 2), (0, 2)))], [failure_of(sources[2], ())])
-    store.record_deaths([Mark(sources[3].id, node_id(sources[3].id, ()), "task")])
+    store.commit([leaf_of(sources[0]), leaf_of(sources[1], ((0, 2), (0, 2)))], [failure_of(sources[2])])
+    store.record_deaths([mark_of(sources[3])])
     store.forget(sources[0].url)
     store.begin_run({})
     store.commit([leaf_of(sources[0], content="again")])
@@ -174,8 +177,7 @@ def test_a_snapshot_of_a_ledger_says_it_again_and_again(hosts: Hosts) -> None:
 
 
 def test_a_source_that_a_snapshot_completes_has_what_it_says_and_nothing_of_before(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     store.commit(leaves_of_split(plain(), 3)[:1], [failure_of(plain(), ((1, 3),))])
     outputs = [["b.jsonl", 7, "sum-b", 3, 5, 2], OUTPUT]
     merge(store, 0, complete=[[ID, 1234, [2, 30, 400, 1, 50], outputs]])
@@ -191,21 +193,20 @@ def test_a_source_that_is_not_registered_leaves_the_outputs_of_a_snapshot_behind
     store = hosts.store()
     merge(store, 1, complete=[[ID, 1234, [1, 1, 1, 0, 1], [OUTPUT]]])
     assert (store.completed_count(), store.totals()) == (0, Totals())
-    assert [name for page in store.superseded_names() for name in page] == ["a.jsonl"]
+    assert superseded(store) == ["a.jsonl"]
 
 
 def test_what_a_snapshot_of_a_former_job_says_is_superseded(hosts: Hosts) -> None:
     store = hosts.store()
     state = {"complete": [[ID, 1, [1, 1, 1, 0, 1], [OUTPUT]]], "superseded": [[ID, "b.jsonl", 1]], "history": [[1] * 8]}
-    store.parts()[1].write(lambda txn: supersede_state(txn, state, 7))
-    assert sorted(name for page in store.superseded_names() for name in page) == ["a.jsonl", "b.jsonl"]
+    store._open().write(lambda txn: supersede_state(txn, state, 7))
+    assert superseded(store) == ["a.jsonl", "b.jsonl"]
     assert sorted(row[1:] for row in rows_of(store)["superseded"]) == [["a.jsonl", 7], ["b.jsonl", 1]]
     assert store.history() == []
 
 
 def test_a_newer_failure_of_a_snapshot_takes_the_place_of_an_older_one(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     store.commit([], [Failure(plain().id, (), "task", "ValueError", "known")])
     (known,) = store.failures()
     older = [ID, NODE, "task", "KeyError", "older", 1, 0.0, 0]
@@ -220,16 +221,14 @@ def test_a_newer_failure_of_a_snapshot_takes_the_place_of_an_older_one(hosts: Ho
 
 
 def test_the_failure_of_a_later_run_is_the_newer_one_though_the_clock_of_its_host_is_behind(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     for number, last in ((2, 1000.0), (3, 5.0), (1, 2000.0)):
         merge(store, 9, failed=[[ID, NODE, "task", "ValueError", f"of run {number}", 1, last, number]])
     assert [(row.error, row.last) for row in store.failures()] == [("of run 3", 5.0)]
 
 
 def test_deaths_are_counted_once_each(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     for deaths in ([[0, 1.0, 0, False]], [[0, 1.0, 0, False], [0, 1.0, 1, False]], [[0, 2.0, 0, True]]):
         merge(store, 0, attempts=[[ID, NODE, "task", deaths]])
     assert store.attempts(plain().id) == {bytes.fromhex(NODE): 3}
@@ -238,8 +237,7 @@ def test_deaths_are_counted_once_each(hosts: Hosts) -> None:
 
 
 def test_a_fan_out_that_a_later_run_has_got_below_is_not_failed_by_an_earlier_one(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     store.commit([leaf_of(plain(), ((0, 2),))])
     row = [ID, ROOT.hex(), 5, 100.0]
     merge(store, passed=[row, [ID, ROOT.hex(), 4, 900.0]])
@@ -249,13 +247,10 @@ def test_a_fan_out_that_a_later_run_has_got_below_is_not_failed_by_an_earlier_on
     assert store.pending(plain().id) == 1
 
 
-def test_a_death_that_a_later_run_has_got_below_does_not_count_however_late_a_snapshot_tells_of_it(
-    hosts: Hosts,
-) -> None:
-    store = hosts.store()
-    store.register([plain()])
+def test_a_death_that_a_later_run_got_below_does_not_count_however_late_it_is_told(hosts: Hosts) -> None:
+    store = hosts.store(plain())
     leaf = leaf_of(plain(), ((0, 2), (0, 2)))
-    store.parts()[1].write(lambda txn: record(txn, prepare([leaf]), [], Stamp(5, 10.0), passed=Stamp(5, 10.0)))
+    store._open().write(lambda txn: record(txn, prepare([leaf]), [], Stamp(5, 10.0), passed=Stamp(5, 10.0)))
     node = node_id(plain().id, ((0, 2),)).hex()
     merge(store, 9, attempts=[[ID, node, "task", [[4, 90.0, 0, False]]]])
     assert store.attempts(plain().id) == {}
@@ -264,8 +259,7 @@ def test_a_death_that_a_later_run_has_got_below_does_not_count_however_late_a_sn
 
 
 def test_a_url_goes_to_who_comes_next_once_its_source_is_retired(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain(version="1")])
+    store = hosts.store(plain(version="1"))
     merge(store, 3, retired=[[ID, [plain().url], 3]])
     assert list(store.sources()) == []
     merge(store, 3, retired=[[plain(version="2").id.hex(), [plain().url], 2]])
@@ -275,32 +269,26 @@ def test_a_url_goes_to_who_comes_next_once_its_source_is_retired(hosts: Hosts) -
     store.register([plain(version="3")])
     (row,) = store.sources()
     assert row.source_id == plain(version="3").id
-    (progress,) = store.progress([row.source_id])
-    assert progress is not None
-    assert progress.replaces
+    assert replaces(store, plain(version="3")) == [True]
 
 
 DONE = [ID, 1234, [2, 30, 400, 1, 50], [OUTPUT]]
 
 
-def rule_out(store: RemoteStore, leaves: int, failures: int) -> None:
+def rule_out(store: RemoteStore, leaves: int, failures: int) -> RemoteStore:
     """Let leaves and failures of the source count from some numbers on."""
     merge(store, cutoffs=[[ID, [0, leaves], [0, failures]]])
+    return store
 
 
 @pytest.mark.parametrize(("number", "counts"), [(4, False), (5, True), (6, True)])
-def test_what_a_snapshot_says_of_finished_tasks_counts_from_the_number_of_leaves_on(
-    hosts: Hosts, number: int, counts: bool
-) -> None:
-    store, other = hosts.store(), hosts.store()
-    for host in (store, other):
-        host.parts()[1].write(lambda txn: register(txn, [plain()]))
-        rule_out(host, 5, 9)
+def test_finished_tasks_of_a_snapshot_count_from_the_leaf_cutoff_on(hosts: Hosts, number: int, counts: bool) -> None:
+    store, other = (rule_out(numbered_host(hosts, 0, plain()), 5, 9) for _ in range(2))
     sketch = [ID, NODE, statistics_row({"length": Statistic("count", b"5")})]
     merge(store, number, complete=[DONE], statistics=[sketch])
     assert store.completed_count() == counts
     assert list(store.statistics()) == [("length", Statistic("count", b"5"))] * counts
-    assert [name for page in store.superseded_names() for name in page] == ["a.jsonl"] * (not counts)
+    assert superseded(store) == ["a.jsonl"] * (not counts)
     merge(other, number, contradicted=[[ID]])
     assert (other.pending(plain().id) > 1) == counts
     assert rows_of(other).get("contradicted") == [[ID]] * counts
@@ -309,13 +297,8 @@ def test_what_a_snapshot_says_of_finished_tasks_counts_from_the_number_of_leaves
 
 
 @pytest.mark.parametrize(("number", "counts"), [(4, False), (5, True), (6, True)])
-def test_what_a_snapshot_says_of_failures_counts_from_the_number_of_failures_on(
-    hosts: Hosts, number: int, counts: bool
-) -> None:
-    store, other = hosts.store(), hosts.store()
-    for host in (store, other):
-        host.parts()[1].write(lambda txn: register(txn, [plain()]))
-        rule_out(host, 9, 5)
+def test_failures_of_a_snapshot_count_from_the_failure_cutoff_on(hosts: Hosts, number: int, counts: bool) -> None:
+    store, other = (rule_out(numbered_host(hosts, 0, plain()), 9, 5) for _ in range(2))
     merge(store, number, failed=[[ID, NODE, "task", "KeyError", "why", 2, 10.0, 7]])
     assert [(row.task, row.error, row.attempts) for row in store.failures()] == [("task", "why", 2)] * counts
     merge(other, number, attempts=[[ID, NODE, "task", [[7, 1.0, 0, False]]]])
@@ -323,8 +306,7 @@ def test_what_a_snapshot_says_of_failures_counts_from_the_number_of_failures_on(
 
 
 def test_a_finished_task_has_neither_failures_nor_deaths(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     store.commit(leaves_of_split(plain(), 2)[:1])
     node = node_id(plain().id, ((0, 2),)).hex()
     merge(store, 9, failed=[[ID, node, "t", "r", "e", 1, 9e9, 9]], attempts=[[ID, node, "t", [[9, 9e9, 0, False]]]])
@@ -332,11 +314,10 @@ def test_a_finished_task_has_neither_failures_nor_deaths(hosts: Hosts) -> None:
 
 
 def test_of_a_source_that_a_snapshot_completes_nothing_is_left_that_its_tasks_had_recorded(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain(), plain("plain")])
+    store = hosts.store(plain(), plain("plain"))
     first = counted_leaf(plain(), ((0, 2),))
     store.commit([first])
-    environment = store.parts()[1]
+    environment = store._open()
     with environment.read() as txn:
         before = list(txn.scan(OUTPUTS, plain().id))
     counts = RecordCounts(6, 4, {"why": 2}, {}, {"": 4})
@@ -357,8 +338,7 @@ def test_of_a_source_that_a_snapshot_completes_nothing_is_left_that_its_tasks_ha
 
 
 def test_statistics_of_a_snapshot_are_those_of_complete_sources_and_are_taken_in_once(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain(), plain("open")])
+    store = hosts.store(plain(), plain("open"))
     sketches = [statistics_row({"length": Statistic("count", data)}) for data in (b"1", b"2")]
     open_id = plain("open").id.hex()
     open_node = node_id(plain("open").id, ()).hex()
@@ -379,12 +359,9 @@ def test_statistics_of_a_snapshot_are_those_of_complete_sources_and_are_taken_in
 
 
 @pytest.mark.parametrize("children", [1, 2])
-def test_a_failure_of_a_task_that_fanned_out_is_over_once_a_later_run_has_got_below_it(
-    hosts: Hosts, children: int
-) -> None:
-    store = hosts.store()
-    store.register([plain()])
-    store.parts()[1].write(
+def test_a_failure_of_a_fan_out_is_over_once_a_later_run_got_below_it(hosts: Hosts, children: int) -> None:
+    store = hosts.store(plain())
+    store._open().write(
         lambda txn: record(txn, prepare([leaf_of(plain(), ((0, 2), (0, children)))]), [], Stamp(1, 10.0))
     )
     fanned_out = node_id(plain().id, ((0, 2),)).hex()
@@ -403,8 +380,7 @@ def test_a_failure_of_a_task_that_fanned_out_is_over_once_a_later_run_has_got_be
 
 
 def test_a_task_keeps_the_name_under_which_it_died_first(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     deaths = [[number % 3, float(at), number, False] for number, at in enumerate((5, 1, 4, 2, 8, 3, 7, 6))]
     for name in ("first", "second"):
         merge(store, 0, attempts=[[ID, NODE, name, deaths]])
@@ -414,10 +390,9 @@ def test_a_task_keeps_the_name_under_which_it_died_first(hosts: Hosts) -> None:
 
 
 def test_that_a_source_is_contradicted_is_kept_and_its_failure_is_made_of_its_leaves(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     error = NonDeterministicTaskError("contradicts another")
-    store.parts()[1].write(lambda txn: hold_open(txn, plain().id, (), error, 1.0))
+    store._open().write(lambda txn: hold_open(txn, plain().id, (), error, 1.0))
     assert len(list(store.failures())) == 1
     assert (rows_of(store)["contradicted"], rows_of(store)["failed"]) == ([[ID]], [])
 
@@ -429,19 +404,23 @@ def test_an_output_is_superseded_with_the_greatest_number_that_is_known(hosts: H
         assert rows_of(store)["superseded"] == [[ID, "a", known]]
 
 
+def numbered_host(hosts: Hosts, number: int, *sources: Source) -> RemoteStore:
+    """Return a host on which a run with a number has registered sources."""
+    store = hosts.store()
+    numbered(store, number, *sources)
+    return store
+
+
 def numbered(store: RemoteStore, number: int, *sources: Source) -> None:
     """Register sources as a run of some number does."""
-    store.parts()[1].write(lambda txn: register(txn, sources, number=number))
+    store._open().write(lambda txn: register(txn, sources, number=number))
 
 
 @pytest.mark.parametrize(
     ("registered", "retired", "is_gone"), [(0, 0, False), (0, 1, True), (2, 2, False), (2, 3, True)]
 )
-def test_a_source_is_retired_by_what_replaced_it_later(
-    hosts: Hosts, registered: int, retired: int, is_gone: bool
-) -> None:
-    store = hosts.store()
-    numbered(store, registered, plain())
+def test_a_source_is_retired_by_its_later_successor(hosts: Hosts, registered: int, retired: int, is_gone: bool) -> None:
+    store = numbered_host(hosts, registered, plain())
     for _ in range(2):
         merge(store, 9, retired=[[ID, [plain().url], retired]])
         assert store.source_count() == (not is_gone)
@@ -449,9 +428,7 @@ def test_a_source_is_retired_by_what_replaced_it_later(
 
 
 @pytest.mark.parametrize("order", [(5, 3), (3, 5)])
-def test_a_source_that_was_replaced_twice_was_replaced_with_the_greater_number(
-    hosts: Hosts, order: tuple[int, int]
-) -> None:
+def test_a_source_replaced_twice_was_replaced_with_the_greater_number(hosts: Hosts, order: tuple[int, int]) -> None:
     store = hosts.store()
     for number in order:
         merge(store, 9, retired=[[ID, [plain().url], number]])
@@ -463,9 +440,7 @@ def test_the_url_of_a_retired_source_is_that_of_who_has_it(hosts: Hosts) -> None
     old, new, newest = (plain(version=version) for version in "123")
     merge(store, 9, retired=[[old.id.hex(), [old.url], 3]])
     numbered(store, 4, new)
-    (progress,) = store.progress([new.id])
-    assert progress is not None
-    assert progress.replaces
+    assert replaces(store, new) == [True]
     merge(store, 9, retired=[[plain(version="0").id.hex(), [old.url], 3]])
     numbered(store, 5, newest)
     assert [row.source_id for row in store.sources()] == [newest.id]
@@ -483,12 +458,9 @@ def test_the_url_of_a_retired_source_is_that_of_who_has_it(hosts: Hosts) -> None
         (6, [3, 0, 5], [3, 0, 5, 6]),
     ],
 )
-def test_what_was_done_before_a_source_was_replaced_and_came_back_is_done_again(
-    hosts: Hosts, registered: int, cutoff: list[int], known: list[int]
-) -> None:
+def test_replaced_work_is_done_again(hosts: Hosts, registered: int, cutoff: list[int], known: list[int]) -> None:
     """It was done with number 0, whichever registrations of the source this host has seen."""
-    store = hosts.store()
-    numbered(store, registered, plain())
+    store = numbered_host(hosts, registered, plain())
     store.commit([leaf_of(plain())])
     merge(store, 9, cutoffs=[[ID, cutoff, [0, 0]]])
     withdrawn = bool(cutoff[0])
@@ -496,7 +468,7 @@ def test_what_was_done_before_a_source_was_replaced_and_came_back_is_done_again(
     names = [output.name for output in leaf_of(plain()).outputs]
     assert [row[1:] for row in rows_of(store).get("superseded", [])] == [[names[0], cutoff[0]]] * withdrawn
     assert rows_of(store)["cutoffs"][0][1] == known
-    store.parts()[1].write(lambda txn: record(txn, prepare([leaf_of(plain())]), [], Stamp(8, 10.0)))
+    store._open().write(lambda txn: record(txn, prepare([leaf_of(plain())]), [], Stamp(8, 10.0)))
     merge(store, 9, cutoffs=[[ID, cutoff, [0, 0]]])
     assert store.completed_count() == 1
 
@@ -509,23 +481,18 @@ def test_what_is_said_of_sources_that_nobody_registered_changes_nothing(hosts: H
 
 
 def test_that_a_source_replaces_another_and_is_back_is_kept(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     for _ in range(2):
         merge(store, 9, replaces=[[ID]], back=[[ID, 5]])
         assert (rows_of(store)["replaces"], rows_of(store)["back"]) == ([[ID]], [[ID, 5]])
-    (progress,) = store.progress([plain().id])
-    assert progress is not None
-    assert progress.replaces
+    assert replaces(store, plain()) == [True]
 
 
-def test_outputs_of_a_source_that_a_snapshot_says_was_replaced_are_superseded_with_the_number_of_the_snapshot(
-    hosts: Hosts,
-) -> None:
+def test_outputs_of_a_source_that_a_snapshot_replaces_are_superseded_with_its_number(hosts: Hosts) -> None:
     """Whoever deletes them has seen the snapshot, not the replacement."""
     store = hosts.store()
     for number in (1, 5):
-        store.parts()[1].write(lambda txn, number=number: register_sources(txn, [plain()], number))  # type: ignore[misc]
+        store._open().write(lambda txn, number=number: register_sources(txn, [plain()], number))  # type: ignore[misc]
     merge(store, 9, replaced=[[ID, 3]], complete=[DONE], tenures=[])
     assert store.completed_mask([plain().id]) == [False]
     assert rows_of(store)["superseded"] == [[ID, "a.jsonl", 9]]
@@ -541,11 +508,10 @@ def test_steps_in_which_nothing_happened_are_kept_as_such(hosts: Hosts) -> None:
     "state", [{"complete": [[*DONE, [], []]]}, {"complete": [DONE[:3]]}, {"superseded": [[ID, "a"]]}]
 )
 def test_rows_of_another_length_are_refused_of_a_former_job_too(hosts: Hosts, state: dict[str, Any]) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     for change in (supersede_state, merge_state):
         with pytest.raises(LedgerDamagedError, match="ValueError"):
-            store.parts()[1].write(lambda txn, change=change: change(txn, state, 7))  # type: ignore[misc]
+            store._open().write(lambda txn, change=change: change(txn, state, 7))  # type: ignore[misc]
 
 
 OLD, NEW, OTHER = plain(), plain(version="2"), plain("b")
@@ -588,8 +554,12 @@ class History:
         names = self.objects.names("")
         return {name: data for name, data in zip(names, self.objects.read(names), strict=True) if data is not None}
 
-    def close(self) -> None:
-        self.store.close()
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    history = History(tmp_path)
+    yield history
+    history.store.close()
 
 
 def add(folder: ObjectFolder, objects: Objects) -> None:
@@ -623,8 +593,7 @@ def said(store: RemoteStore) -> dict[str, Any]:
     outputs = [
         (row.source_id, row.output.name) if row.source_id in contradicted else row for row in picture(store)["outputs"]
     ]
-    superseded = sorted(name for page in store.superseded_names() for name in page)
-    return {**picture(store), "outputs": outputs, "superseded": superseded}
+    return {**picture(store), "outputs": outputs, "superseded": superseded(store)}
 
 
 Step = Callable[[History], object]
@@ -635,13 +604,13 @@ def published(source: Source, name: str) -> Leaf:
 
 
 def broken(source: Source) -> Failure:
-    return dataclasses.replace(failure_of(source, ()), broke=True)
+    return dataclasses.replace(failure_of(source), broke=True)
 
 
 SCENARIOS: dict[str, list[Step]] = {
     "begun, failed, complete": [
         lambda h: h.store.register([OLD, OTHER]),
-        lambda h: h.commit(leaves_of_split(OLD, 3)[0], failures=(failure_of(OLD, ((1, 3),)), failure_of(OTHER, ()))),
+        lambda h: h.commit(leaves_of_split(OLD, 3)[0], failures=(failure_of(OLD, ((1, 3),)), failure_of(OTHER))),
         lambda h: h.commit(*leaves_of_split(OLD, 3)[1:], failures=(failure_of(OTHER, (), "again"),)),
         lambda h: h.commit(leaf_of(OTHER)),
     ],
@@ -688,7 +657,7 @@ SCENARIOS: dict[str, list[Step]] = {
         lambda h: (h.store.register([OLD, OTHER]), h.commit(failures=(broken(OLD), broken(OLD)))),
         lambda h: (
             h.store.refresh(),
-            h.store.record_deaths([Mark(OTHER.id, node_id(OTHER.id, ()), "t")] * MAX_ATTEMPTS),
+            h.store.record_deaths([mark_of(OTHER)] * MAX_ATTEMPTS),
         ),
         lambda h: h.commit(failures=(broken(OLD),)),
         lambda h: h.store.forget("*", failures_only=True),
@@ -730,13 +699,13 @@ SCENARIOS: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_snapshot_of_any_moment_says_the_same_to_a_host_of_any_moment(tmp_path: Path, scenario: str) -> None:
-    history = History(tmp_path)
+def test_a_snapshot_of_any_moment_says_the_same_to_a_host_of_any_moment(
+    history: History, tmp_path: Path, scenario: str
+) -> None:
     moments = [history.now()]
     for step in SCENARIOS[scenario]:
         step(history)
         moments.append(history.now())
-    history.close()
     last = moments[-1]
     expected: dict[str, Any] | None = None
     snapshots = [compacted(tmp_path / f"compacted-{b}", moment) for b, moment in enumerate(moments) if b]
@@ -762,8 +731,7 @@ def test_a_snapshot_of_any_moment_says_the_same_to_a_host_of_any_moment(tmp_path
             host.close()
 
 
-def test_deletions_are_repeated_by_one_snapshot_and_not_by_the_next(tmp_path: Path) -> None:
-    history = History(tmp_path)
+def test_deletions_are_repeated_by_one_snapshot_and_not_by_the_next(history: History) -> None:
     for step in SCENARIOS["replaced, deleted, and the same again"][:3]:
         step(history)
     found = []
@@ -773,12 +741,10 @@ def test_deletions_are_repeated_by_one_snapshot_and_not_by_the_next(tmp_path: Pa
         objects = history.now().items()
         parts = [decode_segment(data, name) for name, data in objects if name.endswith(".seg")]
         found.append([dropped for part in parts for dropped in part.dropped])
-    history.close()
     assert found == [["old"], []]
 
 
-def test_who_deletes_has_seen_what_was_superseded_since_its_run_began(tmp_path: Path) -> None:
-    history = History(tmp_path)
+def test_who_deletes_has_seen_what_was_superseded_since_its_run_began(history: History, tmp_path: Path) -> None:
     history.store.register([OLD])
     history.commit(published(OLD, "old"))
     other = RemoteStore(history.objects, str(tmp_path / "other"))
@@ -790,11 +756,9 @@ def test_who_deletes_has_seen_what_was_superseded_since_its_run_began(tmp_path: 
     other.refresh()
     assert (history.store.stale_outputs(), other.stale_outputs()) == ([], [])
     other.close()
-    history.close()
 
 
-def test_what_a_snapshot_completes_can_be_done_again(tmp_path: Path) -> None:
-    history = History(tmp_path)
+def test_what_a_snapshot_completes_can_be_done_again(history: History, tmp_path: Path) -> None:
     history.store.register([OLD])
     first, last = leaves_of_split(OLD, 2)
     history.commit(first)
@@ -804,7 +768,6 @@ def test_what_a_snapshot_completes_can_be_done_again(tmp_path: Path) -> None:
     host.open(create=False)
     history.commit(last)
     covered = history.now()
-    history.close()
     snapshot = compacted(tmp_path / "compacted", covered)
     objects.delete([name for name in covered if name not in snapshot and name in objects.names("")])
     add(objects, snapshot)
@@ -820,22 +783,16 @@ def test_what_a_snapshot_completes_can_be_done_again(tmp_path: Path) -> None:
     host.close()
 
 
-def test_a_snapshot_does_not_take_back_when_an_output_was_superseded(tmp_path: Path) -> None:
-    store = RemoteStore(ObjectFolder(str(tmp_path / "ledger")), str(tmp_path / "host"))
-    store.open(create=True)
-    environment = store.parts()[1]
+def test_a_snapshot_does_not_take_back_when_an_output_was_superseded(hosts: Hosts) -> None:
+    store = hosts.store()
     for number in (5, 3):
-        rows = {"superseded": [[OLD.id.hex(), "old", number]]}
-        environment.write(lambda txn, rows=rows: merge_state(txn, rows, 5))  # type: ignore[misc]
-    environment.write(lambda txn: drop_stale(txn, ["old"], 4))  # by a run that did not see number 5
-    assert store.stale_outputs() == ["old"]
-    environment.write(lambda txn: drop_stale(txn, ["old"], 5))
-    assert store.stale_outputs() == []
-    store.close()
+        merge(store, 5, superseded=[[OLD.id.hex(), "old", number]])
+    for number, left in ((4, ["old"]), (5, [])):  # the first by a run that did not see number 5
+        store._open().write(lambda txn, number=number: drop_stale(txn, ["old"], number))  # type: ignore[misc]
+        assert store.stale_outputs() == left
 
 
-def test_a_source_that_is_open_here_and_complete_in_a_snapshot_counts_once(tmp_path: Path) -> None:
-    history = History(tmp_path)
+def test_a_source_that_is_open_here_and_complete_in_a_snapshot_counts_once(history: History, tmp_path: Path) -> None:
     leaves = [counted_leaf(OLD, ((ordinal, 3),)) for ordinal in range(3)]
     history.store.register([OLD])
     history.commit(leaves[0], leaves[1])
@@ -848,7 +805,6 @@ def test_a_source_that_is_open_here_and_complete_in_a_snapshot_counts_once(tmp_p
         assert store.records() == sum_of(leaves)
         assert Counter(store.statistics()) == Counter(item for leaf in leaves for item in leaf.statistics.items())
     late.close()
-    history.close()
 
 
 @pytest.mark.parametrize(
@@ -863,15 +819,13 @@ def test_a_source_that_is_open_here_and_complete_in_a_snapshot_counts_once(tmp_p
         ([1, 4, 3, 0, 5], [["ab" * 16, [5, 4, [], [], [["", 4]]]]], "row of 7 values"),
     ],
 )
-def test_counts_that_cannot_be_are_refused(tmp_path: Path, totals: list[int], accounts: Any, problem: str) -> None:
-    history = History(tmp_path)
+def test_counts_that_cannot_be_are_refused(history: History, totals: list[int], accounts: Any, problem: str) -> None:
     history.store.register([OLD])
     state = {"complete": [[OLD.id.hex(), 1_700_000_000, totals, [], accounts]]}
     history.put(Segment(1, 1.7e9, state=state))
     with pytest.raises(LedgerDamagedError, match=problem):
         history.store.refresh()
     assert history.store.records() == RecordCounts()
-    history.close()
 
 
 SOURCES = [plain(f"s{number:02d}") for number in range(13)]
@@ -889,7 +843,7 @@ def by_run(store: LedgerStore) -> dict[str | None, tuple[int, int]]:
 def worked(hosts: Hosts) -> None:
     """Let workers of two runs, and one without a run, record in turn; a control object without a run comes between."""
     one, two = hosts.store(), hosts.store()
-    one.open_job(JOB)
+    one.open_job(ONE)
     one.register(SOURCES)
     runs = [one.begin_run({"host": "one"}), two.begin_run({"host": "two"})]
     assert runs == ["000001", "000002"]
@@ -916,11 +870,8 @@ def test_all_hosts_know_which_run_has_recorded_what(hosts: Hosts) -> None:
         assert by_run(store) == EXPECTED
 
 
-def test_what_open_sources_have_recorded_is_in_the_history_of_a_new_host_when_it_was(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = hosts.store()
-    store.open_job(JOB)
+def test_new_hosts_have_the_history_of_open_sources(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hosts.launcher(runs=0)
     run = store.begin_run({})
     store.register(SOURCES[:2])
     store.commit([*leaves_of_split(SOURCES[0], 3)[:2], leaf_of(SOURCES[1])])
@@ -948,14 +899,13 @@ def runs_about_a_million(store: Any) -> list[str]:
 def test_the_million_and_first_run_is_the_last(hosts: Hosts, tmp_path: Path, place: str) -> None:
     store = hosts.store() if place == "remote" else LmdbStore(str(tmp_path / "local"))
     LmdbStore.open(store, create=True)
-    store.open_job(JOB)
+    store.open_job(ONE)
     runs = runs_about_a_million(store)
     assert runs == ["999999", "1000000", "1000001"]
     assert [run["id"] for run in store.runs()][-3:] == runs
     assert store.status()["last_run"]["id"] == runs[-1]
     store.end_run(runs[1], "done")
     assert [run["outcome"] for run in store.runs()][-3:] == [None, "done", None]
-    source = plain()
-    store.register([source])
+    source = registered(store)
     store.commit([leaf_of(source)])
     assert [row.run for row in store.history()] == runs[-1:]

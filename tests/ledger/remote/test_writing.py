@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,41 +20,30 @@ from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import Mark, SetUps, Withdrawn, WorkTime
+from ledgerbeam.ledger.model.rows import SetUps, Withdrawn, WorkTime
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import store as remote_store
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control, decode_control
 from ledgerbeam.ledger.remote.registration import highest_number
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
-from ledgerbeam.ledger.remote.store import RemoteStore, writer_name
-from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
-from tests.ledger.conformance import failure_of
-from tests.ledger.conformance_changes import ONE, TWO
-from tests.ledger.remote.test_store import Hosts
-from tests.ledger.views import picture
-
-
-def written(hosts: Hosts) -> list[Segment]:
-    """Return the segments of a ledger, by their names."""
-    names = hosts.objects.names("segments")
-    return [decode_segment(data or b"", name) for name, data in zip(names, hosts.objects.read(names), strict=True)]
+from ledgerbeam.ledger.remote.store import writer_name
+from tests.ledger.builders import ONE, TWO, counted_leaf, failure_of, leaf_of, leaves_of_split, mark_of, plain
+from tests.ledger.conformance import CHANGES
+from tests.ledger.remote.test_store import Hosts, Noted
+from tests.ledger.stores import fold, picture
 
 
 def test_who_knows_the_job_of_a_ledger_makes_no_other_in_its_place(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
+    store = hosts.launcher(runs=0)
     hosts.objects.delete(["job.json"])
     store.open_job(ONE)
     assert hosts.objects.names("") == []
 
 
 def test_what_changes_nothing_writes_nothing(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.register([plain()])
+    store = hosts.launcher(plain(), runs=0)
     before = hosts.objects.names("")
     store.register([])
     store.register([plain()])
@@ -67,25 +55,8 @@ def test_what_changes_nothing_writes_nothing(hosts: Hosts) -> None:
     assert hosts.objects.names("") == before
 
 
-CHANGES: dict[str, Callable[[RemoteStore], object]] = {
-    "register": lambda store: store.register([plain("new")]),
-    "commit": lambda store: store.commit([leaf_of(plain())]),
-    "record_deaths": lambda store: store.record_deaths([Mark(plain().id, node_id(plain().id, ()), "task")]),
-    "drop_stale": lambda store: store.drop_stale(["a"]),
-    "set_gone": lambda store: store.set_gone([plain().id]),
-    "note_listing": lambda store: store.note_listing("000001", listed=1, finished=True),
-    "end_run": lambda store: store.end_run("000001", "done"),
-    "begin_run": lambda store: store.begin_run({}),
-    "forget": lambda store: store.forget("*"),
-    "forget_sources": lambda store: store.forget_sources([plain().id]),
-    "open_job": lambda store: store.open_job(TWO, "accept"),
-}
-
-
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_store_that_was_opened_to_look_refuses_each_change_and_reads_what_others_change(
-    hosts: Hosts, change: str
-) -> None:
+def test_a_read_only_store_refuses_changes_and_sees_those_of_others(hosts: Hosts, change: str) -> None:
     store, looking = hosts.store(), hosts.store(read_only=True)
     store.open_job(ONE)
     store.begin_run({})
@@ -119,46 +90,40 @@ def test_a_store_records_for_its_own_run_or_else_for_the_newest(hosts: Hosts) ->
     two.register([plain("two")])
     nobody.refresh()
     nobody.register([plain("nobody")])
-    numbers = {segment.sources[0].url: segment.number for segment in written(hosts)}
+    numbers = {segment.sources[0].url: segment.number for segment in hosts.segments()}
     assert numbers == {plain(name).url: n for name, n in {"one": 1, "copy": 1, "two": 2, "nobody": 2}.items()}
     copy.close()
 
 
 def test_each_segment_says_for_which_job_it_was_written(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain("before")])
+    store = hosts.store(plain("before"))
     store.open_job(ONE)
     store.register([plain()])
-    assert [segment.job for segment in written(hosts)] == [None, ONE.fingerprint]
+    assert [segment.job for segment in hosts.segments()] == [None, ONE.fingerprint]
 
 
 def test_leaves_that_are_refused_are_not_written_and_the_rest_is(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.register([plain(), plain("b"), plain("c")])
+    store = hosts.store(plain(), plain("b"), plain("c"))
     store.commit(leaves_of_split(plain(), 2)[:1])
     wrong = leaf_of(plain(), ((0, 2),), content="other")
     before = hosts.objects.names("segments")
     with pytest.raises(NonDeterministicTaskError):
         store.commit([wrong])
     assert hosts.objects.names("segments") == before, "nothing is left of it"
-    with pytest.raises(NonDeterministicTaskError):
-        store.commit([wrong, leaf_of(plain("b"))])
-    with pytest.raises(NonDeterministicTaskError):
-        store.commit([wrong], [failure_of(plain("c"), ())])
-    news = written(hosts)[len(before) :]
+    for leaves, failures in (([leaf_of(plain("b"))], []), ([], [failure_of(plain("c"))])):
+        with pytest.raises(NonDeterministicTaskError):
+            store.commit([wrong, *leaves], failures)
+    news = hosts.segments()[len(before) :]
     assert [(list(segment.leaves), len(segment.failures)) for segment in news] == [([leaf_of(plain("b"))], 0), ([], 1)]
     assert picture(hosts.store()) == picture(store)
 
 
-def test_a_writer_has_a_name_of_its_own_that_can_stand_in_the_name_of_an_object(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_has_a_name_that_fits_the_name_of_an_object(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="ho_st/é." + "x" * 300))
     names = {writer_name() for _ in range(50)}
     assert len(names) == 50
     assert all(re.fullmatch(rf"ho-st--\.x{{32}}-{os.getpid()}-[0-9a-f]{{12}}", name) for name in names)
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     store.register([plain("b")])
     assert hosts.store().source_count() == 2
     first, second = hosts.objects.names("segments")
@@ -167,8 +132,7 @@ def test_a_writer_has_a_name_of_its_own_that_can_stand_in_the_name_of_an_object(
 
 
 def test_a_store_whose_object_is_not_made_has_not_changed(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = hosts.store()
-    store.register([plain()])
+    store = hosts.store(plain())
     before = picture(store)
     seen: list[tuple[str, int]] = []
 
@@ -191,9 +155,7 @@ def test_a_store_whose_object_is_not_made_has_not_changed(hosts: Hosts, monkeypa
 
 
 def test_a_commit_is_refused_once_the_ledger_was_taken(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.register([plain()])
+    store = hosts.launcher(plain(), runs=0)
     hosts.store().open_job(TWO, "accept")
     names = hosts.objects.names("")
     for act in (lambda: store.commit([leaf_of(plain())]), lambda: store.begin_run({})):
@@ -214,14 +176,14 @@ def test_a_store_commits_for_the_job_that_it_was_made_for_wherever_it_travels(ho
     assert own.commit([leaf_of(plain())]).completed == [plain().id]
 
 
-def test_a_ledger_that_is_deleted_as_it_is_made_is_told(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_ledger_that_is_deleted_as_it_is_made_is_told(hosts: Hosts) -> None:
     class Gone(ObjectFolder):
         """Loses created objects."""
 
+        exclusive = True
+
         def create(self, name: str, data: bytes) -> bool:
             return True
-
-        exclusive = True
 
     class Late(Gone):
         """Does not decide which creator is first either."""
@@ -229,7 +191,7 @@ def test_a_ledger_that_is_deleted_as_it_is_made_is_told(hosts: Hosts, tmp_path: 
         exclusive = False
 
     for kind in (Gone, Late):
-        store = RemoteStore(kind(hosts.objects.url), str(tmp_path / kind.__name__))
+        store = hosts.on(kind(hosts.objects.url))
         store.open(create=True)
         with pytest.raises(LedgerNotFoundError, match=r"job\.json was deleted just after its creation"):  # noqa: PT012
             store.open_job(ONE)
@@ -238,7 +200,7 @@ def test_a_ledger_that_is_deleted_as_it_is_made_is_told(hosts: Hosts, tmp_path: 
         store.close()
 
 
-def test_a_new_ledger_is_made_and_its_first_run_begun_with_five_requests(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_new_ledger_is_made_and_its_first_run_begun_with_five_requests(hosts: Hosts) -> None:
     asked: list[str] = []
 
     class Counted(ObjectFolder):
@@ -256,7 +218,7 @@ def test_a_new_ledger_is_made_and_its_first_run_begun_with_five_requests(hosts: 
             asked.append(f"create {name}")
             return super().create(name, data)
 
-    store = RemoteStore(Counted(hosts.objects.url), str(tmp_path / "host"))
+    store = hosts.on(Counted(hosts.objects.url))
     store.open(create=True)
     assert sorted(asked) == ["list", "read job.json"]
     store.open_job(ONE)
@@ -264,41 +226,33 @@ def test_a_new_ledger_is_made_and_its_first_run_begun_with_five_requests(hosts: 
     assert asked[2:] == ["create job.json", "list", "create controls/000001.json"]
     store.close()
     asked.clear()
-    again = RemoteStore(Counted(hosts.objects.url), str(tmp_path / "other"))
+    again = hosts.on(Counted(hosts.objects.url))
     again.open()
     assert sorted(asked) == ["list", "read controls/000001.json", "read job.json"]
     assert len(again.runs()) == 1
-    again.close()
 
 
-def test_where_creation_is_not_exclusive_two_may_have_one_number(hosts: Hosts, tmp_path: Path) -> None:
+def test_where_creation_is_not_exclusive_two_may_have_one_number(hosts: Hosts) -> None:
     class Shared(ObjectFolder):
         """A store that cannot decide which of two creators was first."""
 
-        @property
-        def exclusive(self) -> bool:
-            return False
+        exclusive, seen = False, True
 
         def names(self, folder: str) -> list[str]:
-            found = super().names(folder)
-            return found if self.seen else []
+            return super().names(folder) if self.seen else []
 
-        seen = True
-
-    one, two = Shared(hosts.objects.url), Shared(hosts.objects.url)
-    stores = [RemoteStore(objects, str(tmp_path / f"{n}")) for n, objects in enumerate((one, two))]
+    stores = [hosts.on(Shared(hosts.objects.url)) for _ in range(2)]
     for store in stores:
         store.open(create=True)
-    one.seen = two.seen = False  # neither sees the other's objects
+    Shared.seen = False  # neither sees the other's objects
     runs = [store.begin_run({}) for store in stores]
-    one.seen = two.seen = True
+    Shared.seen = True
     names = hosts.objects.names("controls")
     assert runs == ["000001", "000001"]
     assert all(re.fullmatch(r"controls/000001-[0-9a-f]{16}\.json", name) for name in names)
     for store in stores:
         store.refresh()
         assert store.begin_run({}) in ("000002", "000003")
-        store.close()
 
 
 def test_a_store_that_may_make_the_ledger_travels_as_one(hosts: Hosts) -> None:
@@ -310,8 +264,7 @@ def test_a_store_that_may_make_the_ledger_travels_as_one(hosts: Hosts) -> None:
 
 
 def test_runs_are_changed_by_those_who_know_them(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
+    store = hosts.launcher(runs=0)
     run = store.begin_run({"host": "here"})
     store.register([plain(), plain("b")])
     store.note_listing(run, listed=5, finished=False, gone=[plain().id])
@@ -320,12 +273,8 @@ def test_runs_are_changed_by_those_who_know_them(hosts: Hosts) -> None:
     store.end_run(run, "done", tidied=True)
     for host in (store, hosts.store()):
         (known,) = host.runs()
-        assert (known["listed"], known["outcome"], known["tidied"], known["info"]) == (
-            7,
-            "done",
-            True,
-            {"host": "here"},
-        )
+        found = [known[name] for name in ("listed", "outcome", "tidied", "info")]
+        assert found == [7, "done", True, {"host": "here"}]
         assert host.status()["gone"] == 1
     names = hosts.objects.names("")
     for act in (lambda: store.end_run("000009", "done"), lambda: store.note_listing("000009", listed=1, finished=True)):
@@ -362,15 +311,10 @@ def test_a_change_that_is_made_again_is_written_once(hosts: Hosts, monkeypatch: 
     assert hosts.store().source_count() == store.source_count() == 1
 
 
-def test_what_was_forgotten_while_a_withdrawal_took_its_number_stays_forgotten(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, two = hosts.store(), hosts.store()
-    one.begin_run({})
-    one.register([plain()])
-    leaves = [counted_leaf(plain(), ((ordinal, 3),)) for ordinal in range(3)]
-    one.commit(leaves)
-    two.refresh()
+def test_what_was_forgotten_during_a_withdrawal_stays_forgotten(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = hosts.launcher(plain())
+    one.commit([counted_leaf(plain(), ((ordinal, 3),)) for ordinal in range(3)])
+    two = hosts.store()
     create = ObjectFolder.create
 
     def overtaken(objects: ObjectFolder, name: str, data: bytes) -> bool:
@@ -389,34 +333,17 @@ def test_what_was_forgotten_while_a_withdrawal_took_its_number_stays_forgotten(
 
 
 def test_numbers_of_controls_never_fall(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    one, two, late = (Control(number, "run", 1.0, f"{number}") for number in (1, 2, 1))
-
-    def fold(control: Control, name: str) -> None:
-        store._open().write(lambda txn: sidecar.fold_control(txn, name, control, "here"))
-
-    for control, name in ((one, "a"), (two, "b"), (late, "c")):
-        fold(control, name)
+    store = hosts.launcher(runs=0)
+    fold(store, *(Control(number, "run", 1.0, token) for number, token in ((1, "a"), (2, "b"), (1, "c"))))
     with store._open().read() as txn:
         assert highest_number(txn) == 2
 
 
 @pytest.mark.parametrize(("jobs", "expected"), [((TWO, TWO), 1), ((TWO, ONE), 0)])
-def test_who_restarts_the_job_that_is_there_restarts_nothing(
-    hosts: Hosts, jobs: tuple[Job, Job], expected: int
-) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    first, second = (Control(number, "restart", 1.0, f"{number}", job=job) for number, job in enumerate(jobs, start=1))
-
-    def fold(control: Control) -> None:
-        store._open().write(lambda txn: sidecar.fold_control(txn, control.token, control, "here"))
-
-    fold(first)
-    segment = Segment(1, 1.0, sources=[plain()], leaves=[leaf_of(plain())])
-    fold(second)
-    store._open().write(lambda txn: sidecar.fold_segment(txn, "late", segment))
+def test_restarting_the_job_that_is_there_restarts_nothing(hosts: Hosts, jobs: tuple[Job, Job], expected: int) -> None:
+    store = hosts.launcher(runs=0)
+    fold(store, *(Control(number, "restart", 1.0, f"{number}", job=job) for number, job in enumerate(jobs, start=1)))
+    fold(store, Segment(1, 1.0, sources=[plain()], leaves=[leaf_of(plain())]))
     assert store.completed_count() == expected
 
 
@@ -424,20 +351,13 @@ def test_who_restarts_the_job_that_is_there_restarts_nothing(
     ("is_known", "restarts", "least"),
     [(True, [(2, TWO), (1, ONE)], 2), (True, [(1, TWO)], 1), (False, [(1, ONE)], 1), (False, [(2, TWO), (1, ONE)], 2)],
 )
-def test_what_was_recorded_before_the_last_restart_is_dropped_whatever_is_known_of_the_job_and_comes_in_first(
+def test_what_was_recorded_before_the_last_restart_is_dropped_in_any_order(
     hosts: Hosts, is_known: bool, restarts: list[tuple[int, Job]], least: int
 ) -> None:
-    store = hosts.store()
-    fold = store._open().write
-    if is_known:
-        store.open_job(ONE)
-    for number, job in restarts:
-        control = Control(number, "restart", 1.0, f"{number}", job=job)
-        fold(lambda txn, control=control: sidecar.fold_control(txn, control.token, control, "here"))  # type: ignore[misc]
+    store = hosts.launcher(runs=0) if is_known else hosts.store()
+    fold(store, *(Control(number, "restart", 1.0, f"{number}", job=job) for number, job in restarts))
     for number in (least - 1, least):
-        segment = Segment(number, 1.0, sources=[plain()], leaves=[leaf_of(plain())])
-        name = f"segment {number}"
-        fold(lambda txn, name=name, segment=segment: sidecar.fold_segment(txn, name, segment))  # type: ignore[misc]
+        fold(store, Segment(number, 1.0, sources=[plain()], leaves=[leaf_of(plain())]))
         assert store.completed_count() == (number == least)
 
 
@@ -445,13 +365,12 @@ def test_what_was_recorded_before_the_last_restart_is_dropped_whatever_is_known_
     ("batch", "sketch", "batches"),
     [(1, 0, [1] * 4), (2_000, 0, [2, 2]), (2_001, 0, [3, 1]), (2_000, 1_000, [1] * 4), (2_001, 1_000, [2, 2])],
 )
-def test_tasks_are_withdrawn_for_so_many_sources_at_a_time_that_what_stays_fits_in_memory(
+def test_withdrawals_are_split_so_that_what_stays_fits_in_memory(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch, batch: int, sketch: int, batches: list[int]
 ) -> None:
     monkeypatch.setattr(remote_store, "_LEAF_BYTES", 500)
     monkeypatch.setattr(remote_store, "_BATCH_BYTES", batch)
-    store = hosts.store()
-    store.begin_run({})
+    store = hosts.launcher()
     sources = [plain(name) for name in "abcd"]
     store.register([*sources, plain("open")])
     statistics = {"length": Statistic("count", b"s" * sketch)} if sketch else {}
@@ -464,7 +383,7 @@ def test_tasks_are_withdrawn_for_so_many_sources_at_a_time_that_what_stays_fits_
     names = hosts.objects.names("controls")[before:]
     controls = [decode_control(data or b"", "here") for data in hosts.objects.read(names)]
     assert [(control.kind, len(control.sources)) for control in controls] == [("forget", count) for count in batches]
-    again = [segment for segment in written(hosts) if segment.again]
+    again = [segment for segment in hosts.segments() if segment.again]
     assert [(segment.number, len(segment.leaves)) for segment in again] == [
         (control.number, len(control.sources)) for control in controls
     ]
@@ -474,13 +393,8 @@ def test_tasks_are_withdrawn_for_so_many_sources_at_a_time_that_what_stays_fits_
     assert picture(hosts.store()) == picture(store)
 
 
-def test_tasks_are_recorded_again_once_their_source_was_forgotten_and_only_for_their_job(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    store.register([plain()])
+def test_tasks_are_recorded_again_after_a_forget_for_their_job(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hosts.launcher(plain())
     store.commit([counted_leaf(plain(), ((ordinal, 3),)) for ordinal in range(3)])
     seen: list[tuple[str, int, int]] = []
 
@@ -498,12 +412,8 @@ def test_tasks_are_recorded_again_once_their_source_was_forgotten_and_only_for_t
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_a_withdrawal_that_is_killed_is_known_on_every_host(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, compacted: bool
-) -> None:
-    store = hosts.store()
-    store.begin_run({})
-    store.register([plain(), plain("other")])
+def test_a_killed_withdrawal_is_known_anywhere(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, compacted: bool) -> None:
+    store = hosts.launcher(plain(), plain("other"))
     store.commit([counted_leaf(plain(), ((ordinal, 3),)) for ordinal in range(3)])
     store.commit([], [failure_of(plain("other"), ((0, 2),))])
 
@@ -528,12 +438,8 @@ def test_a_withdrawal_that_is_killed_is_known_on_every_host(
     assert [dict(host.withdrawn()) for host in (store, hosts.store())] == [known, known]
 
 
-def test_what_stays_and_contradicts_what_was_recorded_meanwhile_is_an_error(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = hosts.store()
-    store.begin_run({})
-    store.register([plain()])
+def test_what_stays_and_contradicts_new_tasks_is_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hosts.launcher(plain())
     store.commit([counted_leaf(plain(), ((ordinal, 2),)) for ordinal in range(2)])
     beside = RemoteSink(hosts.objects)
 
@@ -545,32 +451,17 @@ def test_what_stays_and_contradicts_what_was_recorded_meanwhile_is_an_error(
     monkeypatch.setattr(remote_store, "fault_point", reached)
     with pytest.raises(NonDeterministicTaskError, match=re.escape(plain().url)):
         store.withdraw([(plain().id, [node_id(plain().id, ((1, 2),))])])
-    assert [segment.number for segment in written(hosts) if segment.again] == []
-
-
-def test_a_failure_of_a_task_that_has_fanned_out_since_is_over_where_that_is_written_and_where_it_is_read(
-    hosts: Hosts,
-) -> None:
-    store = hosts.store()
-    store.begin_run({})
-    store.register([plain()])
-    store.commit([], [failure_of(plain(), ((0, 2),))])
-    assert len(list(store.failures())) == 1
-    store.commit([leaf_of(plain(), ((0, 2), (0, 2)))])
-    for host in (store, hosts.store()):
-        assert list(host.failures()) == []
+    assert [segment.number for segment in hosts.segments() if segment.again] == []
 
 
 def test_what_is_withdrawn_whole_leaves_nothing_to_record_again(hosts: Hosts) -> None:
-    store = hosts.store()
-    store.begin_run({})
-    store.register([plain()])
+    store = hosts.launcher(plain())
     store.commit([leaf_of(plain())])
-    before = len(written(hosts))
+    before = len(hosts.segments())
     assert store.withdraw([(plain().id, [node_id(plain().id, ())])]) == 1
     assert store.withdraw([(plain().id, [node_id(plain().id, ())])]) == 0
     assert store.withdraw([]) == 0
-    assert (len(written(hosts)), len(hosts.objects.names("controls"))) == (before, 2)
+    assert (len(hosts.segments()), len(hosts.objects.names("controls"))) == (before, 2)
     assert store.totals().tasks == 0
 
 
@@ -588,21 +479,16 @@ def test_what_a_run_says_of_itself_is_seen_by_others(hosts: Hosts) -> None:
         assert abs(known["ended"] - began) < 60
         assert known["set_ups"] == SetUps()._asdict()
         assert known["time"] == WorkTime().as_dict()
-    assert {segment.number for segment in written(hosts)} == {1}
-    assert all(abs(segment.at - began) < 60 for segment in written(hosts))
+    assert {segment.number for segment in hosts.segments()} == {1}
+    assert all(abs(segment.at - began) < 60 for segment in hosts.segments())
 
 
-def test_a_change_is_written_as_it_was_made_and_not_taken_in_again(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    store.begin_run({})
-    store.register([plain(), plain("b")])
+def test_a_change_is_written_as_made_and_not_taken_in_again(hosts: Hosts) -> None:
+    store = hosts.launcher(plain(), plain("b"))
     hosts.store().begin_run({})
     store.refresh()
-    mark = Mark(plain().id, node_id(plain().id, ()), "task")
-    result = store.commit([leaf_of(plain("b"))], [failure_of(plain(), ())])
+    mark = mark_of(plain())
+    result = store.commit([leaf_of(plain("b"))], [failure_of(plain())])
     assert (result.completed, result.fresh, 0 <= result.seconds < 30) == ([plain("b").id], 1, True)
     assert store.record_deaths([mark]) == []
     assert store.record_deaths([mark] * MAX_ATTEMPTS) != []
@@ -616,7 +502,7 @@ def test_a_change_is_written_as_it_was_made_and_not_taken_in_again(
     found = [decode_segment(data or b"", "here") for data in hosts.objects.read(ordered)]
     expected: list[dict[str, Any]] = [
         {"sources": [plain(), plain("b")]},
-        {"leaves": [leaf_of(plain("b"))], "failures": [failure_of(plain(), ())]},
+        {"leaves": [leaf_of(plain("b"))], "failures": [failure_of(plain())]},
         {"deaths": [mark]},
         {"deaths": [mark] * MAX_ATTEMPTS},
         {"gone": [plain().id]},
@@ -628,33 +514,18 @@ def test_a_change_is_written_as_it_was_made_and_not_taken_in_again(
     made = [encode_segment(replace(segment, at=0.0, job=None)) for segment in found]
     assert made == [encode_segment(Segment(**{"number": 1, "at": 0.0, **fields})) for fields in expected]
     before = picture(store)
-    monkeypatch.setattr(hosts.objects, "read", lambda names: pytest.fail(f"it reads {names}"))
+    hosts.objects.reads.clear()
     store.refresh()
-    assert picture(store) == before
+    assert (picture(store), hosts.objects.reads) == (before, [])
 
 
 @pytest.mark.parametrize(("exclusive", "listings"), [(True, 1), (False, 2)])
-def test_who_cannot_tell_whether_another_came_first_looks_what_lies_there(
-    hosts: Hosts, tmp_path: Path, exclusive: bool, listings: int
+def test_runs_are_listed_if_creation_is_shared(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, exclusive: bool, listings: int
 ) -> None:
-    asked: list[str] = []
-
-    class Shared(ObjectFolder):
-        """Notes how often it is listed."""
-
-        @property
-        def exclusive(self) -> bool:
-            return exclusive
-
-        def names(self, folder: str) -> list[str]:
-            asked.append(folder)
-            return super().names(folder)
-
-    store = RemoteStore(Shared(hosts.objects.url), str(tmp_path / "host"))
-    store.open(create=True)
-    store.open_job(ONE)
-    asked.clear()
+    monkeypatch.setattr(Noted, "exclusive", exclusive)
+    store = hosts.launcher(runs=0)
+    hosts.objects.listed.clear()
     assert store.begin_run({}) == "000001"
-    assert len(asked) == listings
+    assert len(hosts.objects.listed) == listings
     assert len(store.runs()) == 1
-    store.close()

@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,11 +55,31 @@ def live_pids(folder: str) -> list[int]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
+    """The folder of a run."""
+    (tmp_path / "run" / "000001").mkdir(parents=True)
     return str(tmp_path / "run" / "000001")
 
 
+@pytest.fixture
+def marks(folder: str) -> Iterator[InflightMarks]:
+    """The marks of this process."""
+    marks = InflightMarks(folder)
+    marks.register()
+    yield marks
+    marks.close()
+
+
+def plant(folder: str, pid: int, data: bytes) -> Path:
+    """Write the file of a process, which is dead."""
+    path = Path(folder, f"{pid}-00.inflight")
+    path.write_bytes(data)
+    return path
+
+
 def test_a_folder_without_workers_has_no_marks(folder: str) -> None:
-    assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+    for empty in (folder, f"{folder}/missing"):
+        assert (live_pids(empty), dead_marks(empty), remove_dead(empty)) == ([], [], [])
+        assert not has_tasks_in_work(empty)
 
 
 @pytest.mark.parametrize("working", [True, False])
@@ -78,9 +99,7 @@ def test_a_killed_worker_leaves_what_it_had_in_work(folder: str, working: bool) 
     assert os.listdir(folder) == []
 
 
-def test_a_worker_that_closes_leaves_nothing(folder: str) -> None:
-    marks = InflightMarks(folder)
-    marks.register()
+def test_a_worker_that_closes_leaves_nothing(folder: str, marks: InflightMarks) -> None:
     assert live_pids(folder) == [os.getpid()]
     with pytest.raises(ValueError, match="broken"), marks.working_on([TASK]):
         raise ValueError("broken")
@@ -112,9 +131,7 @@ def test_handles_of_one_process_share_a_file_and_threads_add_up(folder: str) -> 
     assert (found, set(marks)) == (pid, {mark_of(TASK), mark_of(OTHER)})
 
 
-def test_a_forked_process_marks_for_itself_and_does_not_keep_its_parent_alive(folder: str) -> None:
-    marks = InflightMarks(folder)
-    marks.register()
+def test_a_forked_process_marks_for_itself_and_keeps_no_parent_alive(folder: str, marks: InflightMarks) -> None:
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -132,12 +149,9 @@ def test_a_forked_process_marks_for_itself_and_does_not_keep_its_parent_alive(fo
     os.write(write_end, b"x")
     os.close(read_end)
     os.close(write_end)
-    marks.close()
 
 
-def test_a_worker_that_ends_in_good_order_while_it_is_looked_at_has_not_died(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_ends_while_it_is_looked_at_has_not_died(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     marks, real = InflightMarks(folder), fcntl.flock
     marks.register()
 
@@ -150,9 +164,7 @@ def test_a_worker_that_ends_in_good_order_while_it_is_looked_at_has_not_died(
     assert dead_marks(folder) == []
 
 
-def test_who_looks_while_a_worker_ends_in_good_order_finds_none_that_has_died(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_has_died_for_who_looks_while_a_worker_ends(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     marks, real, found = InflightMarks(folder), os.unlink, list[list[DeadWorker]]()
     marks.register()
 
@@ -166,7 +178,6 @@ def test_who_looks_while_a_worker_ends_in_good_order_finds_none_that_has_died(
 
 
 def test_a_half_written_mark_blames_nobody(folder: str) -> None:
-    os.makedirs(folder)
     Path(folder, "12345-00ff.inflight").write_bytes(b"\x40\0\0\0\1\2\3\4[[")
     Path(folder, "12346-00ff.inflight").touch()
     Path(folder, "12347-00ff.inflight").write_bytes(b"\2\0\0\0\1\2\3\4[[")
@@ -206,19 +217,17 @@ GARBAGE = [
 
 
 def test_marks_that_are_not_what_was_written_blame_nobody(folder: str) -> None:
-    os.makedirs(folder)
     mark = mark_of(TASK)
     whole = sealed(json.dumps([(mark.source_id.hex(), mark.node.hex(), mark.name)]).encode())
-    Path(folder, "1-00.inflight").write_bytes(whole + b"older bytes")
-    Path(folder, "2-00.inflight").write_bytes(whole.replace(b"a.jsonl", b"b.jsonl"))
-    Path(folder, "3-00.inflight").write_bytes(whole[:-1])
+    plant(folder, 1, whole + b"older bytes")
+    plant(folder, 2, whole.replace(b"a.jsonl", b"b.jsonl"))
+    plant(folder, 3, whole[:-1])
     assert dead_marks(folder) == [DeadWorker(1, [mark]), DeadWorker(2, []), DeadWorker(3, [])]
 
 
 def test_marks_that_no_worker_wrote_blame_nobody(folder: str) -> None:
-    os.makedirs(folder)
     for number, body in enumerate(GARBAGE):
-        Path(folder, f"{number + 1}-00.inflight").write_bytes(sealed(body))
+        plant(folder, number + 1, sealed(body))
     with open(Path(folder, "77-00.inflight"), "wb") as file:
         file.write(struct.pack("<II", 2**32 - 1, 0))
         file.truncate(2**40)  # sparse
@@ -227,7 +236,6 @@ def test_marks_that_no_worker_wrote_blame_nobody(folder: str) -> None:
 
 
 def test_what_is_no_file_is_no_mark(folder: str, tmp_path: Path) -> None:
-    os.makedirs(folder)
     victim = tmp_path / "victim"
     victim.write_bytes(sealed(b"[]"))
     os.mkfifo(Path(folder, "1-00.inflight"))
@@ -243,11 +251,8 @@ def test_what_is_no_file_is_no_mark(folder: str, tmp_path: Path) -> None:
     assert len(os.listdir(folder)) == 5 + len(others)
 
 
-def test_marks_that_were_removed_are_not_missed(folder: str) -> None:
-    marks = InflightMarks(folder)
-    marks.register()
+def test_marks_that_were_removed_are_not_missed(folder: str, marks: InflightMarks) -> None:
     shutil.rmtree(folder)
-    marks.close()
 
 
 def test_marks_come_and_go_with_what_is_in_work(folder: str) -> None:
@@ -294,25 +299,21 @@ def test_marks_take_as_much_room_as_they_need(folder: str) -> None:
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_marks_for_which_there_is_no_room_are_refused_before_the_task_begins(folder: str) -> None:
+def test_marks_for_which_there_is_no_room_are_refused_before_the_task_begins(folder: str, marks: InflightMarks) -> None:
     """A page of a mapped file that has no block on the disk would end the process."""
-    marks = InflightMarks(folder)
-    marks.register()
     task = Task(plain("x" * 200_000), 0, 10, ((0, 2),))
     with no_larger_than(100_000):
         with pytest.raises(StorageError, match="inflight: cannot be written"):
             marks.working_on([task]).__enter__()
         with marks.working_on([TASK]):
             assert marks_of_a_dead_copy(folder) == [mark_of(TASK)]
-    marks.close()
 
 
 def test_workers_are_listed_by_their_numbers(folder: str) -> None:
-    os.makedirs(folder)
     marks = {pid: [mark_of(TASK)] * (pid % 3) for pid in (5, 40, 300, 7, 12, 33, 8, 91, 64, 3, 1000, 2)}
     for pid, found in marks.items():
         rows = [(mark.source_id.hex(), mark.node.hex(), mark.name) for mark in found]
-        Path(folder, f"{pid}-00.inflight").write_bytes(sealed(json.dumps(rows).encode()))
+        plant(folder, pid, sealed(json.dumps(rows).encode()))
     assert dead_marks(folder) == [DeadWorker(pid, marks[pid]) for pid in sorted(marks)]
     held = []
     for pid in (40, 5, 300, 64, 33, 1000):
@@ -326,17 +327,14 @@ def test_workers_are_listed_by_their_numbers(folder: str) -> None:
 
 
 def test_what_is_no_mark_hides_none(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.makedirs(folder)
     Path(folder, "1-00.inflight").mkdir()
-    Path(folder, "2-00.inflight").write_bytes(sealed(b"[]"))
+    plant(folder, 2, sealed(b"[]"))
     listed = os.listdir
     monkeypatch.setattr(os, "listdir", lambda path: sorted(listed(path)))
     assert dead_marks(folder) == remove_dead(folder) == [DeadWorker(2, [])]
 
 
-def test_a_forked_process_holds_no_marks_of_its_parent_whatever_folders_they_are_in(
-    folder: str, tmp_path: Path
-) -> None:
+def test_a_forked_process_holds_no_marks_of_its_parent_in_any_folder(folder: str, tmp_path: Path) -> None:
     every = [InflightMarks(name) for name in (folder, str(tmp_path / "other"))]
     for marks in every:
         marks.register()
@@ -354,29 +352,22 @@ def test_a_forked_process_holds_no_marks_of_its_parent_whatever_folders_they_are
         marks.close()
 
 
-def test_marks_are_for_their_user_alone(folder: str) -> None:
-    marks = InflightMarks(folder)
-    marks.register()
+def test_marks_are_for_their_user_alone(folder: str, marks: InflightMarks) -> None:
     (name,) = os.listdir(folder)
     assert stat.S_IMODE(Path(folder, name).stat().st_mode) == 0o600
     assert name.startswith(f"{os.getpid()}-")
-    marks.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
 def test_marks_of_another_user_blame_nobody_and_stay(folder: str) -> None:
-    os.makedirs(folder)
-    path = Path(folder, "7-00.inflight")
-    path.write_bytes(sealed(b"[]"))
+    path = plant(folder, 7, sealed(b"[]"))
     assert dead_marks(folder) == [DeadWorker(7, [])]
     os.chown(path, 65534, -1)
     assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
     assert path.exists()
 
 
-def test_what_lies_in_place_of_marks_that_were_removed_stays(folder: str) -> None:
-    marks = InflightMarks(folder)
-    marks.register()
+def test_what_lies_in_place_of_marks_that_were_removed_stays(folder: str, marks: InflightMarks) -> None:
     (name,) = os.listdir(folder)
     os.unlink(Path(folder, name))
     Path(folder, name).write_bytes(b"another's")
@@ -418,7 +409,6 @@ def test_marks_leave_nothing_open(folder: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_it_is_seen_whether_any_worker_has_a_task(folder: str, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    assert not has_tasks_in_work(folder)  # there is no folder yet
     marks = InflightMarks(folder)
     marks.register()
     assert not has_tasks_in_work(folder)
@@ -432,7 +422,7 @@ def test_it_is_seen_whether_any_worker_has_a_task(folder: str, tmp_path: Path) -
         os.rename(Path(folder, "apart", mark), Path(folder, "apart", "of-another-name"))
         assert not has_tasks_in_work(f"{folder}/apart")
     assert not has_tasks_in_work(folder)
-    Path(folder, "1-00.inflight").write_bytes(struct.pack("<II", 100, 0)[:7])  # cut short
+    plant(folder, 1, struct.pack("<II", 100, 0)[:7])  # cut short
     Path(folder, "2-00.inflight").symlink_to(Path(folder, "apart", "of-another-name"))
     Path(folder, "3-00.inflight").mkdir()
     os.mkfifo(Path(folder, "4-00.inflight"))
@@ -442,15 +432,13 @@ def test_it_is_seen_whether_any_worker_has_a_task(folder: str, tmp_path: Path) -
 
 
 def test_two_that_look_at_once_do_not_take_each_other_for_the_worker(folder: str) -> None:
-    os.makedirs(folder)
-    Path(folder, "7-00.inflight").write_bytes(sealed(b"[]"))
+    plant(folder, 7, sealed(b"[]"))
     with open(Path(folder, "7-00.inflight"), "rb") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         assert dead_marks(folder) == [DeadWorker(7, [])]
 
 
 def test_a_link_to_marks_is_no_mark(folder: str, tmp_path: Path) -> None:
-    os.makedirs(folder)
     (tmp_path / "elsewhere").write_bytes(sealed(b"[]"))
     Path(folder, "7-00.inflight").symlink_to(tmp_path / "elsewhere")
     with open(tmp_path / "elsewhere", "rb") as held:

@@ -17,30 +17,13 @@ import pytest
 from ledgerbeam.errors import LedgerbeamError, NonDeterministicTaskError, SourceNotFoundError, UsageError
 from ledgerbeam.ledger.model.rows import MEASURED, PARTS, SetUps, WorkTime, read_work_time
 from ledgerbeam.ledger.worker import reports
-from ledgerbeam.ledger.worker.reports import (
-    SharedTime,
-    at_end,
-    begin_times,
-    counted_beside,
-    end_work,
-    read_reports,
-    report_error,
-    report_path,
-    report_set_ups,
-    report_times,
-    reported_errors,
-    reported_set_ups,
-    reported_times,
-    take_times,
-    timed,
-    write_report,
-)
 from tests.cases import each
 from tests.disk import no_larger_than
+from tests.ledger.stores import in_threads
 
 
 def test_each_file_is_of_its_process_and_of_no_other_file(tmp_path: Path) -> None:
-    one, other = (report_path(str(tmp_path), ".kind") for _ in range(2))
+    one, other = (reports.report_path(str(tmp_path), ".kind") for _ in range(2))
     assert one != other
     for path in (one, other):
         folder, name = os.path.split(path)
@@ -50,59 +33,59 @@ def test_each_file_is_of_its_process_and_of_no_other_file(tmp_path: Path) -> Non
 
 
 def test_what_is_left_last_stands_in_the_place_of_what_was_before(tmp_path: Path) -> None:
-    path = report_path(str(tmp_path), ".kind")
+    path = reports.report_path(str(tmp_path), ".kind")
     for value in ({"a": 1}, [2.5, "b"]):
-        write_report(path, value)
-        assert list(read_reports(str(tmp_path), ".kind")) == [value]
+        reports.write_report(path, value)
+        assert list(reports.read_reports(str(tmp_path), ".kind")) == [value]
     assert os.listdir(tmp_path) == [os.path.basename(path)]
 
 
 def test_what_the_disk_refuses_leaves_what_was_before(tmp_path: Path) -> None:
-    path = report_path(str(tmp_path), ".kind")
-    write_report(path, {"a": 1})
+    path = reports.report_path(str(tmp_path), ".kind")
+    reports.write_report(path, {"a": 1})
     with no_larger_than(4):
-        write_report(path, {"a": 2, "b": 3})
-    assert list(read_reports(str(tmp_path), ".kind")) == [{"a": 1}]
+        reports.write_report(path, {"a": 2, "b": 3})
+    assert list(reports.read_reports(str(tmp_path), ".kind")) == [{"a": 1}]
 
 
 def test_files_of_one_kind_come_in_the_order_of_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (3, 1, 2):
-        write_report(str(tmp_path / f"{number}.kind"), number)
-    write_report(str(tmp_path / "4.other"), 4)
+        reports.write_report(str(tmp_path / f"{number}.kind"), number)
+    reports.write_report(str(tmp_path / "4.other"), 4)
     (tmp_path / "0.kind.new").write_bytes(b"0")  # of one that was killed as it wrote
     listed = sorted(os.listdir(tmp_path), reverse=True)
     monkeypatch.setattr(os, "listdir", lambda _: listed)
-    assert list(read_reports(str(tmp_path), ".kind")) == [1, 2, 3]
-    assert list(read_reports(str(tmp_path), ".other")) == [4]
+    assert list(reports.read_reports(str(tmp_path), ".kind")) == [1, 2, 3]
+    assert list(reports.read_reports(str(tmp_path), ".other")) == [4]
 
 
 def test_what_others_have_left_is_passed_over_and_what_comes_behind_is_not(tmp_path: Path) -> None:
     (tmp_path / "1.kind").write_bytes(b'{"a":')
     (tmp_path / "2.kind").mkdir()
     os.symlink("nowhere", tmp_path / "3.kind")
-    write_report(str(tmp_path / "4.kind"), "ours")
-    assert list(read_reports(str(tmp_path), ".kind")) == ["ours"]
+    reports.write_report(str(tmp_path / "4.kind"), "ours")
+    assert list(reports.read_reports(str(tmp_path), ".kind")) == ["ours"]
 
 
 def test_where_there_is_no_folder_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "gone", tmp_path / "file"):
-        write_report(str(folder / "1.kind"), 1)
-        assert list(read_reports(str(folder), ".kind")) == []
+        reports.write_report(str(folder / "1.kind"), 1)
+        assert list(reports.read_reports(str(folder), ".kind")) == []
 
 
 def test_set_ups_of_all_processes_are_added_up(tmp_path: Path) -> None:
-    report_set_ups(str(tmp_path), (1.5, 0.25))
-    report_set_ups(str(tmp_path), [2.0])
-    assert reported_set_ups(str(tmp_path)) == SetUps(3, 3.75, 2.0)
-    assert reported_set_ups(str(tmp_path / "gone")) == SetUps()
+    reports.report_set_ups(str(tmp_path), (1.5, 0.25))
+    reports.report_set_ups(str(tmp_path), [2.0])
+    assert reports.reported_set_ups(str(tmp_path)) == SetUps(3, 3.75, 2.0)
+    assert reports.reported_set_ups(str(tmp_path / "gone")) == SetUps()
 
 
 @pytest.mark.parametrize("value", [1.0, None, {"times": 1}, [1.0, "2"], [1.0, -1.0], [[1.0]]])
 def test_what_is_no_list_of_times_is_none_of_set_ups(tmp_path: Path, value: Any) -> None:
-    write_report(str(tmp_path / "0.setup"), value)
-    report_set_ups(str(tmp_path), [0.5])
-    assert reported_set_ups(str(tmp_path)) == SetUps(1, 0.5, 0.5)
+    reports.write_report(str(tmp_path / "0.setup"), value)
+    reports.report_set_ups(str(tmp_path), [0.5])
+    assert reports.reported_set_ups(str(tmp_path)) == SetUps(1, 0.5, 0.5)
 
 
 NOT_UTF8 = b"/data/\xff.jsonl".decode("utf-8", "surrogateescape")
@@ -111,21 +94,15 @@ NOT_UTF8 = b"/data/\xff.jsonl".decode("utf-8", "surrogateescape")
 @pytest.mark.parametrize("message", ["plain", NOT_UTF8, "\ud800 alone", "", "x" * 100_000, "two\nlines\0"])
 def test_an_error_arrives_as_it_was(tmp_path: Path, message: str) -> None:
     for kind in (NonDeterministicTaskError, SourceNotFoundError, LedgerbeamError):
-        report_error(str(tmp_path), kind(message))
-        (found,) = reported_errors(str(tmp_path))
+        reports.report_error(str(tmp_path), kind(message))
+        (found,) = reports.reported_errors(str(tmp_path))
         assert (type(found), str(found)) == (kind, message)
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"{",
-        b"\xff\xfe",
-        b"[]",
-        b"1",
-        b"null",
-        b'"text"',
+        *(b"", b"{", b"\xff\xfe", b"[]", b"1", b"null", b'"text"'),
         b'{"type": "UsageError"}',
         b'{"type": "UsageError", "message": 1}',
         b'{"type": ["UsageError"], "message": "m"}',
@@ -136,44 +113,44 @@ def test_a_file_that_no_worker_wrote_is_passed_over(tmp_path: Path, content: byt
     (tmp_path / "1.error").write_bytes(content)
     (tmp_path / "2.error").mkdir()
     os.symlink("nowhere", tmp_path / "3.error")
-    assert reported_errors(str(tmp_path)) == []
+    assert reports.reported_errors(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("kind", ["annotations", "nobody", "__all__", "LedgerbeamErrors", "Exception", "__class__"])
 def test_an_error_of_a_class_that_is_none_of_ours_is_shown_as_ours(tmp_path: Path, kind: str) -> None:
     (tmp_path / "1.error").write_text(f'{{"type": "{kind}", "message": "m"}}')
-    (found,) = reported_errors(str(tmp_path))
+    (found,) = reports.reported_errors(str(tmp_path))
     assert (type(found), str(found)) == (LedgerbeamError, "m")
 
 
 def test_the_errors_of_several_workers_arrive_without_secrets(tmp_path: Path) -> None:
-    report_error(str(tmp_path), SourceNotFoundError("ftp://me:hunter2@host/a: not found"))
+    reports.report_error(str(tmp_path), SourceNotFoundError("ftp://me:hunter2@host/a: not found"))
     assert (tmp_path / f"{os.getpid()}.error").exists()
     (tmp_path / "0.error").write_text('{"type": "UsageError", "message": "m"}')
     (tmp_path / "1.errors").write_text('{"type": "UsageError", "message": "m"}')
-    usage, lost = reported_errors(str(tmp_path))
+    usage, lost = reports.reported_errors(str(tmp_path))
     assert (type(usage), str(usage), type(lost)) == (UsageError, "m", SourceNotFoundError)
     assert "hunter2" not in str(lost)
     assert str(lost).endswith("@host/a: not found")
 
 
 def test_where_there_is_no_folder_no_error_is_left_and_none_found(tmp_path: Path) -> None:
-    report_error(str(tmp_path / "gone"), UsageError("m"))
-    assert reported_errors(str(tmp_path / "gone")) == []
+    reports.report_error(str(tmp_path / "gone"), UsageError("m"))
+    assert reports.reported_errors(str(tmp_path / "gone")) == []
 
 
 @pytest.fixture(autouse=True)
 def _nothing_of_others() -> None:
-    end_work()
+    reports.end_work()
 
 
 def test_what_was_added_last_is_called_first_and_all_of_it_once() -> None:
     called: list[int] = []
     for number in range(3):
-        at_end(lambda number=number: called.append(number))  # type: ignore[misc]
-    end_work()
+        reports.at_end(lambda number=number: called.append(number))  # type: ignore[misc]
+    reports.end_work()
     assert called == [2, 1, 0]
-    end_work()
+    reports.end_work()
     assert called == [2, 1, 0]
 
 
@@ -182,11 +159,11 @@ def test_what_is_called_may_add_more() -> None:
 
     def last() -> None:
         called.append("last")
-        at_end(lambda: called.append("after it"))
+        reports.at_end(lambda: called.append("after it"))
 
-    at_end(lambda: called.append("first"))
-    at_end(last)
-    end_work()
+    reports.at_end(lambda: called.append("first"))
+    reports.at_end(last)
+    reports.end_work()
     assert called == ["last", "after it", "first"]
 
 
@@ -197,11 +174,11 @@ def test_what_raises_is_not_called_again_and_the_rest_is_left_for_the_next_call(
         called.append("refused")
         raise ValueError("no")
 
-    at_end(lambda: called.append("first"))
-    at_end(refuse)
+    reports.at_end(lambda: called.append("first"))
+    reports.at_end(refuse)
     with pytest.raises(ValueError, match="no"):
-        end_work()
-    end_work()
+        reports.end_work()
+    reports.end_work()
     assert called == ["refused", "first"]
 
 
@@ -245,9 +222,9 @@ SHORT = 0.05
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    begin_times()
+    reports.begin_times()
     yield
-    begin_times()
+    reports.begin_times()
 
 
 def busy(seconds: float) -> None:
@@ -257,14 +234,14 @@ def busy(seconds: float) -> None:
 
 
 def left(folder: Path) -> WorkTime:
-    report_times(str(folder), at_once=True)
-    return reported_times(str(folder))
+    reports.report_times(str(folder), at_once=True)
+    return reports.reported_times(str(folder))
 
 
 def test_what_is_inside_counts_for_the_inner_part_alone(tmp_path: Path) -> None:
-    with timed("encode"):
+    with reports.timed("encode"):
         busy(SHORT)
-        with timed("publish"):
+        with reports.timed("publish"):
             time.sleep(2 * SHORT)
     time.sleep(SHORT)
     found = left(tmp_path)
@@ -278,7 +255,7 @@ def test_what_is_inside_counts_for_the_inner_part_alone(tmp_path: Path) -> None:
 
 def test_a_body_that_raises_is_counted_and_left(tmp_path: Path) -> None:
     def stop() -> None:
-        with timed("function"), timed("encode"):
+        with reports.timed("function"), reports.timed("encode"):
             time.sleep(SHORT)
             raise ValueError("stop")
 
@@ -293,15 +270,11 @@ def test_a_body_that_raises_is_counted_and_left(tmp_path: Path) -> None:
 
 def test_all_threads_of_a_process_are_counted_and_parts_are_those_of_each(tmp_path: Path) -> None:
     def work() -> None:
-        with timed("read"):
+        with reports.timed("read"):
             time.sleep(SHORT)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    with timed("function"):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with reports.timed("function"):
+        in_threads(*[work] * 3)
     found = left(tmp_path)
     assert found.seconds["read"] >= 3 * SHORT
     assert found.seconds["function"] >= SHORT
@@ -314,18 +287,13 @@ def test_what_a_thread_beside_takes_of_processors_is_counted_for_its_part(tmp_pa
             raise ValueError("stop")
         return 7
 
-    found: list[object] = []
-
     def begin() -> None:
-        found.append(counted_beside("index", work, False))
+        assert reports.counted_beside("index", work, False) == 7
         with pytest.raises(ValueError, match="stop"):
-            counted_beside("index", work, True)
+            reports.counted_beside("index", work, True)
 
-    thread = threading.Thread(target=begin)
-    thread.start()
-    thread.join()
+    in_threads(begin)
     times = left(tmp_path)
-    assert found == [7]
     assert 2 * SHORT <= times.cpu["index"] < 3 * SHORT
     assert times.seconds["index"] == 0
     assert times.cpu["wait"] < SHORT
@@ -348,17 +316,15 @@ class Clock:
     process_time = thread_time
 
 
-def test_two_kinds_of_work_that_take_turns_share_the_time_as_in_their_first_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_in_turns_shares_time_as_in_the_first_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(reports, "time", clock)
-    begin_times()
+    reports.begin_times()
 
     def call(_: int) -> None:
         clock.now += 3
 
-    with timed("function"), SharedTime("function", "encode") as shared:
+    with reports.timed("function"), reports.SharedTime("function", "encode") as shared:
         measured = shared.measured(call)
         for number in range(4):
             measured(number)
@@ -367,7 +333,7 @@ def test_two_kinds_of_work_that_take_turns_share_the_time_as_in_their_first_turn
         for number in range(96):
             call(number)
             clock.now += 1
-        with timed("read"):
+        with reports.timed("read"):
             clock.now += 50
     clock.now += 7
     found = left(tmp_path)
@@ -383,7 +349,7 @@ def test_two_kinds_of_work_that_take_turns_share_the_time_as_in_their_first_turn
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(reports, "time", made)
-    begin_times()
+    reports.begin_times()
     return made
 
 
@@ -391,9 +357,9 @@ def test_what_was_spent_before_is_not_shared(tmp_path: Path, clock: Clock) -> No
     def call(_: int) -> None:
         clock.now += 0.375
 
-    with timed("function"):
+    with reports.timed("function"):
         clock.now += 10
-        with SharedTime("function", "encode") as shared:
+        with reports.SharedTime("function", "encode") as shared:
             shared.measured(call)(0)
             clock.now += 0.125
             shared.measure()
@@ -405,7 +371,7 @@ def test_what_was_spent_before_is_not_shared(tmp_path: Path, clock: Clock) -> No
 
 @pytest.mark.parametrize("is_measured", [True, False])
 def test_what_was_not_measured_or_in_no_time_is_not_shared(tmp_path: Path, clock: Clock, is_measured: bool) -> None:
-    with timed("function"), SharedTime("function", "encode") as shared:
+    with reports.timed("function"), reports.SharedTime("function", "encode") as shared:
         if is_measured:
             shared.measure()
         clock.now += 10
@@ -417,7 +383,7 @@ def test_threads_that_work_at_once_leave_no_time_to_wait(tmp_path: Path, clock: 
     entered, go_on = threading.Barrier(3), threading.Event()
 
     def work() -> None:
-        with timed("read"):
+        with reports.timed("read"):
             entered.wait()
             go_on.wait()
 
@@ -434,28 +400,26 @@ def test_threads_that_work_at_once_leave_no_time_to_wait(tmp_path: Path, clock: 
     assert (found.cpu["read"], found.cpu["wait"]) == (10, 0)
 
 
-def test_times_are_left_when_their_time_has_come_and_at_once_whenever_that_is_asked(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_times_are_left_when_they_are_due_and_at_once_when_that_is_asked(tmp_path: Path, clock: Clock) -> None:
     def found() -> float:
-        return reported_times(str(tmp_path)).seconds.get("wait", 0.0)
+        return reports.reported_times(str(tmp_path)).seconds.get("wait", 0.0)
 
     for seconds, at_once, expected in ((1, True, 1), (0.25, True, 1.25), (0.25, False, 1.25), (0.25, False, 1.75)):
         clock.now += seconds
-        report_times(str(tmp_path), at_once=at_once)
+        reports.report_times(str(tmp_path), at_once=at_once)
         assert found() == expected
 
 
 def test_a_worker_leaves_its_times_when_it_ends(tmp_path: Path, clock: Clock) -> None:
-    begin_times(str(tmp_path))
+    reports.begin_times(str(tmp_path))
     clock.now += 1
-    report_times(str(tmp_path), at_once=True)
+    reports.report_times(str(tmp_path), at_once=True)
     clock.now += 0.25
-    end_work()
-    assert reported_times(str(tmp_path)).seconds["wait"] == 1.25
-    begin_times()
-    end_work()  # not a worker of a local run
-    assert reported_times(str(tmp_path)).workers == 1
+    reports.end_work()
+    assert reports.reported_times(str(tmp_path)).seconds["wait"] == 1.25
+    reports.begin_times()
+    reports.end_work()  # not a worker of a local run
+    assert reports.reported_times(str(tmp_path)).workers == 1
 
 
 FORKS = """
@@ -494,7 +458,7 @@ def test_the_times_of_a_forked_process_are_its_own(tmp_path: Path) -> None:
 
 
 def test_outside_of_a_part_nothing_is_shared(tmp_path: Path) -> None:
-    with SharedTime("function", "encode") as shared:
+    with reports.SharedTime("function", "encode") as shared:
         assert shared.measured(str)(1) == "1"
         shared.measure()
     found = left(tmp_path)
@@ -502,23 +466,23 @@ def test_outside_of_a_part_nothing_is_shared(tmp_path: Path) -> None:
 
 
 def test_times_are_taken_once_as_counters_need_them() -> None:
-    with timed("read"):
+    with reports.timed("read"):
         time.sleep(SHORT)
-    taken = take_times()
+    taken = reports.take_times()
     assert taken["read"] >= SHORT
-    assert set(take_times().values()) == {0.0}
-    with timed("read"):
+    assert set(reports.take_times().values()) == {0.0}
+    with reports.timed("read"):
         time.sleep(SHORT)
-    assert take_times()["read"] >= SHORT
+    assert reports.take_times()["read"] >= SHORT
 
 
 def test_workers_are_added_up_and_each_replaces_what_it_left_before(tmp_path: Path) -> None:
-    with timed("read"):
+    with reports.timed("read"):
         time.sleep(SHORT)
     once, again = left(tmp_path), left(tmp_path)
     assert (once.workers, again.workers) == (1, 1)
-    begin_times()  # another worker
-    with timed("read"):
+    reports.begin_times()  # another worker
+    with reports.timed("read"):
         time.sleep(SHORT)
     both = left(tmp_path)
     assert both.workers == 2
@@ -535,7 +499,7 @@ def test_a_process_that_goes_on_in_another_folder_leaves_its_times_there(tmp_pat
 def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "1-2.time").write_text('{"workers": 1')
     (tmp_path / "1-3.time").write_text('{"workers": 1, "seconds": {"sleep": 1}, "cpu": {}}')
-    assert reported_times(str(tmp_path)) == reported_times(str(tmp_path / "nowhere")) == WorkTime()
+    assert reports.reported_times(str(tmp_path)) == reports.reported_times(str(tmp_path / "nowhere")) == WorkTime()
 
 
 @each(

@@ -38,6 +38,7 @@ from ledgerbeam.ledger.worker.run_folders import (
 from ledgerbeam.pipelines.runners.job_files import load_sources, read_text, touch
 from tests.disk import no_larger_than
 from tests.ledger.builders import filtered_leaf, leaf_of, plain
+from tests.ledger.stores import several
 
 OURS, OTHERS = "ab" * 16, "cd" * 16
 
@@ -96,69 +97,38 @@ def test_a_dead_launcher_is_told_by_its_lock_and_what_it_left_is_removed(folders
     kill(alive)
 
 
-def no_marker(entry: Path, _: Path) -> None:
-    entry.mkdir()
+def marker_of(run: str, ledger: str = OURS, pid: object = 1) -> str:
+    return json.dumps({"ledger": ledger, "run": run, "pid": pid})
+
+
+def a_folder(entry: Path) -> Path:
+    """Make a folder with a file of somebody; return where its marker would be."""
+    entry.mkdir(parents=True)
     (entry / "mine").write_text("precious")
+    return entry / MARKER
 
 
-def link(entry: Path, victim: Path) -> None:
-    entry.symlink_to(victim)
+PLANTED: dict[str, Callable[[Path, Path], object]] = {
+    "no marker": lambda entry, _: a_folder(entry),
+    "a link": lambda entry, victim: entry.symlink_to(victim),
+    "a file": lambda entry, _: entry.write_text("precious"),
+    "another ledger's": lambda entry, _: a_folder(entry).write_text(marker_of(entry.name, OTHERS)),
+    "another run's": lambda entry, _: a_folder(entry).write_text(marker_of("000077")),
+    "a marker that is a link": lambda entry, victim: a_folder(entry).symlink_to(victim / MARKER),
+    "a marker that is a fifo": lambda entry, _: os.mkfifo(a_folder(entry)),
+    "a marker that is a folder": lambda entry, _: a_folder(entry).mkdir(),
+    "garbage": lambda entry, _: a_folder(entry).write_bytes(b"[" * 3000),
+    "a list": lambda entry, _: a_folder(entry).write_bytes(b"[]"),
+}
 
 
-def a_file(entry: Path, _: Path) -> None:
-    entry.write_text("precious", encoding="utf-8")
-
-
-def another_ledgers(entry: Path, _: Path) -> None:
-    no_marker(entry, entry)
-    (entry / MARKER).write_text(json.dumps({"ledger": OTHERS, "run": entry.name, "pid": 1}))
-
-
-def another_runs(entry: Path, _: Path) -> None:
-    no_marker(entry, entry)
-    (entry / MARKER).write_text(json.dumps({"ledger": OURS, "run": "000077", "pid": 1}))
-
-
-def linked_marker(entry: Path, victim: Path) -> None:
-    no_marker(entry, entry)
-    (entry / MARKER).symlink_to(victim / MARKER)
-
-
-def fifo_marker(entry: Path, _: Path) -> None:
-    no_marker(entry, entry)
-    os.mkfifo(entry / MARKER)
-
-
-def folder_marker(entry: Path, _: Path) -> None:
-    no_marker(entry, entry)
-    (entry / MARKER).mkdir()
-
-
-def garbage_marker(entry: Path, _: Path) -> None:
-    no_marker(entry, entry)
-    (entry / MARKER).write_bytes(b"[" * 3000)
-
-
-def list_marker(entry: Path, _: Path) -> None:
-    no_marker(entry, entry)
-    (entry / MARKER).write_bytes(b"[]")
-
-
-PLANTED = [no_marker, link, a_file, another_ledgers, another_runs, linked_marker, fifo_marker, folder_marker]
-PLANTED += [garbage_marker, list_marker]
-
-
-@pytest.mark.parametrize("make", PLANTED)
-def test_nothing_is_removed_that_the_ledger_did_not_make(
-    folders: RunFolders, tmp_path: Path, make: Callable[[Path, Path], None]
-) -> None:
+@pytest.mark.parametrize("what", PLANTED)
+def test_what_others_made_stays(folders: RunFolders, tmp_path: Path, what: str) -> None:
     victim = tmp_path / "victim"
-    victim.mkdir()
-    (victim / "mine").write_text("precious")
-    (victim / MARKER).write_text(json.dumps({"ledger": OURS, "run": "000001", "pid": 1}))
+    a_folder(victim).write_text(marker_of("000001"))
     runs = tmp_path / "run"
     runs.mkdir()
-    make(runs / "000001", victim)
+    PLANTED[what](runs / "000001", victim)
     os.utime(runs / "000001", (0, 0), follow_symlinks=False)
     before = sorted(str(path) for path in tmp_path.rglob("*"))
     assert folders.remove_dead() == []
@@ -234,9 +204,7 @@ def test_none_begins_while_another_one_tidies_up(folders: RunFolders, tmp_path: 
 
 
 @pytest.mark.parametrize("gone", ["run", "run/000001", f"run/000001/{MARKER}"])
-def test_a_launcher_whose_presence_was_removed_cannot_say_that_it_is_alone(
-    folders: RunFolders, tmp_path: Path, gone: str
-) -> None:
+def test_a_launcher_whose_presence_was_removed_is_not_alone(folders: RunFolders, tmp_path: Path, gone: str) -> None:
     with folders.enter("000001") as folder:
         (tmp_path / gone).rename(tmp_path / "away")
         with pytest.raises(StorageError, match="removed or replaced during the run"):
@@ -246,9 +214,7 @@ def test_a_launcher_whose_presence_was_removed_cannot_say_that_it_is_alone(
     assert (tmp_path / "away").exists(), "it is not the run's any more"
 
 
-def test_a_run_removes_neither_its_folder_that_was_moved_nor_what_lies_in_its_place(
-    folders: RunFolders, tmp_path: Path
-) -> None:
+def test_a_run_removes_neither_its_moved_folder_nor_what_is_in_its_place(folders: RunFolders, tmp_path: Path) -> None:
     with folders.enter("000001") as folder:
         path = Path(folder.path)
         (path / "left").touch()
@@ -270,19 +236,15 @@ def test_no_permission_is_a_typed_error(folders: RunFolders, tmp_path: Path) -> 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
 def test_a_marker_of_another_user_is_not_ours(folders: RunFolders, tmp_path: Path) -> None:
-    no_marker(tmp_path / "run", tmp_path)
-    no_marker(tmp_path / "run" / "000001", tmp_path)
-    marker = tmp_path / "run" / "000001" / MARKER
-    marker.write_text(json.dumps({"ledger": OURS, "run": "000001", "pid": 1}))
+    marker = a_folder(tmp_path / "run" / "000001")
+    marker.write_text(marker_of("000001"))
     assert folders.launchers() == [Launcher("000001", 1, lives=False)]
     os.chown(marker, 65534, -1)
     assert folders.remove_dead() == []
     assert (tmp_path / "run" / "000001" / "mine").exists()
 
 
-def test_a_removal_that_is_cut_short_leaves_the_marker(
-    folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_marker_is_removed_last(folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kill(start(tmp_path, "000001"))
     listdir, real, removed = os.listdir, os.unlink, []
 
@@ -330,8 +292,7 @@ def test_each_of_several_launchers_is_told_apart(folders: RunFolders) -> None:
 
 def test_a_marker_without_a_number_is_of_a_launcher_all_the_same(folders: RunFolders, tmp_path: Path) -> None:
     for run, pid in (("000001", "x"), ("000002", 7)):
-        (tmp_path / "run" / run).mkdir(parents=True)
-        (tmp_path / "run" / run / MARKER).write_text(json.dumps({"ledger": OURS, "run": run, "pid": pid}))
+        a_folder(tmp_path / "run" / run).write_text(marker_of(run, pid=pid))
     assert folders.launchers() == [Launcher("000001", 0, lives=False), Launcher("000002", 7, lives=False)]
     with open(tmp_path / "run" / "000001" / MARKER, "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -340,17 +301,14 @@ def test_a_marker_without_a_number_is_of_a_launcher_all_the_same(folders: RunFol
 
 
 def test_two_that_look_at_once_do_not_take_each_other_for_a_launcher(folders: RunFolders, tmp_path: Path) -> None:
-    (tmp_path / "run" / "000001").mkdir(parents=True)
-    marker = tmp_path / "run" / "000001" / MARKER
-    marker.write_text(json.dumps({"ledger": OURS, "run": "000001", "pid": 1}))
+    marker = a_folder(tmp_path / "run" / "000001")
+    marker.write_text(marker_of("000001"))
     with open(marker, "rb") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         assert not folders.lives("000001")
 
 
-def test_what_cannot_be_removed_keeps_the_marker_for_the_next_run(
-    folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_removals_keep_a_marker(folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kill(start(tmp_path, "000001"))
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
@@ -364,7 +322,7 @@ def test_what_cannot_be_removed_keeps_the_marker_for_the_next_run(
 def test_a_folder_of_runs_leaves_nothing_open(folders: RunFolders, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     kill(start(tmp_path, "000002"))
-    no_marker(tmp_path / "run" / "000003", tmp_path)
+    a_folder(tmp_path / "run" / "000003")
     for _ in range(3):
         with folders.enter("000001"):
             folders.lives("000001")
@@ -374,9 +332,7 @@ def test_a_folder_of_runs_leaves_nothing_open(folders: RunFolders, tmp_path: Pat
     assert len(os.listdir("/proc/self/fd")) <= before  # one of another object may have been closed meanwhile
 
 
-def test_no_folder_of_runs_is_no_other_folder(
-    folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_folder_is_no_other(folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     kill(start(tmp_path / "elsewhere", "000001"))
     monkeypatch.chdir(tmp_path / "elsewhere" / "run")
@@ -388,8 +344,7 @@ def test_no_folder_of_runs_is_no_other_folder(
 def test_launchers_are_listed_as_their_runs_began(folders: RunFolders, tmp_path: Path) -> None:
     runs = ["1000000", "999999", "000002", "000010", "000009"]
     for run in runs:
-        (tmp_path / "run" / run).mkdir(parents=True)
-        (tmp_path / "run" / run / MARKER).write_text(json.dumps({"ledger": OURS, "run": run, "pid": 1}))
+        a_folder(tmp_path / "run" / run).write_text(marker_of(run))
     assert [found.run for found in folders.launchers()] == ["000002", "000009", "000010", "999999", "1000000"]
 
 
@@ -404,12 +359,11 @@ def test_a_launcher_is_not_alone_in_a_folder_of_runs_that_was_replaced(folders: 
             assert not is_alone
 
 
-def test_what_fails_while_a_folder_is_made_leaves_nothing_open(
-    folders: RunFolders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, "broken")
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.EIO, "broken")
 
+
+def test_a_folder_that_cannot_be_made_leaves_nothing_open(folders: RunFolders, monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", refuse)
@@ -418,12 +372,7 @@ def test_what_fails_while_a_folder_is_made_leaves_nothing_open(
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_a_folder_that_cannot_be_opened_is_not_called_a_link(
-    folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, "broken")
-
+def test_a_broken_folder_is_no_link(folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run").mkdir()
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
@@ -458,14 +407,10 @@ def note(folder: Path, *tasks: tuple[Source, int]) -> Path:
 
 @pytest.fixture
 def sources(store: LmdbStore) -> list[Source]:
-    found = [plain(name) for name in "abc"]
-    store.register(found)
-    return found
+    return several(store, *"abc")
 
 
-def test_what_was_noted_and_not_recorded_is_passed_over(
-    tmp_path: Path, store: LmdbStore, sources: list[Source]
-) -> None:
+def test_a_note_without_a_record_is_passed_over(tmp_path: Path, store: LmdbStore, sources: list[Source]) -> None:
     whole, part, none = sources
     everything = [(source, ordinal) for source in (whole, part, none, whole, part) for ordinal in range(3)]
     note(tmp_path / RUN, *dict.fromkeys(everything))
@@ -475,9 +420,7 @@ def test_what_was_noted_and_not_recorded_is_passed_over(
     assert found == [f"{whole.url} {ordinal}" for ordinal in range(3)] + [f"{part.url} {n}" for n in (0, 2)]
 
 
-def test_notes_of_sources_that_take_turns_and_of_several_processes_all_count(
-    tmp_path: Path, store: LmdbStore, sources: list[Source]
-) -> None:
+def test_notes_of_sources_and_processes_all_count(tmp_path: Path, store: LmdbStore, sources: list[Source]) -> None:
     one, other, _ = sources
     note(tmp_path / RUN, (one, 0), (other, 0), (one, 1), (other, 1))
     note(tmp_path / RUN, (one, 2), (other, 2))
@@ -487,9 +430,7 @@ def test_notes_of_sources_that_take_turns_and_of_several_processes_all_count(
     assert (set(found), len(found)) == (expected, len(expected))
 
 
-def test_what_was_noted_of_a_source_that_was_replaced_meanwhile_is_passed_over(
-    tmp_path: Path, store: LmdbStore, sources: list[Source]
-) -> None:
+def test_notes_of_a_replaced_source_are_passed_over(tmp_path: Path, store: LmdbStore, sources: list[Source]) -> None:
     note(tmp_path / RUN, (sources[0], 0), (sources[1], 0))
     store.commit([leaf_of(source, ((0, 3),)) for source in sources[:2]])
     store.register([plain("a", "2")])
@@ -516,9 +457,7 @@ def test_a_task_that_was_noted_again_is_told_of_once(tmp_path: Path, store: Lmdb
     assert found == [f"{whole.url} 0", f"{whole.url} 1", f"{part.url} 0"]
 
 
-def test_a_note_that_a_kill_has_cut_short_is_none_wherever_it_was_cut(
-    tmp_path: Path, store: LmdbStore, sources: list[Source]
-) -> None:
+def test_a_note_that_a_kill_cut_short_anywhere_is_none(tmp_path: Path, store: LmdbStore, sources: list[Source]) -> None:
     path = note(tmp_path / RUN, (sources[0], 0), (sources[0], 1))
     store.commit([leaf_of(sources[0], ((0, 3),))])
     data = path.read_bytes()
@@ -528,9 +467,7 @@ def test_a_note_that_a_kill_has_cut_short_is_none_wherever_it_was_cut(
         assert list(committed_notes(str(tmp_path / RUN), store)) == [f"{sources[0].url} 0"] * (length >= first)
 
 
-def test_a_note_that_the_system_writes_in_pieces_is_whole(
-    tmp_path: Path, store: LmdbStore, sources: list[Source]
-) -> None:
+def test_a_note_that_is_written_in_pieces_is_whole(tmp_path: Path, store: LmdbStore, sources: list[Source]) -> None:
     class Slow:
         """A file that takes a few bytes at a time."""
 
@@ -563,7 +500,7 @@ def test_a_note_is_in_its_file_before_the_call_returns(tmp_path: Path, store: Lm
     notes.close()
 
 
-def test_other_files_of_the_run_are_no_notes_and_a_process_has_its_own(
+def test_other_files_are_no_notes_and_notes_are_not_shared(
     tmp_path: Path, store: LmdbStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = note(tmp_path / RUN)

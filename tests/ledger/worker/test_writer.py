@@ -6,9 +6,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,14 +22,23 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model import faults
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
+from ledgerbeam.ledger.model.store import LedgerSink
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.worker import writer as worker_writer
 from ledgerbeam.ledger.worker.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer
 from tests.cases import each
-from tests.ledger.builders import leaf_of, leaves_of_split, plain
+from tests.ledger.builders import ONE, TWO, filtered_leaf, leaf_of, leaves_of_split, plain
+from tests.ledger.remote.test_store import Hosts
+from tests.ledger.stores import in_threads, is_complete, numbered, registered, several
+
+# Python 3.12 and later warn of every fork beside threads; forks are tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 NEVER = 3600.0
 
@@ -46,24 +56,31 @@ class FragileStore(LmdbStore):
         return super().commit(leaves, failures)
 
 
+Writing = Callable[..., LedgerWriter]
+
+
+@pytest.fixture
+def writing() -> Iterator[Writing]:
+    """Make writers that commit when they are full or flushed; they are closed behind the test."""
+    made: list[LedgerWriter] = []
+
+    def make(sink: LedgerSink, *, interval: float = NEVER, **settings: Any) -> LedgerWriter:
+        made.append(LedgerWriter(sink, interval=interval, **settings))
+        return made[-1]
+
+    yield make
+    for writer in made:
+        writer.close()
+
+
 @pytest.fixture
 def fragile(store: LmdbStore) -> FragileStore:
     return FragileStore(store.url)
 
 
-def wait_until(store: LmdbStore, tasks: int, seconds: float = 60.0) -> float:
-    """Wait until so many tasks are recorded; gives how long that took."""
-    started = time.monotonic()
-    while store.totals().tasks < tasks:
-        assert time.monotonic() - started < seconds
-        time.sleep(0.002)
-    return time.monotonic() - started
-
-
-def test_nothing_is_committed_before_its_time_and_flush_commits_all(store: LmdbStore) -> None:
-    source = plain()
-    store.register([source])
-    writer = LedgerWriter(store, interval=NEVER)
+def test_nothing_is_committed_before_its_time_and_flush_commits_all(writing: Writing, store: LmdbStore) -> None:
+    source = registered(store)
+    writer = writing(store)
     one, two, three = leaves_of_split(source, 3)
     writer.add(one)
     writer.add(two)
@@ -78,13 +95,11 @@ def test_nothing_is_committed_before_its_time_and_flush_commits_all(store: LmdbS
     assert (result.completed, result.fresh) == ([source.id], 1)
     assert result.seconds > 0
     assert writer.flush() == CommitResult([])
-    writer.close()
 
 
-def test_the_oldest_entry_decides_when_time_is_up(store: LmdbStore) -> None:
-    source = plain()
-    store.register([source])
-    writer = LedgerWriter(store, interval=0.2)
+def test_the_oldest_entry_decides_when_time_is_up(writing: Writing, store: LmdbStore) -> None:
+    source = registered(store)
+    writer = writing(store, interval=0.2)
     started = time.monotonic()
     sent = 0
     for leaf in leaves_of_split(source, 200):  # an entry every 10 ms must not push the commit away
@@ -95,26 +110,25 @@ def test_the_oldest_entry_decides_when_time_is_up(store: LmdbStore) -> None:
         time.sleep(0.01)
     assert time.monotonic() - started > 0.15
     assert sent < 100
-    writer.close()
 
 
-def test_enough_entries_are_committed_at_once(store: LmdbStore) -> None:
-    source = plain()
-    store.register([source])
-    writer = LedgerWriter(store, interval=NEVER, max_entries=4)
+def test_enough_entries_are_committed_at_once(writing: Writing, store: LmdbStore) -> None:
+    source = registered(store)
+    writer = writing(store, max_entries=4)
     leaves = leaves_of_split(source, 6)
     for leaf in leaves[:3]:
         writer.add(leaf)
     assert store.totals().tasks == 0
     writer.add(leaves[3])
     assert store.totals().tasks == 4
-    writer.close()
 
 
-def test_enough_statistics_are_committed_at_once(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enough_statistics_are_committed_at_once(
+    writing: Writing, store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.register([plain()])
     monkeypatch.setattr(worker_writer, "MAX_SKETCH_BYTES", 1000)
-    writer = LedgerWriter(store, interval=NEVER)
+    writer = writing(store)
     sizes = (500, 499, 1, 500, 499, 2)
     leaves = [
         replace(leaf, statistics={"words": Statistic("top", b"x" * size)})
@@ -123,7 +137,6 @@ def test_enough_statistics_are_committed_at_once(store: LmdbStore, monkeypatch: 
     for leaf, expected in zip(leaves, (0, 0, 3, 3, 3, 6), strict=True):
         writer.add(leaf)
         assert store.totals().tasks == expected
-    writer.close()
 
 
 def test_a_process_ends_though_nobody_closes_its_writer(store: LmdbStore) -> None:
@@ -132,8 +145,8 @@ def test_a_process_ends_though_nobody_closes_its_writer(store: LmdbStore) -> Non
 
 
 @pytest.mark.parametrize("took", [0.0, 2.0, 2.1])
-def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, took: float
+def test_late_adds_commit_unless_that_is_slow(
+    writing: Writing, store: LmdbStore, monkeypatch: pytest.MonkeyPatch, took: float
 ) -> None:
     now, names = [1000.0], []
 
@@ -144,9 +157,8 @@ def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(
             return super().commit(leaves, failures)
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    source = plain()
-    store.register([source])
-    writer = LedgerWriter(NamedStore(store.url), interval=100)
+    source = registered(store)
+    writer = writing(NamedStore(store.url), interval=100)
     mine = threading.current_thread().name
     leaves = iter(leaves_of_split(source, 6))
     for begins, expected in ((1000.0, [mine]), (2000.0, [mine] if took > 2 else [mine, mine])):
@@ -161,10 +173,11 @@ def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(
     while store.totals().tasks < 6:
         time.sleep(0.002)
     assert names == [mine, "ledger-writer" if took > 2 else mine]
-    writer.close()
 
 
-def test_after_some_commits_in_the_background_who_adds_late_commits_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_some_commits_in_the_background_who_adds_late_commits_again(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now, names = [1000.0], list[str]()
 
     class NamedSink(CountingSink):
@@ -175,7 +188,7 @@ def test_after_some_commits_in_the_background_who_adds_late_commits_again(monkey
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(worker_writer, "_SLOW_COMMITS", 2)
-    writer = LedgerWriter(NamedSink(), interval=100)
+    writer = writing(NamedSink(), interval=100)
     mine = threading.current_thread().name
 
     def add_late() -> list[str]:
@@ -196,11 +209,10 @@ def test_after_some_commits_in_the_background_who_adds_late_commits_again(monkey
             time.sleep(0.002)
         assert (names, writer._slow) == ([*so_far, "ledger-writer"], left)
     assert add_late()[-1] == mine
-    writer.close()
 
 
-def test_who_waits_for_its_time_looks_at_the_clock_once_for_each_entry_that_is_the_first(
-    monkeypatch: pytest.MonkeyPatch,
+def test_waiting_looks_at_the_clock_once_for_each_first_entry(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, looks = time.monotonic, Counter[str]()
 
@@ -210,7 +222,7 @@ def test_who_waits_for_its_time_looks_at_the_clock_once_for_each_entry_that_is_t
 
     monkeypatch.setattr(time, "monotonic", noted)
     sink = CountingSink()
-    writer = LedgerWriter(sink, interval=NEVER)
+    writer = writing(sink)
     for number in (1, 2):
         writer.add(leaf_of(plain()))
         until = real() + 10
@@ -219,11 +231,10 @@ def test_who_waits_for_its_time_looks_at_the_clock_once_for_each_entry_that_is_t
         time.sleep(0.02)
         assert (looks["ledger-writer"], sink.leaves) == (number, number - 1)
         writer.flush()
-    writer.close()
 
 
-def test_a_full_group_that_is_slow_to_commit_leaves_nothing_to_the_background(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+def test_a_full_group_that_is_slow_leaves_nothing_behind(
+    writing: Writing, store: LmdbStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
 
@@ -234,7 +245,7 @@ def test_a_full_group_that_is_slow_to_commit_leaves_nothing_to_the_background(
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     store.register([plain()])
-    writer = LedgerWriter(SlowStore(store.url), interval=100, max_entries=3)
+    writer = writing(SlowStore(store.url), interval=100, max_entries=3)
     *first, last = leaves_of_split(plain(), 5)
     for leaf in first:
         writer.add(leaf)
@@ -242,19 +253,18 @@ def test_a_full_group_that_is_slow_to_commit_leaves_nothing_to_the_background(
     now[0] += 75
     writer.add(last)
     assert store.completed_count() == 1
-    writer.close()
 
 
 @pytest.mark.parametrize("error", [NonDeterministicTaskError, DiskFullError])
 def test_who_adds_early_in_an_interval_is_told_of_an_error_in_the_background(
-    fragile: FragileStore, monkeypatch: pytest.MonkeyPatch, error: type[LedgerError]
+    writing: Writing, fragile: FragileStore, monkeypatch: pytest.MonkeyPatch, error: type[LedgerError]
 ) -> None:
     now, source = [1000.0], plain()
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     fragile.register([source])
     fragile.commit([leaf_of(source, ((0, 2),))])
     fragile.full = issubclass(error, DiskFullError)
-    writer = LedgerWriter(fragile, interval=100)
+    writer = writing(fragile, interval=100)
     writer.add(leaf_of(source, ((0, 2 if fragile.full else 3),)))
     now[0] += 100
     with writer._changed:
@@ -266,42 +276,11 @@ def test_who_adds_early_in_an_interval_is_told_of_an_error_in_the_background(
     fragile.full = False
     writer.flush()
     assert fragile.completed_count() == 1
-    writer.close()
 
 
-def test_a_commit_in_the_background_is_part_of_the_next_result(store: LmdbStore) -> None:
-    source = plain()
-    store.register([source])
-    writer = LedgerWriter(store, interval=0.01)
-    writer.add(leaf_of(source))
-    wait_until(store, 1)
-    assert writer.flush().completed == [source.id]
-    writer.close()
-
-
-def test_an_error_in_the_background_is_raised_by_the_next_call_once(store: LmdbStore) -> None:
-    source = plain()
-    store.register([source])
-    store.commit([leaf_of(source, ((0, 2),))])
-    writer = LedgerWriter(store, interval=0.01)
-    writer.add(leaf_of(source, ((0, 3),)))
-
-    def go_on() -> None:
-        for _ in range(500):
-            writer.add(leaf_of(source, ((1, 2),)))
-            time.sleep(0.01)
-
-    with pytest.raises(NonDeterministicTaskError):
-        go_on()
-    writer.flush()
-    assert all(store.completed_mask([source.id]))
-    writer.close()
-
-
-def test_what_could_not_be_committed_is_kept_and_committed_later(fragile: FragileStore) -> None:
-    sources = [plain(name) for name in "abc"]
-    fragile.register(sources)
-    writer = LedgerWriter(fragile, interval=0.01)
+def test_what_could_not_be_committed_is_kept_and_committed_later(writing: Writing, fragile: FragileStore) -> None:
+    sources = several(fragile, *"abc")
+    writer = writing(fragile, interval=0.01)
     fragile.full = True
     writer.add(leaf_of(sources[0]))
     while not fragile.commits:
@@ -316,7 +295,6 @@ def test_what_could_not_be_committed_is_kept_and_committed_later(fragile: Fragil
     writer.add(leaf_of(sources[2]))
     writer.flush()
     assert fragile.completed_count() == 3
-    writer.close()
 
 
 def test_closing_raises_what_could_not_be_committed(fragile: FragileStore) -> None:
@@ -329,7 +307,7 @@ def test_closing_raises_what_could_not_be_committed(fragile: FragileStore) -> No
     writer.close()  # the error was raised before
 
 
-def test_flush_waits_for_a_commit_that_another_thread_has_begun(store: LmdbStore) -> None:
+def test_flush_waits_for_a_commit_that_another_thread_has_begun(writing: Writing, store: LmdbStore) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     class SlowStore(LmdbStore):
@@ -339,7 +317,7 @@ def test_flush_waits_for_a_commit_that_another_thread_has_begun(store: LmdbStore
             return super().commit(leaves, failures)
 
     store.register([plain()])
-    writer = LedgerWriter(SlowStore(store.url), interval=0.01)
+    writer = writing(SlowStore(store.url), interval=0.01)
     writer.add(leaf_of(plain()))
     begun.wait()
     flusher = threading.Thread(target=writer.flush)
@@ -349,25 +327,19 @@ def test_flush_waits_for_a_commit_that_another_thread_has_begun(store: LmdbStore
     go_on.set()
     flusher.join()
     assert store.completed_count() == 1
-    writer.close()
 
 
 def test_many_threads_share_a_writer(store: LmdbStore) -> None:
-    sources = [plain(f"s{n}") for n in range(8)]
-    store.register(sources)
+    sources = numbered(store, 8)
     writer = LedgerWriter(store, interval=0.01, max_entries=16)
 
-    def work(source: int) -> None:
-        for leaf in leaves_of_split(sources[source], 50):
+    def work(source: Source) -> None:
+        for leaf in leaves_of_split(source, 50):
             writer.add(leaf)
         writer.flush()
-        assert all(store.completed_mask([sources[source].id]))
+        assert is_complete(store, source)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(lambda source=source: work(source) for source in sources))
     writer.close()
     assert store.totals().tasks == 400
 
@@ -399,11 +371,7 @@ def test_no_leaf_is_lost_that_comes_as_a_commit_begins() -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=add_all) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*[add_all] * 4)
         writer.close()
     finally:
         sys.setswitchinterval(before)
@@ -440,9 +408,9 @@ class KeepingSink(CountingSink):
 FAILURE = Failure(plain().id, (), "task", "ValueError")
 
 
-def test_failures_count_as_entries_and_are_committed_without_leaves() -> None:
+def test_failures_count_as_entries_and_are_committed_without_leaves(writing: Writing) -> None:
     sink = KeepingSink()
-    writer = LedgerWriter(sink, interval=NEVER, max_entries=2)
+    writer = writing(sink, max_entries=2)
     writer.fail(FAILURE)
     assert sink.given == []
     writer.fail(FAILURE)
@@ -450,18 +418,16 @@ def test_failures_count_as_entries_and_are_committed_without_leaves() -> None:
     writer.fail(FAILURE)
     writer.flush()
     assert sink.given[1:] == [([], [FAILURE])]
-    writer.close()
 
 
-def test_failures_alone_are_committed_when_their_time_is_up() -> None:
+def test_failures_alone_are_committed_when_their_time_is_up(writing: Writing) -> None:
     sink = KeepingSink()
-    writer = LedgerWriter(sink, interval=0.01)
+    writer = writing(sink, interval=0.01)
     writer.fail(FAILURE)
     until = time.monotonic() + 30
     while not sink.given and time.monotonic() < until:
         time.sleep(0.002)
     assert sink.given == [([], [FAILURE])]
-    writer.close()
 
 
 def test_a_writer_is_not_for_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,23 +445,22 @@ def test_a_writer_is_not_for_a_forked_process(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("error", [NonDeterministicTaskError, NegativePendingCountError])
-def test_a_leaf_in_error_is_told_and_not_offered_again(error: type[LedgerError]) -> None:
+def test_a_leaf_in_error_is_told_and_not_offered_again(writing: Writing, error: type[LedgerError]) -> None:
     sink = KeepingSink()
-    writer = LedgerWriter(sink, interval=NEVER)
+    writer = writing(sink)
     writer.add(leaf_of(plain()))
     sink.errors.append(error("contradiction"))
     with pytest.raises(error):
         writer.flush()
     writer.flush()
     assert len(sink.given) == 1
-    writer.close()
 
 
-def test_what_came_while_a_commit_failed_waits_behind_what_is_kept() -> None:
+def test_what_came_while_a_commit_failed_waits_behind_what_is_kept(writing: Writing) -> None:
     one, two = leaves_of_split(plain(), 2)
     other = replace(FAILURE, reason="KeyError")
     sink = KeepingSink()
-    writer = LedgerWriter(sink, interval=NEVER)
+    writer = writing(sink)
     writer.add(one)
     writer.fail(FAILURE)
     sink.errors.append(DiskFullError("no space"))
@@ -509,28 +474,26 @@ def test_what_came_while_a_commit_failed_waits_behind_what_is_kept() -> None:
         writer.flush()
     assert writer.flush() == CommitResult([])
     assert sink.given == [([one], [FAILURE]), ([one, two], [FAILURE, other])]
-    writer.close()
 
 
 @each(
     "error", [JobMismatchError("of another"), UsageError("read only"), LedgerError("x"), OSError(5, "x"), SystemExit(1)]
 )
-def test_whatever_else_ends_a_commit_what_it_was_to_record_is_kept(error: BaseException) -> None:
+def test_whatever_else_ends_a_commit_what_it_was_to_record_is_kept(writing: Writing, error: BaseException) -> None:
     sink = KeepingSink()
-    writer = LedgerWriter(sink, interval=NEVER)
+    writer = writing(sink)
     writer.add(leaf_of(plain()))
     sink.errors.append(error)
     with pytest.raises(type(error)):
         writer.flush()
     writer.flush()
     assert sink.given == [([leaf_of(plain())], [])] * 2
-    writer.close()
 
 
-def test_while_nothing_can_be_recorded_each_entry_tries_again_and_is_told() -> None:
+def test_while_nothing_can_be_recorded_each_entry_tries_again_and_is_told(writing: Writing) -> None:
     leaves = leaves_of_split(plain(), 3)
     sink = KeepingSink()
-    writer = LedgerWriter(sink, interval=NEVER)
+    writer = writing(sink)
     sink.errors += [DiskFullError("no space"), DiskFullError("no space")]
     writer.add(leaves[0])
     with pytest.raises(DiskFullError):
@@ -539,13 +502,12 @@ def test_while_nothing_can_be_recorded_each_entry_tries_again_and_is_told() -> N
         writer.add(leaves[1])
     writer.add(leaves[2])
     assert [given for given, _ in sink.given] == [leaves[:1], leaves[:2], leaves]
-    writer.close()
 
 
-def test_a_leaf_in_error_is_told_though_nothing_can_be_recorded_by_then() -> None:
+def test_a_leaf_in_error_is_told_though_nothing_can_be_recorded_by_then(writing: Writing) -> None:
     one, two = leaves_of_split(plain(), 2)
     sink = KeepingSink()
-    writer = LedgerWriter(sink, interval=NEVER)
+    writer = writing(sink)
     sink.errors += [DiskFullError("no space"), DiskFullError("no space"), NonDeterministicTaskError("contradiction")]
     writer.add(one)
     writer._commit()  # as the background does
@@ -555,13 +517,13 @@ def test_a_leaf_in_error_is_told_though_nothing_can_be_recorded_by_then() -> Non
         writer.flush()
     writer.flush()
     assert [given for given, _ in sink.given] == [[one], [two], [two], [two]]
-    writer.close()
 
 
-def test_what_was_committed_in_the_background_is_told_though_a_flush_fails_meanwhile(fragile: FragileStore) -> None:
-    one, other = plain("a"), plain("b")
-    fragile.register([one, other])
-    writer = LedgerWriter(fragile, interval=NEVER)
+def test_what_was_committed_in_the_background_is_told_though_a_flush_fails_meanwhile(
+    writing: Writing, fragile: FragileStore
+) -> None:
+    one, other = several(fragile, "a", "b")
+    writer = writing(fragile)
     writer.add(leaf_of(one))
     writer._commit()  # as the background does
     fragile.full = True
@@ -571,31 +533,20 @@ def test_what_was_committed_in_the_background_is_told_though_a_flush_fails_meanw
     fragile.full = False
     result = writer.flush()
     assert (result.completed, result.fresh) == ([one.id, other.id], 2)
-    writer.close()
 
 
 @pytest.mark.parametrize(("point", "committed"), [("flush.begin", 0), ("flush.after_commit", 1)])
-def test_a_commit_can_be_cut_short_before_and_after(
-    monkeypatch: pytest.MonkeyPatch, point: str, committed: int
+def test_a_commit_can_be_killed_before_or_after(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch, point: str, committed: int
 ) -> None:
     sink, killed = CountingSink(), list[int]()
     monkeypatch.setattr(os, "kill", lambda *_: killed.append(sink.leaves))
-    writer = LedgerWriter(sink, interval=NEVER)
+    writer = writing(sink)
     writer.add(leaf_of(plain()))
     faults.arm(f"{point}:1")
     writer.flush()
     faults.arm("")
     assert killed == [committed]
-    writer.close()
-
-
-def test_each_entry_may_be_committed_by_itself() -> None:
-    sink = CountingSink()
-    writer = LedgerWriter(sink, interval=NEVER, max_entries=1)
-    for count in (1, 2):
-        writer.add(leaf_of(plain()))
-        assert sink.leaves == count
-    writer.close()
 
 
 @pytest.mark.parametrize("arguments", [{"interval": 0}, {"max_entries": 0}])
@@ -671,3 +622,149 @@ def test_what_decides_where_rows_go_has_a_writer_of_its_own(store: LmdbStore) ->
     ]
     assert [shared_writer(place, interval=NEVER) for place in same] == writers
     close_shared_writers()
+
+
+def in_fork(act: Callable[[], object]) -> int:
+    """Run a function in a forked process; gives its exit status, 0 if it returned."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+            os._exit(0)
+        except UsageError:
+            os._exit(2)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_results_of_several_commits_add_up_until_they_are_taken(writing: Writing, store: LmdbStore) -> None:
+    sources = several(store, *"abc")
+    writer = writing(store, max_entries=1)
+    for place, source in enumerate(sources, start=1):
+        writer.add(leaf_of(source))
+        assert store.totals().tasks == place
+    result = writer.flush()
+    assert result.completed == [source.id for source in sources]
+    assert result.fresh == 3
+    assert writer.flush() == CommitResult([])
+
+
+def test_an_error_of_the_background_is_raised_by_a_flush_and_by_a_close_too(store: LmdbStore) -> None:
+    source = registered(store)
+    store.commit([leaf_of(source, ((0, 2),))])
+    for end in (LedgerWriter.flush, LedgerWriter.close):
+        writer = LedgerWriter(store, interval=0.01)
+        writer.add(leaf_of(source, ((0, 3),)))
+        while writer._refused is None:
+            time.sleep(0.005)
+        with pytest.raises(NonDeterministicTaskError):
+            end(writer)
+        writer.close()
+
+
+def test_all_shared_writers_are_closed_though_one_of_them_fails(store: LmdbStore) -> None:
+    sources = several(store, *"abc")
+    busy = FragileStore(store.url)
+    busy.full = True
+    stores = (store, busy, LmdbStore(store.url))
+    places = [LedgerPlace.of(store.url, run=run) for run in ("1", "2", "3")]
+    writers = []
+    for place, sink, source in zip(places, stores, sources, strict=True):
+        writers.append(shared_writer(place, interval=NEVER, open_sink=lambda sink=sink: sink))  # type: ignore[misc]
+        writers[-1].add(leaf_of(source))
+    with pytest.raises(DiskFullError):
+        close_shared_writers()
+    assert store.completed_mask([source.id for source in sources]) == [True, False, True]
+    assert shared_writer(places[1], open_sink=lambda: store) is not writers[1]
+    close_shared_writers()
+
+
+def test_a_shared_writer_has_the_limits_that_its_first_user_gave(store: LmdbStore) -> None:
+    sources = several(store, *"abc")
+    for source in sources:
+        shared_writer(store.url, interval=NEVER, max_entries=2).add(leaf_of(source))
+    assert store.completed_count() == 2
+    close_shared_writers()
+
+
+def test_a_refused_task_after_a_full_disk_is_told_once(writing: Writing, store: LmdbStore) -> None:
+    source = registered(store)
+    busy = FragileStore(store.url)
+    writer = writing(busy)
+    busy.full = True
+    writer.add(leaf_of(source, ((0, 2),)))
+    with pytest.raises(DiskFullError):
+        writer.flush()
+    with pytest.raises(DiskFullError):
+        writer.add(filtered_leaf(source, ((0, 2),)))
+    busy.full = False
+    with pytest.raises(NonDeterministicTaskError):
+        writer.flush()
+    assert writer.flush().completed == []
+    writer.add(leaf_of(source, ((1, 2),)))
+    assert writer.flush().completed == [source.id]
+
+
+def test_a_writer_is_refused_in_a_forked_process_which_gets_a_shared_one_of_its_own(store: LmdbStore) -> None:
+    source = registered(store)
+    writer = shared_writer(store.url, interval=NEVER)
+    mine, its = leaves_of_split(source, 2)
+    writer.add(mine)
+    for use in (lambda: writer.add(its), writer.flush):
+        assert in_fork(use) == 2
+
+    def child() -> None:
+        shared_writer(store.url, interval=NEVER).add(its)
+        close_shared_writers()
+
+    assert in_fork(child) == 0
+    assert store.totals().tasks == 1  # the entries of the parent stay with the parent
+    close_shared_writers()
+    assert store.completed_count() == 1
+
+
+def test_parent_and_child_record_with_one_sink_and_lose_nothing(hosts: Hosts) -> None:
+    launcher = hosts.launcher(plain())
+    sink = RemoteSink(hosts.objects, run="1")
+    first, second, third, fourth = leaves_of_split(plain(), 4)
+    sink.commit([first])
+    assert in_fork(lambda: sink.commit([second])) == 0
+    sink.commit([third])
+    sink.commit([fourth])
+    launcher.refresh()
+    assert launcher.completed_count() == 1
+
+
+def test_parent_and_child_record_with_one_store_and_lose_nothing(hosts: Hosts) -> None:
+    launcher = hosts.launcher(plain())
+    first, second, third = leaves_of_split(plain(), 3)
+    launcher.commit([first])
+    assert in_fork(lambda: launcher.commit([second])) == 0
+    launcher.commit([third])
+    assert launcher.completed_count() == 1
+
+
+def test_a_ledger_taken_as_a_commit_begins_records_nothing(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = store._open()
+    store.open_job(ONE)
+    store.register([plain()])
+
+    def taken_first(change: Callable[[Transaction], object]) -> object:
+        monkeypatch.undo()
+        LmdbStore(store.url).open_job(TWO, "accept")
+        return environment.write(change)
+
+    monkeypatch.setattr(environment, "write", taken_first)
+    with pytest.raises(JobMismatchError):
+        store.commit([leaf_of(plain())])
+    assert store.completed_count() == 0
+
+
+def test_a_sink_in_two_threads_names_every_segment_anew(hosts: Hosts) -> None:
+    launcher = hosts.launcher(plain())
+    sink = RemoteSink(hosts.objects, run="1")
+    leaves = leaves_of_split(plain(), 40)
+    in_threads(*(lambda part=part: [sink.commit([leaf]) for leaf in part] for part in (leaves[:20], leaves[20:])))
+    launcher.refresh()
+    assert launcher.completed_count() == 1

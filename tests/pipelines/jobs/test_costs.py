@@ -15,7 +15,7 @@ from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.pipelines.jobs.one_stage import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.preview.costs import CostShape, CostTally, Pace, cost_of_rest
-from tests.ledger.conformance import finish
+from tests.ledger.stores import finish
 from tests.pipelines.conftest import Workspace
 
 GIGABYTE, TASK = 10**9, 16 * 2**20

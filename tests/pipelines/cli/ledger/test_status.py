@@ -31,8 +31,8 @@ from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.report.hosts import HostRun, Sightings, hosts_of
 from ledgerbeam.pipelines.report.run_info import run_info
 from ledgerbeam.pipelines.report.state import JobProgress, job_progress, shown_runs
-from tests.ledger.builders import leaf_of, plain
-from tests.ledger.conformance import JOB, failure_of
+from tests.ledger.builders import ONE as JOB
+from tests.ledger.builders import failure_of, leaf_of, plain
 from tests.ledger.remote.test_store import Hosts
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import COMMAND, SLOW, WORK, tasks_done, wait_for, write_sources
