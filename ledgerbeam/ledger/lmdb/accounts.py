@@ -22,23 +22,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.environment import Environment, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
-from ledgerbeam.ledger.lmdb.tables import (
-    COUNTED,
-    COUNTED_ROW,
-    COUNTS,
-    DURATION_KEY,
-    DURATION_ROW,
-    DURATIONS,
-    HISTORY,
-    HISTORY_KEY,
-    HISTORY_ROW,
-    RUNS,
-    STATISTICS,
-    Transaction,
-    read_run_key,
-)
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.accounts import (
     PARTS,
     Part,
@@ -139,12 +126,12 @@ def add_counted(txn: Transaction, sums: PartSums, sign: int) -> None:
     """Add to the sums of all rows of `counts`; a sign of -1 subtracts."""
     for (part, name), number in sorted(sums.items()):
         key = _LETTERS[part] + name_key(name)
-        known = txn.get(COUNTED, key)
-        after = sign * number + (0 if known is None else int(COUNTED_ROW.unpack_from(known)[0]))
+        known = txn.get(tables.COUNTED, key)
+        after = sign * number + (0 if known is None else int(tables.COUNTED_ROW.unpack_from(known)[0]))
         if after:
-            txn.put(COUNTED, key, COUNTED_ROW.pack(after) + name.encode("utf-8", "surrogateescape"))
+            txn.put(tables.COUNTED, key, tables.COUNTED_ROW.pack(after) + name.encode("utf-8", "surrogateescape"))
         elif known is not None:
-            txn.delete(COUNTED, key)
+            txn.delete(tables.COUNTED, key)
 
 
 def require_counted(txn: Transaction, sums: PartSums) -> None:
@@ -153,16 +140,18 @@ def require_counted(txn: Transaction, sums: PartSums) -> None:
     A row with a damaged key is not found when its source is replaced or forgotten; its share then stays in `counted`.
     """
     if _counted(txn) != sums:
-        raise ValueError(f"expected the sums of the rows of the table {COUNTS} in the table {COUNTED}, found others")
+        raise ValueError(
+            f"expected the sums of the rows of the table {tables.COUNTS} in the table {tables.COUNTED}, found others"
+        )
 
 
 def drop_accounts(txn: Transaction, source: bytes) -> None:
     """Delete the counts and statistics of a source whose tasks no longer count."""
-    if txn.count(COUNTS):
-        gone = [decode_account(value).counts for _, value in txn.delete_prefix(COUNTS, source)]
+    if txn.count(tables.COUNTS):
+        gone = [decode_account(value).counts for _, value in txn.delete_prefix(tables.COUNTS, source)]
         add_counted(txn, sum_parts(gone), -1)
-    if txn.count(STATISTICS):
-        txn.drop_prefix(STATISTICS, source)
+    if txn.count(tables.STATISTICS):
+        txn.drop_prefix(tables.STATISTICS, source)
 
 
 def record_counts(txn: Transaction, totals: Totals) -> RecordCounts:
@@ -172,7 +161,7 @@ def record_counts(txn: Transaction, totals: Totals) -> RecordCounts:
 
 def source_counts(txn: Transaction, source: bytes, totals: Totals) -> RecordCounts:
     """Return the counts of the records of a source, which `totals` includes."""
-    rows_of = txn.rows(COUNTS, source) if txn.count(COUNTS) else ()
+    rows_of = txn.rows(tables.COUNTS, source) if txn.count(tables.COUNTS) else ()
     return counts_of((decode_account(value) for _, value in rows_of), totals)
 
 
@@ -183,11 +172,11 @@ def counts_of(accounts: Iterable[TaskAccount], totals: Totals) -> RecordCounts:
 
 def _counted(txn: Transaction) -> PartSums:
     sums = PartSums()
-    for key, value in txn.rows(COUNTED, b""):
-        name = value[COUNTED_ROW.size :].decode("utf-8", "surrogateescape")
+    for key, value in txn.rows(tables.COUNTED, b""):
+        name = value[tables.COUNTED_ROW.size :].decode("utf-8", "surrogateescape")
         if key[1:] != name_key(name):
             raise ValueError(f"expected the sum of the name that belongs to its key, found {name!r:.80}")
-        sums[_PARTS[key[:1]], name] = COUNTED_ROW.unpack_from(value)[0]
+        sums[_PARTS[key[:1]], name] = tables.COUNTED_ROW.unpack_from(value)[0]
     return sums
 
 
@@ -206,7 +195,7 @@ def _with_plain(counted: PartSums, totals: Totals) -> RecordCounts:
 
 def all_statistics(environment: Environment) -> Iterator[tuple[str, Statistic]]:
     """Yield the statistics of all tasks with their names, by source, in pages of bounded size."""
-    for page in row_pages(environment, STATISTICS, _STATISTICS_PAGE_BYTES):
+    for page in row_pages(environment, tables.STATISTICS, _STATISTICS_PAGE_BYTES):
         for _, value in page:
             with translated(environment.path):
                 found = decode_statistics(value)
@@ -217,7 +206,7 @@ def rejected_tasks(environment: Environment, reason: str | None) -> Iterator[tup
     """Yield the sources with rejected records, and the nodes of the tasks that have them; see `store.LedgerStore`."""
 
     def keys() -> Iterator[bytes]:
-        for page in row_pages(environment, COUNTS):
+        for page in row_pages(environment, tables.COUNTS):
             with translated(environment.path):
                 rejected = ((key, decode_account(value).counts.rejected) for key, value in page)
                 found = [key for key, of in rejected if (any(of.values()) if reason is None else of.get(reason))]
@@ -237,11 +226,13 @@ _LAST_STEP = 8000  # longer than any duration, and still a finite number
 
 def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *, completed: int, failures: int) -> None:
     """Add the work of one commit to the step of `now`, for the run, or a later control object, with this number."""
-    key = HISTORY_KEY.pack(int(now) // HISTORY_SECONDS, number)
-    known = txn.get(HISTORY, key)
-    before = HISTORY_ROW.unpack(known) if known is not None else (0,) * 7
+    key = tables.HISTORY_KEY.pack(int(now) // HISTORY_SECONDS, number)
+    known = txn.get(tables.HISTORY, key)
+    before = tables.HISTORY_ROW.unpack(known) if known is not None else (0,) * 7
     after = (*totals, completed, failures)
-    txn.put(HISTORY, key, HISTORY_ROW.pack(*(was + more for was, more in zip(before, after, strict=True))))
+    txn.put(
+        tables.HISTORY, key, tables.HISTORY_ROW.pack(*(was + more for was, more in zip(before, after, strict=True)))
+    )
 
 
 def read_history(txn: Transaction, since: float = 0.0) -> list[HistoryRow]:
@@ -269,14 +260,14 @@ _Integers: TypeAlias = "NDArray[np.int64]"
 
 def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Integers, _Integers]:
     """Return the ids of all runs, and columns of all rows: step, index of the run from 1, numbers."""
-    runs = [read_run_key(key) for key, _ in txn.rows(RUNS, b"")]
+    runs = [tables.read_run_key(key) for key, _ in txn.rows(tables.RUNS, b"")]
     start = _STEP.pack(min(max(int(since) // HISTORY_SECONDS, 0), 2**32 - 1))
     keys, values = [np.empty(0, _KEY)], [np.empty((0, 7), np.int64)]
-    while page := txn.page(HISTORY, start, _PAGE_ROWS):
+    while page := txn.page(tables.HISTORY, start, _PAGE_ROWS):
         start = page[-1][0] + b"\0"
         keys.append(np.frombuffer(b"".join(key for key, _ in page), _KEY))
-        if {len(value) for _, value in page} != {HISTORY_ROW.size}:
-            raise ValueError(f"expected steps of history of {HISTORY_ROW.size} bytes, found others")
+        if {len(value) for _, value in page} != {tables.HISTORY_ROW.size}:
+            raise ValueError(f"expected steps of history of {tables.HISTORY_ROW.size} bytes, found others")
         values.append(np.frombuffer(b"".join(value for _, value in page), "<i8").reshape(-1, 7))
     key, numbers = np.concatenate(keys), np.concatenate(values)
     if numbers.size and numbers.min() < 0:
@@ -317,15 +308,18 @@ def duration_steps(seconds: Sequence[float]) -> dict[int, int]:
 def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:
     """Add numbers of tasks to the steps."""
     for step, count in steps.items():
-        key = DURATION_KEY.pack(step)
-        known = txn.get(DURATIONS, key)
-        before = DURATION_ROW.unpack(known)[0] if known is not None else 0
-        txn.put(DURATIONS, key, DURATION_ROW.pack(before + count))
+        key = tables.DURATION_KEY.pack(step)
+        known = txn.get(tables.DURATIONS, key)
+        before = tables.DURATION_ROW.unpack(known)[0] if known is not None else 0
+        txn.put(tables.DURATIONS, key, tables.DURATION_ROW.pack(before + count))
 
 
 def read_durations(txn: Transaction) -> dict[float, int]:
     """Return the number of tasks by duration in seconds, ascending; a step includes durations within half a step."""
-    found = {DURATION_KEY.unpack(key)[0]: DURATION_ROW.unpack(value)[0] for key, value in txn.scan(DURATIONS, b"")}
+    found = {
+        tables.DURATION_KEY.unpack(key)[0]: tables.DURATION_ROW.unpack(value)[0]
+        for key, value in txn.scan(tables.DURATIONS, b"")
+    }
     if found and (max(found) > _LAST_STEP or min(found.values()) < 0):
         raise ValueError(f"expected numbers of tasks by duration, found {max(found)}: {min(found.values())}")
     return {_SHORTEST * 2 ** (step / _STEPS_A_DOUBLING): tasks for step, tasks in found.items()}

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
+from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.accounts import (
     add_counted,
     add_durations,
@@ -26,30 +27,13 @@ from ledgerbeam.ledger.lmdb.accounts import (
     sum_parts,
 )
 from ledgerbeam.ledger.lmdb.failures import CLEARED, PASSED, Stamp, clear_passed, passed_at, record_failures
-from ledgerbeam.ledger.lmdb.tables import (
-    APPLIED,
-    COMPLETED,
-    COUNTS,
-    DELTA,
-    KEY_TOTALS,
-    META,
-    OUTPUTS,
-    PENDING,
-    PENDING_ROW,
-    RETIRED,
-    SOURCES,
-    STATISTICS,
-    TALLY_ROW,
-    WITHDRAWN,
-    Transaction,
-    pack_completion,
-)
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.counting import Entry, entries, fold, require_count
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, are_comparable, name_key, node_id
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, output_row, read_output
 from ledgerbeam.ledger.model.values import decode, encode, rows, text
 
-_ONCE = (OUTPUTS, COUNTS, STATISTICS)
+_ONCE = (tables.OUTPUTS, tables.COUNTS, tables.STATISTICS)
 """Tables in which a commit writes a row only if the key is free. An existing row was recorded by a row that is lost."""
 
 
@@ -112,17 +96,17 @@ class _Rows:
 
     def __init__(self, txn: Transaction, by_source: Sequence[tuple[bytes, list[PreparedLeaf]]]) -> None:
         ids = [source for source, _ in by_source]
-        self.sources = txn.get_many(SOURCES, ids)
-        self.completed = txn.get_many(COMPLETED, ids)
-        self.pending = txn.get_many(PENDING, ids)
+        self.sources = txn.get_many(tables.SOURCES, ids)
+        self.completed = txn.get_many(tables.COMPLETED, ids)
+        self.pending = txn.get_many(tables.PENDING, ids)
         begun = [leaf for source, leaves in by_source if source in self.pending for leaf in leaves]
         ended = [leaf for source, leaves in by_source if source in self.completed for leaf in leaves]
         nodes = {leaf.leaf.source_id + entry.node for leaf in begun for entry in leaf.group}
-        self.applied = txn.get_many(APPLIED, nodes)
+        self.applied = txn.get_many(tables.APPLIED, nodes)
         # A source without recorded tasks has no outputs.
-        self.outputs = txn.get_many(OUTPUTS, {key for leaf in (*begun, *ended) for key, _ in leaf.outputs})
+        self.outputs = txn.get_many(tables.OUTPUTS, {key for leaf in (*begun, *ended) for key, _ in leaf.outputs})
         self.clearing = [table for table in CLEARED if txn.count(table)]
-        self.has_withdrawn = bool(txn.count(WITHDRAWN))
+        self.has_withdrawn = bool(txn.count(tables.WITHDRAWN))
         self._txn = txn
         self._written: dict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
 
@@ -156,7 +140,7 @@ class _SourceCommit:
     def record(self, leaves: Sequence[PreparedLeaf], now: float) -> None:
         rows, source = self._rows, self._source
         if source not in rows.sources:
-            if self._txn.get(RETIRED, source) is None:  # else the source changed, and late leaves are useless
+            if self._txn.get(tables.RETIRED, source) is None:  # else the source changed, and late leaves are useless
                 message = "it was never registered; register sources before their tasks are committed"
                 for leaf in leaves:
                     self._refuse(leaf, LedgerError, message)
@@ -168,7 +152,7 @@ class _SourceCommit:
         known = rows.pending.get(source)
         tally = Totals()
         if known is not None:
-            self._pending, *parts = PENDING_ROW.unpack(known)
+            self._pending, *parts = tables.PENDING_ROW.unpack(known)
             tally = Totals(*parts)
         for leaf in leaves:
             self._apply(leaf, is_all=leaf.is_all and known is None and len(leaves) == 1)
@@ -179,13 +163,13 @@ class _SourceCommit:
         tally = tally.plus(total(self._fresh)) if known is not None or len(self._fresh) > 1 else self._fresh[0].share
         if self._pending:
             self._put_applied()
-            rows.put(PENDING, source, PENDING_ROW.pack(self._pending, *tally))
+            rows.put(tables.PENDING, source, tables.PENDING_ROW.pack(self._pending, *tally))
         else:
             self._complete(tally, had_rows=known is not None, now=now)
 
     def _put_applied(self) -> None:
         for node, value in self._applied.items():
-            self._rows.put(APPLIED, self._source + node, value)
+            self._rows.put(tables.APPLIED, self._source + node, value)
 
     def _apply(self, leaf: PreparedLeaf, *, is_all: bool) -> None:
         pending, fresh = 0, list[Entry]()  # the count after this leaf
@@ -201,13 +185,13 @@ class _SourceCommit:
                 return
         if not self._put_outputs(leaf):
             return
-        for table, row in ((COUNTS, leaf.account), (STATISTICS, leaf.statistics)):
+        for table, row in ((tables.COUNTS, leaf.account), (tables.STATISTICS, leaf.statistics)):
             if row is not None:
                 self._rows.put(table, self._source + leaf.node, row)
         self._pending = pending
         self._fresh.append(leaf)
         for node, delta in fresh:
-            self._applied[node] = DELTA.pack(delta)
+            self._applied[node] = tables.DELTA.pack(delta)
         if is_all:  # the completion of the source clears the recorded failures of its tasks
             return
         self._applied[leaf.node] += leaf.digest
@@ -224,7 +208,7 @@ class _SourceCommit:
             if self._passed is not None:
                 row = self._row(node)
                 if row is None or passed_at(row) < self._passed:
-                    self._applied[node] = DELTA.pack(delta) + PASSED.pack(*self._passed)
+                    self._applied[node] = tables.DELTA.pack(delta) + PASSED.pack(*self._passed)
             if self._rows.clearing:
                 clear_passed(self._txn, self._source + node, self._passed)
 
@@ -235,7 +219,7 @@ class _SourceCommit:
         if node == ROOT:
             return 1
         row = self._row(node)
-        return None if row is None else DELTA.unpack_from(row)[0]
+        return None if row is None else tables.DELTA.unpack_from(row)[0]
 
     def _put_outputs(self, leaf: PreparedLeaf) -> bool:
         known = self._rows.outputs
@@ -254,13 +238,13 @@ class _SourceCommit:
             )
             return False
         for key, row in leaf.outputs:
-            self._rows.put(OUTPUTS, key, row)
+            self._rows.put(tables.OUTPUTS, key, row)
         return True
 
     def _compare_result(self, leaf: PreparedLeaf) -> bool:
         """Check that a leaf that arrived again is the same leaf; return False if an error was recorded."""
         row = self._row(leaf.node)
-        if row is None or row[DELTA.size :] == leaf.digest:
+        if row is None or row[tables.DELTA.size :] == leaf.digest:
             return True
         if not self._compare_outputs(leaf):
             return False
@@ -303,15 +287,15 @@ class _SourceCommit:
 
     def _complete(self, tally: Totals, *, had_rows: bool, now: float) -> None:
         if had_rows:
-            known = self._txn.delete_prefix(APPLIED, self._source)
+            known = self._txn.delete_prefix(tables.APPLIED, self._source)
             rows = {key[ID_BYTES:]: row for key, row in known} | self._applied
-            require_count(0, (DELTA.unpack_from(row)[0] for row in rows.values()))
-            self._txn.delete(PENDING, self._source)
+            require_count(0, (tables.DELTA.unpack_from(row)[0] for row in rows.values()))
+            self._txn.delete(tables.PENDING, self._source)
         for table in self._rows.clearing:
             self._txn.delete_prefix(table, self._source)
         if self._rows.has_withdrawn:
-            self._txn.delete(WITHDRAWN, self._source)
-        self._rows.put(COMPLETED, self._source, pack_completion(int(now), tally))
+            self._txn.delete(tables.WITHDRAWN, self._source)
+        self._rows.put(tables.COMPLETED, self._source, tables.pack_completion(int(now), tally))
         self._outcome.completed.append(self._source)
 
     def _refuse(self, leaf: PreparedLeaf, kind: type[LedgerError], message: str) -> None:
@@ -327,14 +311,14 @@ def total(leaves: Sequence[PreparedLeaf]) -> Totals:
 
 def read_totals(txn: Transaction) -> Totals:
     """Return the sum of all tallies."""
-    row = txn.get(META, KEY_TOTALS)
-    return Totals() if row is None else Totals(*TALLY_ROW.unpack(row))
+    row = txn.get(tables.META, tables.KEY_TOTALS)
+    return Totals() if row is None else Totals(*tables.TALLY_ROW.unpack(row))
 
 
 def add_totals(txn: Transaction, change: Iterable[int], sign: int) -> None:
     """Add a tally to the sum; a sign of -1 subtracts it."""
     sums = (before + sign * part for before, part in zip(read_totals(txn), change, strict=True))
-    txn.put(META, KEY_TOTALS, TALLY_ROW.pack(*sums))
+    txn.put(tables.META, tables.KEY_TOTALS, tables.TALLY_ROW.pack(*sums))
 
 
 class PreparedLeaf:

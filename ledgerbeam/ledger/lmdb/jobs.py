@@ -8,17 +8,9 @@ from operator import itemgetter
 from typing import Any
 
 from ledgerbeam.errors import JobMismatchError, LedgerError, UsageError
+from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.sources import restart
-from ledgerbeam.ledger.lmdb.tables import (
-    KEY_FINGERPRINT,
-    KEY_ID,
-    KEY_JOB,
-    META,
-    RUNS,
-    Transaction,
-    read_run_key,
-    run_key,
-)
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import Job, OnJobChange, job_changed_error
 from ledgerbeam.ledger.model.rows import Audit, SetUps, WorkTime, read_audit, read_set_ups, read_work_time
@@ -30,12 +22,12 @@ MOST_LINES = 60  # largest number of lines of a message about the differences of
 _ID = re.compile(rb"[0-9a-f]{32}")
 
 
-def read_id(txn: Transaction, key: bytes = KEY_ID) -> str:
+def read_id(txn: Transaction, key: bytes = tables.KEY_ID) -> str:
     """Return the id of an environment, or the id under another key of `meta`.
 
     Raises ValueError if it is missing.
     """
-    row = txn.get(META, key)
+    row = txn.get(tables.META, key)
     if row is None or _ID.fullmatch(row) is None:
         raise ValueError(f"expected an id of 32 hexadecimal digits, found {row!r}")
     return row.decode()
@@ -43,7 +35,7 @@ def read_id(txn: Transaction, key: bytes = KEY_ID) -> str:
 
 def read_job(txn: Transaction) -> Job | None:
     """Return the job that the ledger was last opened for."""
-    row = txn.get(META, KEY_JOB)
+    row = txn.get(tables.META, tables.KEY_JOB)
     return None if row is None else decode_job(row)
 
 
@@ -51,15 +43,15 @@ def open_job(txn: Transaction, job: Job, on_change: OnJobChange, path: str, numb
     """Open the ledger for a job; see `store.LedgerStore.open_job`."""
     stored = read_job(txn)
     fingerprint = job.fingerprint.encode()
-    if txn.get(META, KEY_FINGERPRINT) == fingerprint:
+    if txn.get(tables.META, tables.KEY_FINGERPRINT) == fingerprint:
         return
     if stored is not None and on_change == "refuse":
         raise JobMismatchError(mismatch(job, stored, path))
     if stored is not None and on_change == "restart":
         # Names of outputs are relative to their folder. This job does not touch outputs in another folder.
         restart(txn, number, supersedes=stored.parameters.get("output") == job.parameters.get("output"))
-    txn.put(META, KEY_JOB, encode(job.with_texts().as_row()))
-    txn.put(META, KEY_FINGERPRINT, fingerprint)
+    txn.put(tables.META, tables.KEY_JOB, encode(job.with_texts().as_row()))
+    txn.put(tables.META, tables.KEY_FINGERPRINT, fingerprint)
 
 
 def mismatch(job: Job, stored: Job, path: str) -> str:
@@ -81,7 +73,7 @@ def mismatch(job: Job, stored: Job, path: str) -> str:
 
 def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
     """Check that the ledger still has the job of a writer. Raises JobMismatchError."""
-    found = txn.get(META, KEY_FINGERPRINT)
+    found = txn.get(tables.META, tables.KEY_FINGERPRINT)
     if found != fingerprint.encode():
         raise job_changed_error(path, fingerprint, found.decode() if found else "none")
 
@@ -110,7 +102,7 @@ def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> 
 
 def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
     """Merge fields of a run, which may arrive in any order. An unknown run is ignored."""
-    if txn.get(RUNS, run_key(run)) is None:
+    if txn.get(tables.RUNS, tables.run_key(run)) is None:
         return
     known = _get(txn, run)
     news = {name: value for name, value in changed.items() if value is not None}
@@ -159,19 +151,19 @@ def check_run(txn: Transaction, run: str) -> None:
 
 def last_run(txn: Transaction) -> dict[str, Any] | None:
     """Return the newest run, with its id; None without runs."""
-    newest = txn.last(RUNS)
-    return None if newest is None else {"id": read_run_key(newest[0]), **read_run(newest[1])}
+    newest = txn.last(tables.RUNS)
+    return None if newest is None else {"id": tables.read_run_key(newest[0]), **read_run(newest[1])}
 
 
 def newest_number(txn: Transaction) -> int:
     """Return the number of the newest run; 0 without runs."""
-    newest = txn.last(RUNS)
-    return 0 if newest is None else int(read_run_key(newest[0]))
+    newest = txn.last(tables.RUNS)
+    return 0 if newest is None else int(tables.read_run_key(newest[0]))
 
 
 def all_runs(txn: Transaction) -> list[dict[str, Any]]:
     """Return all runs in order."""
-    return [{"id": read_run_key(key), **read_run(row)} for key, row in txn.scan(RUNS, b"")]
+    return [{"id": tables.read_run_key(key), **read_run(row)} for key, row in txn.scan(tables.RUNS, b"")]
 
 
 def _noted(name: str, *rows: Mapping[str, Any]) -> list[Any]:
@@ -179,14 +171,14 @@ def _noted(name: str, *rows: Mapping[str, Any]) -> list[Any]:
 
 
 def _get(txn: Transaction, run: str) -> dict[str, Any]:
-    row = txn.get(RUNS, run_key(run))
+    row = txn.get(tables.RUNS, tables.run_key(run))
     if row is None:
         raise LedgerError(f"run {run!r} is not in this ledger; begin_run returns the ids of runs")
     return read_run(row)
 
 
 def _put(txn: Transaction, run: str, row: Mapping[str, Any]) -> None:
-    txn.put(RUNS, run_key(run), encode(row))
+    txn.put(tables.RUNS, tables.run_key(run), encode(row))
 
 
 _DEEPEST = 64

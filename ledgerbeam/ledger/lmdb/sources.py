@@ -13,43 +13,17 @@ from fnmatch import translate
 from re import compile as compile_pattern
 from typing import Any
 
+from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.accounts import drop_accounts
 from ledgerbeam.ledger.lmdb.commit import PreparedLeaf, add_totals
 from ledgerbeam.ledger.lmdb.environment import PAGE_ROWS, Environment, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.failures import clear_failures
-from ledgerbeam.ledger.lmdb.tables import (
-    APPLIED,
-    ATTEMPTS,
-    COMPLETED,
-    COUNTED,
-    COUNTS,
-    FAILED,
-    GONE,
-    KEY_TOTALS,
-    KEY_WITHDRAWN,
-    META,
-    OUTPUTS,
-    PENDING,
-    PENDING_ROW,
-    RETIRED,
-    SOURCES,
-    STATISTICS,
-    SUPERSEDED,
-    URLS,
-    WITHDRAWN,
-    Transaction,
-    unpack_completion,
-)
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.lmdb.withdrawal import read_retired, successors, supersede
 from ledgerbeam.ledger.model.identity import ID_BYTES, url_key
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import decode, encode, integer, mapping, rows, text
-
-_OF_A_JOB = (
-    *(WITHDRAWN, COMPLETED, SOURCES, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS),
-    *(COUNTS, STATISTICS, COUNTED, RETIRED, GONE),
-)
 
 _NOBODY = bytes(ID_BYTES)  # the owner of a URL if the content that its index was made from is not known
 
@@ -70,15 +44,15 @@ def encode_source(source: Source, *, replaces: bool, number: int) -> bytes:
 
 def file_times(txn: Transaction, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
     """Return the times recorded by `note_file_times`, by source id; sources without times are left out."""
-    rows = txn.get_many(SOURCES, ids)
+    rows = txn.get_many(tables.SOURCES, ids)
     return {source: times for source, row in rows.items() if (times := read_source_fields(row).get("changed"))}
 
 
 def note_file_times(txn: Transaction, times: Mapping[bytes, list[int]]) -> None:
     """Record when the files of registered sources were last changed; other sources are ignored."""
-    rows = txn.get_many(SOURCES, times)
+    rows = txn.get_many(tables.SOURCES, times)
     changed = [(source, encode({**read_source_fields(row), "changed": times[source]})) for source, row in rows.items()]
-    txn.put_many(SOURCES, changed)
+    txn.put_many(tables.SOURCES, changed)
 
 
 def numbers_of(fields: Mapping[str, Any]) -> list[int]:
@@ -107,7 +81,7 @@ def register(
     """
     keys = {source.id: [url_key(url) for url in source.urls] for source in sources}
     urls, claiming = claims(sources, keys)
-    owners = txn.get_many(URLS, urls)
+    owners = txn.get_many(tables.URLS, urls)
     taken = [(url, owner) for url, owner in urls.items() if owners.get(url) != owner]
     outdated = []  # sources that changed while they were listed
     if len(claiming) < len(sources):
@@ -120,13 +94,13 @@ def register(
         put_retired(txn, late.id, number, late.urls)
     for owner in retiring:
         retire(txn, owner, number)
-    txn.put_many(URLS, taken)
+    txn.put_many(tables.URLS, taken)
     replacing = {owner for url, owner in taken if url in owners}
     rows = [
         (source, encode_source(row, replaces=source in replacing, number=number)) for source, row in claiming.items()
     ]
-    txn.put_many(SOURCES, rows, overwrite=False)
-    for table in (RETIRED, GONE):
+    txn.put_many(tables.SOURCES, rows, overwrite=False)
+    for table in (tables.RETIRED, tables.GONE):
         if txn.count(table):
             for source in claiming:
                 txn.delete(table, source)
@@ -148,8 +122,8 @@ def retire(txn: Transaction, source: bytes, number: int) -> None:
     if row is None:
         return
     withdraw(txn, source, number)
-    txn.delete(SOURCES, source)
-    txn.delete(GONE, source)
+    txn.delete(tables.SOURCES, source)
+    txn.delete(tables.GONE, source)
     put_retired(txn, source, number, urls_of(row))
 
 
@@ -158,27 +132,27 @@ def _registered(txn: Transaction, source: bytes) -> bytes | None:
 
     Raises ValueError if only its row is lost.
     """
-    row = txn.get(SOURCES, source)
-    if row is None and any(txn.get(table, source) is not None for table in (COMPLETED, PENDING)):
+    row = txn.get(tables.SOURCES, source)
+    if row is None and any(txn.get(table, source) is not None for table in (tables.COMPLETED, tables.PENDING)):
         raise ValueError(f"expected a row of the source {source.hex()}, of which tasks are recorded, found none")
     return row
 
 
 def put_retired(txn: Transaction, source: bytes, number: int, urls: Sequence[str]) -> None:
     """Record that a source is replaced, with this number or its recorded one, whichever is greater."""
-    txn.delete(WITHDRAWN, source)
-    txn.put(RETIRED, source, encode([max(number, number_of_retired(txn, source)), *urls]))
+    txn.delete(tables.WITHDRAWN, source)
+    txn.put(tables.RETIRED, source, encode([max(number, number_of_retired(txn, source)), *urls]))
 
 
 def number_of_retired(txn: Transaction, source: bytes) -> int:
     """Return the greatest number with which a source was replaced; 0 for a registered or unknown source."""
-    row = txn.get(RETIRED, source)
+    row = txn.get(tables.RETIRED, source)
     return 0 if row is None else read_retired(row)[0]
 
 
 def urls_of_sources(txn: Transaction, sources: Iterable[bytes]) -> list[str]:
     """Return the URLs of the registered ones among some sources, sorted; for a pack the URL of its first member."""
-    found = (txn.get(SOURCES, source) for source in sources)
+    found = (txn.get(tables.SOURCES, source) for source in sources)
     return sorted(read_source_fields(row)["url"] for row in found if row is not None)
 
 
@@ -203,30 +177,32 @@ def supersede_late(txn: Transaction, by_source: Iterable[tuple[bytes, Sequence[P
     A late output may have overwritten an output of a replacing source that has the same name. Such sources run again.
     """
     for source, leaves in by_source:
-        retired = txn.get(RETIRED, source)  # None for a registered source
+        retired = txn.get(tables.RETIRED, source)  # None for a registered source
         keys = set() if retired is None else {url_key(url) for url in read_retired(retired)[1]}
-        if not keys or len(txn.get_many(URLS, keys)) < len(keys):  # it changed while it was listed and has no tasks
+        if not keys or len(txn.get_many(tables.URLS, keys)) < len(
+            keys
+        ):  # it changed while it was listed and has no tasks
             continue
         rows = [row for leaf in leaves for row in leaf.outputs]
         supersede(txn, rows, 0)
         for owner in successors(txn, source):
-            if any(txn.get(OUTPUTS, owner + key[ID_BYTES:]) is not None for key, _ in rows):
+            if any(txn.get(tables.OUTPUTS, owner + key[ID_BYTES:]) is not None for key, _ in rows):
                 withdraw(txn, owner, 0)
 
 
 def withdraw(txn: Transaction, source: bytes, number: int) -> None:
     """Remove the progress of a source and supersede its outputs."""
-    completed = txn.pop(COMPLETED, source)
+    completed = txn.pop(tables.COMPLETED, source)
     if completed is not None:
-        add_totals(txn, unpack_completion(completed)[1], -1)
+        add_totals(txn, tables.unpack_completion(completed)[1], -1)
         count_withdrawal(txn)
-    pending = txn.pop(PENDING, source)
+    pending = txn.pop(tables.PENDING, source)
     if pending is not None:
-        add_totals(txn, PENDING_ROW.unpack(pending)[1:], -1)
-        txn.delete_prefix(APPLIED, source)
+        add_totals(txn, tables.PENDING_ROW.unpack(pending)[1:], -1)
+        txn.delete_prefix(tables.APPLIED, source)
     drop_accounts(txn, source)
     clear_failures(txn, source)
-    supersede(txn, txn.delete_prefix(OUTPUTS, source), number)
+    supersede(txn, txn.delete_prefix(tables.OUTPUTS, source), number)
 
 
 def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
@@ -240,35 +216,35 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
     """
     start = b""
     if not supersedes:
-        txn.clear(SUPERSEDED)
-    while supersedes and (rows := txn.page(OUTPUTS, start, PAGE_ROWS)):
+        txn.clear(tables.SUPERSEDED)
+    while supersedes and (rows := txn.page(tables.OUTPUTS, start, PAGE_ROWS)):
         supersede(txn, rows, number)
         start = rows[-1][0] + b"\0"
     if number:
-        txn.clear(URLS)
+        txn.clear(tables.URLS)
     else:
         _disown_unread(txn)
-    for table in _OF_A_JOB:
+    for table in tables.OF_A_JOB:
         txn.clear(table)
-    txn.delete(META, KEY_TOTALS)
+    txn.delete(tables.META, tables.KEY_TOTALS)
     count_withdrawal(txn)
 
 
 def _disown_unread(txn: Transaction) -> None:
     """Take its URLs from each source that replaced another and has no finished task: its index may be outdated."""
     start = b""
-    while rows := txn.page(SOURCES, start, PAGE_ROWS):
+    while rows := txn.page(tables.SOURCES, start, PAGE_ROWS):
         for source, row in rows:
-            is_read = txn.get(COMPLETED, source) is not None or txn.get(PENDING, source) is not None
+            is_read = txn.get(tables.COMPLETED, source) is not None or txn.get(tables.PENDING, source) is not None
             if read_source_fields(row).get("replaces") and not is_read:
-                txn.put_many(URLS, [(url_key(url), _NOBODY) for url in urls_of(row)])
+                txn.put_many(tables.URLS, [(url_key(url), _NOBODY) for url in urls_of(row)])
         start = rows[-1][0] + b"\0"
 
 
 def count_withdrawal(txn: Transaction) -> None:
     """Record that a completion was withdrawn: processes that cache completed ids must read them again."""
-    withdrawals = int(txn.get(META, KEY_WITHDRAWN) or b"0") + 1
-    txn.put(META, KEY_WITHDRAWN, str(withdrawals).encode())
+    withdrawals = int(txn.get(tables.META, tables.KEY_WITHDRAWN) or b"0") + 1
+    txn.put(tables.META, tables.KEY_WITHDRAWN, str(withdrawals).encode())
 
 
 def matching(environment: Environment, pattern: str) -> list[bytes]:
@@ -279,7 +255,7 @@ def matching(environment: Environment, pattern: str) -> list[bytes]:
     match = compile_pattern(translate(pattern)).match
     found = []
     with translated(environment.path):
-        for page in row_pages(environment, SOURCES):
+        for page in row_pages(environment, tables.SOURCES):
             found += [source for source, row in page if any(match(url) for url in urls_of(row))]
     return found
 
@@ -289,9 +265,9 @@ def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
 
     In a remote ledger, a source listed with a greater number than that of the listing is not gone.
     """
-    txn.clear(GONE)
+    txn.clear(tables.GONE)
     for source in ids:
-        row = txn.get(SOURCES, source)
+        row = txn.get(tables.SOURCES, source)
         if row is None:
             continue
         _require_urls(txn, source, row)
@@ -299,7 +275,7 @@ def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
             fields = read_source_fields(row)
             if max(*numbers_of(fields), fields.get("back", 0)) > number:
                 continue
-        txn.put(GONE, source, b"")
+        txn.put(tables.GONE, source, b"")
 
 
 def _require_urls(txn: Transaction, source: bytes, row: bytes) -> None:
@@ -308,16 +284,16 @@ def _require_urls(txn: Transaction, source: bytes, row: bytes) -> None:
     If not, it should have been replaced, and the owner's row is lost.
     """
     keys = [url_key(url) for url in urls_of(row)]
-    if set(txn.get_many(URLS, keys).values()) != {source}:
+    if set(txn.get_many(tables.URLS, keys).values()) != {source}:
         raise ValueError(f"expected {urls_of(row)[0]} to belong to the source {source.hex()}, found another owner")
 
 
 def come_back(txn: Transaction, source: bytes, number: int) -> None:
     """Record the number with which a registered source was listed again after it was gone, in a remote ledger."""
-    row = txn.get(SOURCES, source)
+    row = txn.get(tables.SOURCES, source)
     fields = {} if row is None else read_source_fields(row)
     if row is not None and fields.get("back", 0) < number:
-        txn.put(SOURCES, source, encode({**fields, "back": number}))
+        txn.put(tables.SOURCES, source, encode({**fields, "back": number}))
 
 
 def read_source_fields(row: bytes) -> dict[str, Any]:

@@ -67,6 +67,12 @@ TABLES = (
 )
 """Every table of a ledger."""
 
+OF_A_JOB = (
+    *(WITHDRAWN, COMPLETED, SOURCES, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS, COUNTS, STATISTICS),
+    *(COUNTED, RETIRED, GONE),
+)
+"""Tables that another job begins without."""
+
 _KEY_BYTES = {
     **dict.fromkeys((COMPLETED, SOURCES, URLS, PENDING, WITHDRAWN, RETIRED, GONE, CUTOFFS), ID_BYTES),
     **dict.fromkeys((APPLIED, FAILED, ATTEMPTS, OUTPUTS, COUNTS, STATISTICS, SUPERSEDED), 2 * ID_BYTES),

@@ -17,6 +17,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 from ledgerbeam._base.lazy import NDArray, np
+from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.accounts import (
     PartSums,
     decode_account,
@@ -31,24 +32,7 @@ from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.failures import TaskFailures, has_failed, read_failure
 from ledgerbeam.ledger.lmdb.jobs import all_runs, last_run, read_job
 from ledgerbeam.ledger.lmdb.sources import read_source_fields
-from ledgerbeam.ledger.lmdb.tables import (
-    APPLIED,
-    ATTEMPTS,
-    COMPLETED,
-    COUNTS,
-    DELTA,
-    FAILED,
-    GONE,
-    KEY_TOTALS,
-    KEY_WITHDRAWN,
-    META,
-    OUTPUTS,
-    PENDING,
-    PENDING_ROW,
-    SOURCES,
-    Transaction,
-    unpack_completion,
-)
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.counting import is_done, require_count
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, Lineage
 from ledgerbeam.ledger.model.rows import (
@@ -71,7 +55,7 @@ _WITH_ROUTE = 8  # number of values in the row of an output that has a route
 
 def gone_ids(txn: Transaction) -> set[bytes]:
     """Return the ids of the sources missing from the last finished listing."""
-    return set(txn.prefixes(GONE, ID_BYTES))
+    return set(txn.prefixes(tables.GONE, ID_BYTES))
 
 
 def status(txn: Transaction) -> dict[str, Any]:
@@ -79,12 +63,14 @@ def status(txn: Transaction) -> dict[str, Any]:
     job = read_job(txn)
     run = last_run(txn)
     totals = read_totals(txn)
-    complete, known = txn.count(COMPLETED), txn.count(SOURCES)
+    complete, known = txn.count(tables.COMPLETED), txn.count(tables.SOURCES)
     gone = gone_ids(txn)
-    gone_open = sum(txn.get(COMPLETED, source) is None for source in gone)
-    with_failures = set(txn.prefixes(FAILED, ID_BYTES))
+    gone_open = sum(txn.get(tables.COMPLETED, source) is None for source in gone)
+    with_failures = set(txn.prefixes(tables.FAILED, ID_BYTES))
     failed = len(with_failures - gone)
-    failed_tasks = txn.count(FAILED) - sum(len(txn.scan(FAILED, source)) for source in with_failures & gone)
+    failed_tasks = txn.count(tables.FAILED) - sum(
+        len(txn.scan(tables.FAILED, source)) for source in with_failures & gone
+    )
     still_open = known - complete - gone_open - failed
     _require_rows_behind(txn, complete, still_open)
     listed = run is not None and bool(run["listing_finished"])
@@ -107,50 +93,50 @@ def status(txn: Transaction) -> dict[str, Any]:
 
 def _require_rows_behind(txn: Transaction, complete: int, still_open: int) -> None:
     """Check that the rows behind each count exist. Raises ValueError."""
-    if complete and txn.get(META, KEY_TOTALS) is None:
-        raise ValueError(f"expected the sums of {complete} complete sources in the table {META}, found none")
+    if complete and txn.get(tables.META, tables.KEY_TOTALS) is None:
+        raise ValueError(f"expected the sums of {complete} complete sources in the table {tables.META}, found none")
     if still_open < 0:
-        found = txn.count(SOURCES)
-        raise ValueError(f"expected at least {found - still_open} rows of the table {SOURCES}, found {found}")
+        found = txn.count(tables.SOURCES)
+        raise ValueError(f"expected at least {found - still_open} rows of the table {tables.SOURCES}, found {found}")
 
 
 def applied(txn: Transaction, source: bytes) -> dict[bytes, int]:
     """Return the entries of an open source, delta by node; see `store.LedgerStore.applied`."""
-    if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:
+    if txn.get(tables.SOURCES, source) is None or txn.get(tables.COMPLETED, source) is not None:
         return {}
-    row = txn.get(PENDING, source)
+    row = txn.get(tables.PENDING, source)
     if row is None:
         return {ROOT: 1}
-    found = {key[ID_BYTES:]: DELTA.unpack_from(value)[0] for key, value in txn.scan(APPLIED, source)}
-    require_count(PENDING_ROW.unpack(row)[0], found.values())
+    found = {key[ID_BYTES:]: tables.DELTA.unpack_from(value)[0] for key, value in txn.scan(tables.APPLIED, source)}
+    require_count(tables.PENDING_ROW.unpack(row)[0], found.values())
     return {ROOT: 1, **found}
 
 
 def is_finished(txn: Transaction, source: bytes, lineage: Lineage) -> bool:
     """Return whether a task and all tasks that it fanned out into are done; only their entries are read."""
-    if txn.get(COMPLETED, source) is not None:
+    if txn.get(tables.COMPLETED, source) is not None:
         return True
-    if txn.get(PENDING, source) is None:
+    if txn.get(tables.PENDING, source) is None:
         return False
 
     def delta(node: bytes) -> int | None:
-        row = txn.get(APPLIED, source + node)
-        return None if row is None else int(DELTA.unpack_from(row)[0])
+        row = txn.get(tables.APPLIED, source + node)
+        return None if row is None else int(tables.DELTA.unpack_from(row)[0])
 
-    return is_done(lineage, source, delta, txn.count(APPLIED))
+    return is_done(lineage, source, delta, txn.count(tables.APPLIED))
 
 
 def attempts(txn: Transaction, source: bytes) -> dict[bytes, int]:
     """Return the worker deaths of a source's unfinished tasks, by node."""
-    if not txn.count(ATTEMPTS):
+    if not txn.count(tables.ATTEMPTS):
         return {}
-    return {key[ID_BYTES:]: len(TaskFailures.of(None, row).deaths) for key, row in txn.scan(ATTEMPTS, source)}
+    return {key[ID_BYTES:]: len(TaskFailures.of(None, row).deaths) for key, row in txn.scan(tables.ATTEMPTS, source)}
 
 
 def progress(txn: Transaction, source: bytes) -> SourceProgress | None:
     """Return the progress of an open source; None for a complete one."""
     known = applied(txn, source)
-    row = txn.get(SOURCES, source)
+    row = txn.get(tables.SOURCES, source)
     if not known or row is None:
         return None
     return SourceProgress(known, attempts(txn, source), read_source_fields(row).get("replaces") is True)
@@ -158,24 +144,24 @@ def progress(txn: Transaction, source: bytes) -> SourceProgress | None:
 
 def sources(environment: Environment) -> Iterator[SourceRow]:
     """Yield every registered source and its progress, by id."""
-    for page in row_pages(environment, SOURCES):
+    for page in row_pages(environment, tables.SOURCES):
         with environment.read() as txn:
-            failed = set(txn.prefixes(FAILED, ID_BYTES)) if txn.count(FAILED) else set()
+            failed = set(txn.prefixes(tables.FAILED, ID_BYTES)) if txn.count(tables.FAILED) else set()
             rows = [_source_row(txn, source, read_source_fields(row), failed) for source, row in page]
         yield from rows
 
 
 def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed: set[bytes]) -> SourceRow:
-    row = txn.get(COMPLETED, source)
+    row = txn.get(tables.COMPLETED, source)
     members = tuple(member[0] for member in fields.get("members", ()))
     about = (source, fields["url"], fields["size"], len(members))
     if row is not None:
-        completed, done = unpack_completion(row)
+        completed, done = tables.unpack_completion(row)
         return SourceRow(*about, "complete", completed, done, members, source_counts(txn, source, done))
-    pending = txn.get(PENDING, source)
-    done = Totals() if pending is None else Totals(*PENDING_ROW.unpack(pending)[1:])
+    pending = txn.get(tables.PENDING, source)
+    done = Totals() if pending is None else Totals(*tables.PENDING_ROW.unpack(pending)[1:])
     counts = source_counts(txn, source, done)
-    if txn.get(GONE, source) is not None:
+    if txn.get(tables.GONE, source) is not None:
         return SourceRow(*about, "gone", 0, done, members, counts)
     return SourceRow(*about, "failed" if source in failed else "open", 0, done, members, counts)
 
@@ -183,7 +169,7 @@ def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed:
 def failures(environment: Environment) -> Iterator[FailureRow]:
     """Yield the recorded failures, by source URL, then task. Messages are read one page at a time."""
     sources: list[tuple[str, bytes]] = []
-    for page in key_pages(environment, FAILED, _SOURCES_A_TRANSACTION):
+    for page in key_pages(environment, tables.FAILED, _SOURCES_A_TRANSACTION):
         found = {key[:ID_BYTES] for key in page} - {source for _, source in sources[-1:]}
         with environment.read() as txn:
             sources += [(url_of(txn, source), source) for source in sorted(found)]
@@ -192,15 +178,15 @@ def failures(environment: Environment) -> Iterator[FailureRow]:
         keys: list[tuple[str, bytes]] = []
         with environment.read() as txn:
             for url, source in sources[start : start + _SOURCES_A_TRANSACTION]:
-                named = sorted((read_failure(row)["task"], key) for key, row in txn.rows(FAILED, source))
+                named = sorted((read_failure(row)["task"], key) for key, row in txn.rows(tables.FAILED, source))
                 keys += ((url, key) for _, key in named)
         for first in range(0, len(keys), _SOURCES_A_TRANSACTION):
             with environment.read() as txn:
                 some = keys[first : first + _SOURCES_A_TRANSACTION]
                 rows = [
-                    TaskFailures.of(row, txn.get(ATTEMPTS, key)).shown(url, key)
+                    TaskFailures.of(row, txn.get(tables.ATTEMPTS, key)).shown(url, key)
                     for url, key in some
-                    if (row := txn.get(FAILED, key)) is not None  # else the task has succeeded meanwhile
+                    if (row := txn.get(tables.FAILED, key)) is not None  # else the task has succeeded meanwhile
                 ]
             yield from rows
             environment.trim()
@@ -211,7 +197,7 @@ def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> 
     found = [False] * len(ids)
     for start in range(0, len(ids), _SOURCES_A_TRANSACTION):
         with environment.read() as txn:
-            if not txn.count(FAILED):
+            if not txn.count(tables.FAILED):
                 break
             page = ids[start : start + _SOURCES_A_TRANSACTION]
             found[start : start + len(page)] = [has_failed(txn, source, number) for source in page]
@@ -221,19 +207,21 @@ def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> 
 
 def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
     """Yield the recorded outputs, by source URL, then first record, then name."""
-    whole = CompletenessCheck(OUTPUTS)
+    whole = CompletenessCheck(tables.OUTPUTS)
     with environment.read() as txn:
         whole.add(txn, 0)  # before the listing of the sources whose outputs are read
     with translated(environment.path):
         sources = [
-            (read_source_fields(row)["url"], source) for page in row_pages(environment, SOURCES) for source, row in page
+            (read_source_fields(row)["url"], source)
+            for page in row_pages(environment, tables.SOURCES)
+            for source, row in page
         ]
     sources.sort()
     for start in range(0, len(sources), _SOURCES_A_TRANSACTION):
         rows: list[OutputRow] = []
         with environment.read() as txn:
             for url, source in sources[start : start + _SOURCES_A_TRANSACTION]:
-                of_source = _output_rows(txn, source, url, [row for _, row in txn.scan(OUTPUTS, source)])
+                of_source = _output_rows(txn, source, url, [row for _, row in txn.scan(tables.OUTPUTS, source)])
                 rows += sorted(of_source, key=attrgetter("output.first", "output.name"))
             whole.add(txn, len(rows))
             if start + _SOURCES_A_TRANSACTION >= len(sources):
@@ -244,7 +232,7 @@ def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
 
 def outputs(environment: Environment) -> Iterator[OutputRow]:
     """Yield the recorded outputs in arbitrary order."""
-    for page in row_pages(environment, OUTPUTS):
+    for page in row_pages(environment, tables.OUTPUTS):
         rows: list[OutputRow] = []
         with environment.read() as txn:
             for source, group in groupby(page, key=lambda item: item[0][:ID_BYTES]):
@@ -254,7 +242,7 @@ def outputs(environment: Environment) -> Iterator[OutputRow]:
 
 def output_columns(environment: Environment) -> Iterator[OutputColumns]:
     """Yield the recorded outputs in pages of columns, in arbitrary order."""
-    for page in row_pages(environment, OUTPUTS):
+    for page in row_pages(environment, tables.OUTPUTS):
         with translated(environment.path):
             rows = decode_outputs([row for _, row in page])
             yield OutputColumns([key[:ID_BYTES] for key, _ in page], [row[0] for row in rows], [row[1] for row in rows])
@@ -262,7 +250,7 @@ def output_columns(environment: Environment) -> Iterator[OutputColumns]:
 
 def content_columns(environment: Environment) -> Iterator[ContentColumns]:
     """Yield the recorded outputs with their checksums in pages of columns, in arbitrary order."""
-    for page in row_pages(environment, OUTPUTS):
+    for page in row_pages(environment, tables.OUTPUTS):
         with translated(environment.path):
             rows = decode_outputs([row for _, row in page])
             checksums = [row[2] for row in rows]
@@ -275,7 +263,7 @@ def content_columns(environment: Environment) -> Iterator[ContentColumns]:
 
 def source_outputs(txn: Transaction, source: bytes) -> list[Output]:
     """Return the recorded outputs of a source."""
-    return [decode_output(row)[0] for _, row in txn.scan(OUTPUTS, source)]
+    return [decode_output(row)[0] for _, row in txn.scan(tables.OUTPUTS, source)]
 
 
 def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:
@@ -283,7 +271,7 @@ def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:
     sums = PartSums()
     with environment.read() as txn:
         first = txn.moment
-    for page in row_pages(environment, COUNTS):
+    for page in row_pages(environment, tables.COUNTS):
         with environment.read() as txn:
             urls = {source: url_of(txn, source) for source in {key[:ID_BYTES] for key, _ in page}}
             rows = [
@@ -298,13 +286,13 @@ def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:
 
 
 def _output_rows(txn: Transaction, source: bytes, url: str, rows: Any) -> list[OutputRow]:
-    complete = txn.get(COMPLETED, source) is not None
+    complete = txn.get(tables.COMPLETED, source) is not None
     return [OutputRow(url, source, complete, decode_output(row)[0]) for row in rows]
 
 
 def url_of(txn: Transaction, source: bytes) -> str:
     """Return the URL of a registered source; empty for an unknown one."""
-    row = txn.get(SOURCES, source)
+    row = txn.get(tables.SOURCES, source)
     return "" if row is None else str(read_source_fields(row)["url"])
 
 
@@ -334,8 +322,8 @@ class CompletedIds:
             return []
         with self._lock:
             with environment.read() as txn:
-                withdrawals = txn.get(META, KEY_WITHDRAWN) or b""
-                count = txn.count(COMPLETED)
+                withdrawals = txn.get(tables.META, tables.KEY_WITHDRAWN) or b""
+                count = txn.count(tables.COMPLETED)
             if withdrawals != self._withdrawals or environment is not self._environment:
                 self._environment = environment
                 self._clear(withdrawals)
@@ -353,7 +341,7 @@ class CompletedIds:
         self._clear(self._withdrawals)
         high, low = np.empty(count, np.uint64), np.empty(count, np.uint64)
         filled = 0
-        for keys in key_pages(environment, COMPLETED, _LOADED_ROWS):
+        for keys in key_pages(environment, tables.COMPLETED, _LOADED_ROWS):
             columns = _columns(keys[: count - filled])
             high[filled : filled + len(columns)] = columns[:, 0]
             low[filled : filled + len(columns)] = columns[:, 1]
@@ -382,7 +370,7 @@ class CompletedIds:
         present: set[bytes] = set()
         for start in range(0, len(ordered), _LOOKUPS):
             with environment.read() as txn:
-                present.update(txn.get_many(COMPLETED, ordered[start : start + _LOOKUPS]))
+                present.update(txn.get_many(tables.COMPLETED, ordered[start : start + _LOOKUPS]))
             environment.trim()
         self._found_singly += len(present)
         return [source in present for source in ids]

@@ -27,28 +27,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.accounts import TaskAccount, decode_account, decode_statistics
 from ledgerbeam.ledger.lmdb.commit import decode_output
 from ledgerbeam.ledger.lmdb.environment import Environment, key_pages, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
-from ledgerbeam.ledger.lmdb.tables import (
-    APPLIED,
-    COMPLETED,
-    COUNTS,
-    DELTA,
-    OUTPUTS,
-    PENDING,
-    PENDING_ROW,
-    RETIRED,
-    SOURCES,
-    STATISTICS,
-    SUPERSEDED,
-    SUPERSEDED_ROW,
-    URLS,
-    WITHDRAWN,
-    Transaction,
-    unpack_completion,
-)
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.identity import ID_BYTES, Lineage, name_key, node_id, url_key
 from ledgerbeam.ledger.model.rows import Leaf, Output, Totals, Withdrawn, read_withdrawn, withdrawn_row
 from ledgerbeam.ledger.model.values import decode, encode, integer, output_name, rows, text
@@ -115,46 +99,46 @@ def plan(txn: Transaction, source: bytes, nodes: Collection[bytes]) -> Withdrawa
 
 def note(txn: Transaction, source: bytes, why: Withdrawn) -> None:
     """Record that tasks of an open source were withdrawn, with the reasons; this replaces the earlier record."""
-    txn.put(WITHDRAWN, source, encode(withdrawn_row(why)))
+    txn.put(tables.WITHDRAWN, source, encode(withdrawn_row(why)))
 
 
 def noted(txn: Transaction, source: bytes) -> Withdrawn:
     """Return the recorded reasons of a source; no reasons if nothing is recorded."""
-    row = txn.get(WITHDRAWN, source)
+    row = txn.get(tables.WITHDRAWN, source)
     return Withdrawn() if row is None else read_withdrawn(decode(row))
 
 
 def noted_of(txn: Transaction, sources: Iterable[bytes]) -> dict[bytes, Withdrawn]:
     """Return the recorded reasons of those sources that have any."""
-    found = ((source, noted(txn, source)) for source in sources) if txn.count(WITHDRAWN) else ()
+    found = ((source, noted(txn, source)) for source in sources) if txn.count(tables.WITHDRAWN) else ()
     return {source: why for source, why in found if any(why)}
 
 
 def withdrawn(environment: Environment) -> Iterator[tuple[bytes, Withdrawn]]:
     """Yield the open sources with withdrawn tasks, and the reasons; see `store.LedgerStore`."""
-    for page in row_pages(environment, WITHDRAWN):
+    for page in row_pages(environment, tables.WITHDRAWN):
         with translated(environment.path), environment.read() as txn:
-            known = txn.get_many(SOURCES, [source for source, _ in page])
-            done = txn.get_many(COMPLETED, known)
+            known = txn.get_many(tables.SOURCES, [source for source, _ in page])
+            done = txn.get_many(tables.COMPLETED, known)
             found = [(source, read_withdrawn(decode(row))) for source, row in page if source in known.keys() - done]
         yield from found
 
 
 def _read(txn: Transaction, source: bytes) -> _Recorded | None:
     """Return the recorded leaves of a source; None without leaves."""
-    if txn.get(SOURCES, source) is None:
+    if txn.get(tables.SOURCES, source) is None:
         return None
-    done, pending = txn.get(COMPLETED, source), txn.get(PENDING, source)
+    done, pending = txn.get(tables.COMPLETED, source), txn.get(tables.PENDING, source)
     outputs = defaultdict(list)
-    for _, value in txn.rows(OUTPUTS, source):
+    for _, value in txn.rows(tables.OUTPUTS, source):
         output, node = decode_output(value)
         outputs[bytes.fromhex(node)].append(output)
-    accounts = {key[ID_BYTES:]: decode_account(value) for key, value in txn.rows(COUNTS, source)}
+    accounts = {key[ID_BYTES:]: decode_account(value) for key, value in txn.rows(tables.COUNTS, source)}
     if done is not None:
-        tally = unpack_completion(done)[1]
+        tally = tables.unpack_completion(done)[1]
         lineages = _lineages(source, tally.tasks, accounts.keys() | outputs.keys())
     elif pending is not None:
-        tally = Totals(*PENDING_ROW.unpack(pending)[1:])
+        tally = Totals(*tables.PENDING_ROW.unpack(pending)[1:])
         lineages = _applied_lineages(txn, source)
     else:
         return None
@@ -175,7 +159,7 @@ def _lineages(source: bytes, count: int, nodes: Collection[bytes]) -> dict[bytes
 
 def _applied_lineages(txn: Transaction, source: bytes) -> dict[bytes, Lineage]:
     """Return the lineages of the finished tasks of an open source, by node; empty if one has fanned out."""
-    deltas = {key[ID_BYTES:]: DELTA.unpack_from(value)[0] for key, value in txn.rows(APPLIED, source)}
+    deltas = {key[ID_BYTES:]: tables.DELTA.unpack_from(value)[0] for key, value in txn.rows(tables.APPLIED, source)}
     count = 1 + deltas.pop(node_id(source, ()), -1)
     return {} if max(deltas.values(), default=0) >= 0 else _lineages(source, count, deltas.keys())
 
@@ -210,7 +194,7 @@ def _divided(amount: int, nodes: Sequence[bytes]) -> Iterator[tuple[bytes, int]]
 
 def _leaf(txn: Transaction, recorded: _Recorded, node: bytes, share: Totals) -> Leaf:
     account, outputs = recorded.accounts.get(node), tuple(recorded.outputs.get(node, ()))
-    row = txn.get(STATISTICS, recorded.source + node)
+    row = txn.get(tables.STATISTICS, recorded.source + node)
     return Leaf(
         recorded.source,
         recorded.lineages[node],
@@ -232,17 +216,17 @@ def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int
     superseded, even if this process first learns that their source was superseded once more.
     """
     found = list(rows)
-    known = txn.get_many(SUPERSEDED, [key for key, _ in found]) if txn.count(SUPERSEDED) else {}
+    known = txn.get_many(tables.SUPERSEDED, [key for key, _ in found]) if txn.count(tables.SUPERSEDED) else {}
     numbers = {key: max(number, decode_superseded(row)[0]) for key, row in known.items()}
     txn.put_many(
-        SUPERSEDED,
+        tables.SUPERSEDED,
         [(key, encode_superseded(numbers.get(key, number), decode_output(row)[0].name)) for key, row in found],
     )
 
 
 def encode_superseded(number: int, name: str) -> bytes:
     """Encode a row of `superseded`."""
-    return SUPERSEDED_ROW.pack(number) + name.encode("utf-8", "surrogateescape")
+    return tables.SUPERSEDED_ROW.pack(number) + name.encode("utf-8", "surrogateescape")
 
 
 def decode_superseded(row: bytes) -> tuple[int, str]:
@@ -250,23 +234,23 @@ def decode_superseded(row: bytes) -> tuple[int, str]:
 
     Raises ValueError, struct.error.
     """
-    name = row[SUPERSEDED_ROW.size :].decode("utf-8", "surrogateescape")
-    return SUPERSEDED_ROW.unpack_from(row)[0], output_name(name)
+    name = row[tables.SUPERSEDED_ROW.size :].decode("utf-8", "surrogateescape")
+    return tables.SUPERSEDED_ROW.unpack_from(row)[0], output_name(name)
 
 
 def stale_outputs(environment: Environment) -> list[str]:
     """Return the names of superseded outputs whose objects may be deleted, sorted."""
     with environment.read() as txn:
-        if not txn.count(SUPERSEDED):
+        if not txn.count(tables.SUPERSEDED):
             return []
         stale = {
             key[ID_BYTES:]: decode_superseded(row)[1]
-            for source, rows in groupby(txn.rows(SUPERSEDED, b""), key=lambda row: row[0][:ID_BYTES])
+            for source, rows in groupby(txn.rows(tables.SUPERSEDED, b""), key=lambda row: row[0][:ID_BYTES])
             if _is_replaced(txn, source)
             for key, row in rows
         }
     if stale:
-        for page in key_pages(environment, OUTPUTS):
+        for page in key_pages(environment, tables.OUTPUTS):
             for key in page:
                 stale.pop(key[ID_BYTES:], None)
     return sorted(stale.values())
@@ -274,7 +258,7 @@ def stale_outputs(environment: Environment) -> list[str]:
 
 def superseded_names(environment: Environment) -> Iterator[list[str]]:
     """Yield the names of all superseded outputs, in pages."""
-    for page in row_pages(environment, SUPERSEDED):
+    for page in row_pages(environment, tables.SUPERSEDED):
         with translated(environment.path):
             yield [decode_superseded(row)[1] for _, row in page]
 
@@ -286,37 +270,37 @@ def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None
     others are forgotten, even if their source runs again by now: that process had seen them replaced.
     """
     dropped = {name_key(name) for name in names}
-    for source in list(txn.prefixes(SUPERSEDED, ID_BYTES)):
+    for source in list(txn.prefixes(tables.SUPERSEDED, ID_BYTES)):
         replaced = _is_replaced(txn, source)
         if not replaced and number is None:
             continue
         owners = (successors(txn, source) or {source}) if replaced else set()
-        for key, row in txn.scan(SUPERSEDED, source):
+        for key, row in txn.scan(tables.SUPERSEDED, source):
             name = key[ID_BYTES:]
             if number is not None and decode_superseded(row)[0] > number:
                 continue
-            if name in dropped or any(txn.get(OUTPUTS, owner + name) is not None for owner in owners):
-                txn.delete(SUPERSEDED, key)
+            if name in dropped or any(txn.get(tables.OUTPUTS, owner + name) is not None for owner in owners):
+                txn.delete(tables.SUPERSEDED, key)
 
 
 def _is_replaced(txn: Transaction, source: bytes) -> bool:
     """Return whether the replacement of a source is complete; see the rule in the module's docstring."""
-    if txn.get(SOURCES, source) is not None:
-        return txn.get(COMPLETED, source) is not None
-    if txn.get(RETIRED, source) is None:
+    if txn.get(tables.SOURCES, source) is not None:
+        return txn.get(tables.COMPLETED, source) is not None
+    if txn.get(tables.RETIRED, source) is None:
         return True
     owners = successors(txn, source)
-    return bool(owners) and all(txn.get(COMPLETED, owner) is not None for owner in owners)
+    return bool(owners) and all(txn.get(tables.COMPLETED, owner) is not None for owner in owners)
 
 
 def successors(txn: Transaction, source: bytes) -> set[bytes]:
     """Return the registered sources that now own a URL of a retired source."""
-    row = txn.get(RETIRED, source)
+    row = txn.get(tables.RETIRED, source)
     keys = {url_key(url) for url in ([] if row is None else read_retired(row)[1])}
-    owner_of = txn.get_many(URLS, keys)
+    owner_of = txn.get_many(tables.URLS, keys)
     owners = set(owner_of.values())
-    registered = {owner for owner in owners if txn.get(SOURCES, owner) is not None}
-    if len(owner_of) < len(keys) or any(txn.get(COMPLETED, owner) is not None for owner in owners - registered):
+    registered = {owner for owner in owners if txn.get(tables.SOURCES, owner) is not None}
+    if len(owner_of) < len(keys) or any(txn.get(tables.COMPLETED, owner) is not None for owner in owners - registered):
         raise ValueError(f"expected the registered sources that replaced the source {source.hex()}, found fewer")
     return registered
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ledgerbeam.errors import LedgerDamagedError, LedgerError
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
+from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.commit import decode_output
 from ledgerbeam.ledger.lmdb.failures import NEVER_CLEARED, Stamp, failure_row, failures_since
 from ledgerbeam.ledger.lmdb.sources import (
@@ -29,23 +30,7 @@ from ledgerbeam.ledger.lmdb.sources import (
     retire,
     withdraw,
 )
-from ledgerbeam.ledger.lmdb.tables import (
-    APPLIED,
-    COMPLETED,
-    CUTOFFS,
-    DELTA,
-    FAILED,
-    FOLDED,
-    META,
-    OUTPUTS,
-    PENDING,
-    PENDING_ROW,
-    RETIRED,
-    SOURCES,
-    URLS,
-    Transaction,
-    unpack_completion,
-)
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.identity import ID_BYTES, Lineage, name_key, node_id, url_key
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Totals
 from ledgerbeam.ledger.model.task import Source
@@ -60,9 +45,9 @@ def register_sources(txn: Transaction, sources: Sequence[Source], number: int) -
         if source.id not in claiming:  # the source changed while it was listed
             retire(txn, source.id, number)
             put_retired(txn, source.id, number, source.urls)
-    owned = txn.get_many(URLS, claims)
-    known = txn.get_many(SOURCES, claiming)
-    known |= txn.get_many(RETIRED, claiming) if txn.count(RETIRED) else {}
+    owned = txn.get_many(tables.URLS, claims)
+    known = txn.get_many(tables.SOURCES, claiming)
+    known |= txn.get_many(tables.RETIRED, claiming) if txn.count(tables.RETIRED) else {}
     is_new = {source: source not in known and owned.keys().isdisjoint(keys[source]) for source in claiming}
     lmdb_sources.register(txn, [source for source in claiming.values() if is_new[source.id]], number=number)
     for source in claiming.values():
@@ -72,14 +57,14 @@ def register_sources(txn: Transaction, sources: Sequence[Source], number: int) -
 
 def _register_known(txn: Transaction, source: Source, keys: Sequence[bytes], number: int) -> None:
     """Register a source that is known, or one of whose URLs had another owner."""
-    row = txn.get(SOURCES, source.id)
+    row = txn.get(tables.SOURCES, source.id)
     if row is not None:
         fields = read_source_fields(row)
         _write(txn, source.id, fields, {*numbers_of(fields), number}, fields.get("replaced", 0))
         return
-    owner_of = txn.get_many(URLS, set(keys))
+    owner_of = txn.get_many(tables.URLS, set(keys))
     owners = set(owner_of.values())
-    rows = txn.get_many(SOURCES, owners)
+    rows = txn.get_many(tables.SOURCES, owners)
     last = {owner: max(numbers_of(read_source_fields(row))) for owner, row in rows.items()}
     replaced = max([number_of_retired(txn, source.id), *last.values()])
     for owner, row in rows.items():
@@ -87,12 +72,12 @@ def _register_known(txn: Transaction, source: Source, keys: Sequence[bytes], num
             note_replacement(txn, owner, row, number)
         else:
             retire(txn, owner, number)
-    left = txn.get_many(SOURCES, owners)
-    txn.put_many(URLS, [(key, source.id) for key in set(keys) if owner_of.get(key) not in left])
+    left = txn.get_many(tables.SOURCES, owners)
+    txn.put_many(tables.URLS, [(key, source.id) for key in set(keys) if owner_of.get(key) not in left])
     if number < replaced:
         put_retired(txn, source.id, replaced, source.urls)
         return
-    is_back = txn.delete(RETIRED, source.id)
+    is_back = txn.delete(tables.RETIRED, source.id)
     fields = read_source_fields(encode_source(source, replaces=bool(owners), number=number))
     _write(txn, source.id, fields, {number}, replaced, is_back=is_back)
 
@@ -151,7 +136,7 @@ def _write(
     for name in ("number", "again", "replaced"):
         if not row[name]:
             del row[name]
-    txn.put(SOURCES, source, encode(row))
+    txn.put(tables.SOURCES, source, encode(row))
 
 
 CONTRADICTION = b"\xff" * 16  # node of the entry that keeps a source open whose tasks contradict each other
@@ -213,7 +198,7 @@ class Cutoff(NamedTuple):
 
 def read_cutoffs(txn: Transaction, source: bytes) -> tuple[Cutoff, Cutoff]:
     """Return the cutoffs of the leaves and of the failures of a source."""
-    row = txn.get(CUTOFFS, source) if txn.count(CUTOFFS) else None
+    row = txn.get(tables.CUTOFFS, source) if txn.count(tables.CUTOFFS) else None
     if row is None:
         return Cutoff(), Cutoff()
     leaves, failures = decode(row)
@@ -246,27 +231,27 @@ def may_be_early(txn: Transaction, source: bytes, number: int) -> bool:
 
 
 def _put_cutoffs(txn: Transaction, source: bytes, leaves: Cutoff, failures: Cutoff) -> None:
-    txn.put(CUTOFFS, source, encode([leaves.numbers, failures.numbers]))
+    txn.put(tables.CUTOFFS, source, encode([leaves.numbers, failures.numbers]))
 
 
 def is_contradicted(txn: Transaction, source: bytes) -> bool:
     """Return whether a source is held open by `contradict`."""
-    return txn.get(APPLIED, source + CONTRADICTION) is not None
+    return txn.get(tables.APPLIED, source + CONTRADICTION) is not None
 
 
 def contradict(txn: Transaction, source: bytes) -> None:
     """Hold a registered source open until it is forgotten, because its leaves contradict each other."""
-    if txn.get(SOURCES, source) is None or is_contradicted(txn, source):
+    if txn.get(tables.SOURCES, source) is None or is_contradicted(txn, source):
         return
-    known = txn.get(PENDING, source)
-    pending, *tally = (1, *Totals()) if known is None else PENDING_ROW.unpack(known)
-    completed = txn.pop(COMPLETED, source)
+    known = txn.get(tables.PENDING, source)
+    pending, *tally = (1, *Totals()) if known is None else tables.PENDING_ROW.unpack(known)
+    completed = txn.pop(tables.COMPLETED, source)
     if completed is not None:
-        pending, tally = 0, list(unpack_completion(completed)[1])
+        pending, tally = 0, list(tables.unpack_completion(completed)[1])
         lmdb_sources.count_withdrawal(txn)
-        txn.put(APPLIED, source + _CLEARED, DELTA.pack(-1))
-    txn.put(PENDING, source, PENDING_ROW.pack(pending + _MORE_THAN_ANY_TASKS, *tally))
-    txn.put(APPLIED, source + CONTRADICTION, DELTA.pack(_MORE_THAN_ANY_TASKS))
+        txn.put(tables.APPLIED, source + _CLEARED, tables.DELTA.pack(-1))
+    txn.put(tables.PENDING, source, tables.PENDING_ROW.pack(pending + _MORE_THAN_ANY_TASKS, *tally))
+    txn.put(tables.APPLIED, source + CONTRADICTION, tables.DELTA.pack(_MORE_THAN_ANY_TASKS))
 
 
 def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: float) -> None:
@@ -276,7 +261,7 @@ def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: fl
     count. The content of an output that both have written is undecidable.
     """
     written = {name_key(output.name): (number, output) for number, leaf in lost for output in leaf.outputs}
-    beside = [row for row in txn.rows(OUTPUTS, b"") if row[0][ID_BYTES:] in written] if written else []
+    beside = [row for row in txn.rows(tables.OUTPUTS, b"") if row[0][ID_BYTES:] in written] if written else []
     for key, row in beside:
         source, (number, output), (known, _) = key[:ID_BYTES], written[key[ID_BYTES:]], decode_output(row)
         is_same = (known.size, known.checksum) == (output.size, output.checksum)
@@ -298,7 +283,7 @@ def hold_open(txn: Transaction, source: bytes, lineage: Lineage, error: LedgerEr
     """
     contradict(txn, source)
     failure = Failure(source, lineage, f"task at {lineage}", type(error).__name__, str(error))
-    txn.put(FAILED, source + node_id(source, lineage), encode(failure_row(failure, Stamp(NEVER_CLEARED, now))))
+    txn.put(tables.FAILED, source + node_id(source, lineage), encode(failure_row(failure, Stamp(NEVER_CLEARED, now))))
 
 
 KEY_NUMBER = b"number"
@@ -308,22 +293,22 @@ _WHOLE, _LEAVES_AGAIN = b"", b"leaves"
 
 def highest_number(txn: Transaction) -> int:
     """Return the greatest number of a folded control object."""
-    return int(txn.get(META, KEY_NUMBER) or b"0")
+    return int(txn.get(tables.META, KEY_NUMBER) or b"0")
 
 
 def is_folded(txn: Transaction, name: str) -> bool:
     """Return whether an object was folded, and no part of it is due again."""
-    return txn.get(FOLDED, name.encode()) == _WHOLE
+    return txn.get(tables.FOLDED, name.encode()) == _WHOLE
 
 
 def are_leaves_due(txn: Transaction, name: str) -> bool:
     """Return whether an object was folded, and its leaves are due again."""
-    return txn.get(FOLDED, name.encode()) == _LEAVES_AGAIN
+    return txn.get(tables.FOLDED, name.encode()) == _LEAVES_AGAIN
 
 
 def mark_folded(txn: Transaction, name: str) -> None:
     """Record that an object was folded."""
-    txn.put(FOLDED, name.encode(), _WHOLE)
+    txn.put(tables.FOLDED, name.encode(), _WHOLE)
 
 
 def fold_leaves_again(txn: Transaction, number: int) -> None:
@@ -333,5 +318,5 @@ def fold_leaves_again(txn: Transaction, number: int) -> None:
     """
     for later in range(number, highest_number(txn) + 1):
         for prefix in (f"segments/{later:06d}/t-", f"snapshots/{later:06d}-"):
-            found = [(key, _LEAVES_AGAIN) for key, _ in txn.scan(FOLDED, prefix.encode())]
-            txn.put_many(FOLDED, found)
+            found = [(key, _LEAVES_AGAIN) for key, _ in txn.scan(tables.FOLDED, prefix.encode())]
+            txn.put_many(tables.FOLDED, found)

@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ledgerbeam.ledger.lmdb import tables
 from ledgerbeam.ledger.lmdb.accounts import (
     TaskAccount,
     add_counted,
@@ -55,33 +56,7 @@ from ledgerbeam.ledger.lmdb.failures import (
     still_counts,
 )
 from ledgerbeam.ledger.lmdb.sources import come_back, put_retired
-from ledgerbeam.ledger.lmdb.tables import (
-    APPLIED,
-    ATTEMPTS,
-    COMPLETED,
-    COUNTS,
-    CUTOFFS,
-    DELTA,
-    DURATION_KEY,
-    DURATION_ROW,
-    DURATIONS,
-    FAILED,
-    HISTORY,
-    HISTORY_KEY,
-    HISTORY_ROW,
-    OUTPUTS,
-    PENDING,
-    PENDING_ROW,
-    RETIRED,
-    SOURCES,
-    STATISTICS,
-    SUPERSEDED,
-    URLS,
-    WITHDRAWN,
-    Transaction,
-    pack_completion,
-    unpack_completion,
-)
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.lmdb.withdrawal import decode_superseded, drop_stale, encode_superseded, read_retired, supersede
 from ledgerbeam.ledger.model.accounts import read_statistics, statistics_row
 from ledgerbeam.ledger.model.identity import ID_BYTES, name_key, url_key
@@ -161,23 +136,23 @@ def _merge_complete(txn: Transaction, value: list[Any], number: int) -> None:
     tally = Totals(tasks, records, size, filtered, milliseconds)
     pairs = _output_rows(source, outputs)
     accounts = _read_accounts(source, tally, accounted[0] if accounted else [])
-    if txn.get(SOURCES, source) is None or number < cutoffs(txn, source)[0]:
+    if txn.get(tables.SOURCES, source) is None or number < cutoffs(txn, source)[0]:
         supersede(txn, pairs, number)
         return
-    if txn.get(COMPLETED, source) is not None or is_contradicted(txn, source):
+    if txn.get(tables.COMPLETED, source) is not None or is_contradicted(txn, source):
         return
-    pending = txn.pop(PENDING, source)
+    pending = txn.pop(tables.PENDING, source)
     if pending is not None:
-        add_totals(txn, PENDING_ROW.unpack(pending)[1:], -1)
-        txn.delete_prefix(APPLIED, source)
+        add_totals(txn, tables.PENDING_ROW.unpack(pending)[1:], -1)
+        txn.delete_prefix(tables.APPLIED, source)
     drop_accounts(txn, source)
     clear_failures(txn, source)
-    txn.delete(WITHDRAWN, source)
+    txn.delete(tables.WITHDRAWN, source)
     add_totals(txn, tally, 1)
     add_counted(txn, sum_parts(account.counts for account, _ in accounts.values()), 1)
-    txn.put_many(COUNTS, ((key, encoded) for key, (_, encoded) in accounts.items()))
-    txn.put_many(OUTPUTS, pairs, overwrite=False)
-    txn.put(COMPLETED, source, pack_completion(int(seconds(integer(completed))), tally))
+    txn.put_many(tables.COUNTS, ((key, encoded) for key, (_, encoded) in accounts.items()))
+    txn.put_many(tables.OUTPUTS, pairs, overwrite=False)
+    txn.put(tables.COMPLETED, source, tables.pack_completion(int(seconds(integer(completed))), tally))
 
 
 def _read_accounts(source: bytes, tally: Totals, value: Any) -> dict[bytes, tuple[TaskAccount, bytes]]:
@@ -193,9 +168,9 @@ def _read_accounts(source: bytes, tally: Totals, value: Any) -> dict[bytes, tupl
 def _merge_statistics(txn: Transaction, value: list[Any], number: int) -> None:
     source_hex, node, statistics = row(value, 3)
     source, encoded = identity(source_hex), encode_statistics(read_statistics(statistics))
-    if txn.get(COMPLETED, source) is None or number < cutoffs(txn, source)[0] or encoded is None:
+    if txn.get(tables.COMPLETED, source) is None or number < cutoffs(txn, source)[0] or encoded is None:
         return  # the leaves of an open source have its statistics
-    txn.put(STATISTICS, source + identity(node), encoded, overwrite=False)
+    txn.put(tables.STATISTICS, source + identity(node), encoded, overwrite=False)
 
 
 def _merge_contradicted(txn: Transaction, row: list[Any], number: int) -> None:
@@ -207,9 +182,9 @@ def _merge_contradicted(txn: Transaction, row: list[Any], number: int) -> None:
 def _merge_passed(txn: Transaction, row: list[Any], _: int) -> None:
     source, node, number, at = row
     key, stamp = identity(source) + identity(node), Stamp(integer(number), seconds(at))
-    known = txn.get(APPLIED, key)
-    if known is not None and DELTA.unpack_from(known)[0] >= 0 and passed_at(known) < stamp:
-        txn.put(APPLIED, key, known[: DELTA.size] + PASSED.pack(*stamp))
+    known = txn.get(tables.APPLIED, key)
+    if known is not None and tables.DELTA.unpack_from(known)[0] >= 0 and passed_at(known) < stamp:
+        txn.put(tables.APPLIED, key, known[: tables.DELTA.size] + PASSED.pack(*stamp))
         clear_passed(txn, key, stamp)
 
 
@@ -252,27 +227,27 @@ def _merge_attempts(txn: Transaction, row: list[Any], number: int) -> None:
 def _merge_superseded(txn: Transaction, row: list[Any], _: int) -> None:
     source, name, number = row
     key = identity(source) + name_key(output_name(name))
-    known = txn.get(SUPERSEDED, key)
+    known = txn.get(tables.SUPERSEDED, key)
     before = 0 if known is None else decode_superseded(known)[0]
-    txn.put(SUPERSEDED, key, encode_superseded(max(before, integer(number)), name))
+    txn.put(tables.SUPERSEDED, key, encode_superseded(max(before, integer(number)), name))
 
 
 def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
     source_hex, names, of_number = row
     source, urls, number = identity(source_hex), [text(url) for url in rows(names)], integer(of_number)
-    known = txn.get(SOURCES, source)
+    known = txn.get(tables.SOURCES, source)
     if known is not None:
         note_replacement(txn, source, known, number)  # by a source that has been replaced itself
     else:
         put_retired(txn, source, number, urls)
         for url in urls:
-            txn.put(URLS, url_key(url), source, overwrite=False)  # the next owner replaces it
+            txn.put(tables.URLS, url_key(url), source, overwrite=False)  # the next owner replaces it
 
 
 def _merge_floors(txn: Transaction, row: list[Any], _: int) -> None:
     source, *floors_of_both = row
     leaves, failures = (Cutoff.of([integer(number) for number in rows(numbers)]) for numbers in floors_of_both)
-    known = txn.get(SOURCES, identity(source))
+    known = txn.get(tables.SOURCES, identity(source))
     if known is not None:
         note_cutoff(txn, identity(source), known, leaves)
     merge_cutoffs(txn, identity(source), leaves, failures)
@@ -280,14 +255,14 @@ def _merge_floors(txn: Transaction, row: list[Any], _: int) -> None:
 
 def _merge_replaces(txn: Transaction, row: list[Any], _: int) -> None:
     (source,) = row
-    fields = txn.get(SOURCES, identity(source))
+    fields = txn.get(tables.SOURCES, identity(source))
     if fields is not None:
-        txn.put(SOURCES, identity(source), encode({**decode(fields), "replaces": True}))
+        txn.put(tables.SOURCES, identity(source), encode({**decode(fields), "replaces": True}))
 
 
 def _merge_replaced(txn: Transaction, row: list[Any], _: int) -> None:
     source, number = row
-    known = txn.get(SOURCES, identity(source))
+    known = txn.get(tables.SOURCES, identity(source))
     if known is not None:
         note_replacement(txn, identity(source), known, integer(number))
 
@@ -302,20 +277,20 @@ def _merge_history(txn: Transaction, row: list[Any], _: int) -> None:
     number, *parts = numbers if len(numbers) != 7 else (0, *numbers)
     if len(parts) != 7 or step >= 2**32 or number > HIGHEST:
         raise ValueError(f"expected a step of history, found {row}")
-    key = HISTORY_KEY.pack(step, number)
-    known = txn.get(HISTORY, key)
-    before = (0,) * 7 if known is None else HISTORY_ROW.unpack(known)
-    txn.put(HISTORY, key, HISTORY_ROW.pack(*map(max, before, parts)))
+    key = tables.HISTORY_KEY.pack(step, number)
+    known = txn.get(tables.HISTORY, key)
+    before = (0,) * 7 if known is None else tables.HISTORY_ROW.unpack(known)
+    txn.put(tables.HISTORY, key, tables.HISTORY_ROW.pack(*map(max, before, parts)))
 
 
 def _merge_durations(txn: Transaction, row: list[Any], _: int) -> None:
     step, count = (integer(value) for value in row)
     if step >= 2**16:
         raise ValueError(f"expected a step of durations, found {row}")
-    key = DURATION_KEY.pack(step)
-    known = txn.get(DURATIONS, key)
-    before = 0 if known is None else DURATION_ROW.unpack(known)[0]
-    txn.put(DURATIONS, key, DURATION_ROW.pack(max(before, count)))
+    key = tables.DURATION_KEY.pack(step)
+    known = txn.get(tables.DURATIONS, key)
+    before = 0 if known is None else tables.DURATION_ROW.unpack(known)[0]
+    txn.put(tables.DURATIONS, key, tables.DURATION_ROW.pack(max(before, count)))
 
 
 _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
@@ -339,34 +314,36 @@ _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
 
 def cutoff_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
     """Yield the rows that exclude earlier sources and leaves, as values of ``state``, one page at a time."""
-    for page in row_pages(held, CUTOFFS):
+    for page in row_pages(held, tables.CUTOFFS):
         yield {"cutoffs": [[key.hex(), *decode(row)] for key, row in page]}
-    for page in row_pages(held, RETIRED):
+    for page in row_pages(held, tables.RETIRED):
         retired = ((key, *read_retired(row)) for key, row in page)
         yield {"retired": [[key.hex(), urls, number] for key, number, urls in retired]}
 
 
 def state_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
     """Yield the other rows of a sidecar that a snapshot keeps, like `cutoff_pages`."""
-    for page in row_pages(held, SOURCES):
+    for page in row_pages(held, tables.SOURCES):
         yield from _source_state(held, page)
-    for page in row_pages(held, STATISTICS, _STATISTICS_BYTES):
+    for page in row_pages(held, tables.STATISTICS, _STATISTICS_BYTES):
         yield {"statistics": _statistics_rows(held, page)}
-    for page in row_pages(held, APPLIED):
-        fanned_out = ((key, passed_at(row)) for key, row in page if len(row) == DELTA.size + PASSED.size)
+    for page in row_pages(held, tables.APPLIED):
+        fanned_out = ((key, passed_at(row)) for key, row in page if len(row) == tables.DELTA.size + PASSED.size)
         yield {"passed": [[*_halves(key), *stamp] for key, stamp in fanned_out]}
-    for page in row_pages(held, FAILED):
+    for page in row_pages(held, tables.FAILED):
         yield {"failed": [row for key, value in page for row in _failed_rows(key, value)]}
-    for page in row_pages(held, ATTEMPTS):
+    for page in row_pages(held, tables.ATTEMPTS):
         died = ((key, TaskFailures.of(None, row)) for key, row in page)
         yield {"attempts": [[*_halves(key), task.task, [*map(list, sorted(task.deaths))]] for key, task in died]}
-    for page in row_pages(held, SUPERSEDED):
+    for page in row_pages(held, tables.SUPERSEDED):
         named = ((key[:ID_BYTES].hex(), *decode_superseded(row)) for key, row in page)
         yield {"superseded": [[source, name, number] for source, number, name in named]}
-    for page in row_pages(held, HISTORY):
-        yield {"history": [[*HISTORY_KEY.unpack(key), *HISTORY_ROW.unpack(row)] for key, row in page]}
-    for page in row_pages(held, DURATIONS):
-        yield {"durations": [[DURATION_KEY.unpack(key)[0], *DURATION_ROW.unpack(row)] for key, row in page]}
+    for page in row_pages(held, tables.HISTORY):
+        yield {"history": [[*tables.HISTORY_KEY.unpack(key), *tables.HISTORY_ROW.unpack(row)] for key, row in page]}
+    for page in row_pages(held, tables.DURATIONS):
+        yield {
+            "durations": [[tables.DURATION_KEY.unpack(key)[0], *tables.DURATION_ROW.unpack(row)] for key, row in page]
+        }
 
 
 def _source_state(held: Moment, page: list[tuple[bytes, bytes]]) -> Iterator[dict[str, _Rows]]:
@@ -376,11 +353,11 @@ def _source_state(held: Moment, page: list[tuple[bytes, bytes]]) -> Iterator[dic
     tenures: _Rows = []
     with held.read() as txn:
         for source, _ in page:
-            done = txn.get(COMPLETED, source)
+            done = txn.get(tables.COMPLETED, source)
             if done is not None:
-                outputs = [decode_output(value)[0] for _, value in txn.scan(OUTPUTS, source)]
-                completed, tally = unpack_completion(done)
-                rows_of = txn.scan(COUNTS, source) if txn.count(COUNTS) else []
+                outputs = [decode_output(value)[0] for _, value in txn.scan(tables.OUTPUTS, source)]
+                completed, tally = tables.unpack_completion(done)
+                rows_of = txn.scan(tables.COUNTS, source) if txn.count(tables.COUNTS) else []
                 accounts = [[key[ID_BYTES:].hex(), decode(value)] for key, value in rows_of]
                 about = [source.hex(), completed, tally, [output_row(output) for output in outputs]]
                 complete.append([*about, accounts] if accounts else about)
@@ -401,7 +378,7 @@ def _source_state(held: Moment, page: list[tuple[bytes, bytes]]) -> Iterator[dic
 def _statistics_rows(held: Moment, page: list[tuple[bytes, bytes]]) -> _Rows:
     """Return the rows of tasks of complete sources; for other sources, the leaves have the statistics."""
     with held.read() as txn:
-        completed = txn.get_many(COMPLETED, {key[:ID_BYTES] for key, _ in page})
+        completed = txn.get_many(tables.COMPLETED, {key[:ID_BYTES] for key, _ in page})
         return [
             [*_halves(key), statistics_row(decode_statistics(value))]
             for key, value in page
@@ -439,7 +416,7 @@ class UnnamedOutputs:
 
     def __init__(self, txn: Transaction) -> None:
         """Start with all superseded outputs of the sidecar."""
-        self._rows = dict(txn.scan(SUPERSEDED, b""))
+        self._rows = dict(txn.scan(tables.SUPERSEDED, b""))
         self._sources = {key[:ID_BYTES] for key in self._rows}
         self._dropped: list[tuple[int, Sequence[str]]] = []
 
@@ -454,8 +431,8 @@ class UnnamedOutputs:
     def drop_unnamed(self, txn: Transaction) -> None:
         """Drop the outputs that no object has named, and the deleted ones."""
         for key, known in self._rows.items():
-            if txn.get(SUPERSEDED, key) == known:  # else another process has folded more
-                txn.delete(SUPERSEDED, key)
+            if txn.get(tables.SUPERSEDED, key) == known:  # else another process has folded more
+                txn.delete(tables.SUPERSEDED, key)
         for number, names in self._dropped:
             drop_stale(txn, names, number)
 
