@@ -94,7 +94,6 @@ class LmdbStore:
 
     @property
     def url(self) -> str:
-        """Absolute path of the ledger's folder."""
         return self._path
 
     def open(self, *, create: bool = False) -> None:
@@ -144,20 +143,16 @@ class LmdbStore:
         """Do nothing: all processes of this host see each commit."""
 
     def ledger_id(self) -> str:
-        """Return the id of this ledger; see `LedgerStore.ledger_id`."""
         return self._read(lmdb_jobs.read_id)
 
     def environment_id(self) -> str:
-        """Return the id of the local files through which the ledger is read; see `LedgerStore.environment_id`."""
         return self._read(lmdb_jobs.read_id)
 
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
-        """Open the ledger for a job; see `LedgerStore.open_job`."""
         self._write(lambda txn: lmdb_jobs.open_job(txn, job, on_change, self._path))
         self._job = job.fingerprint
 
     def job(self) -> Job | None:
-        """Return the job that the ledger was last opened for."""
         return self._read(lmdb_jobs.read_job)
 
     def register(self, sources: Sequence[Source]) -> None:
@@ -176,19 +171,15 @@ class LmdbStore:
         return self._completed.mask(self._open(), ids)
 
     def completed_count(self) -> int:
-        """Return the number of complete sources."""
         return self._read(lambda txn: txn.count(COMPLETED))
 
     def source_count(self) -> int:
-        """Return the number of registered sources."""
         return self._read(lambda txn: txn.count(SOURCES))
 
     def applied(self, source_id: bytes) -> dict[bytes, int]:
-        """Return the entries of an open source, delta by node; see `LedgerStore.applied`."""
         return self._read(lambda txn: lmdb_views.applied(txn, source_id))
 
     def pending(self, source_id: bytes) -> int:
-        """Return the number of live tasks of a source; see `LedgerStore.pending`."""
         with self._open().read() as txn:
             if txn.get(SOURCES, source_id) is None or txn.get(COMPLETED, source_id) is not None:
                 return 0
@@ -196,15 +187,12 @@ class LmdbStore:
             return 1 if row is None else int(PENDING_ROW.unpack(row)[0])
 
     def attempts(self, source_id: bytes) -> dict[bytes, int]:
-        """Return the worker deaths of a source's unfinished tasks, by node."""
         return self._read(lambda txn: lmdb_views.attempts(txn, source_id))
 
     def progress(self, ids: Sequence[bytes]) -> list[SourceProgress | None]:
-        """Return the progress of each source of a page, in one transaction; see `LedgerStore.progress`."""
         return self._read(lambda txn: [lmdb_views.progress(txn, source) for source in ids])
 
     def finished(self, tasks: Sequence[tuple[bytes, Lineage]]) -> list[bool]:
-        """Return for each task whether it is done; see `LedgerStore.finished`."""
         environment = self._open()
         with environment.read() as txn:
             found = [lmdb_views.is_finished(txn, source, lineage) for source, lineage in tasks]
@@ -215,7 +203,6 @@ class LmdbStore:
         return found
 
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
-        """Record finished and failed tasks in one transaction; see `LedgerStore.commit`."""
         started = time.monotonic()
         prepared = prepare(leaves)
         now = time.time()
@@ -236,7 +223,6 @@ class LmdbStore:
         return CommitResult(outcome.completed, len(outcome.fresh), time.monotonic() - started)
 
     def record_deaths(self, marks: Sequence[Mark]) -> list[Mark]:
-        """Count a worker's death against its tasks; see `LedgerStore.record_deaths`."""
         for mark in marks:
             mark.check()
         now = time.time()
@@ -248,17 +234,14 @@ class LmdbStore:
         return self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=failures_only))
 
     def file_times(self, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
-        """Return when the files of sources were last changed; see `LedgerStore.file_times`."""
         return self._read(lambda txn: lmdb_sources.file_times(txn, ids))
 
     def note_file_times(self, times: Mapping[bytes, list[int]]) -> None:
-        """Record when the files of sources were last changed; see `LedgerStore.note_file_times`."""
         self._require_writable()
         if times:  # for a remote ledger, the times are recorded in the sidecar only
             self._open().write(lambda txn: lmdb_sources.note_file_times(txn, times))
 
     def forget_sources(self, ids: Iterable[bytes]) -> None:
-        """Make sources run again, by id; see `LedgerStore.forget_sources`."""
         found = sorted(ids)
         if found:
             self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=False))
@@ -284,7 +267,6 @@ class LmdbStore:
         return number
 
     def withdraw_failures(self, reasons: Mapping[bytes, Collection[str]], quarantined: Iterable[bytes]) -> None:
-        """Record that failed tasks will run again; see `LedgerStore.withdraw_failures`."""
 
         def change(txn: Transaction) -> None:
             for source, failed in reasons.items():
@@ -295,37 +277,29 @@ class LmdbStore:
         self._write(change)
 
     def withdrawn(self) -> Iterator[tuple[bytes, Withdrawn]]:
-        """Yield the open sources with withdrawn tasks, and the reasons; see `LedgerStore.withdrawn`."""
         return lmdb_withdrawal.withdrawn(self._open())
 
     def stale_outputs(self) -> list[str]:
-        """Return the names of outputs that may be deleted; see `LedgerStore.stale_outputs` and `withdrawal`."""
         return lmdb_withdrawal.stale_outputs(self._open())
 
     def superseded_names(self) -> Iterator[list[str]]:
-        """Yield the names of all superseded outputs, in pages."""
         return lmdb_withdrawal.superseded_names(self._open())
 
     def drop_stale(self, names: Iterable[str]) -> None:
-        """Forget stale outputs whose objects were deleted."""
         dropped = list(names)
         self._write(lambda txn: lmdb_withdrawal.drop_stale(txn, dropped))
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
-        """Record the sources that are missing from the last listing."""
         gone = sorted(ids)
         self._write(lambda txn: lmdb_sources.set_gone(txn, gone))
 
     def source_urls(self, ids: Iterable[bytes]) -> dict[bytes, str]:
-        """Return the URLs of registered sources by id; see `LedgerStore.source_urls`."""
         return self._read(lambda txn: {source: url for source in ids if (url := lmdb_views.url_of(txn, source))})
 
     def gone_ids(self) -> set[bytes]:
-        """Return the ids of the sources missing from the last finished listing; see `LedgerStore.gone_ids`."""
         return self._read(lmdb_views.gone_ids)
 
     def source_ids(self) -> Iterator[list[bytes]]:
-        """Yield the ids of all registered sources, in sorted pages."""
         return key_pages(self._open(), SOURCES)
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
@@ -336,7 +310,6 @@ class LmdbStore:
         return self._run
 
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
-        """Record the number of sources that a run has listed, and the gone sources if the listing is finished."""
         missing = sorted(gone)
 
         def change(txn: Transaction) -> None:
@@ -347,89 +320,68 @@ class LmdbStore:
         self._write(change)
 
     def note(self, run: str, found: Noted) -> None:
-        """Record a measurement of a run; see `LedgerStore.note`."""
         self._write(lambda txn: lmdb_jobs.note(txn, run, found))
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
-        """Record the end of a run."""
         now = time.time()
         self._write(lambda txn: lmdb_jobs.end_run(txn, run, outcome, now, tidied=tidied))
 
     def status(self) -> dict[str, Any]:
-        """Return the progress of the job; see `LedgerStore.status`."""
         return self._read(lmdb_views.status)
 
     def totals(self) -> Totals:
-        """Return the sum over the recorded leaves."""
         return self._read(lmdb_commit.read_totals)
 
     def records(self) -> RecordCounts:
-        """Return the counts of the records of all recorded tasks."""
         return self._read(lambda txn: lmdb_accounts.record_counts(txn, lmdb_commit.read_totals(txn)))
 
     def task_counts(self) -> Iterator[TaskCountsRow]:
-        """Yield the record counts of tasks; see `LedgerStore.task_counts`."""
         return lmdb_views.task_counts(self._open())
 
     def statistics(self) -> Iterator[tuple[str, Statistic]]:
-        """Yield the statistics of every recorded task; see `LedgerStore.statistics`."""
         return lmdb_accounts.all_statistics(self._open())
 
     def rejected_tasks(self, reason: str | None = None) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Yield the tasks with rejected records; see `LedgerStore.rejected_tasks`."""
         return lmdb_accounts.rejected_tasks(self._open(), reason)
 
     def history(self, since: float = 0.0) -> list[HistoryRow]:
-        """Return the recorded work by time; see `LedgerStore.history`."""
         return self._read(lambda txn: lmdb_accounts.read_history(txn, since))
 
     def recorded(self, since: float = 0.0) -> dict[str | None, HistoryRow]:
-        """Return the work recorded by each run; see `LedgerStore.recorded`."""
         return self._read(lambda txn: lmdb_accounts.read_recorded(txn, since))
 
     def durations(self) -> dict[float, int]:
-        """Return the number of tasks by duration; see `LedgerStore.durations`."""
         return self._read(lmdb_accounts.read_durations)
 
     def sources(self) -> Iterator[SourceRow]:
-        """Yield every registered source and its progress, by id; read in pages."""
         return lmdb_views.sources(self._open())
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return all runs in order."""
         return self._read(lmdb_jobs.all_runs)
 
     def failures(self) -> Iterator[FailureRow]:
-        """Yield the recorded failures, by source URL, then task; read in pages."""
         return lmdb_views.failures(self._open())
 
     def failed_mask(self, ids: Sequence[bytes], run: str = "") -> list[bool]:
-        """Return for each source of a page whether it has a failure; see `LedgerStore.failed_mask`."""
         return lmdb_views.failed_mask(self._open(), ids, int(run or 0))
 
     def outputs(self, *, ordered: bool = True) -> Iterator[OutputRow]:
-        """Yield the recorded outputs; see `LedgerStore.outputs`."""
         view = lmdb_views.ordered_outputs if ordered else lmdb_views.outputs
         return view(self._open())
 
     def failure_count(self) -> int:
-        """Return the number of recorded failures; see `LedgerStore.failure_count`."""
         return self._read(lambda txn: txn.count(FAILED))
 
     def source_outputs(self, source_id: bytes) -> list[Output]:
-        """Return the recorded outputs of a source."""
         return self._read(lambda txn: lmdb_views.source_outputs(txn, source_id))
 
     def output_count(self) -> int:
-        """Return the number of recorded outputs."""
         return self._read(lambda txn: txn.count(OUTPUTS))
 
     def output_columns(self) -> Iterator[OutputColumns]:
-        """Yield the recorded outputs in pages of columns; see `LedgerStore.output_columns`."""
         return lmdb_views.output_columns(self._open())
 
     def content_columns(self) -> Iterator[ContentColumns]:
-        """Yield the recorded outputs with their checksums in pages of columns; see `LedgerStore.content_columns`."""
         return lmdb_views.content_columns(self._open())
 
 

@@ -124,7 +124,6 @@ class RemoteStore(LmdbStore):
 
     @property
     def url(self) -> str:
-        """URL of the folder of the ledger."""
         return self._objects.url
 
     def open(self, *, create: bool = False) -> None:
@@ -193,7 +192,6 @@ class RemoteStore(LmdbStore):
         self._naming = threading.Lock()
 
     def refresh(self) -> None:
-        """Fold what other hosts have recorded; see `LedgerStore.refresh`."""
         self._fold()
 
     def _fold(self, job: bytes | None = None) -> Replayer:
@@ -217,7 +215,6 @@ class RemoteStore(LmdbStore):
         return self._objects, self._open()
 
     def ledger_id(self) -> str:
-        """Return the id in ``job.json``; see `LedgerStore.ledger_id`."""
         with self._open().read() as txn:
             if txn.get(META, sidecar.KEY_LEDGER) is None:
                 raise LedgerNotFoundError(f"ledger {self.url}: it does not exist yet; start a job with it first")
@@ -266,7 +263,6 @@ class RemoteStore(LmdbStore):
         return self._open().write(both)
 
     def register(self, sources: Sequence[Source]) -> None:
-        """Register sources; see `LedgerStore.register`."""
 
         def change(txn: Transaction) -> Segment | None:
             ids = [source.id for source in sources]
@@ -295,11 +291,9 @@ class RemoteStore(LmdbStore):
         return CommitResult(outcome.completed, len(outcome.fresh), time.monotonic() - started)
 
     def record_deaths(self, marks: Sequence[Mark]) -> list[Mark]:
-        """Count a worker's death against its tasks; see `LedgerStore.record_deaths`."""
         return self._record(lambda _: _segment(deaths=marks))[1]
 
     def drop_stale(self, names: Iterable[str]) -> None:
-        """Forget stale outputs whose objects were deleted."""
         dropped = list(names)
         if dropped:
             with self._open().read() as txn:
@@ -307,21 +301,17 @@ class RemoteStore(LmdbStore):
             self._record(lambda _: _segment(dropped=dropped), number)
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
-        """Record the sources that are missing from the last listing."""
         gone = list(ids)
         self._record(lambda _: _segment(gone=gone))
 
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
-        """Record the number of sources that a run has listed, and the gone sources if the listing is finished."""
         missing = list(gone) if finished else None
         self._change_run(run, {"listed": listed, "listing_finished": finished}, missing)
 
     def note(self, run: str, found: Noted) -> None:
-        """Record a measurement of a run; see `LedgerStore.note`."""
         self._change_run(run, lmdb_jobs.noted(found))
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
-        """Record the end of a run."""
         self._change_run(run, {"ended": time.time(), "outcome": outcome, "tidied": tidied})
 
     def _change_run(self, run: str, changed: Mapping[str, Any], gone: Sequence[bytes] | None = None) -> None:
@@ -357,7 +347,6 @@ class RemoteStore(LmdbStore):
                 return control
 
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
-        """Open the ledger for a job; see `LedgerStore.open_job`."""
         if self.job() is not None:
             self.refresh()
         stored = self.job() or self._create_ledger(job.with_texts())
@@ -428,7 +417,6 @@ class RemoteStore(LmdbStore):
         return urls
 
     def forget_sources(self, ids: Iterable[bytes]) -> None:
-        """Make sources run again, by id; see `LedgerStore.forget_sources`."""
         found = list(ids)
         if found:
             self._forget(found)
@@ -470,7 +458,6 @@ class RemoteStore(LmdbStore):
         return sum(plan.withdrawn for plan in plans.values())
 
     def withdraw_failures(self, reasons: Mapping[bytes, Collection[str]], quarantined: Iterable[bytes]) -> None:
-        """Record that failed tasks will run again; see `LedgerStore.withdraw_failures`."""
         freed = list(quarantined)
 
         def due(txn: Transaction) -> Mapping[str, Any]:

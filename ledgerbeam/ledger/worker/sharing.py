@@ -328,7 +328,6 @@ class FolderClaims:
         self._run = run
 
     def put(self, data: bytes) -> None:
-        """Write the file."""
         aside = os.path.join(self._folder.path, f".{secrets.token_hex(6)}")
         with translated(self._folder.path):
             with open(aside, "xb") as file:
@@ -340,7 +339,6 @@ class FolderClaims:
         return [found.run for found in self._folders.launchers() if found.lives and found.run != self._run]
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
-        """Read files."""
         return [_read_folder_claims(self._folders, name) for name in names]
 
     def has_died(self, claims: Claims) -> bool:
@@ -349,7 +347,6 @@ class FolderClaims:
         return False
 
     def remove(self) -> None:
-        """Remove the file."""
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self._folder.path, _FILE))
 
@@ -378,7 +375,6 @@ class ObjectClaims:
         self._name = f"{CLAIMS}/{run}/{_NOT_IN_NAMES.sub('-', host)[:40]}.json"
 
     def put(self, data: bytes) -> None:
-        """Write the object."""
         self._objects.replace(self._name, data)
 
     def names(self) -> Sequence[str]:
@@ -386,7 +382,6 @@ class ObjectClaims:
         return [name for name in self._store.claimed if name != self._name]
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
-        """Read objects."""
         return self._objects.read(names)
 
     def has_died(self, claims: Claims) -> bool:
@@ -394,5 +389,4 @@ class ObjectClaims:
         return not self._lives(claims.run)
 
     def remove(self) -> None:
-        """Delete the object."""
         self._objects.delete([self._name])
