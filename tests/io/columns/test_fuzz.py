@@ -6,22 +6,24 @@ as a file in the working folder.
 
 from __future__ import annotations
 
-import mmap
-import os
+import multiprocessing
 import random
 import resource
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache, partial
+from pathlib import Path
 
 import pytest
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ArrowFormat, ParquetFormat
 from tests.io.columns.tables import COMPRESSIONS, arrow_bytes, parquet_bytes, table
-from tests.io.fuzzing import NUMBERS, Trial, fuzz, mangled
+from tests.io.fuzzing import NUMBERS, fuzz, mangled
 
 _ROOM = 2 << 30
 _CHUNK = 5000
@@ -87,107 +89,76 @@ def _damaged(sound: bytes, footer: int, end: int, chance: random.Random) -> byte
     return bytes(data)
 
 
-def damaged_parquet(chance: random.Random) -> bytes:
-    """Return a damaged Parquet file."""
-    sound = chance.choice(parquet_files())
-    return _damaged(sound, int.from_bytes(sound[-8:-4], "little"), 8, chance)
+# By name: the format, its sound files, and the bytes after the length of the footer.
+KINDS: dict[str, tuple[ParquetFormat | ArrowFormat, Callable[[], list[bytes]], int]] = {
+    "parquet": (ParquetFormat(), parquet_files, 8),
+    "arrow": (ArrowFormat(), arrow_files, 10),
+}
 
 
-def damaged_arrow(chance: random.Random) -> bytes:
-    """Return a damaged Arrow file."""
-    sound = chance.choice(arrow_files())
-    return _damaged(sound, int.from_bytes(sound[-10:-6], "little"), 10, chance)
+def damaged_file(what: str, chance: random.Random) -> bytes:
+    """Return a damaged file of a format."""
+    _, files, end = KINDS[what]
+    sound = chance.choice(files())
+    return _damaged(sound, int.from_bytes(sound[-end : 4 - end], "little"), end, chance)
 
 
-def parquet_trial(chance: random.Random) -> str:
-    """Read a damaged Parquet file."""
-    with ParquetFormat().open_bytes(damaged_parquet(chance), "x.parquet") as reader:
-        return _read(reader)
-
-
-def arrow_trial(chance: random.Random) -> str:
-    """Read a damaged Arrow file."""
-    with ArrowFormat().open_bytes(damaged_arrow(chance), "x.arrow") as reader:
-        return _read(reader)
-
-
-def _read(reader: object) -> str:
-    count = len(reader)  # type: ignore[arg-type]
-    for start in range(0, min(count, 10_000), 1000):
-        try:
-            reader.read_span(start, min(start + 1000, count))  # type: ignore[attr-defined]
-        except RecordError:
-            reader.read_raw(start, min(start + 10, count))  # type: ignore[attr-defined]
-            raise
-    reader.facts()  # type: ignore[attr-defined]
+def trial(what: str, chance: random.Random) -> str:
+    """Read a damaged file of a format."""
+    with KINDS[what][0].open_bytes(damaged_file(what, chance), f"x.{what}") as reader:
+        count = len(reader)
+        for start in range(0, min(count, 10_000), 1000):
+            try:
+                reader.read_span(start, min(start + 1000, count))
+            except RecordError:
+                reader.read_raw(start, min(start + 10, count))
+                raise
+        reader.facts()
     return "read"
 
 
-TRIALS: dict[str, tuple[Trial, Callable[[random.Random], bytes]]] = {
-    "parquet": (parquet_trial, damaged_parquet),
-    "arrow": (arrow_trial, damaged_arrow),
-}
+_reading = multiprocessing.Value("q")  # number of the input that is read, in memory that processes share
 
 
 def main() -> None:
     """Do a long run in processes of limited memory; the death of one is the end of one input only."""
     what, inputs, seed, first = [*sys.argv[1:], "1", "0"][:4]
-    trial, make = TRIALS[what]
-    place = mmap.mmap(-1, 8)
     outcomes: Counter[str] = Counter()
     started, number, end = time.monotonic(), int(first), int(first) + int(inputs)
     while number < end:
-        stop = min(number + _CHUNK, end)
-        reading, writing = os.pipe()
-        child = os.fork()
-        if not child:
-            _work(trial, int(seed), range(number, stop), place, writing)
-        os.close(writing)
-        with open(reading, "rb") as told:
-            lines = told.read().decode().splitlines()
-        _, status, used = os.wait4(child, 0)
-        outcomes.update(lines)
-        if status:
-            died = int.from_bytes(place[:8], "little")
-            name = f"{what}-{seed}-{died}.bin"
-            data = make(_chance(int(seed), died))
-            with open(name, "wb") as file:
-                file.write(data)
-            print(f"input {died} of seed {seed} ends the process with status {status}: {name}", flush=True)
-            outcomes[f"status {status}"] += 1
-            stop = died + 1
-        number = stop
-        seconds = time.monotonic() - started
-        print(f"{number - int(first):,} in {seconds:,.0f} s, {used.ru_maxrss >> 10} MiB: {dict(outcomes)}", flush=True)
+        numbers = range(number, min(number + _CHUNK, end))
+        number = numbers.stop
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+            try:
+                outcomes += pool.submit(_work, what, int(seed), numbers).result()
+            except BrokenProcessPool:
+                number = _reading.value + 1
+                outcomes["died"] += 1
+                keep(what, int(seed), _reading.value)
+        print(f"{number - int(first):,} in {time.monotonic() - started:,.0f} s: {dict(outcomes)}", flush=True)
 
 
-def _chance(seed: int, number: int) -> random.Random:
+def _work(what: str, seed: int, numbers: range) -> Counter[str]:
+    resource.setrlimit(resource.RLIMIT_AS, (_ROOM, -1))
+    outcomes: Counter[str] = Counter()
+    for number in numbers:
+        _reading.value = number
+        outcomes += fuzz(partial(trial, what), 1, seed, first=number, name="x.")
+    return outcomes
+
+
+def keep(what: str, seed: int, number: int) -> None:
+    """Write an input that ends the process to the working folder."""
     chance = random.Random()
     chance.seed(seed << 40 | number)
-    return chance
-
-
-def _work(trial: Trial, seed: int, numbers: range, place: mmap.mmap, told: int) -> None:
-    """Read inputs in a child, which ends here."""
-    status = 1
-    try:
-        fuzz(trial, 1, seed + 1)
-        resource.setrlimit(resource.RLIMIT_AS, (_ROOM, -1))
-        with open(told, "w", encoding="utf-8") as out:
-            for number in numbers:
-                place[:8] = number.to_bytes(8, "little")
-                out.writelines(f"{outcome}\n" for outcome in fuzz(trial, 1, seed, first=number, name="x."))
-        status = 0
-    except BaseException as error:  # noqa: BLE001 - the process ends here
-        print(repr(error), getattr(error, "__notes__", ""), repr(error.__cause__), file=sys.stderr, flush=True)
-    finally:
-        os._exit(status)
+    Path(f"{what}-{seed}-{number}.bin").write_bytes(damaged_file(what, chance))
+    print(f"input {number} of seed {seed} ends the process: {what}-{seed}-{number}.bin", flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", TRIALS)
+@pytest.mark.parametrize("what", KINDS)
 def test_damaged_files_give_typed_errors_only(what: str) -> None:
-    outcomes = fuzz(TRIALS[what][0], 1500, 1, name="x.")
+    outcomes = fuzz(partial(trial, what), 1500, 1, name="x.")
     assert outcomes["read"] > 50
     assert outcomes["SourceError"] > 500
 
