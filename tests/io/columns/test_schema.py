@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.columns.schema import JobSchema, common_schema, schema_json, schema_of
 from ledgerbeam.io.columns.values import absent_field, exact_schema, null_is_absent, value_schema
 from tests.cases import each
+from tests.io.columns.tables import arrow_bytes, parquet_bytes
 
 TYPES = [
     pa.null(),
@@ -112,11 +112,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
 
 def test_a_file_gives_the_schema_of_its_rows() -> None:
     table = pa.table({"a": [1]})
-    parquet, arrow = pa.BufferOutputStream(), pa.BufferOutputStream()
-    pq.write_table(table, parquet)
-    with pa.ipc.new_file(arrow, table.schema) as writer:
-        writer.write_table(table)
-    for data in (parquet.getvalue().to_pybytes(), arrow.getvalue().to_pybytes()):
+    for data in (parquet_bytes(table), arrow_bytes(table)):
         given = JobSchema.given(data, "x")
         assert given.of("any route").equals(table.schema)
         with pytest.raises(UsageError, match="x: "):

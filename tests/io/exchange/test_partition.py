@@ -127,23 +127,17 @@ def test_ranges_of_buckets_become_narrower_level_by_level() -> None:
     assert Partition(5).ranges(1) == [0, 1, 2, 3, 4, 5]
 
 
-def test_an_exchange_of_few_slices_takes_one_round() -> None:
-    assert plan_merges(3000, 3000, 3000, 10_000_000) == NO_MERGES
-    assert plan_merges(0, 1, 1, 1) == NO_MERGES
-
-
-def test_hundred_terabytes_in_tasks_of_a_gigabyte_take_three_rounds() -> None:
-    found = plan_merges(100_000, 100_000, 100_000, 10_000_000)
+def test_hundred_terabytes_in_tasks_of_a_gigabyte_take_three_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = (100_000, 100_000, 100_000, 10_000_000)
+    found = plan_merges(*limits)
     assert found is not None
     assert found.number == 2
     read = list(slices_read(found, 100_000, 100_000, 100_000))
     assert len(read) == 3
     assert max(read) <= 10_000_000
-
-
-def test_what_no_number_of_rounds_makes_small_is_refused() -> None:
-    assert plan_merges(10, 10, 10, 10) is None  # a merge reads two slices of each run at least
-    assert plan_merges(100, 1, 100, 1000) is None  # each part of the only bucket reads all slices
+    for most, is_planned in ((1, False), (2, True), (3, True)):
+        monkeypatch.setattr(slices, "MOST_MERGES", most)
+        assert plan_merges(*limits) == (found if is_planned else None)
 
 
 def test_a_run_file_that_comes_or_goes_changes_the_groups_around_it() -> None:
@@ -242,32 +236,3 @@ def test_a_plan_has_the_fewest_merges_and_reads_least() -> None:
                 expected = min(fits, key=lambda plan: (sum(read[plan]), plan.fan))
                 break
         assert found == expected, (runs, buckets, parts, most, sides)
-
-
-def test_no_merge_is_planned_up_to_the_limit_itself_and_no_more_merges_than_may_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert plan_merges(10, 1, 10, 100) == NO_MERGES
-    assert plan_merges(10, 10, 10, 100) == NO_MERGES
-    found = plan_merges(100_000, 100_000, 100_000, 10_000_000)
-    assert found is not None
-    for most, is_planned in ((1, False), (2, True), (3, True)):
-        monkeypatch.setattr(slices, "MOST_MERGES", most)
-        assert plan_merges(100_000, 100_000, 100_000, 10_000_000) == (found if is_planned else None)
-
-
-@pytest.mark.parametrize(
-    ("limits", "of_one", "of_two"),
-    [
-        ((20, 4, 30, 160), Merges(1, 5), Merges(1, 7)),
-        ((20, 9, 9, 60), Merges(2, 2), Merges(3, 2)),
-        ((3, 4, 30, 60), Merges(1, 2), None),
-        ((3, 4, 30, 39), Merges(2, 2), None),
-    ],
-)
-def test_a_plan_is_of_one_side_unless_it_is_told_and_merges_no_more_run_files_than_there_are(
-    limits: tuple[int, int, int, int], of_one: Merges, of_two: Merges | None
-) -> None:
-    """With a fan of four, three run files would take one merge."""
-    assert plan_merges(*limits) == plan_merges(*limits, 1) == of_one
-    assert plan_merges(*limits, 2) == of_two

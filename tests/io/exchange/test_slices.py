@@ -173,23 +173,6 @@ def test_runs_of_two_sides_are_in_no_group_together() -> None:
     assert groups(*runs) == groups(*runs[:2]) + groups(*runs[2:])
 
 
-def test_what_is_merged_has_the_sources_of_all_from_the_first_to_the_last() -> None:
-    urls = ["a", "b", "c", "d", "e"]
-    layout = RunLayout.of_one([RunFile(name, 1, SomeUrls(urls, n, n + 1)) for n, name in enumerate("12345")], 2, 2)
-    cells = len(layout.cells)
-    names = [f"m{cell}" for cell in range(cells)]
-    merged = layout.merged(
-        [[(name, 7, NO_TASK)] if name != "m1" else [] for name in names], [range(2), range(2, 3)], None
-    )
-    assert [run.name for run in merged.runs] == [name for name in names if name != "m1"]
-    assert [[*run.sources] for run in merged.runs][:1] == [["a", "b"]]
-    assert [run for area in merged.areas for run in area.runs] == list(range(cells - 1))
-    assert [area.buckets for area in merged.areas] == [range(2), range(2, 3)]
-    again = RunLayout.decode(merged.encode())
-    assert [[*run.sources] for run in again.runs] == [[*run.sources] for run in merged.runs]
-    assert merged.encode().count(b'"d"') == 1
-
-
 def test_a_layout_is_written_with_each_list_of_sources_once() -> None:
     first, other = ["a", "b"], ["a", "c", "\udcff"]
     runs = [

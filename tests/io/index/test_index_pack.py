@@ -117,18 +117,6 @@ def test_a_pack_that_is_older_than_a_source_is_written_again_by_what_writes_pack
     assert "ledgerbeam index" not in str(caught.value)
 
 
-def test_several_collections_need_a_key(pack: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(IndexPack(pack).keys) == 1
-    with pytest.raises(UsageError, match="0 collections"):
-        _without_collections(pack).collection()
-
-
-def _without_collections(pack: str) -> IndexPack:
-    found = IndexPack(pack)
-    found._collections = found._collections[:0]
-    return found
-
-
 def test_what_is_written_is_read_back(tmp_path: Path, sources: list[str]) -> None:
     tar = write_samples(tmp_path / "a.tar", 7)
     url = str(tmp_path / "new" / "b.idxpack")
@@ -145,6 +133,8 @@ def test_what_is_written_is_read_back(tmp_path: Path, sources: list[str]) -> Non
     assert pack.sources(pack.keys[0]) == lines.sources
     assert pack.sources(pack.keys[2]) == named.sources
     assert len({url for key in pack.keys for url in pack.sources(key)}) == 6
+    with pytest.raises(UsageError, match="expected the key of one of 3 collections"):
+        pack.collection()
     with pytest.raises(UsageError, match="one of sources"):
         pack.array(pack.keys[0])
     with pytest.raises(UsageError, match="no offsets"):

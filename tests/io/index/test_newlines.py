@@ -15,6 +15,7 @@ from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageEr
 from ledgerbeam.io.index import newlines
 from ledgerbeam.io.index.newlines import assemble_jsonl_index, build_jsonl_index, count_lines, scan_newlines
 from ledgerbeam.io.storage.client import filesystem
+from tests.memory import peak_of
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -116,24 +117,8 @@ def test_descriptors_are_closed(path: Path) -> None:
 
 @pytest.mark.slow
 def test_memory_is_eight_bytes_a_record_and_blocks(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     source = tmp_path / "lines.jsonl"
     source.write_bytes(b"0123456789abcd\n" * 8_000_000)
-    program = (
-        "import resource, sys\n"
-        "from ledgerbeam.io.index.newlines import build_jsonl_index\n"
-        "build_jsonl_index(sys.argv[2])\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "found = build_jsonl_index(sys.argv[1])\n"
-        "print(len(found), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)\n"
-    )
-    small = tmp_path / "small.jsonl"
-    small.write_bytes(b"0123456789abcd\n" * 300_000)
-    run = subprocess.run(
-        [sys.executable, "-c", program, str(source), str(small)], check=True, capture_output=True, text=True
-    )
-    count, grown = map(int, run.stdout.split())
-    assert count == 8_000_001
-    assert grown < 8 * count * 1.3 + 8 * 1024 * 1024
+    found, peak = peak_of(lambda: build_jsonl_index(str(source)))
+    assert len(found) == 8_000_001
+    assert peak < 8 * len(found) * 1.3 + 8 * 1024 * 1024

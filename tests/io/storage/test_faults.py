@@ -22,6 +22,7 @@ from ledgerbeam.io.storage import responses, stat
 from ledgerbeam.io.storage import uploads as publishing_to_s3
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 from ledgerbeam.io.storage.ranges import RangeReader
+from tests.cases import each
 from tests.servers.s3_proxy import Fault, Kind, S3Proxy, expired, throttled
 
 pytestmark = pytest.mark.s3
@@ -108,17 +109,8 @@ def delete(line: Line) -> None:
         stat.stat(f"{line.url}/x", line.direct)
 
 
-OPERATIONS = [
-    read_whole,
-    read_one_range,
-    read_many_ranges,
-    ask,
-    list_all,
-    publish_small,
-    publish_large,
-    publish_over,
-    delete,
-]
+OPERATIONS = [read_whole, read_one_range, read_many_ranges, ask, list_all]
+OPERATIONS += [publish_small, publish_large, publish_over, delete]
 
 PASSING = {
     "an answer of 500": lambda: Fault("status", status=500, code="InternalError", times=3),
@@ -249,15 +241,11 @@ def test_a_large_output_is_whole_after_faults_at_every_step(line: Line, kind: Ki
     assert all(reader.read(at * len(part), (at + 1) * len(part)) == part for at in range(0, size, 7))
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "transient"),
     [
-        (TimeoutError(), True),
-        (ConnectionResetError(), True),
-        (OSError(5, "input/output error"), True),
-        (FileNotFoundError(2, "no"), False),
-        (PermissionError(13, "no"), False),
-        (ValueError("no"), False),
+        *((error, True) for error in (TimeoutError(), ConnectionResetError(), OSError(5, "input/output error"))),
+        *((error, False) for error in (FileNotFoundError(2, "no"), PermissionError(13, "no"), ValueError("no"))),
         (StorageError("already worded"), False),
     ],
 )

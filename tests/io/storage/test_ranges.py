@@ -356,14 +356,24 @@ def test_before_a_source_is_open_no_other_file_of_the_process_is_read(path: str,
     assert found.stderr == DATA[5:9] + DATA[150:152]
 
 
-def test_lines_that_lie_apart_are_read_by_the_compiled_module_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def lines(tmp_path: Path) -> list[bytes]:
+    """The lines of a local file."""
     if native.compiled is None:
         pytest.skip("there is no compiled module")
-    lines = [b"%d" % number * 3000 + b"\n" for number in range(9)]
-    (tmp_path / "data").write_bytes(b"".join(lines))
-    ends = np.cumsum([len(line) for line in lines]).astype(np.uint64)
+    found = [b"%d" % number * 9000 + b"\n" for number in range(9)]
+    (tmp_path / "data").write_bytes(b"".join(found))
+    return found
+
+
+def ends_of(lines: list[bytes]) -> np.ndarray:
+    return np.cumsum([len(line) for line in lines]).astype(np.uint64)
+
+
+def test_lines_that_lie_apart_are_read_by_the_compiled_module_alone(
+    tmp_path: Path, lines: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = ends_of(lines)
     apart, near = (ends[:-1][::3], ends[1:][::3]), (ends[:-1], ends[1:])
     reader = RangeReader(str(tmp_path / "data"))
 
@@ -384,12 +394,8 @@ def test_lines_that_lie_apart_are_read_by_the_compiled_module_alone(
     reader.close()
 
 
-def test_lines_end_before_a_range_that_is_not_one_line(tmp_path: Path) -> None:
-    if native.compiled is None:
-        pytest.skip("there is no compiled module")
-    lines = [b"%d" % number * 9000 + b"\n" for number in range(9)]
-    (tmp_path / "data").write_bytes(b"".join(lines))
-    ends = np.cumsum([len(line) for line in lines]).astype(np.uint64)
+def test_lines_end_before_a_range_that_is_not_one_line(tmp_path: Path, lines: list[bytes]) -> None:
+    ends = ends_of(lines)
     starts, stops = ends[:-1][::2].copy(), ends[1:][::2].copy()
     stops[2] += np.uint64(5)
     with RangeReader(str(tmp_path / "data")) as reader:
