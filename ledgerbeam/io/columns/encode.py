@@ -167,17 +167,10 @@ def _without_index(table: pa.Table) -> pa.Table:
 def _without_views(table: pa.Table) -> pa.Table:
     """Return a table with strings instead of string views (as in Polars). pyarrow cannot take rows from views."""
     for place, field in enumerate(table.schema):
-        if _has_views(field.type):
-            column = pa.chunked_array([_plain(chunk) for chunk in table.column(place).chunks], _plain_type(field.type))
-            table = table.set_column(place, field.with_type(column.type), column)
+        if (kind := _plain_type(field.type)) != field.type:
+            column = pa.chunked_array([_plain(chunk) for chunk in table.column(place).chunks], kind)
+            table = table.set_column(place, field.with_type(kind), column)
     return table
-
-
-def _has_views(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.DictionaryType):
-        return _has_views(kind.value_type)
-    nested = any(_has_views(kind.field(place).type) for place in range(kind.num_fields))
-    return nested or pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
 
 
 def _plain(array: pa.Array) -> pa.Array:

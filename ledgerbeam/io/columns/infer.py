@@ -83,7 +83,11 @@ def infer_schema(records: Iterable[Any], *, exact: bool = True) -> pa.Schema:
     """
     found = list(records)
     if found and all(isinstance(record, pa.Table | pa.RecordBatch) for record in found):
-        return _of_tables([table.schema for table in found])
+        try:
+            return pa.unify_schemas([table.schema for table in found], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            problem = f"the batches have different schemas: {error}; cast them, or give --schema FILE"
+            raise RecordError(problem) from error
     if not found:
         raise RecordError("expected at least one record to infer a schema from, found none; give --schema FILE")
     seen = _Seen(exact=exact)
@@ -265,10 +269,3 @@ def _require_json(seen: _Seen, path: Path) -> None:
 
 def _shown(path: Path) -> str:
     return ".".join(path).replace(".[]", "[]")
-
-
-def _of_tables(schemas: list[pa.Schema]) -> pa.Schema:
-    try:
-        return pa.unify_schemas(schemas, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise RecordError(f"the batches have different schemas: {error}; cast them, or give --schema FILE") from error

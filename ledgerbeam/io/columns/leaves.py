@@ -220,14 +220,17 @@ _FRACTION = re.compile(r"(?<=[.,])(\d{6})(\d{1,3})(?!\d)")
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 
+def _split_nanoseconds(text: str) -> tuple[str, int]:
+    """Return a time as text without its digits below a microsecond, and these digits as nanoseconds."""
+    found = _FRACTION.search(text)
+    return (text, 0) if found is None else (text[: found.end(1)] + text[found.end(2) :], int(found[2].ljust(3, "0")))
+
+
 def _read_instant(value: Any) -> dt.datetime | _Nanoseconds:
     """Parse a time in ISO 8601; with digits below a microsecond return nanoseconds since 1970."""
     if isinstance(value, str):
-        fraction = _FRACTION.search(value)
-        if fraction is None:
-            return dt.datetime.fromisoformat(value)
-        found = dt.datetime.fromisoformat(value[: fraction.end(1)] + value[fraction.end(2) :])
-        beyond = int(fraction[2].ljust(3, "0"))
+        text, beyond = _split_nanoseconds(value)
+        found = dt.datetime.fromisoformat(text)
         if not beyond:
             return found
         since = found - dt.datetime(1970, 1, 1, tzinfo=None if found.tzinfo is None else dt.UTC)
@@ -242,11 +245,8 @@ def _read_instant(value: Any) -> dt.datetime | _Nanoseconds:
 def _read_time(value: Any) -> dt.time | _Nanoseconds:
     if not isinstance(value, str):
         raise TypeError
-    fraction = _FRACTION.search(value)
-    if fraction is None:
-        return dt.time.fromisoformat(value)
-    found = dt.time.fromisoformat(value[: fraction.end(1)] + value[fraction.end(2) :])
-    beyond = int(fraction[2].ljust(3, "0"))
+    text, beyond = _split_nanoseconds(value)
+    found = dt.time.fromisoformat(text)
     micros = ((found.hour * 60 + found.minute) * 60 + found.second) * 10**6 + found.microsecond
     return _Nanoseconds(micros * 1000 + beyond) if beyond else found
 

@@ -12,6 +12,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
 
@@ -293,20 +294,16 @@ class SeekTable(Protocol):
         """Decompress a segment, in blocks; the result may extend beyond it. SourceError if the bytes are damaged."""
 
 
+@dataclass
 class ZstdTable:
-    """The frames of a file in the Zstandard seekable format. A segment is a frame.
+    """The frames of a file in the Zstandard seekable format. A segment is a frame."""
 
-    Args:
-        places: Offset of each frame in the file, and the end of the last.
-    """
-
-    def __init__(self, starts: NDArray[np.int64], places: NDArray[np.int64]) -> None:
-        self.starts = starts
-        self._places = places.data  # reading single numbers is faster than from an array
+    starts: NDArray[np.int64]  # as in `SeekTable`
+    places: memoryview[int]  # offset of each frame in the file, and the end of the last; faster than an array
 
     def extent(self, number: int) -> tuple[int, int]:
         """Return the byte range of a frame in the file, with the empty frames after it."""
-        return self._places[number], self._places[number + 1]
+        return self.places[number], self.places[number + 1]
 
     def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
         """Decompress a frame."""
@@ -354,7 +351,7 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
     stops = ends[kept[-1:]]
     return ZstdTable(
         np.concatenate([begins[kept, 1], stops[:, 1] if len(kept) else np.zeros(1, np.int64)]),
-        np.concatenate([begins[kept, 0], stops[:, 0] if len(kept) else np.zeros(1, np.int64)]),
+        np.concatenate([begins[kept, 0], stops[:, 0] if len(kept) else np.zeros(1, np.int64)]).data,
     )
 
 

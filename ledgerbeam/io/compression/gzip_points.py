@@ -17,6 +17,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -51,49 +52,33 @@ _ANY_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"  # RFC 1952, section 2.3: deflate,
 _TRAILER = 8  # checksum and size, after the deflate data of a gzip member
 
 
+@dataclass
 class GzipTable:
-    """The seek points of a gzip file. A segment is the data between two of them.
+    """The seek points of a gzip file. A segment is the data between two of them."""
 
-    Args:
-        starts: As in `SeekTable`.
-        places: Offset of each segment in the gzip file, and the end of the last.
-        bits: For each segment the number of bits of the byte before its offset that belong to it.
-        windows: Offset of the window of each segment in the file of points; -1 for none.
-    """
-
-    def __init__(
-        self,
-        points: RangeReader,
-        *,
-        starts: NDArray[np.int64],
-        places: NDArray[np.int64],
-        bits: NDArray[np.uint8],
-        windows: NDArray[np.int64],
-        window: int,
-    ) -> None:
-        self.starts = starts
-        self._points = points
-        self._places = places
-        self._bits = bits
-        self._windows = windows
-        self._window = window
+    starts: NDArray[np.int64]  # as in `SeekTable`
+    places: NDArray[np.int64]  # offset of each segment in the gzip file, and the end of the last
+    bits: NDArray[np.uint8]  # for each segment the number of bits of the byte before its offset that belong to it
+    points: RangeReader  # the file of points
+    windows: NDArray[np.int64]  # offset of the window of each segment in the file of points; -1 for none
+    window: int  # bytes of a window
 
     def extent(self, number: int) -> tuple[int, int]:
         """Return the byte range of a segment in the file; the segment may begin inside the first byte."""
-        return int(self._places[number]) - int(self._bits[number] > 0), int(self._places[number + 1])
+        return int(self.places[number]) - int(self.bits[number] > 0), int(self.places[number + 1])
 
     def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
         """Decompress a segment."""
-        bits, at = int(self._bits[number]), int(self._windows[number])
-        window = b"" if at < 0 else self._points.read(at, at + self._window)
+        bits, at = int(self.bits[number]), int(self.windows[number])
+        window = b"" if at < 0 else self.points.read(at, at + self.window)
         if bits:
             pieces = chain([_aligned(next(pieces), bits)], pieces)
         frame = _WholeMember() if self._is_whole(number) else _MemberRest(window)
-        return decompressed_pieces(pieces, "gzip", url, frame=frame, at=int(self._places[number]))
+        return decompressed_pieces(pieces, "gzip", url, frame=frame, at=int(self.places[number]))
 
     def _is_whole(self, number: int) -> bool:
         """Return whether a segment begins and ends with a member: only the beginning of a member needs no window."""
-        return bool((self._windows[number : number + 2] < 0).all())
+        return bool((self.windows[number : number + 2] < 0).all())
 
 
 class _MemberRest(DeflateFrame):
@@ -213,14 +198,7 @@ def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
         raise points_mismatch(points, source, "the points are not in order")
     kept = np.flatnonzero(np.diff(starts))  # the others are ends of members and empty members
     edges = np.append(kept, kept[-1] + 1) if len(kept) else np.zeros(1, np.intp)
-    return GzipTable(
-        points,
-        starts=starts[edges],
-        places=places[edges],
-        bits=found["bits"][kept],
-        windows=windows[kept],
-        window=window,
-    )
+    return GzipTable(starts[edges], places[edges], found["bits"][kept], points, windows[kept], window)
 
 
 def points_mismatch(points: RangeReader, source: RangeReader, what: str) -> IndexMismatchError:
