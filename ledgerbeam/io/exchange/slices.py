@@ -143,12 +143,10 @@ class RunLayout:
     def merged(
         self, files: Iterable[Sequence[tuple[str, int, bytes]]], inner: Sequence[range], fan: int | None
     ) -> Self:
-        """Return the layout after a merge of these run files.
+        """Return the layout after a merge of these run files; see `of_one`.
 
-        Args:
-            files: Names, sizes and marks of the run files that each cell became, in order.
-            inner: For each bucket its narrower buckets, as positions among all narrower buckets.
-            fan: See `of_one`.
+        `files` are names, sizes and marks of the run files that each cell became, in order; `inner` are the narrower
+        buckets of each bucket, as positions among all narrower buckets.
         """
         runs: list[RunFile] = []
         ends = [0] * len(inner)

@@ -90,11 +90,9 @@ class _Collector:
 
 
 def scan_newlines(source: RangeReader | str, start: int, stop: int, *, threads: int = 1) -> Offsets:
-    """Return the offsets after the newlines in a range of bytes.
+    """Return the offset after each newline in `[start, stop)`, in bytes from the beginning of the source, increasing.
 
-    Returns:
-        The offset after each newline in `[start, stop)`, in bytes from the beginning of the source; increasing, u64.
-        Memory: 8 bytes for each, and blocks of a fixed size.
+    Memory: 8 bytes for each, and blocks of a fixed size.
     """
     reader = source if isinstance(source, RangeReader) else RangeReader(source)
     found = _Collector()
@@ -159,10 +157,8 @@ def build_jsonl_index(
     """Return the offsets of the lines of a JSONL source.
 
     Only a line feed ends a line; blank lines count; the last line needs no newline; an empty source has the index
-    `[0]`. The content is not parsed. Equal to the result of `lhotse.indexing.create_jsonl_index` (2.0.0a7).
-
-    Args:
-        name: Name of the format to check the first bytes against; see `require_kind`. Default: no check.
+    `[0]`. The content is not parsed. Equal to the result of `lhotse.indexing.create_jsonl_index` (2.0.0a7). The first
+    bytes are checked against the format `name`, if it is given; see `require_kind`.
 
     Raises:
         ChangedSourceError: It was truncated meanwhile, or changed since it was listed.

@@ -68,8 +68,7 @@ class Pattern:
 def canonical_pattern(pattern: str, folder: str | None = None) -> str:
     """Return a pattern, or a plain name, that no longer depends on a folder.
 
-    Args:
-        folder: Path or URL of the folder that relative paths start from; None for the working folder.
+    A relative path starts from `folder`, a path or a URL; None for the working folder.
 
     Raises:
         UsageError: The pattern is relative, and the name of the folder has wildcards or braces, so that it could match

@@ -30,11 +30,8 @@ def concatenated(sources: Sequence[FileInfo], target: str, options: Options | No
     """Join sources in order; the target appears when the body ends, and never if it raises.
 
     Between local files the kernel copies, or shares blocks where the file system can; within S3 the server copies.
-    Everything else streams through memory in blocks.
-
-    Args:
-        sources: The sources. An object must still have its listed version, a local file its listed size; use a
-            `SourceWatch` to detect other writes to it.
+    Everything else streams through memory in blocks. An object must still have its listed version, a local file its
+    listed size; use a `SourceWatch` to detect other writes to it.
 
     Raises:
         ChangedSourceError: A source changed since it was listed.
@@ -111,14 +108,10 @@ def can_copy(sources: Sequence[FileInfo], target: str) -> bool:
 
 
 def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_PART) -> list[list[Piece]]:
-    """Plan the parts of the joined sources.
+    """Plan the parts of the joined sources, in order, of at least `least` bytes each but the last.
 
-    Args:
-        least: Least size of every part but the last.
-        most: Largest size of a copied part; at least twice `least`.
-
-    Returns:
-        The parts in order. A part of one piece can be copied; a part of several pieces has at most `least` bytes.
+    A part of one piece can be copied, and has at most `most` bytes, at least twice `least`. A part of several pieces
+    has at most `least` bytes.
     """
     parts: list[list[Piece]] = []
     pending: list[Piece] = []
