@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import posixpath
@@ -215,13 +216,18 @@ def index_source(
     formats = tuple(configured)
     folder = _dataset_folder(os.fspath(url), storage_options, formats)
     if folder is not None:
-        return _index_folder(folder, storage_options, index_root=index_root, index_rule=index_rule, force=force)
+        how: dict[str, Any] = {"index_root": index_root, "index_rule": index_rule, "force": force}
+        files = folder.kind.files_to_index(folder.url, storage_options)
+        places = [index_source(file, storage_options, configured=[kind], **how) for file, kind in files]
+        return posixpath.dirname(places[0])
     source = stat(os.fspath(url), storage_options)
     kind = recognize(source.url, formats).by_position()
     where = IndexLocation(root=None if index_root is None else os.fspath(index_root), rule=index_rule)
     place = where.url_for(source.url)
-    if not force and _fits(source, where, storage_options, formats):
-        return place
+    if not force:
+        with contextlib.suppress(IndexError_):
+            kind.check_index(kind.index_file(source.url, where, storage_options), source)
+            return place
     if not kind.is_indexable:
         raise NotIndexableError(f"{source.url}: a file of {kind.name} has its own index; leave it out here")
     with SourceWatch([source]):
@@ -297,20 +303,5 @@ def _is_streamable(url: str, formats: Iterable[Format]) -> bool:
     try:
         recognize(url, formats).in_one_pass()
     except NotIndexableError:
-        return False
-    return True
-
-
-def _index_folder(folder: _Folder, storage_options: Options | None, **how: Any) -> str:
-    files = folder.kind.files_to_index(folder.url, storage_options)
-    places = [index_source(url, storage_options, configured=[kind], **how) for url, kind in files]
-    return posixpath.dirname(places[0])
-
-
-def _fits(source: FileInfo, where: IndexLocation, options: Options | None, formats: Iterable[Format]) -> bool:
-    kind = recognize(source.url, formats).by_position()
-    try:
-        kind.check_index(kind.index_file(source.url, where, options), source)
-    except IndexError_:
         return False
     return True

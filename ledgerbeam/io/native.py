@@ -49,19 +49,15 @@ class Compiled(Protocol):
     def read_samples(
         self, descriptor: int, bounds: _Numbers, most: int, by_stem: bool, kind: type[_Sample], /
     ) -> list[_Sample]:
-        """Read samples of a tar archive, each checked to be one whole sample of its key.
+        """Read samples of a tar archive, each checked to be one whole sample of its key; perhaps fewer than requested.
 
-        Args:
-            bounds: For each sample the first byte of the previous sample, its own first byte, and its end, where the
-                next header is.
-            most: Reading ends when the samples have this many bytes.
-            by_stem: Whether the names of two members of one stem are split at their last dot, not at their first.
-            kind: Class of a sample: a dict of extension to content, with a `key`.
+        `bounds` has for each sample the first byte of the previous sample, its own first byte, and its end, where the
+        next header is. Reading ends when the samples have `most` bytes. With `by_stem` the names of two members of one
+        stem are split at their last dot, not at their first. `kind` is a dict of extension to content, with a `key`.
 
-        Returns:
-            The samples, perhaps fewer than requested or none. They end before a sample of more than 8 MiB or 32
-            members. They also end before a sample if one of these members is not a plain file whose name has a key,
-            cannot be read or belongs elsewhere: its own, those of the previous sample, or the first one after it.
+        They end before a sample of more than 8 MiB or 32 members. They also end before a sample if one of these members
+        is not a plain file whose name has a key, cannot be read or belongs elsewhere: its own, those of the previous
+        sample, or the first one after it.
         """
 
     def find_newlines(

@@ -147,15 +147,10 @@ class StreamSpan:
 
 @dataclass(frozen=True, slots=True)
 class StreamedRecords:
-    """Result of one pass over a compressed source.
+    """Result of one pass over a compressed source."""
 
-    Attributes:
-        offsets: Start of each record in the decompressed bytes, and end of the last one: `N + 1`, u64.
-        format: Decodes the spans. The pass may have set more of its options, such as the grouping of a tar.
-    """
-
-    offsets: Offsets
-    format: OffsetFormat
+    offsets: Offsets  # start of each record in the decompressed bytes, and end of the last one: `N + 1`, u64
+    format: OffsetFormat  # decodes the spans; the pass may have set more options, such as the grouping of a tar
 
 
 class Format(ShardEncoder, Protocol):

@@ -158,13 +158,7 @@ class FormatContract(ABC):
     def test_formats_and_readers_are_pickled_and_shared(self) -> None:
         kind: OffsetFormat = pickle.loads(pickle.dumps(self.format()))  # noqa: S301 - our own
         with self._source(_COUNT) as (url, records), self._open(url, kind) as reader:
-            copied: Reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own
-            self._same([copied[3], copied[-1]], [records[3], records[-1]], "what a pickled reader reads")
-            numbers = random.Random(1).choices(range(_COUNT), k=500)
-            with ThreadPoolExecutor(4) as pool:
-                found = list(pool.map(reader.__getitem__, numbers))
-            self._same(found, [records[number] for number in numbers], "what threads read")
-            copied.close()
+            _check_sharing(reader, records, self._same)
 
     def test_records_have_a_json_value(self) -> None:
         for record in self.records(_COUNT):
@@ -328,14 +322,7 @@ class ColumnContract(ABC):
         _equal(kind.name, self.format().name, "the name of a pickled format")
         with self._opened(_COUNT) as (reader, records):
             _equal(reader[0], records[0], "a record")
-            copied: ColumnReader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own
-            _equal([copied[3], copied[-1]], [records[3], records[-1]], "what a pickled reader reads")
-            numbers = random.Random(1).choices(range(_COUNT), k=500)
-            with ThreadPoolExecutor(4) as pool:
-                found = list(pool.map(reader.__getitem__, numbers))
-            _equal(found, [records[number] for number in numbers], "what threads read")
-            copied.close()
-            _equal(copied[5], records[5], "what a closed reader reads when it opens again")
+            _check_sharing(reader, records, _equal)
 
     def test_a_source_that_was_cut_is_an_error(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -376,6 +363,18 @@ class ColumnContract(ABC):
                 yield reader, records
             finally:
                 reader.close()
+
+
+def _check_sharing(reader: Reader, records: list[Any], same: Callable[[list[Any], list[Any], str], None]) -> None:
+    copied: Reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own
+    same([copied[3], copied[-1]], [records[3], records[-1]], "what a pickled reader reads")
+    numbers = random.Random(1).choices(range(_COUNT), k=500)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(reader.__getitem__, numbers))
+    same(found, [records[number] for number in numbers], "what threads read")
+    copied.close()
+    same([copied[5]], [records[5]], "what a closed reader reads when it opens again")
+    copied.close()
 
 
 def _read(url: str) -> bytes:

@@ -177,18 +177,16 @@ class JsonlReader(IndexedRecords[Any]):
             return StreamSpan(start, 0, 0, 0), b""
         offsets = self._span_offsets(start, stop)
         begin, end = int(offsets[0]), int(offsets[-1])
-        before, data = self._read_apart(begin - 1 if begin else 0, begin, end)
+        lead = begin - 1 if begin else 0
+        if self._reader.local_path is not None:  # two reads of a file take less time than a copy
+            before, data = self._reader.read(lead, begin), self._reader.read(begin, end)
+        else:
+            data = self._reader.read(lead, end)
+            before, data = data[: begin - lead], data[begin - lead :]
         lines, ends = count_lines(data), data.endswith(_NEWLINE) or end == self._reader.size
         if lines != stop - start or before not in (b"", _NEWLINE) or not ends:
             raise self._other_lines(start, stop - start, begin, end)
         return StreamSpan(start, lines, begin, end), data
-
-    def _read_apart(self, start: int, middle: int, stop: int) -> tuple[bytes, bytes]:
-        """Return the bytes before and after an offset. Two reads of a file take less time than a copy."""
-        if self._reader.local_path is not None:
-            return self._reader.read(start, middle), self._reader.read(middle, stop)
-        data = self._reader.read(start, stop)
-        return data[: middle - start], data[middle - start :]
 
     def _read_lines(self, first_record: int, last_record: int) -> tuple[list[bytes], int, bool]:
         """Return the lines of a span without newlines, the offset of the first one, and the result of `holds_wide`."""
@@ -293,10 +291,6 @@ class JsonLines(Sequence[Any]):
         return self.data == other.data if isinstance(other, JsonLines) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
-
-    def lines(self) -> list[bytes]:
-        """Return each line with its newline."""
-        return [self.data[start:stop] for start, stop in pairwise(self.offsets.tolist())]
 
 
 class JsonLinesBuilder:

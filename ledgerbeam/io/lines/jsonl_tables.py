@@ -89,11 +89,9 @@ class JsonTables:
 
     def _part(self, data: bytes) -> pa.Table:
         found = self._by_parser(data)
-        return (
-            self._maker.table(decode_lines(data.split(b"\n"), "", 0, 0, wide=holds_wide(data)))
-            if found is None
-            else found
-        )
+        if found is not None:
+            return found
+        return self._maker.table(decode_lines(data.split(b"\n"), "", 0, 0, wide=holds_wide(data)))
 
     def one(self, raw: RawRecord) -> pa.Table:
         """Return one line as a table. RecordError, with its position, if it is not JSON or does not fit the schema."""

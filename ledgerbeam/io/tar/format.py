@@ -23,7 +23,7 @@ from ledgerbeam.io.tar.headers import PlainHeaderScan, Run
 from ledgerbeam.io.tar.reader import TarLayout, TarReader, build_tar_index, split_tar, tar_bounds
 from ledgerbeam.io.tar.sample import Sample, take_sample
 from ledgerbeam.io.tar.walk import walk_bytes, walk_source
-from ledgerbeam.io.tar.writer import TarSamples, encoded_samples
+from ledgerbeam.io.tar.writer import encoded_samples
 
 _MOST_HEADER = 1 << 24
 
@@ -106,18 +106,14 @@ class TarFormat(IndexedFormat):
         With `auto`, samples of two members get an index that Energon can read too; it cannot read lhotse's.
         """
         encoded = encoded_samples(records)
-        if self.group == "auto" and _are_plain(encoded):
+        # Grouped by key, samples of two members with simple extensions are the same pairs.
+        plain = all(len(extensions) == 2 and "." not in "".join(extensions) for _, extensions in encoded.outlines)
+        if self.group == "auto" and plain:
             try:
                 return self.shard(encoded.data, encoded.offsets("key"))
             except RecordError:  # keys with a dot can only be read as pairs
                 pass
         return self.shard(encoded.data, encoded.offsets(self.group))
-
-
-def _are_plain(samples: TarSamples) -> bool:
-    """Return whether all samples have two members with simple extensions: grouped by key they are the same pairs."""
-    outlines = samples.outlines
-    return all(len(extensions) == 2 and "." not in "".join(extensions) for _, extensions in outlines)
 
 
 class _StreamHeaders:

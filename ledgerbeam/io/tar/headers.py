@@ -183,10 +183,7 @@ def _check(block: bytes, position: int, url: str) -> None:
             "truncated, write it again"
         )
     field = block[148:156]
-    try:
-        written = _field(field)
-    except ValueError:
-        written = -1
+    written = _field(field)
     if written >= 0 and written % _ADLER == checksum(block):
         return
     # Some old writers summed the bytes as signed.
@@ -199,10 +196,7 @@ def _check(block: bytes, position: int, url: str) -> None:
 
 
 def _number(field: bytes, position: int, url: str) -> int:
-    try:
-        number = _field(field)
-    except ValueError:
-        number = -1
+    number = _field(field)
     if number < 0:
         raise ArchiveError(
             f"{url}: the header at byte {position} has the size {field!r}, which is no size; write the archive again"
@@ -211,12 +205,15 @@ def _number(field: bytes, position: int, url: str) -> int:
 
 
 def _field(field: bytes) -> int:
-    """Parse a number: octal text, or GNU's base-256, which sets the top bit of the first byte."""
+    """Parse a number: octal text, or GNU's base-256, which sets the top bit of the first byte; -1 for other text."""
     if field[0] == 0o200:
         return int.from_bytes(field[1:], "big")
     if field[0] == 0o377:
         return int.from_bytes(field, "big", signed=True)
-    return int(field.partition(b"\0")[0].strip() or b"0", 8)
+    try:
+        return int(field.partition(b"\0")[0].strip() or b"0", 8)
+    except ValueError:
+        return -1
 
 
 def _decimal(value: bytes, position: int, url: str) -> int:
@@ -321,36 +318,29 @@ def _scan_bytes(data: bytes, offset: int, count: int) -> list[bytes]:
     return headers
 
 
-class _HeaderTables(NamedTuple):
-    """The values of octal digits, and, by kind of member, whether it is plain, and whether it has no payload."""
-
-    octal: NDArray[np.uint64]
-    plain: NDArray[np.bool_]
-    empty: NDArray[np.bool_]
-
-
 @cache
-def _tables() -> _HeaderTables:
+def _tables() -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return the values of octal digits; by kind of member, whether it is plain; and whether it has no payload."""
     plain, empty = np.ones(256, np.bool_), np.zeros(256, np.bool_)
     plain[list(b"xXgLKS")] = False
     empty[list(_NO_DATA)] = True
-    return _HeaderTables(8 ** np.arange(10, -1, -1, dtype=np.uint64), plain, empty)
+    return 8 ** np.arange(10, -1, -1, dtype=np.uint64), plain, empty
 
 
 def _checked(headers: list[bytes]) -> Run:
     """Return the leading headers that are plain and correct."""
-    tables = _tables()
+    octal, plain_kinds, empty_kinds = _tables()
     blocks = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, BLOCK)
     digits = blocks[:, 124:135] - np.uint8(ord("0"))
     ends = blocks[:, 135]
     plain = (digits < 8).all(1) & ((ends == 0) | (ends == ord(" ")))
-    sizes = digits @ tables.octal
+    sizes = digits @ octal
     kinds = blocks[:, 156]
-    plain &= tables.plain[kinds] & ~(tables.empty[kinds] & (sizes > 0))
+    plain &= plain_kinds[kinds] & ~(empty_kinds[kinds] & (sizes > 0))
     fields = blocks[:, 148:156]
     digits = fields[:, :6] - np.uint8(ord("0"))
     plain &= (digits < 8).all(1) & ((fields[:, 6] == 0) | (fields[:, 6] == ord(" ")))
-    stated = digits @ tables.octal[-6:]
+    stated = digits @ octal[-6:]
     sums = blocks.sum(1, dtype=np.uint32) - fields.sum(1, dtype=np.uint32) + np.uint32(8 * ord(" "))
     plain &= stated == sums
     if plain.all():

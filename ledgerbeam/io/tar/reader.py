@@ -347,14 +347,9 @@ def is_sample(
 ) -> bool:
     """Return whether a range is one whole sample, as in a correct index of the archive.
 
-    Args:
-        members: Its members, at least one.
-        before: The members of the previous range; for the first sample all members before it. None if not known.
-        after: Returns the given number of members after it, fewer at the end of the archive.
-        first: Whether it is the first sample.
-        group: How members form samples; with `auto` either way is accepted.
-        ends_archive: Whether the range reaches beyond its members, to the end of the archive. Only lhotse has such an
-            index, of pairs.
+    `before` are the members of the previous range, for the first sample all members before it; None if they are not
+    known. `after` returns the given number of members after it, fewer at the end of the archive. `ends_archive`: the
+    range reaches beyond its members, to the end of the archive, as only in lhotse's index of pairs.
     """
     is_by_pairs = group == "pairs" or (ends_archive and group == "auto")
     if not is_by_pairs and _is_keyed(members, before, after, first=first):

@@ -148,7 +148,7 @@ def _decode_npz(data: bytes) -> dict[str, NDArray[Any]]:
 def _encode_safetensors(value: Any) -> bytes:
     """Encode arrays by name as safetensors."""
     arrays = {name: np.ascontiguousarray(array) for name, array in _array_mapping(value).items()}
-    data: bytes = _safetensors().save(arrays)
+    data: bytes = _extra("safetensors.numpy").save(arrays)
     return data
 
 
@@ -246,12 +246,24 @@ def _array(data: bytes, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     return np.frombuffer(data, dtype) if data else np.empty(0, dtype)
 
 
+_EXTRAS = {
+    "PIL.Image": ("image", "images need Pillow"),
+    "msgpack": ("msgpack", "MessagePack needs msgpack"),
+    "safetensors.numpy": ("safetensors", "safetensors files need safetensors"),
+    "scipy.io": ("mat", "MAT files need SciPy"),
+}
+
+
+def _extra(module: str) -> Any:
+    return import_extra(module, *_EXTRAS[module])
+
+
 def _encode_image(image: Any, name: str) -> bytes:
     """Encode a `PIL.Image.Image`; its own format takes precedence over the extension: a JPEG stays a JPEG.
 
     Raises ValueError if the value is not an image.
     """
-    if not isinstance(image, _pillow().Image):
+    if not isinstance(image, _extra("PIL.Image").Image):
         raise ValueError(f"expected a PIL image or encoded bytes, found {type(image).__name__}")
     target, kind = io.BytesIO(), image.format or _image_format(name)
     undated = {"creationDate": None, "modDate": None} if kind == "PDF" else {}  # otherwise Pillow writes the time
@@ -261,31 +273,15 @@ def _encode_image(image: Any, name: str) -> bytes:
 
 def _decode_image(data: bytes) -> Any:
     """Decode an image to a `PIL.Image.Image` with loaded pixels."""
-    image = _pillow().open(io.BytesIO(data))
+    image = _extra("PIL.Image").open(io.BytesIO(data))
     image.load()
     return image
 
 
 def _image_format(extension: str) -> str | None:
     """Return Pillow's name for the format of an extension such as `jpg`; None if Pillow does not know the extension."""
-    formats: dict[str, str] = _pillow().registered_extensions()
+    formats: dict[str, str] = _extra("PIL.Image").registered_extensions()
     return formats.get(f".{extension.lower()}")
-
-
-def _pillow() -> Any:
-    return import_extra("PIL.Image", "image", "images need Pillow")
-
-
-def _msgpack() -> Any:
-    return import_extra("msgpack", "msgpack", "MessagePack needs msgpack")
-
-
-def _safetensors() -> Any:
-    return import_extra("safetensors.numpy", "safetensors", "safetensors files need safetensors")
-
-
-def _scipy_io() -> Any:
-    return import_extra("scipy.io", "mat", "MAT files need SciPy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,17 +311,17 @@ class _Segmentation:
             channels = array.astype(">u4").view(np.uint8).reshape(*array.shape, 4)
             array = np.ascontiguousarray(channels[:, :, 1:] if self.bits == 24 else channels)
         target = io.BytesIO()
-        _pillow().fromarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).save(target, format="PNG")
+        pixels = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        _extra("PIL.Image").fromarray(pixels).save(target, format="PNG")
         return target.getvalue()
 
     def decode(self, data: bytes) -> NDArray[Any]:
         """Decode labels of shape (height, width), in `dtype`.
 
-        Raises:
-            ValueError: The PNG has other channels, whose conversion would change labels, or claims more labels than its
-                bytes can hold. Also the errors of Pillow on bytes that are not a PNG.
+        ValueError: the PNG has other channels, whose conversion would change labels, or claims more labels than its
+        bytes can hold. Also the errors of Pillow on bytes that are not a PNG.
         """
-        image = _pillow().open(io.BytesIO(data), formats=["PNG"])
+        image = _extra("PIL.Image").open(io.BytesIO(data), formats=["PNG"])
         if image.mode not in _MODES[self.bits]:
             raise ValueError(f"expected a PNG of mode {_MODES[self.bits][0]}, found {image.mode}")
         if image.width * image.height > MOST_LABELS * len(data):
@@ -347,21 +343,21 @@ def _codec(encode: Encoder, decode: Decoder, *extensions: str) -> Codec:
 
 def _encode_mat(value: Any) -> bytes:
     target = io.BytesIO()
-    _scipy_io().savemat(target, value)
+    _extra("scipy.io").savemat(target, value)
     return _MAT_TEXT + target.getvalue()[len(_MAT_TEXT) :]
 
 
 # A decoder is a function of the module, not a lambda: a dataset with its decoders is pickled.
 def _decode_mat(data: bytes) -> Any:
-    return _scipy_io().loadmat(io.BytesIO(data))
+    return _extra("scipy.io").loadmat(io.BytesIO(data))
 
 
 def _decode_msgpack(data: bytes) -> Any:
-    return _msgpack().unpackb(data, raw=False, strict_map_key=False)  # keys may be any hashable value
+    return _extra("msgpack").unpackb(data, raw=False, strict_map_key=False)  # keys may be any hashable value
 
 
 def _decode_safetensors(data: bytes) -> Any:
-    return _safetensors().load(data)
+    return _extra("safetensors.numpy").load(data)
 
 
 def _segmentation(bits: int) -> Codec:
@@ -381,7 +377,7 @@ _codecs: dict[str, Codec] = {
     "MAT": _codec(_encode_mat, _decode_mat, "mat"),
     "MP3": _audio("mp3"),
     "MP4": _codec(_encode_mp4, _decode_mp4, "mp4"),
-    "MSGPACK": _codec(lambda value: _msgpack().packb(value, use_bin_type=True), _decode_msgpack, "msgpack"),
+    "MSGPACK": _codec(lambda value: _extra("msgpack").packb(value, use_bin_type=True), _decode_msgpack, "msgpack"),
     "NPY": _codec(_encode_npy, _decode_npy, "npy"),
     "NPZ": _codec(_encode_npz, _decode_npz, "npz"),
     "PIL": Codec(_encode_image, _decode_image),
@@ -443,13 +439,9 @@ def _codec_of(modality: str) -> Codec | None:
 
 
 def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Decoder:
-    """Find the decoder of a modality such as `jpg` or `semantic.seg16`.
+    """Find the decoder of a modality such as `jpg` or `semantic.seg16`: `override`, else the codec of its last part.
 
-    With the name of a codec, or a function, as `override` it is this one; else the codec of the modality's last part.
-
-    Raises:
-        UsageError: No codec is known, a package for it is not installed, or it would decode pickles without a request
-            by name.
+    UsageError: no codec is known, a package is not installed, or it would decode pickles without a request by name.
     """
     if callable(override):
         return override

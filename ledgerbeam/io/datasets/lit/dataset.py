@@ -39,7 +39,6 @@ class LitDataset(NumberedRecords[Any]):
 
     Attributes:
         url: The folder, canonical.
-        fold: The given fold.
         modalities: The modalities of an item, without leading dots.
         metadata: Metadata of the configuration.
 

@@ -122,11 +122,8 @@ def load_members(
 ) -> list[Members]:
     """Read the members of each shard from the index of a fold, or walk its shards if there is no index.
 
-    Raises:
-        IndexMismatchError: The index is damaged, lists other shards or is older than one, or the number of samples
-            differs from the configuration.
-        ArchiveError: A walked shard is damaged, or has two members of one name.
-        ChangedSourceError: A walked shard, or the index, changed while it was read; also StorageError.
+    IndexMismatchError: the index is damaged, lists other shards or is older than one, or the number of samples differs
+    from the configuration. ArchiveError: a walked shard is damaged, or has two members of one name.
     """
     url = join_url(root, index_name(fold))
     try:
@@ -319,7 +316,11 @@ def write_lit_metadata(
         members = map_ahead(lambda shard: _walk_members(shard, options), stored, CONCURRENCY)
         index = {}
         for shard, found in zip(shards, members, strict=True):
-            _require_samples(join_url(root, shard.name), shard.records, found)
+            if (count := _count_samples(found)) != shard.records:
+                raise SourceError(
+                    f"{join_url(root, shard.name)}: expected {shard.records:,} samples, as listed, found {count:,} "
+                    "keys; a key ends at the first dot of a base name, so give each sample one that differs before it"
+                )
             index[posixpath.basename(shard.name)] = found
         urls.append(join_url(root, index_name(name)))
         newest = max(shard.modified_ns for shard in stored)
@@ -344,15 +345,6 @@ def _pattern(root: str, fold: str, shards: Sequence[ShardLike]) -> str:
         seen.add(base)
     patterns = collapse_names(names)
     return "/" + (patterns[0] if len(patterns) == 1 else f"{{{','.join(names)}}}")
-
-
-def _require_samples(url: str, expected: int, members: Members) -> None:
-    count = _count_samples(members)
-    if count != expected:
-        raise SourceError(
-            f"{url}: expected {expected:,} samples, as listed, found {count:,} keys; a key ends "
-            "at the first dot of a base name, so give each sample one that differs before it"
-        )
 
 
 def _encoded(url: str, index: Mapping[str, Members]) -> bytes:

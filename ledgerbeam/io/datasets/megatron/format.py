@@ -126,15 +126,11 @@ class TokenShards:
 
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
         """Return the files of a dataset for each key; records have a document, a list of sequences, for each key."""
-        return [
-            file
-            for key, suffix in self.suffixes.items()
-            for file in self._files(suffix, [record[key] for record in records])
-        ]
-
-    def _files(self, suffix: str, documents: Sequence[Any]) -> list[ShardFile]:
-        data, index = encode_part(documents, self.dtype, eod=self.eod)
-        return [ShardFile(f"{suffix}.bin", data, len(documents)), ShardFile(f"{suffix}.idx", index, 0)]
+        files: list[ShardFile] = []
+        for key, suffix in self.suffixes.items():
+            data, index = encode_part([record[key] for record in records], self.dtype, eod=self.eod)
+            files += [ShardFile(f"{suffix}.bin", data, len(records)), ShardFile(f"{suffix}.idx", index, 0)]
+        return files
 
 
 class DocumentOffsets(IndexFile):

@@ -6,7 +6,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError
@@ -261,21 +261,7 @@ _BLOCK = 8 * 1024 * 1024
 _UNBOUNDED = 2**63 - 1
 
 
-class TokenSource(Protocol):
-    """A source of tokens. Ranges are in bytes, `0 <= start <= stop <= limit`."""
-
-    @property
-    def limit(self) -> int:
-        """Largest end of a range."""
-
-    def one(self, start: int, stop: int) -> Tokens:
-        """Return the tokens of a range."""
-
-    def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
-        """Return the tokens of ranges in the requested order."""
-
-    def close(self) -> None:
-        """Close the file."""
+TokenSource: TypeAlias = "MappedTokens | RangedTokens"  # ranges are in bytes, `0 <= start <= stop <= limit`
 
 
 class MappedTokens:

@@ -205,7 +205,9 @@ class MegatronReader:
                 tokens = self._array[start : start + length]
                 if len(tokens) == length > 0:
                     return tokens if self._modes is None else (tokens, self._modes[at])
-        return self._read_one(item)
+        source = self._open()
+        at = self._number(item)
+        return self._item(self._take(source, *self._bounds(at), at), at)
 
     def __iter__(self) -> Iterator[Any]:
         """Read all sequences in order, some MB at a time."""
@@ -350,11 +352,6 @@ class MegatronReader:
                 source = RangedTokens(self.url, self.dtype, self.options, self._size, self._listed)
             self._source = source
         return source
-
-    def _read_one(self, index: int) -> Any:
-        source = self._open()
-        at = self._number(index)
-        return self._item(self._take(source, *self._bounds(at), at), at)
 
     def _bounds(self, at: int) -> tuple[int, int]:
         start = self._pointers[at]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import orjson
@@ -28,20 +28,6 @@ SpecialTokens: TypeAlias = Literal["text", "token"]
 """Result for the name of a special token inside a text: tokens of ordinary text, or the special token."""
 
 
-class Tokenizer(Protocol):
-    """Converts text into tokens. The same text always has the same tokens."""
-
-    @property
-    def vocabulary(self) -> int:
-        """The highest token of any text, plus one."""
-
-    def eod(self, name: str | None) -> int:
-        """Return the token that ends documents: one with a name, or the first of `EOD_NAMES`. Raises UsageError."""
-
-    def encode(self, text: str) -> TextTokens:
-        """Return the tokens of a text, without added special tokens. RecordError if one in the text is not allowed."""
-
-
 class ByteTokenizer:
     """UTF-8 bytes as tokens from 0 to 255; 256 ends documents."""
 
@@ -61,10 +47,8 @@ class ByteTokenizer:
 class FileTokenizer:
     """A tokenizer of the package `tokenizers`, without padding, truncation and special tokens around texts.
 
-    `eod` is always treated as a special token.
-
-    Raises:
-        UsageError: The package is missing, the content is not a tokenizer, or the tokenizer uses random numbers.
+    `eod` is always treated as a special token. UsageError: the package is missing, the content is not a tokenizer, or
+    the tokenizer uses random numbers.
     """
 
     def __init__(self, data: bytes, url: str, special_tokens: SpecialTokens = "text", eod: int | None = None) -> None:
@@ -109,7 +93,7 @@ class FileTokenizer:
         return [number for number, token in added.items() if token.special and number != unknown_id]
 
     def eod(self, name: str | None) -> int:
-        """Return the token that ends documents; see `Tokenizer`."""
+        """Return the token that ends documents: one with a name, or the first of `EOD_NAMES`. Raises UsageError."""
         for candidate in EOD_NAMES if name is None else (name,):
             token: int | None = self._model.token_to_id(candidate)
             if token is not None:
@@ -136,6 +120,9 @@ class FileTokenizer:
                 "the text itself; keep it with --special-tokens token, or leave such records out with --on-error reject"
             )
         return tokens
+
+
+Tokenizer: TypeAlias = ByteTokenizer | FileTokenizer  # the same text always has the same tokens
 
 
 def read_tokenizer(

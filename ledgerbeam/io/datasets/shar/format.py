@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -184,25 +184,6 @@ def group_shards(urls: Iterable[str]) -> list[list[str]]:
     return [[fields[CUTS], *(fields[name] for name in sorted(fields) if name != CUTS)] for fields in ordered]
 
 
-class FieldRecords(Protocol):
-    """Records of one file of a shard, by number."""
-
-    @property
-    def url(self) -> str:
-        """The file."""
-
-    def __len__(self) -> int: ...
-
-    def read_many(self, indices: list[int], /) -> list[Any]:
-        """Return records by number, in the requested order."""
-
-    def read_raw(self, start: int, stop: int, /) -> list[RawRecord]:
-        """Return the bytes of the records of a span; blank lines are left out."""
-
-    def close(self) -> None:
-        """Close open files. The next read opens them again."""
-
-
 class HeldRecords:
     """Records of a compressed file, which is read as a whole."""
 
@@ -229,7 +210,7 @@ class HeldRecords:
 class SharSamples(NumberedRecords[Sample]):
     """Random access to the cuts of one shard with their fields, as samples: see `cut_sample`."""
 
-    def __init__(self, cuts: FieldRecords, fields: Mapping[str, FieldRecords]) -> None:
+    def __init__(self, cuts: Reader | HeldRecords, fields: Mapping[str, Reader | HeldRecords]) -> None:
         self.url = cuts.url
         self._cuts = cuts
         self._fields = dict(fields)

@@ -124,27 +124,22 @@ def find_shar(
     *,
     streamed: bool = False,
 ) -> dict[str, list[str]]:
-    """List the shards of a Shar dataset by field. Files with other names, such as indexes, are skipped.
+    """List the shards of a Shar dataset by field, `cuts` first, in the order of the names or of the list.
 
-    Args:
-        folder: A local folder or URL; the URL of a list of fields, which ends with `.json`; or the shards of each
-            field.
-        fields: The requested fields besides the cuts. Default: all.
-        streamed: Whether to include shards that can only be streamed: compressed ones without a plain shard of the same
-            name, and pipes in lists.
+    The dataset is a folder; a list of fields, whose URL ends with `.json`; or the shards of each field. Files with
+    other names, such as indexes, are skipped. Without `fields` all are listed. With `streamed` the result includes
+    shards that can only be streamed: compressed ones without a plain shard of the same name, and pipes in lists.
 
-    Returns:
-        The URLs of each field, `cuts` first, in the order of the names or of the list.
-
-    Raises:
-        NotIndexableError: The cuts are compressed, and `streamed` is False.
-        SourceNotFoundError: There are no cuts.
-        SourceError: A field does not exist or has other shards than the cuts, or the list is damaged.
+    NotIndexableError: the cuts are compressed, and `streamed` is False. SourceNotFoundError: there are no cuts.
+    SourceError: a field does not exist or has other shards than the cuts, or the list is damaged.
     """
     if isinstance(folder, str):
         base = canonical_url(folder).rstrip("/")
         is_list = base.endswith(".json")
-        found = _read_field_list(base, options) if is_list else _list_shards(base, options, fields, compressed=streamed)
+        if is_list:
+            found = _parse_field_list(read_json(base, options, "shards by field"), base, posixpath.dirname(base))
+        else:
+            found = _list_shards(base, options, fields, compressed=streamed)
     else:
         base, is_list = "Shar", True
         found = _parse_field_list(folder, base, os.getcwd())
@@ -192,15 +187,10 @@ def _list_shards(
 
 
 def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Options | None = None) -> None:
-    """Publish a list of fields.
+    """Publish a list of fields, whose URL ends with `.json`.
 
-    Args:
-        url: The URL of the list; it ends with `.json`.
-        shards: The canonical URLs of the shards of each field, `cuts` among them, in the order of the dataset.
-
-    Raises:
-        UsageError: The URL does not end with `.json`, there are no cuts, or a field has another number of shards.
-        StorageError: The store refused the write.
+    `shards` has the canonical URLs of the shards of each field, `cuts` among them, in the order of the dataset.
+    UsageError: there are no cuts, or a field has another number of shards.
     """
     url = canonical_url(url)
     counts = {field: len(urls) for field, urls in shards.items()}
@@ -208,11 +198,6 @@ def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Op
         raise UsageError(f"{url}: expected a name with .json last and as many shards of each field as cuts: {counts}")
     content = {field: list(shards[field]) for field in (CUTS, *sorted(set(shards) - {CUTS}))}
     publish_bytes(url, orjson.dumps(content, option=orjson.OPT_INDENT_2), options)
-
-
-def _read_field_list(url: str, options: Options | None) -> dict[str, list[str]]:
-    content = read_json(url, options, "shards by field")
-    return _parse_field_list(content, url, posixpath.dirname(url))
 
 
 def _parse_field_list(content: Any, url: str, folder: str) -> dict[str, list[str]]:
@@ -378,18 +363,12 @@ def stream_shar(
 ) -> Iterator[dict[str, Any]]:
     """Read the cuts of a Shar dataset with their fields, as `SharReader` returns them, in order.
 
-    Memory: a block and a record of each field.
+    Memory: a block and a record of each field. `shards` is a result of `find_shar`. A shard may be a pipe: for cuts a
+    command that prints JSONL, for a field a command that names a file in the format of its output. Shards are compared
+    with their `listed` properties, by URL, if they have some.
 
-    Args:
-        shards: The shards of each field, `cuts` among them, as `find_shar` returns them. A shard may be a pipe: for
-            cuts a command that prints JSONL, for a field a command that names a file in the format of its output.
-        listed: The listed properties of the shards by URL; see `RangeReader`. Default: shards are not compared.
-
-    Raises:
-        ChangedSourceError: A shard differs from its listed properties.
-        RecordError: The record of a field belongs to another cut; also the errors of `stream_records` and
-            `scan_stream`.
-        SourceError: A shard of a field has another number of records than its cuts.
+    ChangedSourceError: a shard differs from them. RecordError: the record of a field belongs to another cut.
+    SourceError: a shard of a field has another number of records than its cuts.
     """
     known = listed or {}
     fields = [field for field in shards if field != CUTS]
