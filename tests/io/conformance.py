@@ -243,13 +243,6 @@ class ReaderConformance(SequenceConformance):
         url, records = source
         assert self.same(self.format.split(Path(url).read_bytes(), url), records)
 
-    def test_memory_store_is_indexed(self) -> None:
-        url, _ = self.store("memory://conformance", COUNT)
-        try:
-            np.testing.assert_array_equal(self.format.build_index(url), IndexFile(url + ".idx").load())
-        finally:
-            filesystem("memory://").rm("/conformance", recursive=True)
-
     @pytest.mark.s3
     def test_object_store_is_indexed(self, s3: S3Server) -> None:
         url, _ = self.store(f"s3://{s3.bucket()}/deep", COUNT, s3.options)

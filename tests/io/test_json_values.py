@@ -33,7 +33,7 @@ from ledgerbeam.io.formats.streamed import SpanReader
 from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.json_values import dumps, json_form, loads, require_finite
-from ledgerbeam.io.lines.jsonl import JsonLines, JsonLinesBuilder, split_jsonl, stream_records
+from ledgerbeam.io.lines.jsonl import JsonLinesBuilder, split_jsonl, stream_records
 from ledgerbeam.io.tar.sample import TEXT_EXTENSIONS, json_bytes, text_or_json
 from tests.cases import each
 
@@ -240,7 +240,7 @@ def test_nan_and_infinities_are_written_as_null_and_counted_if_asked_for(value: 
     for record in (value, {"x": None}, value):
         lines.add(record)
     assert lines.finish().nulled == 2
-    assert b"null" in lines.finish().lines()[0]
+    assert lines.finish().data.count(b"null") >= 2
 
 
 def test_what_became_null_is_counted_of_all_lines_that_were_encoded_before() -> None:
@@ -290,13 +290,6 @@ def test_cuts_keep_integers_and_refuse_nan(tmp_path: Path) -> None:
         cut_sample({"id": "c", "duration": math.nan}, {}, "x")
     with pytest.raises(RecordError, match=r"duration is inf"), SharWriter(str(tmp_path / "shar"), {}) as writer:
         writer.write({"id": "c", "duration": math.inf})
-
-
-def test_lines_are_values_when_they_are_looked_at() -> None:
-    lines = JsonLines(*encode_jsonl([{"a": 1}, [2], None]))
-    assert list(lines) == [{"a": 1}, [2], None]
-    assert len(lines) == 3
-    assert lines.lines() == [b'{"a":1}\n', b"[2]\n", b"null\n"]
 
 
 EXTENSIONS = st.sampled_from(["wav", "txt", "left.txt", "json", "meta.json", "JSON", *sorted(TEXT_EXTENSIONS)])

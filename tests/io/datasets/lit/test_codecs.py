@@ -35,6 +35,7 @@ GOLDEN_RLE = bytes.fromhex(
 """`[[0, 0, 7], [-2, -2, -2]]` in int16, as the published encoder writes it."""
 
 
+# A value of each codec.
 VALUES: dict[str, Any] = {
     "CLS": 7,
     "CSV": [["a", "b,c"], ['say "x"', "two\nlines"], ["", "ü"]],
@@ -57,8 +58,6 @@ VALUES: dict[str, Any] = {
     "TXT": "one\r\ntwo \u2028 ü",
     "WAV": Audio(np.arange(-400, 400, dtype=np.int16).reshape(2, 400), 8000),
 }
-"""A value of each codec."""
-
 NEEDS = {"FLAC": "soundfile", "MAT": "scipy", "MP3": "soundfile", "MSGPACK": "msgpack", "SAFETENSORS": "safetensors"}
 LOSES = {"MP3"}
 EXTENSIONS = {"PIL": "png"}

@@ -433,15 +433,11 @@ PUBLISHED = ["scene.cls", "semantic.seg16", "mask.rle", "labels.seg24", "deep.se
 
 
 def expected(number: int) -> list[Any]:
+    labels = ((70_000, np.uint32), (2**31, np.uint32), (0, np.uint8))
     return [
-        number,
-        np.full((2, 3), number * 1000, np.uint16),
-        np.array([[0, 0, 7], [-2, -2, -2]], np.int16) * number,
-        np.full((2, 2), 70000 + number, np.uint32),
-        np.full((2, 2), 2**31 + number, np.uint32),
-        np.full((2, 2), number, np.uint8),
-        {"n": number},
-        np.arange(number + 1),
+        *(number, np.full((2, 3), number * 1000, np.uint16), np.array([[0, 0, 7], [-2, -2, -2]], np.int16) * number),
+        *(np.full((2, 2), least + number, dtype) for least, dtype in labels),
+        *({"n": number}, np.arange(number + 1)),
     ]
 
 
