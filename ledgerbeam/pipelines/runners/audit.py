@@ -22,9 +22,8 @@ from ledgerbeam.pipelines.runners.forking import ServerProcess, Wave
 from ledgerbeam.pipelines.runners.job_files import dump_job_file, environment_of
 
 LEAST_TASKS = 2  # smallest number of audited tasks, if the run has as many
+# Processor time of the audit of a small job, at most, and the longest run of a small job, in seconds.
 SMALL_SECONDS, SMALL_RUN = 1.0, 60.0
-"""Processor time of the audit of a small job, at most, and the longest run of a small job, in seconds."""
-
 MOST_SHARE = 0.02  # largest share of the workers' time that audits take in a longer run
 _MAPPED_SECONDS = 0.2  # time for mapping the records of one task of a small job
 _SECOND_AFTER = 10.0  # start of the second audit in a longer run, in seconds: by then state has built up
@@ -100,10 +99,9 @@ class RunAudit:
                 self._audited[one.source.id] = self._audited.get(one.source.id, frozenset()) | frozenset(one.applied)
 
     def tick(self, sources: Sequence[Source], set_up: float) -> None:
-        """Read the answer of a finished audit, and start the next audit if it is due.
+        """Read the answer of a finished audit, and start the next one if it is due.
 
-        Args:
-            set_up: Longest set-up of user code so far, in seconds.
+        `set_up` is the longest set-up of user code so far, in seconds.
         """
         if self._process is not None and not self._process.wait(_AT_ONCE):
             return
@@ -115,8 +113,7 @@ class RunAudit:
     def settle(self, sources: Sequence[Source], set_up: float, part: float = 1.0) -> None:
         """Audit until the share of the tasks that are finished by now is reached.
 
-        Args:
-            part: Share of all sources that this call and earlier calls cover.
+        `part` is the share of all sources that this call and earlier calls cover.
         """
         while True:
             self._wait()
@@ -151,9 +148,8 @@ class RunAudit:
             is_first = at_end and not audited
             if is_first and set_up > _LONGEST_SET_UP:
                 self._problems += least
-                self._warn(
-                    f"no task was audited: the set-up of the function takes {set_up:.0f} s; --audit 1% audits it"
-                )
+                took = f"the set-up of the function takes {set_up:.0f} s"
+                self._warn(f"no task was audited: {took}; --audit 1% audits it")
             return set_up <= (_LONGEST_SET_UP if is_first else max(SMALL_SECONDS, self._left()))
         return audited < self._share.share * done and set_up + _MAPPED_SECONDS <= self._left()
 
@@ -191,14 +187,9 @@ class RunAudit:
                 done = is_complete or (known is not None and len(known.applied) > 1)  # one entry is the whole source
                 if done and source.id not in self._exhausted:
                     pending = PendingSource(source) if known is None else PendingSource(source, *known)
-                    return AuditRequest(
-                        pending,
-                        is_complete,
-                        tuple(self._store.source_outputs(source.id)),
-                        self._audited.get(source.id, frozenset()),
-                        newest,
-                        self._seconds(),
-                    )
+                    outputs = tuple(self._store.source_outputs(source.id))
+                    audited = self._audited.get(source.id, frozenset())
+                    return AuditRequest(pending, is_complete, outputs, audited, newest, self._seconds())
         return None
 
     def _seconds(self) -> float | None:

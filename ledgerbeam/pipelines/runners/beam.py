@@ -32,12 +32,11 @@ RUNNER = "DataflowRunner"  # name of Beam's runner for Dataflow
 _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
 _BEAM_RUNNERS = (*_LOCAL_RUNNERS, RUNNER)  # accept only Beam's own options; a job server may accept others
 _JOB_SECONDS = 10 * 365 * 86_400
+# The end of a line of a Java trace that gives the place of a call.
 _FRAME = re.compile(r"\((\w+\.\w+:\d+|Native Method|Unknown Source)\)$")
-"""The end of a line of a Java trace that gives the place of a call."""
-
 _CLIENT = "google.cloud.dataflow"
+# Options that install code on the workers. Without one of them, the workers have only Beam.
 _CODE = ("sdk_container_image", "setup_file", "requirements_file", "extra_packages", "prebuild_sdk_container_engine")
-"""Options that install code on the workers. Without one of them, the workers have only Beam."""
 
 
 class BeamRunner:
@@ -69,7 +68,8 @@ class BeamRunner:
             if self._spec.reject_limit is not None:
                 self._spec.reject_limit.check(self._store, ended=False)
             before, records_before = self._store.totals(), self._store.records()
-            self._pass(listed.run)
+            with logging_kept():
+                self._run_pipeline(listed.run)
             if self.submitted:
                 return
             self._store.refresh()
@@ -84,10 +84,6 @@ class BeamRunner:
         found = sum(sources.values()) - sum(self._store.completed_mask(gone))
         self._store.note_listing(listed.run, listed=found, finished=True, gone=gone)
 
-    def _pass(self, run: str) -> None:
-        with logging_kept():
-            self._run_pipeline(run)
-
     def _run_pipeline(self, run: str) -> None:
         # Beam takes a second to import, and must be imported after logging is set up.
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
@@ -99,10 +95,12 @@ class BeamRunner:
         # Beam starts other Python processes, such as `python -m pip`. Keep the working folder off their path too.
         os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
         try:
-            options = PipelineOptions([*_worker_options(self._spec.log_level), *_with_long_timeout(self._beam_args)])
+            # By default workers log from `info`.
+            level = ["--default_sdk_harness_log_level=DEBUG"] if self._spec.log_level == "debug" else []
+            options = PipelineOptions([*level, *_with_long_timeout(self._beam_args)])
             result = job_pipeline(replace(self._spec, run=run), options).run()
             values = options.get_all_options()
-            self.submitted = _runner(values) == RUNNER and _is_template(values)
+            self.submitted = _runner(values) == RUNNER and bool(values.get("template_location"))
             if self.submitted:
                 return
             result.wait_until_finish()
@@ -143,24 +141,19 @@ def check_options(beam_args: Sequence[str]) -> None:
 
 
 def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
-    """Raise an error for places that workers on other machines cannot reach.
-
-    Local paths are allowed for runners with local workers, and for workers in the launcher
-    (``--environment_type=LOOPBACK``).
-    """
+    """Raise an error for places that workers cannot reach, unless they are local or in the launcher (LOOPBACK)."""
     from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
     options = PipelineOptions(list(beam_args)).get_all_options()
     runner = _runner(options)
     if runner in _LOCAL_RUNNERS or options.get("environment_type") == "LOOPBACK":
         return
-    for name, urls in spec.places().items():
-        for url in urls:
-            if is_local(url):
-                raise UsageError(
-                    f"{url}: {name} must be on an object store: workers of {runner} may run on other machines; "
-                    "give a URL such as s3://bucket/folder, or run the workers here with --environment_type=LOOPBACK"
-                )
+    for name, url in ((name, url) for name, urls in spec.places().items() for url in urls):
+        if is_local(url):
+            raise UsageError(
+                f"{url}: {name} must be on an object store: workers of {runner} may run on other machines; "
+                "give a URL such as s3://bucket/folder, or run the workers here with --environment_type=LOOPBACK"
+            )
 
 
 def stop_servers() -> None:
@@ -202,11 +195,6 @@ def _wait_for_server(endpoint: str, seconds: float) -> None:
             ) from None
 
 
-def _worker_options(level: str) -> list[str]:
-    """Return the Beam options for workers of a runner that log from this level. By default they log from ``info``."""
-    return ["--default_sdk_harness_log_level=DEBUG"] if level == "debug" else []
-
-
 def _runner(options: Mapping[str, Any]) -> str:
     """Return the name of the runner. Beam ignores its case and module, and "Runner" at its end may be missing."""
     named = str(options.get("runner") or _LOCAL_RUNNERS[0]).rpartition(".")[2]
@@ -232,11 +220,6 @@ def check_dataflow(options: Mapping[str, Any]) -> None:
             "--update: the service updates streaming jobs only; cancel the job, then run the same command again: it "
             "continues from the ledger"
         )
-
-
-def _is_template(options: Mapping[str, Any]) -> bool:
-    """Return whether the pipeline is only staged as a template, which the service runs later."""
-    return bool(options.get("template_location"))
 
 
 def _counted_set_ups(result: Any) -> SetUps:
@@ -273,11 +256,8 @@ def _counters(result: Any, kind: str) -> list[Any]:
 
 
 def _remedy(error: Any) -> str:
-    if "Only one SparkContext" in str(error):
-        return (
-            "; a job server of Spark runs one job at a time: wait for its job, or cancel it, and run the command again"
-        )
-    return ""
+    text = "; a job server of Spark runs one job at a time: wait for its job, or cancel it, and run the command again"
+    return text if "Only one SparkContext" in str(error) else ""
 
 
 def _last_line(error: Any) -> str:

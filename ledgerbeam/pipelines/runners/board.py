@@ -26,16 +26,13 @@ from ledgerbeam.transforms.chain.base import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain.schedule import Planned, StreamedTasks, this_overlap
 
 WAIT_SECONDS = 0.1  # interval at which a waiting worker checks whether tasks can be drawn, in seconds
+# Maximum time in which elements that are drawn together are started, if they take no longer than earlier ones.
+# Within this time after a check, an element is started without another check.
 SOON_SECONDS = 0.05
-"""Maximum time in which elements that are drawn together are started, if they take no longer than earlier ones.
-Within this time after a check, an element is started without another check."""
-
 _POSTED_AT_ONCE = 256
+# Maximum number of elements that are drawn together. If one takes longer than earlier ones, the others wait for it.
 _AT_ONCE = 8
-"""Maximum number of elements that are drawn together. If one takes longer than earlier ones, the others wait for it."""
-
-_AHEAD_LEAVES = 2
-"""Number of tasks that a worker drawing ahead leaves for each other worker, so that no worker runs out of tasks."""
+_AHEAD_LEAVES = 2  # tasks that a worker drawing ahead leaves for each other worker, so that none runs out of tasks
 
 
 @dataclass(frozen=True)
@@ -78,11 +75,8 @@ class _Post(beam.DoFn):
         tasks = _tasks_of(element)
         first, last = tasks[0], tasks[-1]
         source = first.source.id
-        about = BoardTask(
-            order_key(self._board.run, source, first.lineage),
-            Span(source, first.start, last.stop),
-            tuple(task.lineage for task in tasks),
-        )
+        key, span = order_key(self._board.run, source, first.lineage), Span(source, first.start, last.stop)
+        about = BoardTask(key, span, tuple(task.lineage for task in tasks))
         self._held.append((about, pickle.dumps(element)))
         if len(self._held) >= _POSTED_AT_ONCE:
             self._post()

@@ -27,15 +27,14 @@ from typing import ClassVar, Never
 _PEER = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # of linux/prctl.h
 
+# Encoding of a number: the length of a request, a process id, or a status. A negative status is a signal number.
 NUMBER = struct.Struct(">q")
-"""Encoding of a number: the length of a request, a process id, or a status. A negative status is a signal number."""
-
 END_SECONDS = 10.0  # longest wait for killed processes. A process with much memory takes a while to end.
+# Settings of glibc's allocator. Buffers from 4 MiB go back to the system when they are freed. Of smaller ones, free
+# memory above 32 MiB goes back. By default glibc keeps large buffers, in an arena for each thread that reads, cuts or
+# publishes: a worker of a 10 GB job took 296 MB instead of 185. With only the first setting, glibc would release and
+# request small buffers with each block of records. Values that the user has set stay.
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
-"""Settings of glibc's allocator. Buffers from 4 MiB go back to the system when they are freed. Of smaller ones, free
-memory above 32 MiB goes back. By default glibc keeps large buffers, in an arena for each thread that reads, cuts or
-publishes: a worker of a 10 GB job took 296 MB instead of 185. With only the first setting, glibc would release and
-request small buffers with each block of records. Values that the user has set stay."""
 
 
 class ServerProcess:
@@ -86,17 +85,14 @@ class ServerProcess:
 
 
 class Wave:
-    """The process group of a wave, or of the process that builds indexes ahead.
-
-    Attributes:
-        pid: Process id of the leader, once it is forked; None before.
-        status: Exit status of the leader, see `subprocess.Popen.returncode`; None while it runs, or if its server died.
-    """
+    """The process group of a wave, or of the process that builds indexes ahead."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self.pid: int | None = None
-        self.status: int | None = None
+        self.pid: int | None = None  # of the leader, once it is forked
+        self.status: int | None = (
+            None  # of the leader as by `subprocess.Popen`; None while it runs, or if its server died
+        )
         self._is_over = False
 
     def wait(self, seconds: float) -> bool:
@@ -225,8 +221,7 @@ class ForkServer(ABC):
 def fork_to(body: Callable[[], int], name: str) -> int:
     """Fork a process that runs a function and dies with this process; return its process id.
 
-    Args:
-        name: Name of the process for the system, at most 15 characters.
+    The name, of at most 15 characters, is that of the process for the system.
     """
     parent = os.getpid()
     with warnings.catch_warnings():

@@ -27,15 +27,15 @@ from ledgerbeam.ledger.worker.run_folders import file_errors
 from ledgerbeam.pipelines.console.run_console import RunConsole
 from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 
+# Environment variable with the storage options, as JSON. They may hold credentials, which must not be in a file.
 STORAGE_OPTIONS = "LEDGERBEAM_STORAGE_OPTIONS"
-"""Environment variable with the storage options, as JSON. They may hold credentials, which must not be in a file."""
-
 DIED = "worker-died"  # written when a thread of the runner failed, as it does when a worker process dies
 DONE = "done"  # written when the wave has run to its end
 STARTED = "started"  # written when the pipeline is given to its workers
 TRACEBACK = "traceback"  # the traceback that ended the wave, if no worker had reported the error
 _KEPT = "job.json"
 
+# Module and class of every kind of job, by command. A process imports only the module of its job.
 KINDS = {
     "candidates": ("dedup.near", "CandidatesJob"),
     "cluster": ("dedup.near", "ClusterJob"),
@@ -65,16 +65,11 @@ KINDS = {
     "tokenize": ("datasets.megatron", "TokenizeJob"),
     "verify": ("dedup.near", "VerifyJob"),
 }
-"""Module and class of every kind of job, by command. A process imports only the module of its job."""
 
 
 def launched_job(job: JobSpec, run: str, console: RunConsole, run_dir: str | None = None) -> JobSpec:
-    """Return the job to send to other processes.
-
-    Args:
-        console: Console of the run. If a program called the job, other processes find modules where the program does.
-        run_dir: Folder of the local run; None keeps the folder in the job.
-    """
+    """Return the job to send to other processes, for the folder of a local run; None keeps the folder in the job."""
+    # If a program called the job, other processes find modules where the program does.
     is_program = console.command is None
     path = tuple(dict.fromkeys(os.path.abspath(folder) for folder in sys.path)) if is_program else ()
     return replace(job, run=run, run_dir=run_dir or job.run_dir, import_path=path)
@@ -121,10 +116,8 @@ def kept_job(ledger: str, storage_options: dict[str, Any]) -> JobSpec:
     try:
         data = read_bytes(url, storage_options)
     except SourceNotFoundError:
-        raise LedgerError(
-            f"{url}: there is no such file, since no run has finished a task of a job that calls a function; run the "
-            "job first"
-        ) from None
+        why = "there is no such file, since no run has finished a task of a job that calls a function"
+        raise LedgerError(f"{url}: {why}; run the job first") from None
     return load_job(data, storage_options)
 
 
@@ -204,11 +197,10 @@ def read_text(run_dir: str, name: str) -> str:
 
 
 def open_own(path: str) -> IO[bytes]:
-    """Open a file that the launcher wrote.
+    """Open a file that the launcher wrote, and this user owns: unpickling a foreign file could run any code.
 
     Raises:
-        StorageError: The file cannot be read, or does not belong to this user: unpickling a foreign file could run any
-            code.
+        StorageError: The file cannot be read, or belongs to another user.
     """
     with file_errors(path, "read"):
         file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115

@@ -45,26 +45,18 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.runners.audit import RunAudit
 
 
-FRUITLESS_PASSES = 3
-"""Number of consecutive passes with a dead worker and no progress after which the run ends with an error."""
-
+FRUITLESS_PASSES = 3  # consecutive passes with a dead worker and no progress after which the run ends with an error
 PROGRESS_SECONDS = 0.5
-
 _NUMBERED = "pass-{}"  # name of the folder of a pass, in the folder of the run
 _JOB, _TMP = "job.json", "tmp"  # names in the folder of a pass: the job file, and the folder for temporary files
+# Interval at which the launcher records the workers' time while they work, in seconds: a launcher may be killed.
 TIME_SECONDS = 60.0
-"""Interval at which the launcher records the workers' time while they work, in seconds: a launcher may be killed."""
-
+# Interval at which the launcher folds the workers' records of a remote ledger and checks the rejects, in seconds.
 REFRESH_SECONDS = 5.0
-"""Interval at which the launcher folds the workers' records of a remote ledger and checks the rejects, in seconds."""
 
 
 class LocalRunner:
-    """The local runner of one run.
-
-    Attributes:
-        stopped: Whether the limit of tasks ended the run with work left.
-    """
+    """The local runner of one run."""
 
     submitted = False  # always False: the runner itself runs the job
 
@@ -103,7 +95,7 @@ class LocalRunner:
         self._not_drawn: list[BoardTask] = []  # of the last pass
         self._tasks_of_others: list[BoardTask] = []  # of all waves so far
         self.deaths = 0
-        self.stopped = False
+        self.stopped = False  # whether the limit of tasks ended the run with work left
         self._set_ups = SetUps()
         self._set_ups_before = SetUps()
         self._time = WorkTime()  # of the passes that have ended
@@ -143,9 +135,8 @@ class LocalRunner:
     def _run_all(self, listed: JobListing) -> None:
         """Run all waves. Then wait for tasks of other launchers, and run those that they give back."""
         left: list[Source] = []
-        self._wave_sources = WaveSources(
-            self._listing(listed), self._spec.sources(), self._spec.workers, lambda: self._left
-        )
+        listing, workers = self._listing(listed), self._spec.workers
+        self._wave_sources = WaveSources(listing, self._spec.sources(), workers, lambda: self._left)
         while wave := self._wave_sources.take():
             if self._left == 0:
                 self.stopped = True
@@ -301,10 +292,7 @@ class LocalRunner:
             self._time = WorkTime.summed([self._time, reported_times(folder)])
 
     def _new_folder(self, listed: JobListing) -> str:
-        """Create the folder of the next pass, with the job in it.
-
-        Each pass has its own folder, so that a process that dies slowly does not count as a worker of the next pass.
-        """
+        """Create the folder of the next pass, for which a process that dies slowly in the last one does not count."""
         self._passes += 1
         folder = self._pass_folder = os.path.join(self._folder.path, _NUMBERED.format(f"{self._passes:04d}"))
         self._folder.check()
@@ -317,11 +305,9 @@ class LocalRunner:
 
     def _wave(self, part: Part, folder: str, path: str, listed: JobListing) -> WaveEnd:
         tmp = os.path.join(folder, _TMP)  # Beam leaves its own folder there when it is killed
-        wave = self._waves.start(
-            self._spec.parts_of_beam(),
-            [os.path.join(folder, _JOB), part, path, *self._beam_args],
-            {**environment_of(self._spec), "TMPDIR": tmp},
-        )
+        arguments = [os.path.join(folder, _JOB), part, path, *self._beam_args]
+        environment = {**environment_of(self._spec), "TMPDIR": tmp}
+        wave = self._waves.start(self._spec.parts_of_beam(), arguments, environment)
         end = run_wave(wave, folder, on_tick=lambda: self._tick(listed, folder), debug=self._debug)
         self._folder.check()
         return end

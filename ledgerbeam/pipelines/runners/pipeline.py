@@ -51,11 +51,9 @@ DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> None:
-    """Run a part of the job on FnApiRunner. A single worker is this process; several workers are separate processes.
+    """Run a part of the job on FnApiRunner: the chain, for a wave file, or the rest, for a file of committed tasks.
 
-    Args:
-        part: The chain, for the sources of a wave file; or the rest, for the committed tasks.
-        path: Path of the wave file or of the file of committed tasks.
+    A single worker is this process; several workers are separate processes.
     """
     if spec.workers == 1:
         os.environ.update(one_device(spec.devices, 0))
@@ -84,20 +82,14 @@ def _run(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str], worker_
 
 
 def fn_api_runner(log_level: str, worker_command: str | None = None) -> PipelineRunner:
-    """Return a FnApiRunner.
-
-    Args:
-        log_level: Level of log messages of worker processes, which FnApiRunner does not pass by default.
-    """
+    """Return a FnApiRunner whose worker processes log from a level, which it does not pass by default."""
     options = {"beam:option:default_sdk_harness_log_level:v1": log_level.upper()}
-    provision = ExtendedProvisionInfo(
-        beam_provision_api_pb2.ProvisionInfo(
-            retrieval_token="unused-retrieval-token",  # noqa: S106 - required by Beam; nothing is retrieved
-            pipeline_options=dict_to_struct(options),
-        )
+    info = beam_provision_api_pb2.ProvisionInfo(
+        retrieval_token="unused-retrieval-token",  # noqa: S106 - required by Beam; nothing is retrieved
+        pipeline_options=dict_to_struct(options),
     )
     workers = None if worker_command is None else SubprocessSDKEnvironment.from_command_string(worker_command)
-    return FnApiRunner(workers, provision_info=provision)
+    return FnApiRunner(workers, provision_info=ExtendedProvisionInfo(info))
 
 
 def job_pipeline(spec: JobSpec, options: PipelineOptions) -> beam.Pipeline:
@@ -212,16 +204,11 @@ class _Workers(ForkServer):
         begin_times(self._run_dir)
         if self._profile:
             begin_profile(self._run_dir)
-        serve_worker()
+        sdk_worker_main.main([])  # with the addresses in the environment, until FnApiRunner closes the channel
         close_objects()
         end_work()
         marks.close()
         return 0
-
-
-def serve_worker() -> None:
-    """Serve FnApiRunner as a worker, with the addresses in the environment, until it closes the channel."""
-    sdk_worker_main.main([])
 
 
 def one_device(devices: Sequence[str], position: int) -> dict[str, str]:

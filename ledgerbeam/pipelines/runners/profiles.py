@@ -18,22 +18,16 @@ from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.ledger.worker.reports import at_end, read_reports, report_path, write_report
 
 SUFFIX = ".profile"
-
 _LOOKS = re.compile(rb'\Z|\{(?s:.*)"exporter": ?"ledgerbeam ')
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 SECONDS = 0.02  # sampling interval, in seconds
+# Interpreter switch interval, in seconds. With the interval of Python or of a worker, samples would be taken when
+# other threads release the interpreter, so functions that release it (numpy, reading) would be counted far too often.
 SWITCH_SECONDS = 0.0001
-"""Interpreter switch interval, in seconds. With the interval of Python or of a worker, samples would be taken when
-other threads release the interpreter, so functions that release it (numpy, reading) would be counted far too often."""
-
-REPORT_SECONDS = 1.0
-"""Interval of writing the profile, in seconds; first after a quarter of it, because a worker may end early."""
-
+REPORT_SECONDS = 1.0  # interval of writing the profile; first after a quarter of it, because a worker may end early
 MOST_STACKS = 20_000  # maximum number of distinct stacks. For further stacks, the innermost functions are left out.
-MOST_FRAMES = 400
-"""Maximum number of functions of a stack, from the outermost. In deep recursion, the rest is left out."""
-
+MOST_FRAMES = 400  # maximum number of functions of a stack, from the outermost; the rest of a recursion is left out
 KEPT_FRAMES = 24  # number of functions of a stack after `MOST_STACKS` is reached
 
 
@@ -96,7 +90,8 @@ class _Profile:
         frame = innermost
         while frame is not None:
             codes.append(frame.f_code)
-            if _is_bundle(frame.f_code):
+            # The function of Beam that runs a bundle.
+            if frame.f_code.co_name == "process_bundle" and frame.f_code.co_filename.endswith("sdk_worker.py"):
                 return tuple(map(self._number, codes[: -MOST_FRAMES - 1 : -1]))
             frame = frame.f_back
         return ()
@@ -116,11 +111,6 @@ class _Profile:
             "seconds": list(self._seconds.values()),
         }
         write_report(self._path, seen)
-
-
-def _is_bundle(code: CodeType) -> bool:
-    """Return whether the code is the function of Beam that runs a bundle."""
-    return code.co_name == "process_bundle" and code.co_filename.endswith("sdk_worker.py")
 
 
 def refuse_no_profile(url: str, options: Options) -> None:
@@ -143,17 +133,10 @@ def speedscope(profiles: Sequence[Mapping[str, Any]], name: str) -> bytes:
     for number, profile in enumerate(profiles, start=1):
         places = [frames.setdefault(tuple(function), len(frames)) for function in profile["functions"]]
         lasted = sum(profile["seconds"])
-        made.append(
-            {
-                "type": "sampled",
-                "name": f"worker {number}, process {profile['pid']}, {lasted:.1f} s",
-                "unit": "seconds",
-                "startValue": 0,
-                "endValue": lasted,
-                "samples": [[places[function] for function in stack] for stack in profile["stacks"]],
-                "weights": profile["seconds"],
-            }
-        )
+        title = f"worker {number}, process {profile['pid']}, {lasted:.1f} s"
+        samples = [[places[function] for function in stack] for stack in profile["stacks"]]
+        times = {"unit": "seconds", "startValue": 0, "endValue": lasted}
+        made.append({"type": "sampled", "name": title, **times, "samples": samples, "weights": profile["seconds"]})
     shared = {"frames": [{"name": function, "file": file, "line": line} for function, file, line in frames]}
     head = {"$schema": _SCHEMA, "exporter": f"ledgerbeam {__version__}", "name": name, "activeProfileIndex": 0}
     return encode({**head, "shared": shared, "profiles": made})

@@ -39,9 +39,9 @@ from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.profiles import refuse_no_profile
 from ledgerbeam.pipelines.runners.waves import Waves
 
+# Effect of two concurrent runs on tasks. Launchers of local runs see each other's claims.
 _SHARED = "they share its tasks"
 _REPEATED = "nothing is lost, but tasks may be done twice"
-"""Effect of two concurrent runs on tasks. Launchers of local runs see each other's claims."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +64,8 @@ class RunOptions:
 def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
     """Return the Beam options of a run, checked against the job."""
     if isinstance(how.options, str):
-        raise UsageError(
-            f"options: expected a list of Beam options such as ['--runner=PrismRunner'], found {how.options!r}"
-        )
+        expected = "a list of Beam options such as ['--runner=PrismRunner']"
+        raise UsageError(f"options: expected {expected}, found {how.options!r}")
     beam_args = list(how.options)
     if job.devices and not is_local_runner(beam_args):
         raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
@@ -106,10 +105,8 @@ def _check_profile(url: str, options: Mapping[str, Any], beam_args: Sequence[str
 def require_local(beam_args: Sequence[str]) -> None:
     """Raise an error for a partial run on another runner than the local one."""
     if not is_local_runner(beam_args):
-        raise UsageError(
-            "--only-failed, --only-rejected and --limit-tasks work on the local runner only; without them, all open "
-            "tasks run"
-        )
+        options = "--only-failed, --only-rejected and --limit-tasks"
+        raise UsageError(f"{options} work on the local runner only; without them, all open tasks run")
 
 
 def is_local_runner(beam_args: Sequence[str]) -> bool:
@@ -179,10 +176,9 @@ def run_job(
     folders = run_folders(store)
     is_local = is_local_runner(beam_args)
     if others := folders.remove_dead():
-        reporter.warn(
-            f"another run is at work on this ledger (processes {', '.join(str(other.pid) for other in others)}): "
-            f"{_SHARED if is_local else _REPEATED}"
-        )
+        processes = ", ".join(str(other.pid) for other in others)
+        effect = _SHARED if is_local else _REPEATED
+        reporter.warn(f"another run is at work on this ledger (processes {processes}): {effect}")
     last = store.status()["last_run"]
     clean = last is None or (last["outcome"] in (DONE, TASKS_FAILED) and last["tidied"])
     elsewhere = None if last is None or clean else run_elsewhere(last, store)
@@ -199,7 +195,7 @@ def run_job(
     _forget_misread(store)
     lost = forget_lost(spec, store) if spec.keeps_shards else 0  # else asked when it is made: they may be gone
     warn_of_lost(lost, reporter)
-    runner_name = "local" if is_local_runner(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
+    runner_name = "local" if is_local else " ".join(word for word in beam_args if word.startswith("--runner"))
     info = run_info(store, spec, runner_name, reporter.command)
     if owner is not None and owner.keeps:
         info["existing"] = "keep"
@@ -208,7 +204,7 @@ def run_job(
     run = store.begin_run(info)
     listed = JobListing(spec, store, pages, run, only=only)
     complete_before = store.completed_count()
-    if not is_local_runner(beam_args):
+    if not is_local:
         reporter.update(RunProgress(stage="working"))
     outcome, tidied, deaths, left, limited = "failed", False, 0, 0, False
     before, run_records = store.totals(), RecordCounts()
@@ -220,11 +216,9 @@ def run_job(
             with folders.enter(run) as folder:
                 if owner is not None:
                     owner.claim(store, info["token"])
-                runner: LocalRunner | BeamRunner = (
-                    LocalRunner(spec, store, reporter, beam_args, folder=folder, waves=waves, debug=debug)
-                    if is_local_runner(beam_args)
-                    else BeamRunner(spec, store, beam_args)
-                )
+                runner: LocalRunner | BeamRunner = BeamRunner(spec, store, beam_args)
+                if is_local:
+                    runner = LocalRunner(spec, store, reporter, beam_args, folder=folder, waves=waves, debug=debug)
                 try:
                     runner.run(listed)
                     fault_point("run.worked")
@@ -269,19 +263,9 @@ def run_job(
                 if not clean or deaths or outcome not in (DONE, TASKS_FAILED):
                     sweep_temporaries(spec)
             lineage.note(store, None if submitted else outcome, _recorded(listed, store, run))
-    return RunOutcome(
-        store.status(),
-        listed.skipped,
-        _recorded(listed, store, run),
-        run_records,
-        time.monotonic() - started,
-        outcome == "interrupted",
-        left,
-        len(unrecorded) + len(forgotten),
-        limited,
-        _completed(listed, store, complete_before),
-        submitted,
-    )
+    done, completed = _recorded(listed, store, run), _completed(listed, store, complete_before)
+    facts = (time.monotonic() - started, outcome == "interrupted", left, len(unrecorded) + len(forgotten))
+    return RunOutcome(store.status(), listed.skipped, done, run_records, *facts, limited, completed, submitted)
 
 
 def _audit(spec: JobSpec, store: LedgerStore, before: Totals, folder: RunFolder, reporter: RunConsole) -> None:
@@ -316,10 +300,8 @@ def _completed(listed: JobListing, store: LedgerStore, before: int) -> int:
 
 def _warn_of_foreign(names: Sequence[str], reporter: RunConsole) -> None:
     if names:
-        reporter.warn(
-            f"kept {count(len(names), 'stale output')} outside of the folders of this job, such as "
-            f"{without_secrets(names[0])}; remove those that you do not need"
-        )
+        kept = f"kept {count(len(names), 'stale output')} outside of the folders of this job"
+        reporter.warn(f"{kept}, such as {without_secrets(names[0])}; remove those that you do not need")
 
 
 def warn_of_lost(number: int, reporter: RunConsole) -> None:

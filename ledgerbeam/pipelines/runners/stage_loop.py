@@ -94,10 +94,7 @@ class PreparedCall:
         return Result(self.command, complete=not left, ledger=job.ledger, output=job.output, summary=summary)
 
     def result(self, console: RunConsole, waves: Waves | None = None) -> Result:
-        """Run or preview the job.
-
-        Args:
-            waves: Starts the waves, if several calls share them.
+        """Run or preview the job, with waves that several calls share if they are given.
 
         Raises:
             JobInterrupt: Ctrl-C ended the run; its state is saved.
@@ -296,19 +293,9 @@ class StageLoop:
             state = f"resuming: {stage_tasks(store)} tasks done" if is_begun else "new"
             console.say(f"{stage.name}: {state}")
             console = PartConsole(console, stage.name)
-        outcome = run_job(
-            job,
-            store,
-            sources.pages(),
-            console,
-            self._beam_args,
-            waves=self._waves,
-            owner=opened.owner,
-            force=how.force,
-            only=only,
-            asked=asked,
-            debug=how.debug,
-        )
+        shared: dict[str, Any] = {"waves": self._waves, "owner": opened.owner, "debug": how.debug}
+        pages, args = sources.pages(), self._beam_args
+        outcome = run_job(job, store, pages, console, args, **shared, force=how.force, only=only, asked=asked)
         self._outcomes[job.ledger] = outcome
         self._ran.append(outcome)
         self._summaries[stage.name] = _stage_summary(job, outcome)
@@ -334,17 +321,10 @@ class StageLoop:
         def rewrite(lost: int) -> bool:
             nonlocal outcome
             warn_of_lost(lost, self._console)
+            shared: dict[str, Any] = {"waves": self._waves, "owner": opened.owner, "debug": self._how.debug}
             with self._console.progress():
-                outcome = run_job(
-                    job,
-                    store,
-                    listed_pages(job, self._console.say),
-                    self._console,
-                    self._beam_args,
-                    waves=self._waves,
-                    owner=opened.owner,
-                    debug=self._how.debug,
-                )
+                pages = listed_pages(job, self._console.say)
+                outcome = run_job(job, store, pages, self._console, self._beam_args, **shared)
             return outcome.is_complete
 
         made = product.make(job, store, rewrite=rewrite, say=self._console.say)

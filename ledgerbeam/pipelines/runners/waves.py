@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Literal, Self
 
 from ledgerbeam._base.process import BeamParts
@@ -44,43 +43,31 @@ from ledgerbeam.pipelines.runners.job_files import (
 
 Forked = Literal["wave", "ahead"]
 
+# Number of files that a process of a wave may have open: a worker up to 50, the first process 25 and 4 for each
+# worker. The rest is for functions and files of Python modules.
 _DESCRIPTORS, _DESCRIPTORS_OF_WORKER = 64, 4
-"""Number of files that a process of a wave may have open: a worker up to 50, the first process 25 and 4 for each
-worker. The rest is for functions and files of Python modules."""
-
 POLL_SECONDS = 0.1
-
-GRACE_SECONDS = 4.0
-"""Time that a wave may outlive one of its workers, in seconds. At the end of a pipeline the workers end first."""
-
+GRACE_SECONDS = 4.0  # that a wave may outlive one of its workers; at the end of a pipeline the workers end first
+# Maximum numbers of sources, members and expected tasks of a wave. FnApiRunner holds the data between stages in
+# memory, some kilobytes for each task.
 WAVE_SOURCES = 100_000
-
 WAVE_MEMBERS = 300_000  # of packs; a member takes a third of the memory of a source
-
 WAVE_TASKS = 200_000
-"""Maximum numbers of sources, members and expected tasks of a wave. FnApiRunner holds the data between stages in
-memory, some kilobytes for each task."""
-
+# Maximum number of bytes to index for the first wave, and for later waves per byte of the waves before. A wave has
+# at least one source for each worker. No task of a wave starts before all its sources are indexed, so a small first
+# wave shows faults of a function or an output early.
 FIRST_BYTES = 1 << 30
-
 WAVE_GROWTH = 4
-"""Maximum number of bytes to index for the first wave, and for later waves per byte of the waves before. A wave has
-at least one source for each worker. No task of a wave starts before all its sources are indexed, so a small first wave
-shows faults of a function or an output early."""
-
-LEAST_BYTES = 8 << 20
-"""Minimum size of a source for an index ahead, in bytes. Workers plan several smaller sources at once, and soon."""
+LEAST_BYTES = (
+    8 << 20
+)  # minimum size of a source for an index ahead; workers plan several smaller ones at once, and soon
 
 _JOB = "ahead.json"
 _AT_ONCE = 0.001
 
 
 class Waves:
-    """The waves of a call. The server that forks them ends with the context.
-
-    Args:
-        schemes: URL schemes of the stores that they are likely to use.
-    """
+    """The waves of a call, likely to use stores of some URL schemes. The context ends the server that forks them."""
 
     def __init__(self, log_level: str, schemes: Sequence[str] = ()) -> None:
         self._log_level = log_level
@@ -91,9 +78,7 @@ class Waves:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.end()
 
@@ -107,15 +92,10 @@ class Waves:
             arguments = [parts, self._log_level, *self._schemes]
             self._server = ServerProcess("ledgerbeam.pipelines.runners.wave", ("wave", "ahead"), arguments)
 
-    def start(self, parts: BeamParts, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
-        """Start a wave."""
-        return self._ask(parts, "wave", arguments, environment)
-
-    def start_ahead(self, parts: BeamParts, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
-        """Start a process that builds indexes ahead; for arguments see `start`."""
-        return self._ask(parts, "ahead", arguments, environment)
-
-    def _ask(self, parts: BeamParts, what: Forked, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
+    def start(
+        self, parts: BeamParts, arguments: Sequence[str], environment: Mapping[str, str], what: Forked = "wave"
+    ) -> Wave:
+        """Start a wave, or a process that builds indexes ahead."""
         self.prepare(parts)
         if self._server is None:
             raise AssertionError("a server was begun")
@@ -124,10 +104,7 @@ class Waves:
 
 
 def require_descriptors(workers: int) -> None:
-    """Check that processes of a wave may open enough files: gRPC would wait forever for one more.
-
-    A soft limit that is too low is raised to the needed number.
-    """
+    """Raise the soft limit of open files to what a wave needs, if it may be: gRPC would wait forever for one more."""
     needed = _DESCRIPTORS + _DESCRIPTORS_OF_WORKER * workers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
@@ -142,12 +119,10 @@ def require_descriptors(workers: int) -> None:
 
 
 class WaveSources:
-    """The open sources of a job, wave by wave.
+    """The open sources of a job, wave by wave, from pages that may be empty.
 
-    Args:
-        pages: Pages of open sources; a page may be empty.
-        most_tasks: Returns the number of tasks still wanted when a wave is gathered, None for all. A wave has at least
-            one source.
+    `most_tasks` returns the number of tasks still wanted when a wave is gathered, None for all. A wave has at least one
+    source.
     """
 
     def __init__(
@@ -256,7 +231,7 @@ def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bo
         return WaveEnd()
     text = read_text(run_dir, TRACEBACK)
     if text:
-        failed = LedgerbeamError(_failure_text(text, debug=debug))
+        failed = LedgerbeamError(text if debug else f"the pipeline failed: {text.strip().splitlines()[-1]}")
         failed.add_note(without_secrets(text))  # Python shows it; the command line only with --debug
         raise failed
     return WaveEnd(_describe_exit(wave), [mark for worker in dead for mark in worker.marks])
@@ -279,9 +254,8 @@ def _wait(wave: Wave, run_dir: str, on_tick: Callable[[], None]) -> bool:
 def _describe_workers(dead: list[DeadWorker], run_dir: str) -> str:
     if not dead:
         return read_text(run_dir, DIED).strip() or "a worker process ended"
-    return ", ".join(
-        f"worker process {worker.pid} ended without an error message (killed? out of memory?)" for worker in dead
-    )
+    how = "ended without an error message (killed? out of memory?)"
+    return ", ".join(f"worker process {worker.pid} {how}" for worker in dead)
 
 
 def _describe_exit(wave: Wave) -> str:
@@ -297,10 +271,6 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # most real-time signals have no name
         return f"signal {number}"
-
-
-def _failure_text(text: str, *, debug: bool) -> str:
-    return text if debug else f"the pipeline failed: {text.strip().splitlines()[-1]}"
 
 
 class IndexesAhead:
@@ -339,7 +309,7 @@ class IndexesAhead:
                 dump_job_file(job, self._spec)
             dump_sources(self._list, [PendingSource(source) for source in sources])
         arguments, environment = [job, self._list], environment_of(self._spec)
-        self._process = self._waves.start_ahead(self._spec.parts_of_beam(), arguments, environment)
+        self._process = self._waves.start(self._spec.parts_of_beam(), arguments, environment, "ahead")
 
     def leave(self, sources: list[Source]) -> None:
         """Stop before the next index of a wave, because its workers have started. The current index is completed."""
@@ -355,12 +325,7 @@ class IndexesAhead:
 
 
 def make_indexes(job: str, path: str) -> None:
-    """Build the missing indexes of the sources in a list, one after the other, until the list is removed.
-
-    Args:
-        job: Path of the job file.
-        path: Path of the list, in the folder of the run.
-    """
+    """Build the missing indexes of the sources in a list of the run's folder, one by one, until it is removed."""
     spec = load_job_file(job)
     sources = spec.sources().opened(spec.storage_options)
     for pending in load_sources(path):

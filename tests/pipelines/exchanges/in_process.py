@@ -20,7 +20,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.forking import Wave
 from ledgerbeam.pipelines.runners.job_files import DONE, TRACEBACK, load_job, load_sources, touch
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
-from ledgerbeam.pipelines.runners.waves import Waves
+from ledgerbeam.pipelines.runners.waves import Forked, Waves
 from ledgerbeam.transforms import CommitTasks
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
 
@@ -68,7 +68,9 @@ class HereWaves(Waves):
     def prepare(self, parts: BeamParts) -> None:
         """Begin nothing."""
 
-    def start(self, parts: BeamParts, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
+    def start(
+        self, parts: BeamParts, arguments: Sequence[str], environment: Mapping[str, str], what: Forked = "wave"
+    ) -> Wave:
         path, _, sources = arguments
         job = load_job(Path(path).read_bytes(), {})
         self.started.append(job.ledger)

@@ -337,7 +337,7 @@ def test_a_list_that_is_gone_before_it_is_read_ends_the_process_without_a_word(
     job, path = listed(tmp_path, sources, monkeypatch)
     os.unlink(path)
     with Waves("warning") as waves:
-        process = waves.start_ahead("lean", [job, path], os.environ)
+        process = waves.start("lean", [job, path], os.environ, "ahead")
         assert process.wait(60)
         process.end()
     assert process.status == 0
