@@ -18,17 +18,11 @@ _SOURCES = ("patterns", "left", "right")  # positional arguments that help shows
 
 
 class Command(NamedTuple):
-    """A command. Its module imports its dependencies when it runs, so that help is fast.
+    """A command. Its module imports its dependencies when it runs, so that help is fast."""
 
-    Attributes:
-        summary: Summary, as help shows it.
-        add_arguments: Adds the options; the default `only_prints` is true of a command that only prints.
-        run: Runs the command, with the words after ``--``; returns the exit status.
-    """
-
-    summary: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, list[str]], int]
+    summary: str  # as help shows it
+    add_arguments: Callable[[argparse.ArgumentParser], None]  # sets `only_prints` for a command that only prints
+    run: Callable[[argparse.Namespace, list[str]], int]  # called with the words after ``--``; returns the exit status
 
 
 class Parser(argparse.ArgumentParser):
@@ -89,12 +83,9 @@ def add_call(parser: argparse.ArgumentParser, spec: CallSpec) -> None:
 
     for one in spec.arguments:
         group = group_of(SOURCES) if one.name in _SOURCES else parser
-        if one.several:  # the default keeps argparse from asking for a value
-            group.add_argument(
-                one.name, metavar=one.metavar, nargs="*", default=argparse.SUPPRESS, help=words.help_of(one.text)
-            )
-        else:
-            group.add_argument(one.name, metavar=one.metavar, help=words.help_of(one.text))
+        # The default keeps argparse from asking for a value.
+        several: dict[str, Any] = {"nargs": "*", "default": argparse.SUPPRESS} if one.several else {}
+        group.add_argument(one.name, metavar=one.metavar, help=words.help_of(one.text), **several)
     for name, row in spec.rows.items():
         if row.option.group != PYTHON:
             _add_option(group_of(row.option.group), name, row, words, default=argparse.SUPPRESS)
@@ -112,13 +103,8 @@ def add_call(parser: argparse.ArgumentParser, spec: CallSpec) -> None:
 def required_of(spec: CallSpec) -> Iterator[str]:
     """Yield the required arguments and options of a call, as `must_be_given` does for its parser."""
     for one in spec.arguments:
-        yield (
-            one.metavar
-            if not one.several
-            else f"{one.metavar}..."
-            if one.name == "patterns"
-            else f"[{one.metavar} ...]"
-        )
+        several = f"{one.metavar}..." if one.name == "patterns" else f"[{one.metavar} ...]"
+        yield several if one.several else one.metavar
     for name, row in spec.rows.items():
         if row.option.default is REQUIRED:
             yield f"{flag_of(name)} {row.option.metavar}"
@@ -130,21 +116,15 @@ def flag_of(name: str) -> str:
 
 
 class _Words:
-    """Descriptions of options in the words of the command line.
-
-    Args:
-        rows: Options of the command.
-        arguments: Positional arguments of the command.
-    """
+    """Descriptions of options in the words of the command line."""
 
     def __init__(self, rows: Mapping[str, Row], arguments: tuple[Argument, ...] = ()) -> None:
         self._names = {name: flag_of(name) for name in rows} | {one.name: one.metavar for one in arguments}
 
     def help_of(self, text: str, default: str = "") -> str:
         """Return a description in the format of argparse."""
-        plain = _QUOTED.sub(
-            lambda match: self._names.get(match[1], match[1]), text + (default and f" (default: {default})")
-        )
+        whole = text + (default and f" (default: {default})")
+        plain = _QUOTED.sub(lambda match: self._names.get(match[1], match[1]), whole)
         return plain.replace("%", "%%").replace("{choices}", "%(choices)s")
 
 
@@ -155,8 +135,7 @@ def _add_option(group: Group, name: str, row: Row, words: _Words, default: Any) 
     if bool in kinds and option.const is None:
         flag["action"] = argparse.BooleanOptionalAction if option.default is True else "store_true"
     elif choices := [word for word in words_of(hint) if word is not None]:
-        flag["choices"] = choices
-        flag["metavar"] = option.metavar
+        flag |= {"choices": choices, "metavar": option.metavar}
     else:
         flag["metavar"] = option.metavar
         if option.choices is not None:

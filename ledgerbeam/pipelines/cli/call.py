@@ -108,10 +108,8 @@ def _interrupted(result: Result, words: Sequence[str]) -> str:
     recorded = _stages(result) or f"{count(tasks['done'], 'task')} and {count(sources['complete'], 'source')}"
     command = shlex.join(["ledgerbeam", *command_without_secrets(words)])
     hint = f"\nput your own in place of {HIDDEN}, or in the environment of the store's client"
-    return (
-        f"interrupted: {recorded} are recorded; to resume, run the same command again:\n  {command}"
-        f"{hint if HIDDEN in command else ''}"
-    )
+    said = f"interrupted: {recorded} are recorded; to resume, run the same command again:\n  {command}"
+    return said + hint if HIDDEN in command else said
 
 
 def _stages(result: Result) -> str:
@@ -130,8 +128,7 @@ def _finished(result: Result) -> str:
     if not result.complete:
         complete = _stages(result) or complete
     return (
-        f"{'finished' if tasks['failed'] else 'done'}: "
-        f"{complete}, {count(done['tasks'], 'task')} and "
+        f"{'finished' if tasks['failed'] else 'done'}: {complete}, {count(done['tasks'], 'task')} and "
         f"{count(done['written'], 'record')} in this run, {result.seconds:,.1f} s"
         f"{f'; {gone} no longer listed (see ledger status)' if gone else ''}"
         f"{f' -> {result.output}' if result.output else ''}"
@@ -233,11 +230,8 @@ def _sample_lines(run: Mapping[str, Any]) -> list[str]:
     place = f"{run['source']}, record {run['record']}"
     took = f"{1000 * run['seconds']:,.3g} ms"
     if run["outcome"] == "kept":
-        return [f"{place} kept, {took}"] + [
-            f"  {f'{route}: ' if route else ''}{_cut(result)}"
-            for route, results in run["results"].items()
-            for result in results
-        ]
+        kept = [(f"{route}: " if route else "", one) for route, results in run["results"].items() for one in results]
+        return [f"{place} kept, {took}", *(f"  {route}{_cut(result)}" for route, result in kept)]
     if run["outcome"] == "unreadable":
         return [f"{place} cannot be read: {run['error']}"]
     return [f"{place} {run['outcome']}, {took}: {run['reason']}", *([f"  {run['error']}"] if run["error"] else [])]
@@ -248,9 +242,9 @@ def _cut(value: Any) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
+# Functions that yield the result lines of calls without a job.
 _LINES: dict[str, Callable[[Result], Iterator[str]]] = {
     "merge": _merge_lines,
     "publish": _publish_lines,
     "verify": _verify_lines,
 }
-"""Functions that yield the result lines of calls without a job."""

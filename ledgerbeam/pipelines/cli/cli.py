@@ -17,23 +17,17 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from ledgerbeam._base import redaction
 from ledgerbeam._base.interrupts import INTERRUPTED, end_when_interrupted, raise_when_interrupted
 from ledgerbeam._base.process import hold_standard_descriptors, show_log
-from ledgerbeam._base.redaction import (
-    redact_streams,
-    register_credentials,
-    register_environment,
-    register_secrets,
-    without_secrets,
-)
+from ledgerbeam._base.redaction import redact_streams, without_secrets
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.native import enable_crash_message
 from ledgerbeam.pipelines.calls.call import check_urls
 from ledgerbeam.pipelines.cli.parser import parse_words
 
+# Error handler of the standard streams: bytes of names that are not UTF-8 stay, other surrogates are escaped.
 _AS_THEY_ARE = "ledgerbeam-as-they-are"
-"""Error handler of the standard streams. Bytes of names that are not UTF-8 are printed unchanged; other surrogates are
-escaped."""
 
 
 def _print_surrogates(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -141,13 +135,13 @@ def _take_signals() -> None:
 
 def _register_secrets(arguments: Sequence[str]) -> None:
     """Register the secrets of the environment and of JSON arguments, also of misspelt options, to hide them."""
-    register_environment()
+    redaction.register_environment()
     for before, word in itertools.pairwise(["", *arguments]):
         with contextlib.suppress(ValueError):
             value = json.loads(word[word.find("{") :]) if "{" in word else None
             if isinstance(value, dict):
                 of_stores = any(one.startswith("--storage") for one in (before, word))
-                (register_secrets if of_stores else register_credentials)(value)
+                (redaction.register_secrets if of_stores else redaction.register_credentials)(value)
 
 
 def _fail(message: str, status: int, debug: bool) -> int:

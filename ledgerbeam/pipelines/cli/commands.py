@@ -43,12 +43,7 @@ def _plan(args: argparse.Namespace, _: list[str]) -> int:
 
 
 def _run(args: argparse.Namespace, beam_args: list[str]) -> int:
-    """Run a flow.
-
-    Returns:
-        0; 3 if some tasks failed or a step is incomplete; 130 if the run was interrupted; otherwise the status of the
-        first error.
-    """
+    """Run a flow. Return 0; 3 if tasks failed or a step is incomplete; 130 if interrupted; an error's status."""
     from ledgerbeam.pipelines.calls.result import Result
     from ledgerbeam.pipelines.cli.call import NOT_ALL, exit_status, summary_lines
     from ledgerbeam.pipelines.console.reporter import Reporter, print_json
@@ -86,14 +81,9 @@ def _run(args: argparse.Namespace, beam_args: list[str]) -> int:
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(only_prints=True)
     parser.add_argument("source", metavar="SOURCE", help="one source URL")
-    parser.add_argument(
-        "records",
-        metavar="N",
-        nargs="*",
-        type=int,
-        default=None,  # otherwise argparse requires a value if other arguments are missing
-        help="record numbers; negative numbers count from the end",
-    )
+    text = "record numbers; negative numbers count from the end"
+    # Without a default, argparse requires a value if other arguments are missing.
+    parser.add_argument("records", metavar="N", nargs="*", type=int, default=None, help=text)
     for options in (StoreOptions, ColumnOptions, IndexOptions):
         add_options(parser, options)
     add_json(parser, "print JSON")
@@ -115,11 +105,8 @@ def _show(args: argparse.Namespace, _: list[str]) -> int:
 
 def _add_schema(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(only_prints=True)
-    parser.add_argument(
-        "url",
-        metavar="URL",
-        help="a Parquet or Arrow file, a schema in JSON, or the ledger of a job that writes Parquet or Arrow",
-    )
+    text = "a Parquet or Arrow file, a schema in JSON, or the ledger of a job that writes Parquet or Arrow"
+    parser.add_argument("url", metavar="URL", help=text)
     add_options(parser, StoreOptions)
 
 
@@ -141,9 +128,8 @@ def _schema(args: argparse.Namespace, _: list[str]) -> int:
         job = open_store(url, args.storage_options, create=False, read_only=True).job()
         found = None if job is None else recorded_schema(job)
         if found is None:
-            raise UsageError(
-                f"ledger {url}: its job has no schema; use the ledger of a job with --to parquet or --to arrow"
-            )
+            remedy = "use the ledger of a job with --to parquet or --to arrow"
+            raise UsageError(f"ledger {url}: its job has no schema; {remedy}")
         schemas = found
     print(printable(json.dumps(schemas.as_json(), indent=2, ensure_ascii=False)))
     return 0

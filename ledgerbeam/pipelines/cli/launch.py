@@ -90,11 +90,7 @@ def _run(args: argparse.Namespace, words: list[str]) -> int:
 
 
 def check_command(words: Sequence[str]) -> None:
-    """Refuse a command that hosts cannot share, or that contains a secret.
-
-    An error here is better than the same error from every host. Other programs than ledgerbeam are only checked for
-    secrets.
-    """
+    """Refuse a command that contains a secret, or a command of ledgerbeam that hosts cannot share."""
     if not words:
         raise UsageError("no command: give it after '--', for example -- ledgerbeam map ... --ledger s3://bucket/run")
     _refuse_secrets(words)
@@ -129,15 +125,11 @@ def _check_job(words: Sequence[str]) -> None:
 
 
 class HostLauncher(NamedTuple):
-    """A way to start a command on many hosts.
-
-    Attributes:
-        script: Returns the script or manifest for the options and the words of the command.
-    """
+    """A way to start a command on many hosts."""
 
     text: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    script: Callable[[argparse.Namespace, Sequence[str]], str]
+    script: Callable[[argparse.Namespace, Sequence[str]], str]  # of the options and the words of the command
 
 
 def _add_slurm(parser: argparse.ArgumentParser) -> None:
@@ -223,10 +215,8 @@ def _rules(container: str) -> list[dict[str, Any]]:
 def _pod(args: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
     container: dict[str, Any] = {"name": args.name, "image": args.image, "command": _with_workers(words, args.cpus)}
     env: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in args.env]
-    env += [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
-        for name, secret, key in args.secret_env
-    ]
+    for name, secret, key in args.secret_env:
+        env.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
     if env:
         container["env"] = env
     if args.env_from_secret:
@@ -249,10 +239,7 @@ def _sizes(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _with_workers(words: Sequence[str], cores: int | None) -> list[str]:
-    """Return the command with ``--workers`` set to the cores of its container; None for all cores of the node.
-
-    Without it, the job would start a worker for each core of the whole node.
-    """
+    """Return the command with ``--workers`` set to the cores of its container; the default counts the whole node's."""
     cut = words.index("--") if "--" in words else len(words)
     given = any(word.partition("=")[0] == "--workers" for word in words[:cut])
     if words[0] != PROGRAM or cores is None or given:
@@ -311,14 +298,9 @@ def _listed(path: str) -> list[str]:
     try:
         with open(path, encoding="utf-8") as file:
             lines = [line.partition("#")[0].strip() for line in file]
+        return [_host(line) for line in lines if line]
     except OSError as error:
         raise UsageError(f"{path}: cannot read the list of hosts: {error.strerror}") from error
-    return [_known(line, path) for line in lines if line]
-
-
-def _known(text: str, path: str) -> str:
-    try:
-        return _host(text)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"{path}: {error}") from error
 
@@ -326,9 +308,8 @@ def _known(text: str, path: str) -> str:
 def _add_size(parser: argparse.ArgumentParser) -> None:
     """Add the options for the number, name and size of hosts."""
     parser.add_argument("--hosts", type=parse_count, required=True, metavar="N", help="number of hosts")
-    parser.add_argument(
-        "--name", type=_name, default="ledgerbeam", metavar="NAME", help="job name (default: ledgerbeam)"
-    )
+    text = "job name (default: ledgerbeam)"
+    parser.add_argument("--name", type=_name, default="ledgerbeam", metavar="NAME", help=text)
     parser.add_argument("--cpus", type=parse_count, metavar="N", help="cores of each host")
     parser.add_argument("--memory", type=parse_size, metavar="BYTES", help="memory of each host, for example 16G")
 
@@ -341,9 +322,8 @@ def _add_setup(parser: argparse.ArgumentParser) -> None:
 def _add_repeated(
     parser: argparse.ArgumentParser, flag: str, parse: Callable[[str], Any], metavar: str, text: str, **more: Any
 ) -> None:
-    parser.add_argument(
-        flag, type=parse, action="append", default=[], metavar=metavar, help=f"{text}; may be repeated", **more
-    )
+    text = f"{text}; may be repeated"
+    parser.add_argument(flag, type=parse, action="append", default=[], metavar=metavar, help=text, **more)
 
 
 def _mebibytes(size: int) -> int:

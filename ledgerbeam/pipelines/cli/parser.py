@@ -26,12 +26,7 @@ from ledgerbeam.pipelines.cli.arguments import (
 _GROUPS = {
     "jobs (run again, they do only the missing tasks)": ("index", "map", "convert", "tokenize", "materialize", "split"),
     "exchanges (jobs of several stages; each stage restarts)": (
-        "sort",
-        "shuffle",
-        "repartition",
-        "group",
-        "join",
-        "dedup",
+        *("sort", "shuffle", "repartition", "group", "join", "dedup"),
     ),
     "flows (jobs that read the outputs of earlier jobs)": ("plan", "run"),
     "many hosts": ("launch",),
@@ -41,11 +36,10 @@ _GROUPS = {
     "shells": ("completion",),
 }
 
+_NAMES = tuple(chain.from_iterable(_GROUPS.values()))
 _FULL_NAMES = {"verify": "index verify"}  # names of two words that help shows for commands
-
+# Commands by their two words. The second word is not read as a source, because its name has no format.
 _TWO_WORDS = {("index", "verify"): "verify"}
-"""Commands by their two words. The second word is not read as a source, because its name has no format."""
-
 SHELLS = ("bash", "zsh", "tcsh")
 
 # Metavars of values that a shell completes with names of files, or of folders.
@@ -72,7 +66,7 @@ def build_parser(only: str | None = None, *, brief: bool = False) -> argparse.Ar
     )
     parser.add_argument("--version", action="version", version=f"ledgerbeam {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for name in chain.from_iterable(_GROUPS.values()):
+    for name in _NAMES:
         if only not in (None, name):
             continue
         if brief and name in CALL_MODULES:
@@ -109,8 +103,8 @@ def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         arguments, behind = arguments[:cut], arguments[cut + 1 :]
     if tuple(arguments[:2]) in _TWO_WORDS:
         arguments = [_TWO_WORDS[arguments[0], arguments[1]], *arguments[2:]]
-    named = next((name for name in chain.from_iterable(_GROUPS.values()) if name in arguments[:1]), None)
-    args, rest = build_parser(named, brief=not any(map(_is_command, arguments))).parse_known_args(arguments)
+    named = arguments[0] if arguments and arguments[0] in _NAMES else None
+    args, rest = build_parser(named, brief=not any(word in _NAMES for word in arguments)).parse_known_args(arguments)
     # argparse reads positionals from one place only, but patterns may be before and after options.
     if rest and (any(word.startswith("-") for word in rest) or not (args.takes_patterns or hasattr(args, "patterns"))):
         shown = " ".join(command_without_secrets(rest))
@@ -120,10 +114,6 @@ def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if behind and args.behind_dashes is None:
         raise UsageError(f"{args.prog}: the command runs no Beam pipeline; leave out '--' and the words after it")
     return args, behind
-
-
-def _is_command(word: str) -> bool:
-    return word in chain.from_iterable(_GROUPS.values())
 
 
 def synopsis() -> str:

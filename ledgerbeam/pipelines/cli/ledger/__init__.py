@@ -17,19 +17,15 @@ from ledgerbeam.pipelines.cli.arguments import Command, Parser, add_base_options
 class _Action:
     """An action on a ledger.
 
-    Attributes:
-        module: Module with a function of the name of the action, which takes the open ledger and the arguments, and
-            returns the exit status. It is imported on use, because most actions need few dependencies.
-        arguments: Options of the action, each with the parameters of `add_argument`.
-        changes: Whether the action changes the ledger.
-        only_prints: Whether the action writes nothing and its exit status has no meaning of its own.
+    Its module has a function of its name, which takes the open ledger and the arguments, and returns the exit status.
+    The module is imported on use, because most actions need few dependencies.
     """
 
     text: str
     module: str
-    arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    changes: bool = False
-    only_prints: bool = True
+    arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # parameters of `add_argument` by option
+    changes: bool = False  # whether the action changes the ledger
+    only_prints: bool = True  # whether it writes nothing and its exit status has no meaning of its own
 
 
 def _flag(text: str) -> dict[str, Any]:

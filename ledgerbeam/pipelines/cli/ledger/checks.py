@@ -34,22 +34,14 @@ WAITING = 4  # number of queued checks per thread
 
 
 class _Check(NamedTuple):
-    """A file, or a span of a file, with its recorded size and checksum.
-
-    Attributes:
-        size: Recorded size of the file in bytes.
-        checksum: Recorded checksum of the content or of the span.
-        remedy: Advice if the file differs.
-        source: URL of the source of an output; None for a file made of all outputs.
-        span: First byte and end of the span; None for the whole file.
-    """
+    """A file, or a span of a file, with its recorded size and checksum."""
 
     url: str
-    size: int
-    checksum: str
+    size: int  # of the file, in bytes
+    checksum: str  # of the content or of the span
     remedy: str
-    source: str | None = None
-    span: tuple[int, int] | None = None
+    source: str | None = None  # URL of the source of an output; None for a file made of all outputs
+    span: tuple[int, int] | None = None  # first byte and end; None for the whole file
 
     @property
     def length(self) -> int:
@@ -159,10 +151,8 @@ def audit(store: LedgerStore, args: argparse.Namespace) -> int:
             run.end()
     found = run.found
     if not found.tasks:
-        raise LedgerError(
-            f"ledger {store.url}: no task can be audited: no task is finished, or the sources have changed; run the "
-            "job again"
-        )
+        why = "no task is finished, or the sources have changed"
+        raise LedgerError(f"ledger {store.url}: no task can be audited: {why}; run the job again")
     if args.json:
         print_json({"audit": {"tasks": found.tasks, "differ": found.differ}, "found": found.found})
     else:

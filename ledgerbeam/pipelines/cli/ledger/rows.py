@@ -14,24 +14,21 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import FailureRow
 from ledgerbeam.pipelines.console.reporter import print_json, print_json_stream, print_table, timestamp
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.report.accounts import StatisticRow, statistic_rows
+from ledgerbeam.pipelines.report.accounts import statistic_rows
 from ledgerbeam.pipelines.report.hosts import hosts_of
 from ledgerbeam.pipelines.report.ledger import failure_values, grouped_failures, output_values, rejected_rows
 from ledgerbeam.pipelines.report.metrics import Metric, exposition, job_metrics
 from ledgerbeam.pipelines.report.state import every_ledger, ledger_state, stage_statistics
 
 SHOWN_ROWS = 5  # maximum number of failures printed per reason
-
-
 _SHOWN_ERROR = 300  # maximum number of characters printed of an error
 
 
 def failures(store: LedgerStore, args: argparse.Namespace) -> int:
     """Print the failures of a job by stage and reason, largest groups first. Returns 0."""
     ledgers = every_ledger(store, args.storage_options)
-    groups = [
-        (ledger, grouped_failures(ledger.failures(), store.url, ledger.status()["last_run"])) for ledger in ledgers
-    ]
+    found = (grouped_failures(ledger.failures(), store.url, ledger.status()["last_run"]) for ledger in ledgers)
+    groups = list(zip(ledgers, found, strict=True))
     every = [group for _, of_stage in groups for group in of_stage]
     if args.json:
         rows = (failure_values(row) for ledger in ledgers for row in ledger.failures())
@@ -55,10 +52,8 @@ def _print_groups(store: LedgerStore, groups: Sequence[Mapping[str, Any]]) -> No
     first = _first_of_each_reason(store)
     for group in groups:
         quarantined = f", {group['quarantined']:,} quarantined" if group["quarantined"] else ""
-        print(
-            f"{count(group['count'], 'task')} of {count(group['sources'], 'source')}: "
-            f"{printable(group['reason'])}{quarantined}"
-        )
+        sizes = f"{count(group['count'], 'task')} of {count(group['sources'], 'source')}"
+        print(f"{sizes}: {printable(group['reason'])}{quarantined}")
         for row in first[group["reason"]]:
             print(f"  {_failure_line(row)}")
         more = group["count"] - len(first[group["reason"]])
@@ -85,10 +80,7 @@ def _failure_line(row: FailureRow) -> str:
 
 
 def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Print the rejected records of a ledger by reason, largest groups first. Returns 0.
-
-    Memory depends on the number of reasons, sources and shown examples, not on the number of records.
-    """
+    """Print the rejected records by reason, largest groups first. Memory is not by their number. Returns 0."""
     numbers: Counter[str] = Counter()
     sources: defaultdict[str, set[int]] = defaultdict(set)
     examples: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -100,14 +92,8 @@ def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
             examples[reason].append(row)
     reasons = sorted(numbers, key=lambda reason: (-numbers[reason], reason))
     if args.json:
-        print_json(
-            plain_value(
-                {
-                    "rejected": {reason: numbers[reason] for reason in reasons},
-                    "examples": [row for reason in reasons for row in examples[reason]],
-                }
-            )
-        )
+        shown_rows = [row for reason in reasons for row in examples[reason]]
+        print_json(plain_value({"rejected": {reason: numbers[reason] for reason in reasons}, "examples": shown_rows}))
         return 0
     if not reasons:
         print("no rejected records")
@@ -133,8 +119,7 @@ def _reject_line(row: Mapping[str, Any]) -> str:
     place = f"{row['source']}: record {row['record']}"
     if row["bytes"] is not None:  # None for a row of a column file
         place += ", bytes [{}, {})".format(*row["bytes"])
-    error = " ".join(str(row["error"]).split())
-    error = error.removeprefix(f"{place}: ")
+    error = " ".join(str(row["error"]).split()).removeprefix(f"{place}: ")
     at = f" (at {row['at']})" if row["at"] else ""
     cut = error if len(error) <= _SHOWN_ERROR else f"{error[:_SHOWN_ERROR]} ..."
     return printable(without_secrets(f"{place}{': ' if cut else ''}{cut}{at}"))
@@ -151,15 +136,9 @@ def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
         return 0
     for row in rows:
         output = row.output
-        print(
-            without_secrets(output.name),
-            output.records,
-            output.size,
-            output.checksum,
-            without_secrets(row.url),
-            *([without_secrets(output.route)] if output.route else []),
-            sep="\t",
-        )
+        numbers = (output.records, output.size, output.checksum)
+        texts = [without_secrets(text) for text in (row.url, *([output.route] if output.route else []))]
+        print(without_secrets(output.name), *numbers, *texts, sep="\t")
     return 0
 
 
@@ -171,15 +150,12 @@ def stats(store: LedgerStore, args: argparse.Namespace) -> int:
     if args.json:
         print_json({name: merged.value() for name, merged in found.items()})
     elif found:
-        rows = [_cells(row) for name, merged in found.items() for row in statistic_rows(name, merged)]
-        print_table(["name", "kind", "tasks", "value", "off by"], rows)
+        rows = [row for name, merged in found.items() for row in statistic_rows(name, merged)]
+        cells = [[printable(without_secrets(cell)) for cell in row] for row in rows]
+        print_table(["name", "kind", "tasks", "value", "off by"], cells)
     else:
         print("no statistics: no function of a recorded task has called ledgerbeam.stats")
     return 0
-
-
-def _cells(row: StatisticRow) -> list[str]:
-    return [printable(without_secrets(cell)) for cell in row]
 
 
 def metrics(store: LedgerStore, args: argparse.Namespace) -> int:

@@ -8,9 +8,8 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rich.filesize import decimal
 
@@ -53,12 +52,9 @@ from ledgerbeam.sources.listing import stat_source
 SHOWN_RUNS = 10
 SHOWN_CHANGES = 10
 SHOWN_COMMAND, SHOWN_VALUE = 1000, 1000  # characters
-
-
 PAGE_SOURCES = 1000
 HEADS = ["host", "run", "engine", "state", "tasks", "records", "written", "rate", "in work", "failed", "last news"]
-ENDED_RUNS = 2
-"""Number of the newest ended runs that are shown for a host. Its sum counts all runs."""
+ENDED_RUNS = 2  # number of the newest ended runs that are shown for a host; its sum counts all runs
 MOST_HOSTS = 200
 
 
@@ -78,9 +74,8 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
     changes = list(changed_sources(store, args.storage_options)) if args.check_sources else None
     stages = stage_states(store, args.storage_options)
     if args.json:
-        print_json(
-            state_values(state, stages) | ({} if changes is None else {"changed_since": _changes_values(changes)})
-        )
+        since = {} if changes is None else {"changed_since": _changes_values(changes)}
+        print_json(state_values(state, stages) | since)
         return 0
     rows = _job_rows(found)
     if runs and (steps := runs[-1]["info"].get("steps")):
@@ -90,14 +85,12 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
     rows += [*_count_rows(found, RecordCounts(**found["records"])), *_bucket_rows(state.buckets)]
     if changes is not None:
         rows.append(("changed", _changes_line(changes)))
-    rows += [
-        (name, _rates_line(rates))
-        for name, rates in (
-            ("last minute", progress.minute),
-            ("this run" if progress.running else "last run", progress.run),
-        )
-        if rates is not None
-    ]
+    for name, rates in (
+        ("last minute", progress.minute),
+        (f"{'this' if progress.running else 'last'} run", progress.run),
+    ):
+        if rates is not None:
+            rows.append((name, _rates_line(rates)))
     if (audit := found["audit"])["tasks"]:
         rows.append(("audit", f"audited {count(audit['tasks'], 'task')}, {audit['differ']:,} differ"))
     if runs and runs[-1]["set_ups"]:
@@ -111,9 +104,9 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         rows.append(("rest", cost_line(dataclasses.asdict(state.rest))))
     print_facts(rows)
     if changes:
-        print(
-            "\n" + "\n".join(f"{change.problem}: {without_secrets(change.url)}" for change in changes[:SHOWN_CHANGES])
-        )
+        print()
+        for change in changes[:SHOWN_CHANGES]:
+            print(f"{change.problem}: {without_secrets(change.url)}")
     if runs:
         print()
         _print_runs(runs)
@@ -163,9 +156,8 @@ def _count_rows(found: dict[str, Any], records: RecordCounts) -> list[tuple[str,
     (name, line), *more = account_lines(records)
     rows += [(name, f"{line} ({count(found['bytes'], 'byte')})"), *more]
     if "nulled" in found:
-        rows.append(
-            ("null", f"{count(found['nulled'], 'number')} that JSON does not have (NaN, infinities) written as null")
-        )
+        text = "that JSON does not have (NaN, infinities) written as null"
+        rows.append(("null", f"{count(found['nulled'], 'number')} {text}"))
     return rows
 
 
@@ -200,16 +192,10 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
         print(f"\nlast command, in {runs[-1]['info'].get('folder')}:\n  {shown}")
 
 
-@dataclass(frozen=True)
-class ChangedSource:
-    """A source that has changed since the last listing.
+class ChangedSource(NamedTuple):
+    """A source that has changed since the last listing: in size or version, or because it does not exist any more."""
 
-    Attributes:
-        url: URL of the source, or of the first member of a pack.
-        problem: ``changed`` if size or version differ, ``missing`` if the source does not exist.
-    """
-
-    url: str
+    url: str  # of the source, or of the first member of a pack
     problem: Literal["changed", "missing"]
 
 

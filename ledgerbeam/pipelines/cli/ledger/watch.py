@@ -29,19 +29,16 @@ from ledgerbeam.pipelines.console.run_progress import count, duration
 from ledgerbeam.pipelines.report.hosts import Host, Sightings, hosts_of
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state, stage_ledgers, state_values
 
-CLAIM_SECONDS = 10.0
-"""Seconds between two reads of claims: the interval of launchers, and longer for more than `CROWD` launchers."""
-
-CROWD = 10
-
+# Seconds between two reads of claims: the interval of launchers, and longer for more than `CROWD` launchers.
+CLAIM_SECONDS, CROWD = 10.0, 10
 BAR_WIDTH = 40
 MOST_ROWS = 60  # maximum number of rows of hosts on a terminal
 
 
 def watch(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Show the hosts of a ledger until its job is complete. Returns 0, or 130 after Ctrl-C.
+    """Show the hosts of a ledger until its job is complete, also if the store does not answer for a while.
 
-    If the store does not answer, print a line and try again at the next update.
+    Returns 0, or 130 after Ctrl-C.
     """
     with suppress(KeyboardInterrupt):
         return _watch(store, args)
@@ -69,24 +66,16 @@ def _watch(store: LedgerStore, args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _View:
-    """State of a job at one update.
-
-    Attributes:
-        last: State of the job, or of its last stage.
-        stages: States of the earlier stages, by name.
-        state: State of the current stage.
-        hosts: Hosts of the current stage.
-    """
+    """State of a job at one update."""
 
     ledger: str
-    last: LedgerState
-    stages: Mapping[str, LedgerState]
-    state: LedgerState
-    hosts: Sequence[Host]
+    last: LedgerState  # of the job, or of its last stage
+    stages: Mapping[str, LedgerState]  # of the earlier stages, by name
+    state: LedgerState  # of the current stage
+    hosts: Sequence[Host]  # of the current stage
 
     @property
     def is_complete(self) -> bool:
-        """Whether all stages are complete."""
         return all(stage.found["complete"] for stage in (self.last, *self.stages.values()))
 
     def values(self) -> dict[str, Any]:
@@ -187,7 +176,6 @@ class _Watcher:
         self._stages: dict[str, _WatchedLedger] = {}
 
     def look(self) -> _View:
-        """Return the current view. Raises StorageError."""
         last = self._last.look()
         opened = {name: stage.store for name, stage in self._stages.items()}
         for name, store in stage_ledgers(self._last.store, self._options, besides=opened).items():
@@ -202,7 +190,6 @@ class _PrintedLooks:
     """Output for pipes and files: a block of lines per view."""
 
     def show(self, view: _View) -> None:
-        """Print a view."""
         print(timestamp(time.time()))
         print_facts(view.facts())
         if view.hosts:
@@ -211,7 +198,6 @@ class _PrintedLooks:
         print(flush=True)
 
     def lost(self, error: StorageError) -> None:
-        """Report that the store does not answer."""
         print(f"{timestamp(time.time())} {_lost(error)}", file=sys.stderr, flush=True)
 
 
@@ -219,29 +205,22 @@ class _JsonLines(_PrintedLooks):
     """JSON output: one object per view, one per line."""
 
     def show(self, view: _View) -> None:
-        """Print a view."""
         sys.stdout.buffer.write(json_bytes(plain_value(view.values())) + b"\n")
         sys.stdout.flush()
 
 
 class _Screen:
-    """Terminal output: the last view.
-
-    Attributes:
-        last: The last view.
-    """
+    """Terminal output: the last view, and below it a line if the store does not answer."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
         self.last: RenderableType = Text("")
 
     def show(self, view: _View) -> None:
-        """Replace the last view."""
         self.last = _drawn(view)
         self._live.update(Group(self.last, Text("Ctrl-C ends")), refresh=True)
 
     def lost(self, error: StorageError) -> None:
-        """Report below the last view that the store does not answer."""
         self._live.update(Group(self.last, Text(_lost(error), style="bold")), refresh=True)
 
 

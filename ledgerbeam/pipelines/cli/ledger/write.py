@@ -28,7 +28,6 @@ from ledgerbeam.pipelines.report.tables import TABLES, Table, arrow_batches, arr
 
 Writer = Callable[[Table, LedgerStore, BinaryIO, Callable[[int, int], None]], int]
 
-
 _MARK = "ledgerbeam.columns"  # key of the column names in the metadata of a Parquet file
 EXTRA = ("jinja2", "vl_convert")  # packages of the extra ``report``
 _REPORT_LOOKS = re.compile(rb"\Z|<!doctype html>(?s:.*)<footer>Made by ledgerbeam ")
@@ -105,18 +104,16 @@ def _looks_of_parquet(table: Table) -> re.Pattern[bytes]:
     return re.compile(rb"\Z|PAR1(?s:.*)%b(?s:.*)%b" % (re.escape(_MARK.encode()), " ".join(table.types).encode()))
 
 
+# Patterns that recognize an earlier export of a table, by format; see `Looks`.
 _LOOKS = {"jsonl": _looks_of_jsonl, "parquet": _looks_of_parquet}
-"""Patterns that recognize an earlier export of a table, by format; see `Looks`."""
 
 
 def report(store: LedgerStore, args: argparse.Namespace) -> int:
     """Write an HTML report of a job on one page, without network access or scripts. Returns 0."""
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(
-            f"the report needs {' and '.join(missing)}, which is not installed; install it with: "
-            f"{install_command('report')}"
-        )
+        needs = f"the report needs {' and '.join(missing)}, which is not installed"
+        raise UsageError(f"{needs}; install it with: {install_command('report')}")
     from ledgerbeam.pipelines.report.page import render_page
 
     refuse_foreign({args.output: _REPORT_LOOKS}, args.storage_options, kind="an earlier report")
