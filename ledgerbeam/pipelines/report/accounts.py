@@ -16,8 +16,6 @@ from ledgerbeam.pipelines.console.run_progress import count, duration
 MAIN_ROUTE = "(no route)"  # label of the route without a name
 
 SHOWN_NAMES = 10
-
-
 SHOWN_VALUES = 10  # maximum number of most frequent values that are shown
 
 
@@ -120,7 +118,8 @@ def describe_time(found: Mapping[str, Any]) -> str:
     """Return one line with the shares of activities in the time of a run's workers, in the order of the work."""
     seconds, whole = found["seconds"], sum(found["seconds"].values())
     shares = ", ".join(f"{part} {_share(seconds[part], whole)}" for part in PARTS if part in seconds)
-    return f"{shares}; {duration(whole)} {_of_workers(found)}"
+    workers = f"of {count(found['workers'], 'worker')}" if found["workers"] else "of all workers"
+    return f"{shares}; {duration(whole)} {workers}"
 
 
 def time_table(runs: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, str]], list[list[str]]]:
@@ -141,7 +140,3 @@ def time_table(runs: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, str]]
 
 def _share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "0 %"
-
-
-def _of_workers(found: Mapping[str, Any]) -> str:
-    return f"of {count(found['workers'], 'worker')}" if found["workers"] else "of all workers"

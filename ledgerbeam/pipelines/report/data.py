@@ -48,19 +48,13 @@ _DAY = 86_400
 
 @dataclass(frozen=True)
 class Step:
-    """Work recorded in one interval of time.
+    """Work recorded in one interval of time."""
 
-    Attributes:
-        begin: Start of the interval, in seconds since 1970 UTC.
-        end: End of the interval, in seconds since 1970 UTC, later than `begin`.
-        tasks_so_far: Number of tasks recorded up to `end`.
-    """
-
-    begin: float
-    end: float
+    begin: float  # in seconds since 1970 UTC
+    end: float  # in seconds since 1970 UTC, later than `begin`
     work: Work
     failures: int
-    tasks_so_far: int
+    tasks_so_far: int  # number of tasks recorded up to `end`
 
     def rate(self, number: int) -> float:
         """Return `number` divided by the seconds of the step."""
@@ -69,18 +63,12 @@ class Step:
 
 @dataclass(frozen=True)
 class HostBand:
-    """The course of a job on one host.
+    """The course of a job on one host."""
 
-    Attributes:
-        host: Name of the host. The last band may stand for several hosts; its name says so.
-        runs: Start and end of each run, in seconds since 1970 UTC.
-        steps: Work of the runs, on the steps of the whole job. Steps without work are left out.
-    """
-
-    host: str
-    runs: Sequence[tuple[float, float]]
-    steps: Sequence[Step]
-    number: int
+    host: str  # the last band may stand for several hosts; its name says so
+    runs: Sequence[tuple[float, float]]  # start and end of each run, in seconds since 1970 UTC
+    steps: Sequence[Step]  # work of the runs, on the steps of the whole job; steps without work are left out
+    number: int  # number of all runs
 
     @property
     def tasks(self) -> int:
@@ -124,17 +112,11 @@ class FailureKind:
 
 @dataclass
 class OpenTasks:
-    """An estimate of the open tasks of sources, from the sizes of the sources.
+    """An estimate of the open tasks of sources, from the sizes of the sources."""
 
-    Attributes:
-        task_size: Size of a task, in the unit of the sizes of sources; None if it is not known.
-        open: Open tasks of sources without a failure, at least one for each source.
-        in_failed: Open tasks of sources with failures, including the failed tasks.
-    """
-
-    task_size: int | None
-    open: int = 0
-    in_failed: int = 0
+    task_size: int | None  # in the unit of the sizes of sources; None if it is not known
+    open: int = 0  # of sources without a failure, at least one for each source
+    in_failed: int = 0  # of sources with failures, including the failed tasks
 
     def add(self, row: SourceRow) -> None:
         """Count a source."""
@@ -151,42 +133,25 @@ class OpenTasks:
 
 @dataclass(frozen=True)
 class ReportData:
-    """All data of a report.
-
-    Attributes:
-        status: The result of `LedgerStore.status`.
-        open_tasks: Estimated number of tasks that are neither done nor failed.
-        steps: Course of the job, in time order, without gaps. The first step starts with the first run, and the last
-            step ends with the last run.
-        step_seconds: Length of all other steps, in seconds.
-        hosts: Course of the job by host. Hosts with the most tasks are first.
-        durations: Task durations, shortest first, without gaps.
-        quantiles: Median, 95 % and 99 % quantile and maximum of the task durations in seconds, by name.
-        kinds: Failures by reason, largest number first. The last entry may stand for all further reasons.
-        slowest: Sources with the largest total task time, largest first.
-        runs: The newest runs, newest first, as `shown_runs` returns them.
-        stages: State of each stage by name, the last stage last; empty for a job of one stage.
-        statistics: Statistics of the functions of all stages, as rows of a table.
-        statistics_error: Error of reading the statistics; empty if they were read.
-    """
+    """All data of a report."""
 
     ledger: str
-    status: Mapping[str, Any]
+    status: Mapping[str, Any]  # the result of `LedgerStore.status`
     records: RecordCounts
-    open_tasks: int
+    open_tasks: int  # estimated number of tasks that are neither done nor failed
     progress: JobProgress
-    steps: Sequence[Step]
-    step_seconds: int
-    hosts: Sequence[HostBand]
-    durations: Sequence[DurationBin]
-    quantiles: Mapping[str, float]
-    kinds: Sequence[FailureKind]
-    slowest: Sequence[SourceRow]
-    runs: Sequence[Mapping[str, Any]]
+    steps: Sequence[Step]  # in time order, without gaps, from the start of the first run to the end of the last
+    step_seconds: int  # length of all steps but the first and the last
+    hosts: Sequence[HostBand]  # hosts with the most tasks are first
+    durations: Sequence[DurationBin]  # shortest first, without gaps
+    quantiles: Mapping[str, float]  # median, 95 % and 99 % quantile and maximum of the durations in seconds, by name
+    kinds: Sequence[FailureKind]  # largest number first; the last entry may stand for all further reasons
+    slowest: Sequence[SourceRow]  # largest total task time first
+    runs: Sequence[Mapping[str, Any]]  # the newest runs of `shown_runs`, newest first
     runs_left_out: int
-    stages: Mapping[str, LedgerState]
-    statistics: Sequence[StatisticRow] = ()
-    statistics_error: str = ""
+    stages: Mapping[str, LedgerState]  # by name, the last stage last; empty for a job of one stage
+    statistics: Sequence[StatisticRow] = ()  # of the functions of all stages
+    statistics_error: str = ""  # error of reading the statistics; empty if they were read
 
 
 def report_data(store: LedgerStore, storage_options: Mapping[str, Any] | None = None) -> ReportData:
@@ -198,14 +163,17 @@ def report_data(store: LedgerStore, storage_options: Mapping[str, Any] | None = 
     stages = stage_states(store, options)
     statistics, statistics_error = _statistics(store, options)
     owed = OpenTasks(_task_size(status))
+    has_ended = bool(runs) and runs[-1]["outcome"] in (DONE, TASKS_FAILED)
     steps = _steps(history, step_seconds, runs)
     with counting("source") as advance:
-        slowest = heapq.nlargest(SLOWEST, _counted(store.sources(), advance, owed), key=_task_time)
+        slowest = heapq.nlargest(
+            SLOWEST, _counted(store.sources(), advance, owed), key=lambda row: row.totals.milliseconds
+        )
     return ReportData(
         ledger=store.url,
         status=status,
         records=RecordCounts(**status["records"]),
-        open_tasks=owed.without(status["tasks"]["failed"], has_ended=_has_ended(runs)),
+        open_tasks=owed.without(status["tasks"]["failed"], has_ended=has_ended),
         progress=job_progress(store, status, runs),
         steps=steps,
         step_seconds=step_seconds,
@@ -239,21 +207,10 @@ def _counted(rows: Iterable[SourceRow], advance: Any, owed: OpenTasks) -> Iterab
 
 
 def _task_size(status: Mapping[str, Any]) -> int | None:
-    """Return the size of a task; None if it is unknown.
-
-    Sources of a graph have sizes in records, so a task size in bytes does not count for them.
-    """
+    """Return the size of a task; None if it is unknown. Sources of a graph have sizes in records, not in bytes."""
     parameters = (status["job"] or {}).get("parameters", {})
     found = parameters.get("task_records") or (None if "graph" in parameters else parameters.get("task_bytes"))
     return found if isinstance(found, int) and found > 0 else None
-
-
-def _has_ended(runs: Sequence[Mapping[str, Any]]) -> bool:
-    return bool(runs) and runs[-1]["outcome"] in (DONE, TASKS_FAILED)
-
-
-def _task_time(row: SourceRow) -> int:
-    return row.totals.milliseconds
 
 
 def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[str, Any]]) -> list[Step]:
@@ -261,11 +218,10 @@ def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[s
     if not history:
         return []
     found = {begin: list(rows) for begin, rows in groupby(history, key=lambda row: row.time // seconds * seconds)}
-    begins = range(min(found), max(found) + 1, seconds)
     first, last = _bounds(history, runs)
     steps: list[Step] = []
     so_far = 0
-    for begin in begins:
+    for begin in range(min(found), max(found) + 1, seconds):
         rows = found.get(begin, [])
         work = Work.of(rows)
         so_far += work.tasks
@@ -296,10 +252,8 @@ def _bands(
         own = [run for run in runs if band_of.get(named[run["id"]]) == band]
         spans = [(run["began"], run["ended"] or last.get(run["id"], run["began"])) for run in own]
         clipped = [(max(begin, steps[0].begin), min(end, steps[-1].end)) for begin, end in spans]
-        spans = sorted(clipped)[:SPANS_A_BAND]
-        bands.append(
-            HostBand(band, spans, _steps_of_band(of_band, steps, history[0].time // seconds, seconds), len(own))
-        )
+        band_steps = _steps_of_band(of_band, steps, history[0].time // seconds, seconds)
+        bands.append(HostBand(band, sorted(clipped)[:SPANS_A_BAND], band_steps, len(own)))
     return sorted(bands, key=lambda band: (band.host not in hosts, -band.tasks, band.host))
 
 
@@ -322,9 +276,8 @@ def _bounds(history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]]) ->
     """Return start and end of the course: of the first and last run if near the ends of history, else those ends."""
     first, last = history[0].time, history[-1].time
     begins = [run["began"] for run in runs if first - LEAD_SECONDS < run["began"] < first + HISTORY_SECONDS - 1]
-    ends = [
-        end for end in (*(run["ended"] for run in runs), time.time()) if end and last < end < last + HISTORY_SECONDS
-    ]
+    ended = (*(run["ended"] for run in runs), time.time())
+    ends = [end for end in ended if end and last < end < last + HISTORY_SECONDS]
     begin = max(begins, default=float(first))
     return begin, max(begin + 1, max(ends, default=float(last + HISTORY_SECONDS)))
 

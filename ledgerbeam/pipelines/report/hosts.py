@@ -28,36 +28,27 @@ SHOWN_SPANS = 20  # maximum number of spans in progress that are listed for a ru
 class HostRun:
     """One run on a host, with the numbers that it recorded.
 
-    Attributes:
-        engine: ``local``, or the name of the runner in the Beam options.
-        state: The result of `run_state`. A run that cannot be observed from here is ``running`` if it made progress in
-            the last minute, otherwise ``silent``. It is ``running, or killed`` while it has claims whose age is not
-            known after one observation.
-        workers: Number of workers; None if the run did not record it.
-        began: Start time in seconds since 1970 UTC, by the host's clock.
-        ended: End time in seconds since 1970 UTC, by the host's clock; None if the run has not ended.
-        rates: These numbers per second over the last minute; None unless the run is active.
-        silent: Seconds since the last progress; None if the run has ended.
-        spans: Number of spans that the run claims, in progress or about to start; None if it publishes no claims.
-        in_work: Some of these spans: ``source``, ``start``, ``stop``.
+    `state` is the result of `run_state`. A run that cannot be observed from here is ``running`` if it made progress in
+    the last minute, otherwise ``silent``. It is ``running, or killed`` while it has claims whose age is not known after
+    one observation.
     """
 
     run: str
-    engine: str
+    engine: str  # ``local``, or the name of the runner in the Beam options
     state: str
     pid: int | None
-    workers: int | None
-    began: float
-    ended: float | None
+    workers: int | None  # None if the run did not record it
+    began: float  # in seconds since 1970 UTC, by the host's clock
+    ended: float | None  # the same; None if the run has not ended
     tasks: int
     records: int
     bytes: int
     sources: int
     failures: int
-    rates: dict[str, float] | None = None
-    silent: float | None = None
-    spans: int | None = None
-    in_work: list[dict[str, Any]] = field(default_factory=list)
+    rates: dict[str, float] | None = None  # these numbers per second over the last minute; None unless it is active
+    silent: float | None = None  # seconds since the last progress; None if the run has ended
+    spans: int | None = None  # number of spans that the run claims; None if it publishes no claims
+    in_work: list[dict[str, Any]] = field(default_factory=list)  # some of these spans: ``source``, ``start``, ``stop``
 
     @property
     def is_at_work(self) -> bool:
@@ -102,11 +93,7 @@ class _Sight:
 
 
 class Sightings:
-    """Repeated observations of runs, by the observer's clock.
-
-    Args:
-        clock: Returns seconds.
-    """
+    """Repeated observations of runs, by the observer's clock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -145,13 +132,9 @@ def hosts_of(
     sightings: Sightings | None = None,
     claims: Sequence[Claims] | None = None,
 ) -> list[Host]:
-    """Return the hosts of a job and the state of their runs, hosts sorted by name.
+    """Return the hosts of a job and the state of their `shown_runs`, hosts sorted by name.
 
-    Args:
-        store: The ledger, as of its last `refresh`.
-        runs: The result of `shown_runs`.
-        sightings: Earlier observations.
-        claims: Claims of launchers; None reads them.
+    `sightings` are earlier observations. Without `claims`, the claims of launchers are read.
     """
     sightings = Sightings() if sightings is None else sightings
     said = {found.run: found for found in (read_claims(store) if claims is None else claims)}
@@ -194,20 +177,19 @@ def _host_run(
     if state in ("running", UNSEEN):
         seconds = now - max(recent_since(now), min(run["began"], now - 1))
         rates = sightings.rates(name) or rates_of(Work.of(filter(None, [recent])), seconds)
+    in_work = [
+        {"source": without_secrets(urls.get(s.source, s.source.hex())), "start": s.start, "stop": s.stop}
+        for s in (spans or ())[:SHOWN_SPANS]
+    ]
     return HostRun(
         name,
         str(info.get("runner") or "?"),
         state,
-        info.get("pid"),
-        info.get("workers"),
-        run["began"],
-        run["ended"],
+        *(info.get("pid"), info.get("workers")),
+        *(run["began"], run["ended"]),
         *(work.tasks, work.records, work.bytes, work.sources, failures),
         rates,
         silent,
         None if spans is None else len(spans),
-        [
-            {"source": without_secrets(urls.get(s.source, s.source.hex())), "start": s.start, "stop": s.stop}
-            for s in (spans or ())[:SHOWN_SPANS]
-        ],
+        in_work,
     )

@@ -13,14 +13,9 @@ from fnmatch import fnmatchcase
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from ledgerbeam._base import redaction
 from ledgerbeam._base.names import REJECTS
-from ledgerbeam._base.redaction import (
-    plain_value,
-    refuse_secrets,
-    register_environment,
-    register_secrets,
-    without_secrets,
-)
+from ledgerbeam._base.redaction import plain_value, without_secrets
 from ledgerbeam.errors import LedgerbeamError, StorageError, UsageError
 from ledgerbeam.io import Options
 from ledgerbeam.io.lines.jsonl import stream_records
@@ -95,14 +90,12 @@ class Ledger:
             return html_table("ledgerbeam ledger", [("ledger", self.url), ("error", str(error))])
         sources, tasks, records = state["sources"], state["tasks"], state["records"]
         dropped, rejected = (sum(records[name].values()) for name in ("dropped", "rejected"))
+        became = f"{records['read']:,} read, {records['kept']:,} kept, {dropped:,} dropped, {rejected:,} rejected"
         rows = [
             ("job", (state["job"] or {}).get("pipeline")),
             ("sources", f"{sources['complete']:,} complete, {sources['open']:,} open, {sources['failed']:,} failed"),
             ("tasks", f"{tasks['done']:,} done, {tasks['failed']:,} failed"),
-            (
-                "records",
-                f"{records['read']:,} read, {records['kept']:,} kept, {dropped:,} dropped, {rejected:,} rejected",
-            ),
+            ("records", became),
             ("complete", "yes" if state["complete"] else "no"),
             ("ledger", self.url),
         ]
@@ -110,14 +103,10 @@ class Ledger:
 
     def status(self) -> dict[str, Any]:
         """Return progress, rates and runs of the job, as ``ledger status --json`` prints them."""
-        from ledgerbeam.pipelines.report.state import (  # noqa: PLC0415 - see above
-            ledger_state,
-            stage_states,
-            state_values,
-        )
+        from ledgerbeam.pipelines.report import state  # noqa: PLC0415 - see above
 
         self._store.refresh()
-        return state_values(ledger_state(self._store), stage_states(self._store, self._options))
+        return state.state_values(state.ledger_state(self._store), state.stage_states(self._store, self._options))
 
     def hosts(self) -> list[dict[str, Any]]:
         """Return the hosts and the state of their runs, as ``ledger status --by-host --json`` prints them."""
@@ -135,12 +124,9 @@ class Ledger:
         A row has ``name`` (relative to the job's output), ``size``, ``checksum``, ``records``, ``first``, ``nulled``,
         ``route``, ``source`` and ``complete``: whether the source is complete.
         """
-        return LedgerRows(
-            "outputs",
-            self._store.output_count,
-            lambda: map(output_values, self._store.outputs()),
-            self._table("outputs"),
-        )
+        store = self._store
+        rows = (store.output_count, lambda: map(output_values, store.outputs()))
+        return LedgerRows("outputs", *rows, self._table("outputs"))
 
     def failures(self) -> LedgerRows:
         """Return the failed tasks of all stages of the job, with their errors.
@@ -236,9 +222,9 @@ def open_ledger(url: str | PathLike[str], storage_options: Mapping[str, Any] | N
         LedgerDamagedError: The folder is not a ledger, or the ledger is damaged.
         StorageError: There is no permission, or the store does not answer.
     """
-    register_environment()
-    register_secrets(storage_options or {})
-    place = canonical_url(refuse_secrets(os.fspath(url), "a ledger")).rstrip("/")
+    redaction.register_environment()
+    redaction.register_secrets(storage_options or {})
+    place = canonical_url(redaction.refuse_secrets(os.fspath(url), "a ledger")).rstrip("/")
     return Ledger(open_store(place, storage_options, create=False, read_only=True), storage_options)
 
 
@@ -253,13 +239,9 @@ def _rejects_table(rows: Iterator[dict[str, Any]]) -> pa.Table:
 
     import pyarrow as pa  # noqa: PLC0415
 
-    schema = pa.schema(
-        [
-            *[(name, pa.string()) for name in ("source", "reason", "error", "at", "file")],
-            *[(name, pa.int64()) for name in ("record", "start", "stop")],
-            ("raw", pa.binary()),
-        ]
-    )
+    texts = [(name, pa.string()) for name in ("source", "reason", "error", "at", "file")]
+    numbers = [(name, pa.int64()) for name in ("record", "start", "stop")]
+    schema = pa.schema([*texts, *numbers, ("raw", pa.binary())])
     made = []
     for row in rows:
         start, stop = row["bytes"] or (None, None)
@@ -313,21 +295,14 @@ def rejected_rows(
     """
     job = store.job()
     root = job.parameters.get("output") if job else None
-    asked = {"reason": reason, "source": source}
+    asked = [(name, pattern) for name, pattern in (("reason", reason), ("source", source)) if pattern is not None]
     for found in store.outputs():
         if found.output.route != REJECTS:
             continue
         try:
             for row in stream_records(f"{root}/{found.output.name}", options):
-                if _is_asked_for(row, asked):
+                if all(row[name] == pattern or fnmatchcase(row[name], pattern) for name, pattern in asked):
                     yield {**row, "file": found.output.name}
         except StorageError as error:
-            raise StorageError(
-                f"{error}; the ledger has recorded this file: to write it again, run the job's command again"
-            ) from error
-
-
-def _is_asked_for(row: Mapping[str, Any], asked: Mapping[str, str | None]) -> bool:
-    return all(
-        pattern is None or row[name] == pattern or fnmatchcase(row[name], pattern) for name, pattern in asked.items()
-    )
+            remedy = "the ledger has recorded this file: to write it again, run the job's command again"
+            raise StorageError(f"{error}; {remedy}") from error

@@ -33,8 +33,8 @@ _FILE = "openlineage.yml"
 _THREAD = "ledgerbeam-lineage"
 _NOISY = ("urllib3.connectionpool", "urllib3.util.retry")
 
+# Type of the event that ends a run, by outcome. Any other outcome is ``FAIL``.
 _ENDS = {DONE: "COMPLETE", TASKS_FAILED: "FAIL", "interrupted": "ABORT"}
-"""Type of the event that ends a run, by outcome. Any other outcome is ``FAIL``."""
 
 
 def is_configured() -> bool:
@@ -249,18 +249,12 @@ def _parent(subject: _Subject) -> tuple[str, str, str]:
 
 
 class RunEnd:
-    """The end of a run; its launcher sets it with `note`.
-
-    Attributes:
-        outcome: Outcome that the ledger records; None for a run that was only submitted.
-        done: Totals recorded by the run.
-        routes: Names of all datasets but the main one.
-    """
+    """The end of a run; its launcher sets it with `note`."""
 
     def __init__(self) -> None:
-        self.outcome: str | None = "failed"
-        self.done = Totals()
-        self.routes: Sequence[str] = ()
+        self.outcome: str | None = "failed"  # outcome that the ledger records; None for a run that was only submitted
+        self.done = Totals()  # totals recorded by the run
+        self.routes: Sequence[str] = ()  # names of all datasets but the main one
         self.failures = 0
 
     def note(self, store: LedgerStore, outcome: str | None, done: Totals) -> None:

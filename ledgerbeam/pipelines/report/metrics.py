@@ -20,15 +20,11 @@ OTHERS = "others"  # host label of the sum over all further hosts
 
 
 class Metric(NamedTuple):
-    """One value of a metric.
-
-    Attributes:
-        labels: Labels of this value, unique within the metric.
-    """
+    """One value of a metric."""
 
     name: str
     text: str
-    labels: dict[str, str]
+    labels: dict[str, str]  # of this value, unique within the metric
     value: float
 
 
@@ -52,8 +48,7 @@ def _counts(state: LedgerState) -> Iterator[Metric]:
 
 
 def _records(state: LedgerState) -> Iterator[Metric]:
-    counts = RecordCounts(**state.found["records"])
-    for became, name, number in account_table(counts):
+    for became, name, number in account_table(RecordCounts(**state.found["records"])):
         yield Metric("ledgerbeam_records", "Records by outcome", {"became": became, "name": name}, number)
 
 
@@ -68,9 +63,8 @@ def _course(state: LedgerState) -> Iterator[Metric]:
     if progress.time_left is not None:
         yield Metric("ledgerbeam_time_left_seconds", "Estimate until every source is complete", {}, progress.time_left)
     if state.runs:
-        yield Metric(
-            "ledgerbeam_last_run_began_seconds", "Start of the last run, since 1970 UTC", {}, state.runs[-1]["began"]
-        )
+        began = state.runs[-1]["began"]
+        yield Metric("ledgerbeam_last_run_began_seconds", "Start of the last run, since 1970 UTC", {}, began)
 
 
 def _hosts(hosts: Sequence[Host]) -> Iterator[Metric]:
@@ -106,8 +100,7 @@ def exposition(metrics: Sequence[Metric], labels: dict[str, str]) -> str:
     gauges: dict[str, Gauge] = {}
     for metric in metrics:
         names = [*labels, *metric.labels]
-        gauge = gauges.get(metric.name)
-        if gauge is None:
-            gauge = gauges[metric.name] = Gauge(metric.name, metric.text, names, registry=registry)
-        gauge.labels(**labels, **metric.labels).set(metric.value)
+        if metric.name not in gauges:
+            gauges[metric.name] = Gauge(metric.name, metric.text, names, registry=registry)
+        gauges[metric.name].labels(**labels, **metric.labels).set(metric.value)
     return generate_latest(registry).decode()

@@ -20,16 +20,9 @@ from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam._base.version import __version__
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.console.run_progress import count, duration
+from ledgerbeam.pipelines.report import plots
 from ledgerbeam.pipelines.report.accounts import account_table, time_table
 from ledgerbeam.pipelines.report.data import ReportData
-from ledgerbeam.pipelines.report.plots import (
-    Plot,
-    durations_plot,
-    failures_plot,
-    hosts_plot,
-    progress_plot,
-    throughput_plot,
-)
 from ledgerbeam.pipelines.report.state import LedgerState
 
 LONGEST_TEXT = 400  # maximum number of characters of a name or an error message; longer text is cut in the middle
@@ -44,7 +37,7 @@ class PlotSection(NamedTuple):
     id: str
     title: str
     text: str
-    drawn: Plot
+    drawn: plots.Plot
     heads: Heads
     rows: Cells
 
@@ -162,9 +155,8 @@ def _facts(data: ReportData) -> list[Fact]:
         name = "This run" if progress.running else "Last run"
         facts.append(Fact(name, duration(progress.run["seconds"]), f"{progress.run['tasks']:,.1f} tasks a second"))
     if data.quantiles:
-        facts.append(
-            Fact("Typical task", _seconds(data.quantiles["half"]), f"longest {_seconds(data.quantiles['all'])}")
-        )
+        half, longest = (_seconds(data.quantiles[name]) for name in ("half", "all"))
+        facts.append(Fact("Typical task", half, f"longest {longest}"))
     if data.runs and (found := data.runs[0]["set_ups"]):
         facts.append(Fact("Set-up", duration(found["longest"]), f"the longest of {found['times']:,}, by the last run"))
     if progress.running:
@@ -195,12 +187,12 @@ def _plots(data: ReportData) -> list[PlotSection]:
     if again > 0:
         course += f"; {again:,} of them no longer count, because their sources were processed again"
     step = f"steps of {duration(data.step_seconds)}"
-    plots = [
+    sections = [
         PlotSection(
             "progress",
             "Progress",
             f"{course}. Dashed lines: start of a run.",
-            progress_plot(steps, [run["began"] for run in data.runs], f"Tasks recorded over time: {course}"),
+            plots.progress_plot(steps, [run["began"] for run in data.runs], f"Tasks recorded over time: {course}"),
             _heads("until|when", "tasks", "sources"),
             [[_moment(s.end), f"{s.tasks_so_far:,}", f"{s.work.sources:,}"] for s in steps if s.work.tasks],
         ),
@@ -208,7 +200,7 @@ def _plots(data: ReportData) -> list[PlotSection]:
             "throughput",
             "Throughput",
             f"At most {fastest:,.1f} tasks per second, in {step}.",
-            throughput_plot(steps, data.step_seconds, f"Tasks per second over time, at most {fastest:,.1f}"),
+            plots.throughput_plot(steps, data.step_seconds, f"Tasks per second over time, at most {fastest:,.1f}"),
             _heads("from|when", "tasks/s", "records/s", "bytes/s", "failed"),
             [
                 [
@@ -224,15 +216,15 @@ def _plots(data: ReportData) -> list[PlotSection]:
         ),
     ]
     if data.hosts:
-        plots.append(_hosts_section(data))
+        sections.append(_hosts_section(data))
     if data.durations:
         below = ", ".join(f"{name} within {_seconds(value)}" for name, value in data.quantiles.items())
-        plots.append(
+        sections.append(
             PlotSection(
                 "durations",
                 "Task durations",
                 f"{below[0].upper()}{below[1:]}.",
-                durations_plot(data.durations, data.quantiles, f"Number of tasks by duration: {below}"),
+                plots.durations_plot(data.durations, data.quantiles, f"Number of tasks by duration: {below}"),
                 _heads("from", "to", "tasks"),
                 [[_seconds(b.low), _seconds(b.high), f"{b.tasks:,}"] for b in data.durations if b.tasks],
             )
@@ -240,17 +232,17 @@ def _plots(data: ReportData) -> list[PlotSection]:
     if data.kinds:
         most = data.kinds[0]
         failed = sum(kind.tasks for kind in data.kinds)
-        plots.append(
+        sections.append(
             PlotSection(
                 "failures",
                 "Failures by reason",
                 f"{count(failed, 'task')} failed and not done later.",
-                failures_plot(data.kinds, f"Failed tasks by reason; most, {most.tasks:,}: {_text(most.reason)}"),
+                plots.failures_plot(data.kinds, f"Failed tasks by reason; most, {most.tasks:,}: {_text(most.reason)}"),
                 _heads("reason|name", "tasks", "sources"),
                 [[_text(kind.reason), f"{kind.tasks:,}", f"{kind.sources:,}"] for kind in data.kinds],
             )
         )
-    return plots
+    return sections
 
 
 def _heads(*heads: str) -> Heads:
@@ -269,7 +261,7 @@ def _hosts_section(data: ReportData) -> PlotSection:
         "hosts",
         "Hosts",
         text,
-        hosts_plot(bands, data.steps, f"Tasks over time by host: {label}"),
+        plots.hosts_plot(bands, data.steps, f"Tasks over time by host: {label}"),
         _heads("host|name", "runs", "tasks", "records", "failed", "tasks/s at most"),
         [
             [

@@ -18,12 +18,11 @@ COMMAND = "ledgerbeam"
 ONLY_FAILED = "--only-failed"
 ONLY_REJECTED = "--only-rejected"
 
-LONGEST_COMMAND = 100_000
-"""Maximum number of characters of a recorded command line. A shell that expands patterns makes longer ones."""
+LONGEST_COMMAND = 100_000  # characters of a recorded command line; a shell that expands patterns makes longer ones
 
+# Outcomes of a run that reached its end. The second means that the ledger contains failures.
 DONE: Final = "done"
 TASKS_FAILED: Final = "tasks failed"
-"""Outcomes of a run that reached its end. The second means that the ledger contains failures."""
 
 UNSEEN: Final = "running, or killed"  # state of a run that has not ended and cannot be observed from here
 
@@ -31,14 +30,7 @@ RunState = Literal["done", "tasks failed", "interrupted", "failed", "running", "
 
 
 class Work(NamedTuple):
-    """Work recorded in some time.
-
-    Attributes:
-        tasks: Number of finished tasks.
-        records: Number of records of these tasks.
-        bytes: Number of bytes of these tasks.
-        sources: Number of sources that became complete.
-    """
+    """Work recorded in some time: finished tasks, their records and bytes, and sources that became complete."""
 
     tasks: int = 0
     records: int = 0
@@ -65,11 +57,7 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str
     ``output``: URL of the output folder, which `OutputOwner` has accepted.
     ``steps``: labels of the steps of a pipeline.
 
-    Args:
-        store: The ledger.
-        spec: The job.
-        runner: Name of the runner.
-        words: Words of the command line after ``ledgerbeam``; None if Python called.
+    `words` is the command line after ``ledgerbeam``; None if Python called.
     """
     command = command_without_secrets(_program() if words is None else [COMMAND, *words])
     where = {"pid": os.getpid(), "host": os.uname().nodename, "place": store.environment_id(), "folder": os.getcwd()}

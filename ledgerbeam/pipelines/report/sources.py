@@ -32,17 +32,13 @@ PAGE_SOURCES = 1_000
 
 @dataclass(frozen=True)
 class Shown:
-    """A source and the options to read it.
-
-    Attributes:
-        columns: Columns to read of a column file; empty for all.
-    """
+    """A source and the options to read it."""
 
     url: str
     location: IndexLocation
     options: Options
     group: Grouping = "auto"
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # columns to read of a column file; empty for all
 
     @contextmanager
     def opened(self) -> Iterator[tuple[Reader, dict[str, Any]]]:
@@ -87,10 +83,8 @@ def print_records(shown: Shown, numbers: Sequence[int], *, as_json: bool) -> Non
         count = facts["records"]
         for number in numbers:
             if not -count <= number < count:
-                raise RecordError(
-                    f"{reader.url}: no record {number}: it has {count:,}"
-                    + (f", from 0 to {count - 1:,}" if count else "")
-                )
+                numbered = f", from 0 to {count - 1:,}" if count else ""
+                raise RecordError(f"{reader.url}: no record {number}: it has {count:,}{numbered}")
         records = reader.read_many([number % count for number in numbers])
     if as_json:
         rows = [{"record": n, "value": _as_json(r)} for n, r in zip(numbers, records, strict=True)]
@@ -122,18 +116,13 @@ def _as_line(record: Any) -> bytes:
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """A check of the indexes of sources, several at a time.
-
-    Attributes:
-        deep: Whether to scan the sources again and decode every record.
-        columns: Columns to read of column files; empty for all.
-    """
+    """A check of the indexes of sources, several at a time."""
 
     location: IndexLocation
     group: Grouping
     options: Options
-    deep: bool = False
-    columns: tuple[str, ...] = ()
+    deep: bool = False  # whether to scan the sources again and decode every record
+    columns: tuple[str, ...] = ()  # columns to read of column files; empty for all
 
     def run(self, pages: Iterator[Page]) -> Iterator[tuple[str, int | str]]:
         """Yield the URL of each source of a listing with its number of records, or with the problem of the check."""

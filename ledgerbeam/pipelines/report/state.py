@@ -27,21 +27,13 @@ RECENT_SECONDS = 60  # window of current rates, and time without progress after 
 
 
 class LedgerState(NamedTuple):
-    """State of the job of a ledger.
+    """State of the job of a ledger."""
 
-    Attributes:
-        found: The result of `LedgerStore.status`, without secrets. If the job writes some numbers as null, ``nulled``
-            is their count.
-        runs: All runs, as `shown_runs` returns them.
-        rest: Cost of the remaining work; None if nothing is left, or the cost is not known.
-        buckets: Sizes of the buckets, if the job gathers the buckets of an exchange.
-    """
-
-    found: dict[str, Any]
-    runs: list[dict[str, Any]]
+    found: dict[str, Any]  # `LedgerStore.status` without secrets; ``nulled`` counts the numbers written as null
+    runs: list[dict[str, Any]]  # all runs, as `shown_runs` returns them
     progress: JobProgress
-    rest: Cost | None
-    buckets: BucketSizes | None = None
+    rest: Cost | None  # cost of the remaining work; None if nothing is left, or the cost is not known
+    buckets: BucketSizes | None = None  # if the job gathers the buckets of an exchange
 
     def values(self) -> dict[str, Any]:
         """Return the JSON object of ``ledger status --json``."""
@@ -78,18 +70,13 @@ def shown_job(job: dict[str, Any] | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class BucketSizes:
-    """Sizes of the buckets of an exchange that have records.
-
-    Attributes:
-        bytes: Total bytes of their records, which the second stage reads.
-        largest_bucket: Name of the largest bucket. The names of its shards start with it.
-    """
+    """Sizes of the buckets of an exchange that have records."""
 
     number: int
-    bytes: int
+    bytes: int  # total bytes of their records, which the second stage reads
     median: int
     largest: int
-    largest_bucket: str
+    largest_bucket: str  # name of the largest bucket; the names of its shards start with it
 
     @property
     def skew(self) -> float:
@@ -120,17 +107,13 @@ def bucket_sizes(store: LedgerStore) -> BucketSizes | None:
 class JobProgress:
     """Progress of a job.
 
-    Attributes:
-        running: Whether a run is active, as far as is known.
-        minute: Rates of all runs over the last minute; None if nothing was recorded in it.
-        run: Rates of the last run, up to now or to its end; None if they are not known.
-        time_left: Estimated seconds until every open source is complete, at the rate since the last run started. None
-            if no run is active, during the listing, or before a source is complete.
+    `time_left` are the estimated seconds until every open source is complete, at the rate since the last run started.
+    It is None if no run is active, during the listing, or before a source is complete.
     """
 
-    running: bool
-    minute: dict[str, float] | None
-    run: dict[str, float] | None
+    running: bool  # whether a run is active, as far as is known
+    minute: dict[str, float] | None  # rates of all runs over the last minute; None if nothing was recorded in it
+    run: dict[str, float] | None  # rates of the last run, up to now or to its end; None if they are not known
     time_left: float | None
 
 
@@ -178,17 +161,13 @@ def shown_runs(store: LedgerStore) -> list[dict[str, Any]]:
     return [
         {
             **run,
-            "info": {name: _shown(value) for name, value in run["info"].items()},
+            "info": {k: without_secrets(v) if isinstance(v, str) else v for k, v in run["info"].items()},
             "state": run_state(run, store, living),
             "seconds": None if run["ended"] is None else run["ended"] - run["began"],
             "done": None if work is None else work._asdict(),
         }
         for run, work in zip(runs, works, strict=True)
     ]
-
-
-def _shown(value: Any) -> Any:
-    return without_secrets(value) if isinstance(value, str) else value
 
 
 def rates_of(work: Work, seconds: float) -> dict[str, float]:
@@ -216,11 +195,9 @@ def _time_left(store: LedgerStore, status: Mapping[str, Any], run: Mapping[str, 
 def stage_ledgers(
     store: LedgerStore, storage_options: Mapping[str, Any], *, besides: Collection[str] = ()
 ) -> dict[str, LedgerStore]:
-    """Open the ledgers of the earlier stages of a job, besides those of some names.
+    """Open the existing ledgers of the earlier stages of a job by name, in order, besides those of some names.
 
-    Returns:
-        The existing ledgers by name, in order; empty for a job of one stage. Optional stages without sources are left
-        out.
+    Optional stages without sources are left out.
     """
     job = store.job()
     found: dict[str, LedgerStore] = {}
@@ -273,9 +250,8 @@ def stage_tasks(store: LedgerStore) -> str:
     size = parameters.get("task_bytes") or parameters.get("shard_bytes")
     if not isinstance(size, int) or not 0 < sum(status["sources"].values()) <= MOST_SOURCES:
         return f"{done:,}"
-    left = sum(
-        max(1, -(-row.size // size) - row.totals.tasks) for row in store.sources() if row.state in ("open", "failed")
-    )
+    unfinished = (row for row in store.sources() if row.state in ("open", "failed"))
+    left = sum(max(1, -(-row.size // size) - row.totals.tasks) for row in unfinished)
     return f"{done:,} of {done + left:,}"
 
 

@@ -18,9 +18,8 @@ from ledgerbeam.pipelines.report.state import shown_runs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
+# Type of a column. ``time`` is seconds since 1970 UTC; ``counts`` are integers by name. Any value may be None.
 ColumnType = Literal["text", "whole", "real", "flag", "time", "counts"]
-"""Type of a column. ``time`` is seconds since 1970 UTC; ``counts`` are integers by name. Any value may be None."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +32,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a ledger.
+    """A table of a ledger: the type of each column, and a function that yields the rows as tuples in their order.
 
-    Attributes:
-        types: Type of each column by name, in order.
-        rows: Yields the rows of a ledger as tuples in the order of the columns. One page is in memory at a time. See
-            `LedgerStore` for the memory that ``failures`` and ``outputs`` need in addition.
+    One page is in memory at a time. ``failures`` and ``outputs`` need further memory; see `LedgerStore`.
     """
 
     types: Mapping[str, ColumnType]
@@ -169,8 +165,6 @@ TABLES: Mapping[str, Table] = {
         tasks=Column("whole", itemgetter(1)),
     ),
 }
-"""All tables by name."""
-
 
 BLOCK_ROWS = 50_000  # number of rows in memory at a time: a row group of Parquet
 
