@@ -109,10 +109,7 @@ class Flow:
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
-        """Read a flow from a TOML file.
-
-        Args:
-            path: Path or URL of the file.
+        """Read a flow from the path or URL of a TOML file.
 
         Raises:
             UsageError: The file is not a valid flow. The message names the file, the step and the key.
@@ -165,15 +162,9 @@ class Flow:
         return [name for name in self.steps if not wanted or name in wanted]
 
     def prepared(self, names: Iterable[str], how: FlowRunOptions, **more: Any) -> list[PreparedStep]:
-        """Check all steps, and return the needed ones with their calls, in order. Nothing runs.
+        """Check all steps, and return the `needed` ones with their calls, in order. Nothing runs. Errors name the step.
 
-        Args:
-            names: Names of steps. The steps that they read are included.
-            how: Options of the run.
-            more: More options for each call.
-
-        Raises:
-            LedgerbeamError: A value is invalid. The message names the step.
+        `more` are further options for each call.
         """
         found: dict[str, PreparedStep] = {}
         for name, step in self.steps.items():
@@ -334,7 +325,7 @@ def _outputs(call: PreparedCall, one: Upstream) -> RecordedOutputs:
 class _Written(NamedTuple):
     """An output or ledger folder of a step."""
 
-    step: PreparedStep  # the step
+    step: PreparedStep
     key: str  # `OUTPUT` or `LEDGER`
     shown: str  # the folder in messages
     folder: str  # its canonical URL, with a slash at the end

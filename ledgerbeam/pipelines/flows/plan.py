@@ -24,9 +24,7 @@ from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 from ledgerbeam.sources.listing import RecordedOutputs, is_output, outputs_pages
 
-REASONS = ("new", "changed", "upstream", "code", "options", "failed", "open", "lost")
-"""Reasons to process a source."""
-
+REASONS = ("new", "changed", "upstream", "code", "options", "failed", "open", "lost")  # to process a source
 PENDING = ""  # version of an output that a run will write; its content is not known yet
 _CODE = re.compile(r"(?:\S+ )??(?:function|module|code|captured value|watched file)(?: [^:]*)?: (?:was |changed)")
 
@@ -72,17 +70,14 @@ class StepPlan:
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as a JSON object."""
+        reasons = {reason: self.reasons[reason] for reason in REASONS}
         return {
             "step": self.name,
             "command": self.command,
             "ledger": self.ledger,
             "output": self.output,
             "complete": self.is_complete,
-            "sources": {
-                "complete": self.complete,
-                **{reason: self.reasons[reason] for reason in REASONS},
-                "withdrawn": self.withdrawn,
-            },
+            "sources": {"complete": self.complete, **reasons, "withdrawn": self.withdrawn},
             "estimate": self.is_estimate,
             "differences": self.differences,
         }
@@ -119,11 +114,8 @@ class FlowPlan:
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as a JSON object."""
-        return {
-            "flow": self.flow,
-            "complete": self.is_complete,
-            "steps": [step.as_json() for step in self.steps.values()],
-        }
+        steps = [step.as_json() for step in self.steps.values()]
+        return {"flow": self.flow, "complete": self.is_complete, "steps": steps}
 
     def lines(self) -> Iterator[str]:
         """Yield the plan as lines of text."""
@@ -136,15 +128,7 @@ class FlowPlan:
 
 
 def forecast(title: str, steps: Iterable[PreparedStep]) -> FlowPlan:
-    """Plan the next run of steps. Nothing is written.
-
-    Args:
-        title: Name of the flow in messages.
-        steps: The steps, each after the steps that it reads.
-
-    Raises:
-        LedgerbeamError: The sources of a step cannot be listed. The message names the step.
-    """
+    """Plan the next run of steps, each after the steps that it reads. Nothing is written. Errors name the step."""
     found: dict[str, _Forecast] = {}
     for step in steps:
         with errors_at(step.step.place):
@@ -176,12 +160,7 @@ def _store_of(job: JobSpec) -> LedgerStore | None:
 
 
 class _Forecast:
-    """A forecast for the sources of a step, and for its outputs, which are sources of later steps.
-
-    Attributes:
-        plan: The work of the next run.
-        fresh: Estimated number of outputs of new sources.
-    """
+    """A forecast for the sources of a step, and for its outputs, which are sources of later steps."""
 
     def __init__(self, step: PreparedStep, before: Mapping[str, _Forecast]) -> None:
         self._step, self._before = step, before
@@ -190,7 +169,7 @@ class _Forecast:
         differences = job_changes(call)
         self._reason = "code" if any(map(_CODE.match, differences)) else "options" if differences else None
         self.plan = StepPlan(step.name, call.command, call.job.ledger, str(call.job.output), differences=differences)
-        self.fresh = 0
+        self.fresh = 0  # estimated number of outputs of new sources
         self._lost = self._lost_sources()
         self._readers = [self._read(reader) for reader in call.readers()]
         status = None if self._store is None else self._store.status()

@@ -70,11 +70,8 @@ class FlowRun:
 
     def as_json(self) -> dict[str, Any]:
         """Return the run as a JSON object with the summary of each step."""
-        return {
-            "flow": self.flow,
-            "complete": self.complete,
-            "steps": {name: self._summary(name) for name in self.order},
-        }
+        steps = {name: self._summary(name) for name in self.order}
+        return {"flow": self.flow, "complete": self.complete, "steps": steps}
 
     def _summary(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = dict(self.steps[name].summary) if name in self.steps else {"complete": False}
@@ -109,14 +106,9 @@ def run_steps(
     console: RunConsole,
     ended: Callable[[RunConsole, Result], None] | None = None,
 ) -> FlowRun:
-    """Run the remaining work of the steps of a flow.
+    """Run the remaining work of the steps of a flow, each after the steps that it reads. Raises FlowInterrupt.
 
-    Args:
-        steps: The steps, each after the steps that it reads.
-        ended: Prints the result of a step in place of the console.
-
-    Raises:
-        FlowInterrupt: Ctrl-C ended the run.
+    `ended` prints the result of a step in place of the console.
     """
     made = FlowRun(title, tuple(step.name for step in steps))
     schemes = {scheme for step in steps for scheme in step.call.job.schemes()}
@@ -189,18 +181,15 @@ class _StepConsole(PartConsole):
         self._ended = ended
 
     def say(self, text: str) -> None:
-        """Print a line of the result."""
         super().say(self._named(text))
 
     def warn(self, text: str) -> None:
-        """Print a line about the progress of the run."""
         super().warn(self._named(text))
 
     def _named(self, text: str) -> str:
         return "\n".join(f"{self._name}: {line}" for line in text.split("\n"))
 
     def ended(self, result: Result) -> None:
-        """Print the result of the step."""
         if self._ended is None:
             super().ended(result)
         else:

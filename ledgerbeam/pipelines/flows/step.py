@@ -19,6 +19,7 @@ from ledgerbeam.pipelines.outputs.owner import Existing
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.listing import RecordedOutputs
 
+# The commands of steps. The value of a command's key is this parameter of its call; with None it is true.
 COMMANDS: Mapping[str, str | None] = {
     "map": "function",
     "convert": None,
@@ -31,16 +32,15 @@ COMMANDS: Mapping[str, str | None] = {
     "join": None,
     "dedup": None,
 }
-"""The commands of steps. The value of a command's key is this parameter of its call; with None it is true."""
 
+# Parameters of calls that concern one run, not the outputs.
 RUN_OPTIONS = (
     *("dry_run", "sample", "limit_tasks", "only_failed", "only_rejected", "on_job_change", "existing"),
     *("options", "progress", "profile", "debug"),
 )
-"""Parameters of calls that concern one run, not the outputs."""
 
+# Parameters with paths or URLs.
 _PATHS = ("sources_from", "output", "ledger", "index_root", "base", "schema", "watch_file", "batch_schema", "against")
-"""Parameters with paths or URLs."""
 
 _BYTES = "bytes"  # a built-in tokenizer, not a file
 
@@ -113,11 +113,7 @@ class FlowStep:
         return not self.makes_dataset and self.options.get("to") != "shar"
 
     def arguments(self, sides: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional arguments and options for the call.
-
-        Args:
-            sides: The values for the sources of each side.
-        """
+        """Return positional arguments and options for the call, from the values for the sources of each side."""
         match COMMANDS[self.command]:
             case "function":
                 return (self.main, *sides), {**self.options}
@@ -133,14 +129,9 @@ DEFAULTS = "defaults"  # the table with options for all steps
 def read_step(
     name: str, table: object, defaults: Mapping[str, Any], place: Place, below: Callable[[str], str]
 ) -> FlowStep:
-    """Read and check the table of a step.
+    """Read the table of a step; UsageError if a key or a value is invalid. `below` makes a path absolute.
 
-    Args:
-        defaults: Options for all steps whose calls have them.
-        below: Makes a path absolute.
-
-    Raises:
-        UsageError: A key or a value is invalid.
+    `defaults` are options for all steps whose calls have them.
     """
     if not isinstance(table, Mapping):
         place.refuse("the step", "a table of a command and its options", table)
