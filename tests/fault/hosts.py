@@ -164,7 +164,7 @@ def environment() -> dict[str, str]:
 
 def reference(hosts: Hosts, bucket: str, folder: Path) -> None:
     """Run the job undisturbed on this machine, at once; it makes the indexes, too."""
-    env = {**os.environ, **environment(), **hosts.s3_env, PACE: "0", "LEDGERBEAM_CACHE": str(folder / "cache")}
+    env = {**os.environ, **environment(), **hosts.s3.env, PACE: "0", "LEDGERBEAM_CACHE": str(folder / "cache")}
     done = subprocess.run(command(bucket, "clean"), env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the undisturbed run ended with status {done.returncode}: {done.stderr}")

@@ -130,7 +130,7 @@ def _start_on_two_hosts(folder: Path, stack: ExitStack) -> tuple[S3Server, Engin
     pair = stack.enter_context(hosts.two_hosts(folder / "hosts"))
     places = [Place(pair.address(host), tuple(pair.prefix(host))) for host in (1, 2)]
     own = str(pair.folder)
-    env = {**pair.s3_env, "LEDGERBEAM_CACHE": f"{own}/cache", "TMPDIR": own, "HOME": own}
+    env = {**pair.s3.env, "LEDGERBEAM_CACHE": f"{own}/cache", "TMPDIR": own, "HOME": own}
     engine = stack.enter_context(flink_cluster(folder, env=env, address=pair.address(0), places=places))
     (folder / "jobs").mkdir()
     for name in ("jobs", "job-server", "job-manager", "hosts/store"):

@@ -31,30 +31,16 @@ _BRIDGE = "switch"
 
 @dataclass
 class Hosts:
-    """Hosts, two unless more are asked for, with numbers from 1.
-
-    Attributes:
-        folder: The path under which each host, and this machine, has a disk of its own.
-    """
+    """Hosts, two unless more are asked for, with numbers from 1."""
 
     s3: S3Server
-    folder: Path
+    folder: Path  # under this path each host, and this machine, has a disk of its own
     logs: Path
     _switch: Process
     _holders: list[Process]
     _network: str
     _stack: contextlib.ExitStack = field(repr=False)
     _started: int = 0
-
-    @property
-    def s3_endpoint(self) -> str:
-        """The store's endpoint, the same from everywhere."""
-        return self.s3.endpoint
-
-    @property
-    def s3_env(self) -> dict[str, str]:
-        """Environment variables with which any process reaches the store."""
-        return self.s3.env
 
     def address(self, host: int) -> str:
         """Return the network address of a host; 0 is this machine."""
@@ -66,13 +52,9 @@ class Hosts:
         return ["nsenter", "-t", str(holder), "-n", "-m", "-u", "env", "-C", os.getcwd()]
 
     def run(self, command: Sequence[str], *, host: int, env: Mapping[str, str] | None = None) -> Process:
-        """Start a command on a host, with what it needs to reach the store in its environment.
-
-        Returns:
-            The process. It and all that it starts end with the hosts, if not before.
-        """
+        """Start a command on a host, which can reach the store; it and all that it starts end with the hosts."""
         self._started += 1
-        own = {**self.s3_env, "TMPDIR": str(self.folder), "HOME": str(self.folder), **(env or {})}
+        own = {**self.s3.env, "TMPDIR": str(self.folder), "HOME": str(self.folder), **(env or {})}
         name = f"host-{host}-{self._started}"
         process = Process([*self.prefix(host), *command], name=name, folder=self.logs, env=own)
         return self._stack.enter_context(process)

@@ -143,13 +143,6 @@ def test_a_mirrored_index_root_leaves_the_sources_untouched(workspace: Workspace
     assert list((workspace.root / "in").iterdir()) == [path]
 
 
-def test_blank_lines_are_skipped_and_crlf_is_read(workspace: Workspace) -> None:
-    path = workspace.root / "in.jsonl"
-    path.write_bytes(b'{"id": 1}\r\n\n{"id": 2}\n   \n{"id": 3}')
-    workspace.run("map", "functions:keep", path, "--output", "out", "--to", "jsonl", status=0)
-    assert [r["id"] for r in workspace.records("out")] == [1, 2, 3]
-
-
 def test_a_list_of_sources_takes_the_place_of_patterns(workspace: Workspace) -> None:
     paths = [workspace.jsonl(f"in/{name}.jsonl", 3) for name in "abc"]
     (workspace.root / "list.txt").write_text(f"# two of three\n{paths[0]}\n\n{paths[2]}\n")

@@ -91,17 +91,6 @@ def test_no_process_of_a_runner_does(trapped: Workspace) -> None:
     assert len(trapped.records("out")) == 40
 
 
-@pytest.mark.parametrize("name", ["json", "secrets", "numpy"])
-def test_a_function_in_a_module_that_another_hides_is_refused(workspace: Workspace, name: str) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
-    (workspace.root / f"{name}.py").write_text("def keep(record):\n    return record\n")
-    ran = workspace.run("map", f"{name}:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
-    assert ran.status == 1
-    assert f"{workspace.root}/{name}.py is hidden by another module '{name}'" in ran.err
-    assert "rename your module" in ran.err
-    assert not (workspace.root / "out").exists()
-
-
 def test_a_function_may_import_what_lies_beside_it(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 3)
     (workspace.root / "cleaning").mkdir()
