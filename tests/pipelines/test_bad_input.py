@@ -56,9 +56,7 @@ KEEP = ("map", "functions:keep")
         ((), 2, "COMMAND"),
     ],
 )
-def test_what_is_refused_is_named_and_leaves_nothing(
-    workspace: Workspace, words: tuple[str, ...], status: int, said: str
-) -> None:
+def test_a_refusal_leaves_nothing(workspace: Workspace, words: tuple[str, ...], status: int, said: str) -> None:
     workspace.jsonl("a.jsonl", 3)
     for name, content in (("a.doc", "hello"), ("empty", ""), ("blank", "\n  \n# all of it\n# was commented out\n")):
         (workspace.root / name).write_text(content)
@@ -256,7 +254,7 @@ def test_a_full_disk_of_the_ledger_loses_nothing(workspace: Workspace, small_dis
         ({}, None),
     ],
 )
-def test_workers_elsewhere_cannot_reach_local_paths(
+def test_workers_elsewhere_reach_no_local_paths(
     workspace: Workspace, changed: dict[str, str], named: str | None
 ) -> None:
     words = {"SOURCES": "s3://b/in/*.jsonl", "--ledger": "s3://b/L", "--output": "s3://b/out", **changed}

@@ -83,9 +83,7 @@ def test_the_stage_of_an_exchange_is_shown() -> None:
     assert replace(HALF, part="scatter", stage="starting workers").title == "scatter, starting workers"
 
 
-def test_lines_come_where_there_is_no_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_come_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     reporter = Reporter()
     with reporter.progress():
         reporter.update(HALF)
@@ -147,9 +145,7 @@ def slow(record):
 
 
 @pytest.mark.slow
-def test_a_terminal_of_80_columns_shows_percent_time_and_failures_and_never_runs_backwards(
-    workspace: Workspace,
-) -> None:
+def test_a_narrow_terminal_shows_percent_time_and_failures_and_never_runs_backwards(workspace: Workspace) -> None:
     (workspace.root / "failing.py").write_text(FAILING)
     (workspace.root / "in").mkdir()
     for name in "abcd":
@@ -241,9 +237,7 @@ def test_a_notebook_without_progress_shows_nothing(notebook: Display, capfd: pyt
     assert capfd.readouterr() == ("", "")
 
 
-def test_elsewhere_nothing_is_shown_but_all_is_logged(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_elsewhere_all_is_logged_alone(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ledgerbeam")
     tell(PythonConsole(None))
     assert capfd.readouterr() == ("", "")

@@ -128,9 +128,7 @@ def test_a_run_tells_what_it_read_and_wrote(told: Workspace, collector: LineageS
 
 @pytest.mark.slow
 @needs_client
-def test_a_run_that_fails_and_the_one_that_mends_it_are_two_of_one_job(
-    told: Workspace, collector: LineageServer
-) -> None:
+def test_a_run_that_fails_and_the_one_that_mends_it_are_of_one_job(told: Workspace, collector: LineageServer) -> None:
     told.env.update(
         OPENLINEAGE_NAMESPACE="corpus", OPENLINEAGE_PARENT_ID="flows/nightly/0192f0d0-0000-7000-8000-000000000001"
     )
@@ -194,7 +192,7 @@ def test_the_schema_of_columns_and_no_secret_is_told(told: Workspace, collector:
 @pytest.mark.slow
 @needs_client
 @pytest.mark.parametrize("state", ["refused", "silent", "broken"])
-def test_a_dead_server_is_a_warning_and_costs_a_few_seconds(
+def test_a_dead_server_is_a_warning_and_costs_little(
     workspace: Workspace, collector: LineageServer, state: str
 ) -> None:
     workspace.jsonl("in/a.jsonl", 5)

@@ -219,9 +219,7 @@ def test_sizes_may_be_texts(folder: Path) -> None:
         ({"options": ["--no_such_option=1"]}, "unknown Beam options: --no_such_option"),
     ],
 )
-def test_what_cannot_mean_anything_is_refused_before_anything_runs(
-    folder: Path, values: dict[str, Any], said: str
-) -> None:
+def test_what_cannot_mean_anything_is_refused_before_a_run(folder: Path, values: dict[str, Any], said: str) -> None:
     pipeline = lb.Pipeline(**{"ledger": "L", "name": "double", **values})
     build(pipeline)
     with pytest.raises(UsageError, match=said):

@@ -215,9 +215,7 @@ def test_a_command_line_keeps_its_words_but_not_its_secrets() -> None:
     assert [shown[i] for i in (0, 1, 2, 5, 6, 7, 10 + 1)] == [words[i] for i in (0, 1, 2, 5, 6, 7, 10 + 1)]
 
 
-def test_storage_options_are_in_no_file_of_the_ledger_and_in_no_output_of_a_command(
-    failed_job: Workspace, tmp_path: Path
-) -> None:
+def test_storage_options_are_in_no_ledger_and_in_no_output_of_a_command(failed_job: Workspace, tmp_path: Path) -> None:
     printed = []
     export = ["export", "L", "--output", str(tmp_path)]
     for words in (["status", "L"], ["status", "L", "--json"], ["failures", "L"], export):

@@ -315,9 +315,7 @@ def test_samples_whose_methods_raise_fail_their_task(hostile: Workspace, functio
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("function", DOING)
-def test_whatever_a_function_does_to_its_process_the_job_is_right(
-    hostile: Workspace, function: str, workers: str
-) -> None:
+def test_whatever_a_function_does_to_its_process_all_is_right(hostile: Workspace, function: str, workers: str) -> None:
     ran = run(hostile, function, "--workers", workers)
     assert ran.status == 0, ran.err
     assert ids(hostile) == list(range(20))

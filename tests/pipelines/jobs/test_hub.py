@@ -90,9 +90,7 @@ def there(dataset: Repository, branch: str = "main") -> dict[str, bytes]:
     }
 
 
-def test_all_files_come_in_one_commit_that_says_what_is_in_it(
-    hub: HubServer, dataset: Repository, local: Local
-) -> None:
+def test_all_files_come_in_one_commit_that_says_what_it_has(hub: HubServer, dataset: Repository, local: Local) -> None:
     done = publish(hub, local)
     assert there(dataset) == local.files
     assert done == HubPublication(TO, dataset.branches["main"], list(local.files), [], [], 0, [])
@@ -122,9 +120,7 @@ def test_next_week_only_new_files_go(hub: HubServer, dataset: Repository, local:
     assert dataset.messages[1:] == ["ledgerbeam publish: add 1 file"]
 
 
-def test_what_the_ledger_has_put_there_is_replaced_and_removed(
-    hub: HubServer, dataset: Repository, local: Local
-) -> None:
+def test_what_the_ledger_has_put_there_is_replaced_or_goes(hub: HubServer, dataset: Repository, local: Local) -> None:
     publish(hub, local)
     local.write(a_jsonl=b"A" * 1000, a_jsonl_idx=b"I" * 16)
     del local.files["sub/b.jsonl"]
@@ -134,9 +130,7 @@ def test_what_the_ledger_has_put_there_is_replaced_and_removed(
     assert dataset.messages[1:] == ["ledgerbeam publish: replace 2 files, remove 1 file"]
 
 
-def test_a_folder_and_a_branch_are_left_as_they_are_elsewhere(
-    hub: HubServer, dataset: Repository, local: Local
-) -> None:
+def test_a_folder_and_a_branch_are_left_as_are_elsewhere(hub: HubServer, dataset: Repository, local: Local) -> None:
     dataset.commit({"train/x.jsonl": hub.blob("x", b"x")})
     dataset.branches["week"] = dataset.branches["main"]
     publish(hub, local, f"{TO}@week/train/new")
@@ -146,9 +140,7 @@ def test_a_folder_and_a_branch_are_left_as_they_are_elsewhere(
     assert publish(hub, local, f"{TO}@week/train/new").commit is None
 
 
-def test_files_of_others_are_refused_by_name_and_replaced_if_asked_for(
-    hub: HubServer, dataset: Repository, local: Local
-) -> None:
+def test_files_of_others_are_refused_or_replaced_if_asked(hub: HubServer, dataset: Repository, local: Local) -> None:
     theirs = {"a.jsonl": b"theirs", "sub/b.jsonl": local.files["sub/b.jsonl"], "mine.txt": b"mine"}
     dataset.commit({path: hub.blob(path, data) for path, data in theirs.items()})
     with pytest.raises(UsageError, match=r"one: a\.jsonl is there with content that this ledger .* --overwrite"):
@@ -219,9 +211,7 @@ def test_a_commit_of_others_meanwhile_is_followed(hub: HubServer, dataset: Repos
     assert hub.count("POST .*/commit/") == 2
 
 
-def test_a_commit_of_others_that_touches_the_files_is_looked_at_anew(
-    hub: HubServer, dataset: Repository, local: Local
-) -> None:
+def test_a_commit_of_others_to_the_files_is_looked_at_anew(hub: HubServer, dataset: Repository, local: Local) -> None:
     def once(repository: Repository) -> None:
         hub.on_commit = None
         repository.commit({**repository.files(), "a.jsonl": hub.blob("a.jsonl", b"theirs")})
@@ -307,9 +297,7 @@ def test_a_place_that_is_none_is_refused(hub: HubServer, local: Local, url: str)
     assert hub.uploaded == 0
 
 
-def test_a_shard_that_is_not_what_was_recorded_is_not_published(
-    hub: HubServer, dataset: Repository, local: Local
-) -> None:
+def test_a_shard_that_is_not_as_recorded_is_not_published(hub: HubServer, dataset: Repository, local: Local) -> None:
     (local.root / "a.jsonl").write_bytes(b"x" * 1000)
     with pytest.raises(StorageError, match=r"a\.jsonl: expected the recorded content .* nothing was published"):
         publish(hub, local)
@@ -368,9 +356,7 @@ def start(hub: HubServer, local: Local, **env: str) -> subprocess.Popen[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["hub.send:1", "hub.sent:1", "hub.commit:1", "hub.committed:1"])
-def test_a_kill_at_a_point_costs_nothing_that_was_sent(
-    hub: HubServer, dataset: Repository, local: Local, point: str
-) -> None:
+def test_a_kill_costs_nothing_that_was_sent(hub: HubServer, dataset: Repository, local: Local, point: str) -> None:
     assert start(hub, local, LEDGERBEAM_FAULT=point).wait(60) == -signal.SIGKILL
     assert there(dataset) in ({}, local.files)  # all or nothing
     assert start(hub, local).wait(60) == 0
@@ -400,9 +386,7 @@ def test_the_way_of_xet_ends_in_the_same_commit_and_sends_known_chunks_once(
 
 
 @pytest.mark.slow
-def test_random_kills_send_each_file_once_but_those_in_flight(
-    hub: HubServer, dataset: Repository, tmp_path: Path
-) -> None:
+def test_kills_send_each_file_once_but_those_in_flight(hub: HubServer, dataset: Repository, tmp_path: Path) -> None:
     dice = random.Random(16)
     local = Local(tmp_path / "out")
     size = 8_000_000  # more than what a socket holds when its process is killed

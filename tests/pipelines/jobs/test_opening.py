@@ -125,9 +125,7 @@ def test_a_restart_removes_what_a_killed_run_of_the_job_before_has_left(place: P
 
 
 @pytest.mark.parametrize(("output", "expected"), [("out", ["a-0"]), ("other", [])])
-def test_outputs_in_the_folder_before_are_not_out_of_date_in_another(
-    place: Place, output: str, expected: list[str]
-) -> None:
+def test_outputs_in_another_folder_are_not_out_of_date(place: Place, output: str, expected: list[str]) -> None:
     store = place.run(place.job()).store
     done(store, OLD, "a-0")
     done(store, NEW, "a-1")
@@ -146,9 +144,7 @@ def test_a_folder_to_write_to_is_made_or_refused_at_once(place: Place) -> None:
     assert (place.root / "new/deep").is_dir()
 
 
-def test_a_folder_that_cannot_be_made_once_the_job_is_taken_is_told(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_made_at_last_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     makedirs = os.makedirs
 
     def full(path: str, **options: Any) -> None:
@@ -228,9 +224,7 @@ def test_a_ledger_that_its_launcher_made_and_did_not_take_is_new(place: Place) -
     assert place.open(place.job()).state == "new"
 
 
-def test_a_folder_of_sources_that_has_got_the_name_of_a_route_is_refused_and_no_output_folder_is_made(
-    place: Place,
-) -> None:
+def test_a_folder_of_sources_that_has_the_name_of_a_route_now_is_refused_and_nothing_is_made(place: Place) -> None:
     store = place.run(place.job()).store
     store.register([OLD])
     output = Output("odd/a-0000000000.jsonl", 3, "x", 1, route="odd")

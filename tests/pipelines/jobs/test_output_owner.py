@@ -367,9 +367,7 @@ def test_who_claims_a_folder_looks_once_more_for_what_the_owner_of_one_around_it
     )
 
 
-def test_a_folder_below_whose_owner_is_gone_when_its_mark_is_read_is_nobodys(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_below_whose_mark_is_gone_by_then_is_nobodys(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = place.spec("L")
     owner = place.owner(spec)
     place.claim(spec, owner)
@@ -379,9 +377,7 @@ def test_a_folder_below_whose_owner_is_gone_when_its_mark_is_read_is_nobodys(
     owner.check_kept(place.store(spec))
 
 
-def test_a_shard_that_came_since_the_folder_was_looked_at_is_a_strangers_if_nobody_owns_one_around(
-    place: Place,
-) -> None:
+def test_a_shard_that_came_since_the_check_is_a_strangers_if_nobody_owns_a_folder_around(place: Place) -> None:
     spec = place.spec("L")
     owner = place.owner(spec)
     place.shard()
@@ -407,9 +403,7 @@ def test_of_two_new_ledgers_at_once_the_second_gives_way(place: Place) -> None:
     place.claim(first, owners[0])
 
 
-def test_who_marks_a_folder_looks_for_others_once_its_mark_is_there(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_marks_a_folder_looks_for_others_afterwards(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = place.spec("L"), place.spec("M")
     owners = [place.owner(spec) for spec in (first, second)]
 
@@ -482,9 +476,7 @@ def test_nothing_runs_before_the_mark_is_there_or_without_it(place: Place, monke
     assert [run["outcome"] for run in place.store(specs[1]).runs()] == ["failed"]
 
 
-def test_nothing_is_removed_from_what_took_the_place_of_the_folder_of_a_run(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_removed_from_what_took_the_folders_place(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def move(listed: JobListing) -> None:
         place.out.rename(place.root / "moved")
         place.shard()

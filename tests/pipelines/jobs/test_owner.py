@@ -223,9 +223,7 @@ def work_behind(source: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("wrote_before", [False, True], ids=["before it wrote there", "after it wrote there"])
-def test_a_folder_that_another_claims_below_its_own_while_a_job_works_is_told(
-    workspace: Workspace, wrote_before: bool
-) -> None:
+def test_a_folder_that_another_claims_below_a_running_job_is_told(workspace: Workspace, wrote_before: bool) -> None:
     """The shards of both have the same names there, so that each could write over those of the other."""
     (workspace.root / "stands.py").write_text(STAND)
     first, second = ("in/sub/b.jsonl", "in/sub/a.jsonl") if wrote_before else ("in/a.jsonl", "in/sub/a.jsonl")
@@ -390,9 +388,7 @@ def test_a_ledger_whose_job_is_lost_is_refused_and_nothing_is_written(
 
 
 @pytest.mark.s3
-def test_an_older_copy_of_a_ledger_in_a_bucket_is_refused_unless_the_host_knows_the_rest(
-    workspace: Workspace, s3: S3Server
-) -> None:
+def test_an_older_copy_of_a_ledger_in_a_bucket_is_refused_where_it_ends(workspace: Workspace, s3: S3Server) -> None:
     bucket = s3.bucket()
     store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True, use_listings_cache=False)
     workspace.jsonl("in/a.jsonl", 30)

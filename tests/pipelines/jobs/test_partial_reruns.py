@@ -112,9 +112,7 @@ def test_a_rerun_of_rejects_that_rejects_again_continues_where_it_was_killed(job
     assert (ran.json["complete"], ran.json["records"]["rejected"]) == (True, {"KeyError": 3})
 
 
-def test_a_killed_rerun_of_rejects_continues_on_another_host(
-    workspace: Workspace, job: Workspace, s3: S3Server
-) -> None:
+def test_a_killed_rerun_of_rejects_continues_elsewhere(workspace: Workspace, job: Workspace, s3: S3Server) -> None:
     ledger, options = f"s3://{s3.bucket()}/L", ("--storage-options", json.dumps(s3.options))
     first = command(*REJECTS, *options, ledger=ledger)
     rerun = command(*ONLY_REJECTED, *options, ledger=ledger)

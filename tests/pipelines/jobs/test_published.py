@@ -208,9 +208,7 @@ def test_shards_that_were_replaced_have_metadata_no_more(made: Made) -> None:
     assert len(made.noted()) == 1
 
 
-def test_what_a_killed_publishing_has_left_is_removed_and_nothing_else(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_a_killed_publishing_has_left_is_removed(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     made.shard("a", range(3))
     left = made.out / TEMPORARY
     points: list[tuple[str, bool, int]] = []

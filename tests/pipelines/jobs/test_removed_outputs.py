@@ -75,9 +75,7 @@ def names_below(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", ["", "memory:/"])
-def test_outputs_of_what_a_source_was_are_removed_and_forgotten(
-    tmp_path: Path, store: LedgerStore, scheme: str
-) -> None:
+def test_outputs_of_what_a_source_was_go_and_are_forgotten(tmp_path: Path, store: LedgerStore, scheme: str) -> None:
     out = ObjectFolder(f"{scheme}{tmp_path}/out")
     job = converting(tmp_path, out.url)
     for name in ("a-0", "sub/a-1", "b-0", "mine"):
@@ -149,9 +147,7 @@ def hosts(tmp_path: Path) -> Iterator[list[RemoteStore]]:
         store.close()
 
 
-def test_what_others_have_recorded_is_known_before_something_is_removed(
-    tmp_path: Path, hosts: list[RemoteStore]
-) -> None:
+def test_what_others_have_recorded_is_known_before_a_removal(tmp_path: Path, hosts: list[RemoteStore]) -> None:
     one, two = hosts
     old, new, other = Source("/in/a", 1, "1"), Source("/in/a", 1, "2"), Source("/in/b", 1, "1")
     put(tmp_path / "out", "a-0", "a-1")
@@ -247,9 +243,7 @@ class TestIndexes:
             pytest.param({"patterns": (), "sources_from": "/list"}, ["in/a.idx", "roots/in/a.idx"], id="a list"),
         ],
     )
-    def test_where_they_are_written(
-        self, tmp_path: Path, store: LedgerStore, files: dict[str, Any], left: list[str]
-    ) -> None:
+    def test_where_they_are(self, tmp_path: Path, store: LedgerStore, files: dict[str, Any], left: list[str]) -> None:
         names = ["in/a.idx", "roots/in/a.idx"]
         put(tmp_path, *names)
         supersede(store, *(f"{tmp_path}/{name}" for name in names))
@@ -272,9 +266,7 @@ class TestIndexes:
         assert remove_superseded(job, store) == []
         assert names_below(tmp_path) == []
 
-    def test_nothing_goes_from_one_folder_if_a_name_leads_out_of_another(
-        self, tmp_path: Path, store: LedgerStore
-    ) -> None:
+    def test_nothing_goes_from_any_folder_if_a_name_leads_out(self, tmp_path: Path, store: LedgerStore) -> None:
         put(tmp_path, "p/a.idx", "r/a.idx", "victim/a.idx", "q/b")
         (tmp_path / "q/link").symlink_to(tmp_path / "victim")
         supersede(store, *(f"{tmp_path}/{folder}/a.idx" for folder in ("p", "q/link", "r")))
@@ -379,9 +371,7 @@ class TestRemoveBelow:
         remove_below(str(out), names, {}, ledger="/l", prune=True)
         assert sorted(path.name for path in out.iterdir()) == ["deep", "link", "mine"]
 
-    def test_a_folder_of_a_store_is_never_taken_for_a_local_one(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_folder_of_a_store_is_no_local_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         url = f"memory://{tmp_path.name}"
         (tmp_path / url / "deep").mkdir(parents=True)

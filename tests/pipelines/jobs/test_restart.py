@@ -79,9 +79,7 @@ def clean(workspace: Workspace, clean_outputs: dict[str, bytes]) -> dict[str, by
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_killed_job_goes_on_and_ends_with_the_same_bytes(
-    workspace: Workspace, clean: dict[str, bytes], workers: str
-) -> None:
+def test_a_killed_job_ends_with_the_same_bytes(workspace: Workspace, clean: dict[str, bytes], workers: str) -> None:
     process = workspace.start(*SLOW, "--workers", workers)
     wait_for(lambda: tasks_done(workspace) > 5, process)
     children = processes_below(process.pid)

@@ -205,9 +205,7 @@ def test_integers_beyond_64_bits_survive(results: Workspace) -> None:
 
 @pytest.mark.parametrize("function", ["reused", "reused_list"])
 @pytest.mark.parametrize("check", [(), ("--audit=off",)])
-def test_one_object_returned_again_and_again_is_every_record(
-    results: Workspace, function: str, check: tuple[str, ...]
-) -> None:
+def test_one_object_that_is_reused_is_every_record(results: Workspace, function: str, check: tuple[str, ...]) -> None:
     results.jsonl("in/a.jsonl", 40)
     assert mapped(results, function, *check).status == 0
     assert [record["id"] for record in results.records("out")] == list(range(40))

@@ -96,9 +96,7 @@ def test_compaction_leaves_one_snapshot_and_the_same_ledger(workspace: Workspace
     assert "8 skipped" in workspace.run(*bucket.map("out", "L", "functions:keep"), env=new).out
 
 
-def test_a_large_source_is_indexed_in_ranges_through_a_remote_ledger(
-    workspace: Workspace, s3: S3Server, bucket: Bucket
-) -> None:
+def test_a_large_source_is_indexed_by_a_remote_ledger(workspace: Workspace, s3: S3Server, bucket: Bucket) -> None:
     env = {**s3.env, "LEDGERBEAM_CACHE": str(workspace.root / "cache")}
     bucket.store.pipe_file(f"{bucket.url}/big.jsonl", lines(0, 3000))
     command = ("index", f"{bucket.url}/big.jsonl", "--task-bytes", "20000", "--ledger", f"{bucket.url}/I", "--json")

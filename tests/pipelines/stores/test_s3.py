@@ -69,9 +69,7 @@ def test_a_missing_bucket_is_one_clear_line(workspace: Workspace, s3: S3Server) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["--output", "--ledger", "--index-root"])
-def test_a_missing_bucket_of_what_is_written_is_found_before_anything_runs(
-    workspace: Workspace, s3: S3Server, option: str
-) -> None:
+def test_a_missing_bucket_of_outputs_is_found_at_once(workspace: Workspace, s3: S3Server, option: str) -> None:
     workspace.jsonl("in/a.jsonl", 5)
     values = {"--output": "out", "--ledger": "L", "--index-root": "indexes", option: "s3://no-such-bucket-here/x"}
     words = [word for pair in values.items() for word in pair]
@@ -135,9 +133,7 @@ def outputs(proxy: S3Proxy, folder: str) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_a_job_in_bad_weather_gives_the_bytes_of_a_clean_one(
-    workspace: Workspace, faulty_s3: S3Proxy, bucket: str
-) -> None:
+def test_a_job_in_bad_weather_gives_the_clean_bytes(workspace: Workspace, faulty_s3: S3Proxy, bucket: str) -> None:
     sources = f"s3://{bucket}/in/*.jsonl"
     clean = workspace.run(*MAP, sources, "--output", f"s3://{bucket}/clean", "--ledger", "C", env=faulty_s3.server.env)
     assert clean.status == 0, clean.err
