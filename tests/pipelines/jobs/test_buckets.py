@@ -80,6 +80,12 @@ class Place:
         output = Output(name, len(data), f"sum of {name}", len(rows), route=route)
         writer.store.commit([Leaf(source.id, (), "published", (output,), len(rows), len(data))])
 
+    def files(self, name: str = "a", rows: Sequence[Row] = ((b"a", 0),)) -> RunFiles:
+        """Publish the run file of one source, and return the run files."""
+        writer = self.writer("w")
+        self.write(writer, source(name), f"{name}.run", rows)
+        return RunFiles.written([writer], self.reading())
+
 
 def listed(writer: RunWriter, *gone: Source) -> None:
     """Note that all sources were listed, but for some that are gone."""
@@ -258,9 +264,7 @@ def test_buckets_that_were_looked_at_are_known_until_anything_of_them_changes(pl
     ],
 )
 def test_a_list_of_buckets_that_does_not_fit_is_none(place: Place, change: dict[str, Any] | None) -> None:
-    writer = place.writer("w")
-    place.write(writer, source("a"), "a.run", [(b"a", 0), (b"z", 1)])
-    files = RunFiles.written([writer], place.reading())
+    files = place.files(rows=[(b"a", 0), (b"z", 1)])
     files.tabulate()
     listing = Path(files.reading.listing_url)
     noted = orjson.loads(listing.read_bytes())
@@ -274,9 +278,7 @@ def test_a_list_of_buckets_that_does_not_fit_is_none(place: Place, change: dict[
 
 
 def test_a_link_in_the_place_of_the_folder_of_notes_is_not_followed(place: Place) -> None:
-    writer = place.writer("w")
-    place.write(writer, source("a"), "a.run", [(b"a", 0)])
-    files = RunFiles.written([writer], place.reading())
+    files = place.files()
     (place.root / "elsewhere").mkdir()
     (place.root / "work").symlink_to(place.root / "elsewhere")
     with pytest.raises(StorageError, match="found a link or a file"):
@@ -357,9 +359,7 @@ def test_tables_of_a_stage_go_and_those_of_another_one_in_that_folder_stay(place
 
 @pytest.mark.parametrize("earlier", [None, 5, ["../../secret", 7], {"a": 1}])
 def test_only_tables_are_removed_whatever_a_note_says_was_there(place: Place, earlier: Any) -> None:
-    writer = place.writer("scatter")
-    place.write(writer, source("a"), "a.run", [(b"a", 0)])
-    files = RunFiles.written([writer], place.reading())
+    files = place.files()
     files.tabulate()
     note = Path(place.reading().listing_url)
     note.write_bytes(orjson.dumps({**orjson.loads(note.read_bytes()), "earlier": earlier}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -252,9 +253,9 @@ def hostile(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def run(workspace: Workspace, function: str, *options: str, to: str = "jsonl") -> Ran:
+def run(workspace: Workspace, function: str, *options: str, to: str = "jsonl", **how: Any) -> Ran:
     command = ("map", f"hostile:{function}", "in/a.jsonl", "--output", "out", "--to", to, "--task-bytes", "200")
-    ran = workspace.run(*command, "--ledger", "L", *options)
+    ran = workspace.run(*command, "--ledger", "L", *options, **how)
     assert "Traceback" not in ran.err
     assert len(ran.err) < 20_000
     return ran
@@ -266,8 +267,7 @@ def ids(workspace: Workspace) -> list[int]:
 
 @pytest.mark.parametrize("function", [*RAISING, *RETURNING])
 def test_whatever_a_function_raises_or_returns_fails_its_task_alone(hostile: Workspace, function: str) -> None:
-    ran = run(hostile, function)
-    assert ran.status == 3, ran.err
+    ran = run(hostile, function, status=3)
     assert {**RAISING, **RETURNING}[function] in ran.err
     assert "in/a.jsonl, record 7: " in ran.err
     assert "its worker died" not in ran.err
@@ -282,8 +282,7 @@ def test_whatever_a_function_raises_or_returns_fails_its_task_alone(hostile: Wor
 @pytest.mark.slow
 @pytest.mark.parametrize("function", ["cancelled", "keyboard", "exits", "panic", "long_name"])
 def test_workers_of_their_own_survive_it_too(hostile: Workspace, function: str) -> None:
-    ran = run(hostile, function, "--workers", "2")
-    assert ran.status == 3, ran.err
+    ran = run(hostile, function, "--workers", "2", status=3)
     assert RAISING[function] in ran.err
     assert "worker died" not in ran.err
     assert len(ids(hostile)) >= 20 - 6
@@ -294,8 +293,7 @@ def test_a_task_that_would_have_ended_three_workers_is_not_begun_again(hostile: 
         file.write("\ndef counted(record):\n    open('calls', 'a').write('x')\n    return cancelled(record)\n")
     calls = []
     for times in range(1, 5):
-        ran = run(hostile, "counted")
-        assert ran.status == 3, ran.err
+        run(hostile, "counted", status=3)
         (failure,) = hostile.run("ledger", "failures", "L", "--json").json["failures"]
         assert failure["reason"] == "CancelledError"
         assert failure["quarantined"] == (times >= 3)
@@ -308,16 +306,13 @@ def test_samples_whose_methods_raise_fail_their_task(hostile: Workspace, functio
     with (hostile.root / "hostile.py").open("a") as file:
         file.write(f"\n_make = {function}\ndef as_sample(record):\n")
         file.write("    return _make(record) if _bad(record) else {'txt': str(record['id'])}\n")
-    ran = run(hostile, "as_sample", to="tar")
-    assert ran.status == 3, ran.err
-    assert "record 7: hostile:as_sample raised" in ran.err
+    run(hostile, "as_sample", to="tar", status=3, err="record 7: hostile:as_sample raised")
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("function", DOING)
 def test_whatever_a_function_does_to_its_process_all_is_right(hostile: Workspace, function: str, workers: str) -> None:
-    ran = run(hostile, function, "--workers", workers)
-    assert ran.status == 0, ran.err
+    run(hostile, function, "--workers", workers, status=0)
     assert ids(hostile) == list(range(20))
     assert hostile.run("ledger", "verify", "L").status == 0
     assert not Path("/out").exists(), "below a folder that the function has moved to"
@@ -326,8 +321,7 @@ def test_whatever_a_function_does_to_its_process_all_is_right(hostile: Workspace
 def test_a_function_that_closes_what_is_open_ends_the_job_and_no_file_of_others_is_written(hostile: Workspace) -> None:
     """The files that it opens then have the descriptors of the ledger and of the board of tasks."""
     (hostile.root / "hostile.py").write_text(CLOSING)
-    ran = run(hostile, "closes", "--workers", "1")
-    assert ran.status == 1, ran.err
+    ran = run(hostile, "closes", "--workers", "1", status=1)
     assert "descriptors of its files were closed in this process by other code" in ran.err
     mine = list(hostile.root.glob("mine-*"))
     assert len(mine) == 40
@@ -340,9 +334,7 @@ def test_a_function_that_closes_what_is_open_ends_the_job_and_no_file_of_others_
 @pytest.mark.parametrize("name", BROKEN_IMPORTS)
 def test_a_module_that_raises_at_import_is_told_before_anything_runs(hostile: Workspace, name: str) -> None:
     (hostile.root / "hostile.py").write_text(BROKEN_IMPORTS[name])
-    ran = run(hostile, "function")
-    assert ran.status == 1
-    assert "module 'hostile' cannot be imported" in ran.err
+    run(hostile, "function", status=1, err="module 'hostile' cannot be imported")
     assert not (hostile.root / "out").exists()
 
 
@@ -352,9 +344,7 @@ def test_a_module_that_raises_at_import_in_a_worker_ends_the_job(hostile: Worksp
     body = BROKEN_IMPORTS[name].replace("\n", "\n    ")
     text = f"import os\nif os.environ.get('IMPORTED'):\n    {body}\nos.environ['IMPORTED'] = '1'\n"
     (hostile.root / "hostile.py").write_text(f"{text}def function(record):\n    return record\n")
-    ran = run(hostile, "function")
-    assert ran.status == 1, ran.err
-    assert "module 'hostile' cannot be imported" in ran.err
+    ran = run(hostile, "function", status=1, err="module 'hostile' cannot be imported")
     assert "worker died" not in ran.err
     assert json.loads(hostile.run("ledger", "status", "L", "--json").out)["tasks"] == {"done": 0, "failed": 0}
 

@@ -45,15 +45,13 @@ TARGETS: dict[str, tuple[str, Callable[[str, str], list[bytes]]]] = {
 """Of each target the file by which a dataset is found, and how its samples' members of a name are read."""
 
 
-def run(workspace: Workspace, to: str, *options: str, source: str = "in/*", **environment: str) -> Ran:
+def run(workspace: Workspace, to: str, *options: str, source: str = "in/*", **how: Any) -> Ran:
     job = ("convert", source, "--output", "out", "--ledger", "L", "--task-bytes", "400")
-    return workspace.run(*job, "--to", to, *options, env=environment)
+    return workspace.run(*job, "--to", to, *options, **how)
 
 
 def convert(workspace: Workspace, to: str, *options: str, source: str = "in/*") -> Ran:
-    ran = run(workspace, to, *options, source=source)
-    assert ran.status == 0, ran.err
-    return ran
+    return run(workspace, to, *options, source=source, status=0)
 
 
 def texts(workspace: Workspace, to: str) -> list[int]:
@@ -215,7 +213,7 @@ def test_verify_passes_over_metadata_of_shards_that_were_replaced(workspace: Wor
 @pytest.mark.parametrize("to", TARGETS)
 def test_a_job_that_is_killed_before_it_publishes_does_so_when_it_runs_again(workspace: Workspace, to: str) -> None:
     workspace.jsonl("in/a.jsonl", 20)
-    assert run(workspace, to, LEDGERBEAM_FAULT="published.before:1").status == -9
+    run(workspace, to, env={"LEDGERBEAM_FAULT": "published.before:1"}, status=-9)
     assert not (workspace.root / "out" / TARGETS[to][0]).exists()
     ran = convert(workspace, to, "--json")
     assert ran.json["skipped"] == 1
@@ -228,7 +226,7 @@ def test_a_kill_after_publishing_leaves_no_note_that_is_out_of_date(workspace: W
     convert(workspace, "lit")
     expected = workspace.files("out")
     workspace.jsonl("in/a.jsonl", 20, first=20)
-    assert run(workspace, "lit", LEDGERBEAM_FAULT="published.after:1").status == -9
+    run(workspace, "lit", env={"LEDGERBEAM_FAULT": "published.after:1"}, status=-9)
     assert texts(workspace, "lit") == list(range(20, 40))
     workspace.jsonl("in/a.jsonl", 20)  # the shards are those of the first run again
     convert(workspace, "lit")
@@ -249,13 +247,10 @@ def test_failed_tasks_publish_nothing(workspace: Workspace) -> None:
 def test_shards_that_cannot_be_the_dataset_are_kept_and_the_error_says_what_to_do(workspace: Workspace) -> None:
     for folder in "xy":
         workspace.jsonl(f"in/{folder}/a.jsonl", 3)
-    ran = run(workspace, "lit", source="in/**/*.jsonl")
-    assert ran.status == 2
-    assert "LIT distinguishes shards by their base names" in ran.err
+    ran = run(workspace, "lit", source="in/**/*.jsonl", status=2, err="LIT distinguishes shards by their base names")
     assert not (workspace.root / "L").exists()
     for _ in range(2):
-        ran = run(workspace, "energon", source="in/**/*.jsonl")
-        assert ran.status == 1
+        ran = run(workspace, "energon", source="in/**/*.jsonl", status=1)
         assert "all outputs are written and recorded, but not the metadata of energon" in ran.err
         assert "--to webdataset" in ran.err
     assert "2 tasks done" in ran.out
@@ -287,8 +282,7 @@ def test_samples_that_lit_would_take_for_one_are_told(workspace: Workspace) -> N
     samples = [Sample(f"clip.{i}", {"wav": b"RIFF", "json": b"{}"}) for i in range(3)]
     (workspace.root / "in/a.tar").write_bytes(encode_tar(samples, group="pairs")[0])
     for to in ("lit", "energon"):
-        ran = run(workspace, to, "--group", "pairs", "--task-bytes", "1M")
-        assert ran.status == 1
+        ran = run(workspace, to, "--group", "pairs", "--task-bytes", "1M", status=1)
         assert "expected 3 samples, as listed, found 1" in ran.err
     assert not (workspace.root / "out/config.json").exists()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,16 +73,15 @@ def job(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def clean(workspace: Workspace, *options: str, output: str = "out", ledger: str = "L") -> Ran:
+def clean(workspace: Workspace, *options: str, output: str = "out", ledger: str = "L", **how: Any) -> Ran:
     command = ("map", "cleaning:clean", "in/*.jsonl", "--output", output, "--to", "jsonl", "--ledger", ledger)
-    return workspace.run(*command, "--task-bytes", "256K", "--json", *options)
+    return workspace.run(*command, "--task-bytes", "256K", "--json", *options, **how)
 
 
 @pytest.mark.slow
 def test_what_the_issue_asks_for(job: Workspace) -> None:
     """37 broken lines, 11 that raise, drops for six reasons, three routes."""
-    ran = clean(job, "--on-error", "reject:48", "--workers", "2")
-    assert ran.status == 0, ran.err
+    ran = clean(job, "--on-error", "reject:48", "--workers", "2", status=0)
     assert "48 records rejected so far; to see them: ledgerbeam ledger rejects" in ran.err
     records, out = ran.json["records"], job.root / "out"
     assert (len(BROKEN_AT), len(RAISING)) == (37, 11)
@@ -127,13 +127,10 @@ def test_what_the_issue_asks_for(job: Workspace) -> None:
 def test_healing_ends_with_the_bytes_of_a_run_that_never_failed(job: Workspace) -> None:
     assert clean(job, "--on-error", "reject").status == 0
     write_function(job, MENDED)
-    ran = clean(job, "--on-error", "reject", "--only-rejected", "KeyError")
-    assert ran.status == 1
-    assert "--on-job-change" in ran.err
+    clean(job, "--on-error", "reject", "--only-rejected", "KeyError", status=1, err="--on-job-change")
     before = job.run("ledger", "status", "L", "--json").json["records"]
     assert before["rejected"]["KeyError"] == 11, "nothing is withdrawn for a job that is refused"
-    ran = clean(job, "--on-error", "reject", "--only-rejected", "KeyError", "--on-job-change", "accept")
-    assert ran.status == 0, ran.err
+    ran = clean(job, "--on-error", "reject", "--only-rejected", "KeyError", "--on-job-change", "accept", status=0)
     assert ran.json["records"]["rejected"] == {"not decoded": 37}
     assert clean(job, "--on-error", "reject", output="clean", ledger="L2").status == 0
     shown = ("out", "clean")
@@ -164,9 +161,9 @@ def test_the_reject_files_of_healed_tasks_go(workspace: Workspace) -> None:
     assert "no record was rejected for such a reason; the reasons are: none" in ran.err
 
 
-def refuse(workspace: Workspace, *options: str, output: str = "out", ledger: str = "L") -> Ran:
+def refuse(workspace: Workspace, *options: str, output: str = "out", ledger: str = "L", **how: Any) -> Ran:
     command = ("map", "cleaning:refuse", "in/*.jsonl", "--output", output, "--to", "jsonl", "--ledger", ledger)
-    return workspace.run(*command, "--json", *options)
+    return workspace.run(*command, "--json", *options, **how)
 
 
 @pytest.fixture
@@ -198,9 +195,7 @@ def test_a_record_that_is_rejected_fails_its_task_unless_it_may_be(refusing: Wor
 @pytest.mark.parametrize(("low", "high"), [("reject:99", "reject:100"), ("reject:9.9%", "reject:10%")])
 def test_above_the_limit_all_that_is_done_stays(refusing: Workspace, low: str, high: str) -> None:
     for _ in range(2):
-        ran = refuse(refusing, "--on-error", low)
-        assert ran.status == 1
-        assert f"--on-error {low}: expected at most" in ran.err
+        ran = refuse(refusing, "--on-error", low, status=1, err=f"--on-error {low}: expected at most")
         assert "found 100 of 1,000 read (no title 100)" in ran.err
     ran = refuse(refusing, "--on-error", high)
     assert (ran.status, ran.json["skipped"]) == (0, 2)
@@ -208,29 +203,22 @@ def test_above_the_limit_all_that_is_done_stays(refusing: Workspace, low: str, h
 
 @pytest.mark.slow
 def test_a_runner_that_nobody_watches_holds_to_the_limit(refusing: Workspace) -> None:
-    ran = refuse(refusing, "--on-error", "reject:30", "--", "--runner=BundleBasedDirectRunner")
-    assert ran.status == 1
+    ran = refuse(refusing, "--on-error", "reject:30", "--", "--runner=BundleBasedDirectRunner", status=1)
     assert "expected at most 30 rejected records" in ran.err
-    ran = refuse(refusing, "--on-error", "reject:100", "--", "--runner=BundleBasedDirectRunner")
-    assert ran.status == 0, ran.err
+    ran = refuse(refusing, "--on-error", "reject:100", "--", "--runner=BundleBasedDirectRunner", status=0)
     assert ran.json["records"]["rejected"] == {"no title": 100}
-    ran = refuse(refusing, "--only-rejected", "--", "--runner=BundleBasedDirectRunner")
-    assert ran.status == 2
+    ran = refuse(refusing, "--only-rejected", "--", "--runner=BundleBasedDirectRunner", status=2)
     assert "work on the local runner only" in ran.err
 
 
 @pytest.mark.parametrize("limit", ["skip", "reject:", "reject:1.5", "reject:101%"])
 def test_a_limit_that_is_none_is_refused_by_name(refusing: Workspace, limit: str) -> None:
-    ran = refuse(refusing, "--on-error", limit)
-    assert ran.status == 2
-    assert f"--on-error {limit}" in ran.err
+    refuse(refusing, "--on-error", limit, status=2, err=f"--on-error {limit}")
     assert not (refusing.root / "out").exists()
 
 
 def test_only_rejected_and_only_failed_do_not_mix(refusing: Workspace) -> None:
-    ran = refuse(refusing, "--only-rejected", "x", "--only-failed", "y")
-    assert ran.status == 2
-    assert "choose different tasks" in ran.err
+    refuse(refusing, "--only-rejected", "x", "--only-failed", "y", status=2, err="choose different tasks")
 
 
 @pytest.mark.slow
@@ -289,19 +277,15 @@ def test_shards_of_routes_and_rejects_that_nobody_owns_are_replaced(refusing: Wo
     for path in (refusing.root / "out").rglob("*"):
         if path.is_file() and "_rejects" not in path.parts:
             path.unlink()
-    ran = refuse(refusing, "--on-error", "reject", ledger="L2")
-    assert ran.status == 2
-    assert "_rejects/" in ran.err
-    ran = refuse(refusing, "--on-error", "reject", "--existing", "replace", ledger="L2")
-    assert ran.status == 0, ran.err
+    refuse(refusing, "--on-error", "reject", ledger="L2", status=2, err="_rejects/")
+    refuse(refusing, "--on-error", "reject", "--existing", "replace", ledger="L2", status=0)
 
 
 @pytest.mark.slow
 def test_a_source_that_changed_takes_its_rejects_away(refusing: Workspace) -> None:
     assert refuse(refusing, "--on-error", "reject:100").status == 0
     refusing.jsonl("in/a.jsonl", 3)
-    ran = refuse(refusing, "--on-error", "reject:40")
-    assert ran.status == 0, ran.err
+    ran = refuse(refusing, "--on-error", "reject:40", status=0)
     assert ran.json["records"]["rejected"] == {"no title": 40}
     names = [path.name for path in (refusing.root / "out/_rejects").iterdir()]
     assert names == ["b.jsonl-0000000000.jsonl"]
@@ -367,21 +351,17 @@ def test_rejects_on_an_object_store_with_a_remote_ledger(workspace: Workspace, s
     write_function(workspace)
     options = json.dumps(s3.options)
 
-    def run(*more: str) -> Ran:
+    def run(*more: str, **how: Any) -> Ran:
         command = ("map", "cleaning:refuse", "in/*.jsonl", "--output", f"s3://{bucket}/out", "--to", "jsonl")
         ledger = ("--ledger", f"s3://{bucket}/L", "--storage-options", options)
-        return workspace.run(*command, *ledger, "--json", *more)
+        return workspace.run(*command, *ledger, "--json", *more, **how)
 
-    ran = run("--on-error", "reject:59")
-    assert ran.status == 1
-    assert "found 60 of 600 read" in ran.err
-    ran = run("--on-error", "reject:60")
-    assert ran.status == 0, ran.err
+    run("--on-error", "reject:59", status=1, err="found 60 of 600 read")
+    run("--on-error", "reject:60", status=0)
     shown = workspace.run("ledger", "rejects", f"s3://{bucket}/L", "--storage-options", options, "--json")
     assert shown.json["rejected"] == {"no title": 60}
     (workspace.root / "cleaning.py").write_text("def refuse(record):\n    return record\n")
-    ran = run("--only-rejected", "no title", "--on-job-change", "accept")
-    assert ran.status == 0, ran.err
+    ran = run("--only-rejected", "no title", "--on-job-change", "accept", status=0)
     assert ran.json["records"]["rejected"] == {}
     shown = workspace.run("ledger", "outputs", f"s3://{bucket}/L", "--storage-options", options, "--json")
     assert {output["route"] for output in shown.json["outputs"]} == {""}

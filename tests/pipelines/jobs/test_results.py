@@ -8,6 +8,7 @@ import re
 import signal
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,8 +101,11 @@ def results(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def mapped(workspace: Workspace, function: str, *options: str, source: str = "in/a.jsonl", to: str = "jsonl") -> Ran:
-    ran = workspace.run("map", f"results:{function}", source, "--output", "out", "--to", to, "--ledger", "L", *options)
+def mapped(
+    workspace: Workspace, function: str, *options: str, source: str = "in/a.jsonl", to: str = "jsonl", **how: Any
+) -> Ran:
+    command = ("map", f"results:{function}", source, "--output", "out", "--to", to, "--ledger", "L", *options)
+    ran = workspace.run(*command, **how)
     assert "Traceback" not in ran.err
     return ran
 
@@ -121,8 +125,7 @@ def mapped(workspace: Workspace, function: str, *options: str, source: str = "in
     ],
 )
 def test_what_is_no_record_fails_its_task(results: Workspace, function: str, record: int, found: str) -> None:
-    ran = mapped(results, function)
-    assert ran.status == 3, ran.err
+    ran = mapped(results, function, status=3)
     assert re.search(rf"a\.jsonl, record {record}: results:{function} returned {found}", ran.err), ran.err
     remedy = "return record if ... else None" if "bool" in found else "return the whole record"
     assert remedy in ran.err
@@ -131,9 +134,7 @@ def test_what_is_no_record_fails_its_task(results: Workspace, function: str, rec
 
 @pytest.mark.parametrize("function", ["is_odd", "number"])
 def test_what_is_no_sample_fails_its_task(results: Workspace, function: str) -> None:
-    ran = mapped(results, function, to="tar")
-    assert ran.status == 3, ran.err
-    assert f"results:{function} returned a" in ran.err
+    mapped(results, function, to="tar", status=3, err=f"results:{function} returned a")
 
 
 def test_scalars_become_scalars_and_booleans_come_of_booleans_only(results: Workspace) -> None:
@@ -144,16 +145,11 @@ def test_scalars_become_scalars_and_booleans_come_of_booleans_only(results: Work
     (results.root / "in/flags.jsonl").write_text("true\nfalse\n")
     assert mapped(results, "negated", "--on-job-change", "restart", source="in/flags.jsonl").status == 0
     assert results.records("out")[:2] == [False, True]
-    ran = mapped(results, "negated", "--on-job-change", "restart", source="in/values.jsonl")
-    assert ran.status == 3
-    assert "returned a bool" in ran.err
+    mapped(results, "negated", "--on-job-change", "restart", source="in/values.jsonl", status=3, err="returned a bool")
 
 
 def test_nan_is_refused_with_its_record_and_its_place(results: Workspace) -> None:
-    ran = mapped(results, "nan")
-    assert ran.status == 3, ran.err
-    assert "a.jsonl, record 3: output record 3: deep[0].score is nan" in ran.err
-    assert "--nan null" in ran.err
+    mapped(results, "nan", status=3, err=("a.jsonl, record 3: output record 3: deep[0].score is nan", "--nan null"))
     assert results.files("out") == {}
     rows = results.run("ledger", "failures", "L", "--json").json
     assert "RecordError" in json.dumps(rows)
@@ -162,8 +158,7 @@ def test_nan_is_refused_with_its_record_and_its_place(results: Workspace) -> Non
 def test_nan_is_written_as_null_and_counted_once_whatever_is_run_again(results: Workspace) -> None:
     results.jsonl("in/b.jsonl", 6)
     options = ("--nan", "null", "--task-bytes", "200")
-    ran = mapped(results, "infinite", *options, source="in/*.jsonl")
-    assert ran.status == 0, ran.err
+    ran = mapped(results, "infinite", *options, source="in/*.jsonl", status=0)
     assert "5 numbers that JSON does not have (NaN, infinities) written as null so far" in ran.out
     assert [record["id"] for record in results.records("out")][:5] == [None, 1, 2, 3, None]
     assert results.run("ledger", "status", "L", "--json").json["nulled"] == 5
@@ -176,9 +171,7 @@ def test_nan_is_written_as_null_and_counted_once_whatever_is_run_again(results: 
 
 def test_what_becomes_of_nan_is_part_of_the_job(results: Workspace) -> None:
     assert mapped(results, "keep").status == 0
-    ran = mapped(results, "keep", "--nan", "null")
-    assert ran.status == 1
-    assert "nan: was 'refuse', is 'null'" in ran.err
+    mapped(results, "keep", "--nan", "null", status=1, err="nan: was 'refuse', is 'null'")
     assert mapped(results, "reused_members", "--nan", "null", to="tar").status == 2
 
 

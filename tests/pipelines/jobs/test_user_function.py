@@ -201,9 +201,9 @@ def place(workspace: Workspace) -> Workspace:
     return replace(workspace, audits=True)
 
 
-def mapped(place: Workspace, function: str, *more: str) -> Ran:
+def mapped(place: Workspace, function: str, *more: str, **how: Any) -> Ran:
     options = ("--output", "out", "--to", "jsonl", "--task-bytes", "9K", "--ledger", "L")
-    return place.run("map", f"audited:{function}", "texts/*.jsonl", *options, *more)
+    return place.run("map", f"audited:{function}", "texts/*.jsonl", *options, *more, **how)
 
 
 def audits(place: Workspace) -> Any:
@@ -211,8 +211,7 @@ def audits(place: Workspace) -> Any:
 
 
 def test_a_pure_function_is_audited_and_the_job_ends_well(place: Workspace) -> None:
-    ran = mapped(place, "pure")
-    assert ran.status == 0, ran.err
+    mapped(place, "pure", status=0)
     assert audits(place) == {"tasks": 2, "differ": 0}
     assert "audited 2 tasks, 0 differ" in place.run("ledger", "status", "L").out
     done = place.run("ledger", "status", "L", "--json").json["tasks"]["done"]
@@ -222,8 +221,7 @@ def test_a_pure_function_is_audited_and_the_job_ends_well(place: Workspace) -> N
 
 @pytest.mark.slow
 def test_a_function_with_state_ends_the_job_again_and_again_until_it_is_mended(place: Workspace) -> None:
-    ran = mapped(place, "previous")
-    assert ran.status == 1
+    ran = mapped(place, "previous", status=1)
     first, *lines = ran.err.partition("ledgerbeam: error: ")[2].splitlines()
     assert first.startswith(f"{place.root}/out/")
     assert "audited:previous" in first
@@ -237,8 +235,7 @@ def test_a_function_with_state_ends_the_job_again_and_again_until_it_is_mended(p
     assert mapped(place, "previous").status == 1  # all is done, and still not as it should be
     source = (place.root / "audited.py").read_text()
     (place.root / "audited.py").write_text(source.replace("before, last = last", "before, last = ''"))
-    mended = mapped(place, "previous", "--on-job-change", "restart")
-    assert mended.status == 0, mended.err
+    mapped(place, "previous", "--on-job-change", "restart", status=0)
     assert audits(place) == {"tasks": 2, "differ": 0}
 
 
@@ -256,9 +253,7 @@ def test_a_finished_job_is_audited(place: Workspace) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("share", ["1.5", "0", "200%", "-1%", "all", "on"])
 def test_a_share_is_above_nothing_and_at_most_all(place: Workspace, share: str) -> None:
-    ran = mapped(place, "pure", f"--audit={share}")
-    assert ran.status == 2
-    assert f"--audit {share}: expected a share" in ran.err
+    mapped(place, "pure", f"--audit={share}", status=2, err=f"--audit {share}: expected a share")
 
 
 @pytest.mark.slow
@@ -272,9 +267,7 @@ def test_all_tasks_are_audited_if_that_is_asked_for(place: Workspace) -> None:
 @pytest.mark.parametrize("function", IMPURE)
 def test_impurities_of_many_kinds_end_the_job(place: Workspace, function: str) -> None:
     batch = ("--batch", "32") if function == "batch_mean" else ()
-    ran = mapped(place, function, *batch)
-    assert ran.status == 1, ran.err
-    assert f"audited:{function} returned another result" in ran.err
+    mapped(place, function, *batch, status=1, err=f"audited:{function} returned another result")
     assert audits(place)["differ"] == 1
 
 
