@@ -7,11 +7,11 @@ import json
 import os
 import signal
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ledgerbeam.pipelines.report.lineage import WAIT_SECONDS, Dataset, dataset, 
 from tests.cases import each
 from tests.pipelines.conftest import Workspace, run_failing
 from tests.pipelines.jobs.test_restart import SLOW, tasks_done, wait_for, write_sources
+from tests.servers.process import QuietHandler, serving
 
 needs_client = pytest.mark.skipif(
     importlib.util.find_spec("openlineage") is None, reason="no lineage: pip install 'ledgerbeam[lineage]'"
@@ -30,52 +31,35 @@ SPEC = os.environ.get("OPENLINEAGE_SPEC")
 KEEP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
 
 
-class LineageServer:
-    """An HTTP server that receives events like an OpenLineage collector.
+@dataclass
+class Collector:
+    """What a collector of OpenLineage events has received, in order."""
 
-    Attributes:
-        events: Received events, in order.
-        headers: HTTP headers of each event.
-        status: HTTP status of the answers.
-    """
-
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.status = 201
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                assert self.path == "/api/v1/lineage"
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                server.events.append(json.loads(body))
-                server.headers.append(dict(self.headers.items()))
-                self.send_response(server.status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Write no log."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+    url: str = ""
+    status: int = 201  # HTTP status of the answers
+    events: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
 
 
 @pytest.fixture
-def collector() -> Iterator[LineageServer]:
-    made = LineageServer()
-    yield made
-    made.close()
+def collector() -> Iterator[Collector]:
+    made = Collector()
+
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:
+            assert self.path == "/api/v1/lineage"
+            made.events.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            made.headers.append(dict(self.headers.items()))
+            self.send_response(made.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as made.url:
+        yield made
 
 
 @pytest.fixture
-def told(workspace: Workspace, collector: LineageServer) -> Workspace:
+def told(workspace: Workspace, collector: Collector) -> Workspace:
     """A working folder with OpenLineage configured."""
     workspace.env.update(OPENLINEAGE_URL=collector.url, OPENLINEAGE_API_KEY="key-of-lineage")
     return workspace
@@ -100,7 +84,7 @@ def check_form(event: dict[str, Any]) -> None:
 
 
 @needs_client
-def test_a_run_tells_what_it_read_and_wrote(told: Workspace, collector: LineageServer) -> None:
+def test_a_run_tells_what_it_read_and_wrote(told: Workspace, collector: Collector) -> None:
     told.jsonl("in/a.jsonl", 30)
     ran = told.run(*KEEP, status=0)
     assert "OpenLineage" not in ran.out + ran.err
@@ -128,7 +112,7 @@ def test_a_run_tells_what_it_read_and_wrote(told: Workspace, collector: LineageS
 
 @pytest.mark.slow
 @needs_client
-def test_a_run_that_fails_and_the_one_that_mends_it_are_of_one_job(told: Workspace, collector: LineageServer) -> None:
+def test_a_run_that_fails_and_the_one_that_mends_it_are_of_one_job(told: Workspace, collector: Collector) -> None:
     told.env.update(
         OPENLINEAGE_NAMESPACE="corpus", OPENLINEAGE_PARENT_ID="flows/nightly/0192f0d0-0000-7000-8000-000000000001"
     )
@@ -154,7 +138,7 @@ def test_a_run_that_fails_and_the_one_that_mends_it_are_of_one_job(told: Workspa
 
 @pytest.mark.slow
 @needs_client
-def test_a_run_that_cannot_begin_its_work_tells_why(told: Workspace, collector: LineageServer) -> None:
+def test_a_run_that_cannot_begin_its_work_tells_why(told: Workspace, collector: Collector) -> None:
     told.jsonl("in/a.jsonl", 5)
     assert told.run(*KEEP, "--", "--no_such_beam_option").status != 0
     assert collector.events == [], "no run has begun"
@@ -168,7 +152,7 @@ def test_a_run_that_cannot_begin_its_work_tells_why(told: Workspace, collector: 
 
 @needs_client
 @pytest.mark.slow
-def test_an_interrupted_run_is_aborted(told: Workspace, collector: LineageServer) -> None:
+def test_an_interrupted_run_is_aborted(told: Workspace, collector: Collector) -> None:
     write_sources(told)
     process = told.start(*SLOW)
     wait_for(lambda: tasks_done(told) > 3, process)
@@ -179,7 +163,7 @@ def test_an_interrupted_run_is_aborted(told: Workspace, collector: LineageServer
 
 
 @needs_client
-def test_the_schema_of_columns_and_no_secret_is_told(told: Workspace, collector: LineageServer) -> None:
+def test_the_schema_of_columns_and_no_secret_is_told(told: Workspace, collector: Collector) -> None:
     told.jsonl("in/a.jsonl", 5)
     ran = told.run("convert", "in/*.jsonl", "--output", "out", "--to", "parquet", "--ledger", "L",
                    "--storage-options", '{"password": "hunter2"}')  # fmt: skip
@@ -192,9 +176,7 @@ def test_the_schema_of_columns_and_no_secret_is_told(told: Workspace, collector:
 @pytest.mark.slow
 @needs_client
 @pytest.mark.parametrize("state", ["refused", "silent", "broken"])
-def test_a_dead_server_is_a_warning_and_costs_little(
-    workspace: Workspace, collector: LineageServer, state: str
-) -> None:
+def test_a_dead_server_is_a_warning_and_costs_little(workspace: Workspace, collector: Collector, state: str) -> None:
     workspace.jsonl("in/a.jsonl", 5)
     silent = socket.create_server(("127.0.0.1", 0))  # accepts connections, and never answers
     port = silent.getsockname()[1]
@@ -251,7 +233,7 @@ def test_who_lacks_the_client_is_told_once_how_to_get_it(workspace: Workspace, t
 
 @needs_client
 @pytest.mark.skipif(SPEC is None, reason="no schemas: set OPENLINEAGE_SPEC to the folder spec of OpenLineage's sources")
-def test_events_are_what_the_official_schema_demands(told: Workspace, collector: LineageServer) -> None:
+def test_events_are_what_the_official_schema_demands(told: Workspace, collector: Collector) -> None:
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
     from referencing import Registry, Resource
 
