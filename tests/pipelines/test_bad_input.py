@@ -176,13 +176,6 @@ def test_a_ledger_of_another_job(workspace: Workspace) -> None:
     assert workspace.files("two") == {}
 
 
-def test_an_output_that_is_a_file(workspace: Workspace) -> None:
-    workspace.jsonl("a.jsonl", 3)
-    (workspace.root / "out").write_text("mine")
-    assert mapped(workspace, "a.jsonl").status == 2
-    assert (workspace.root / "out").read_text() == "mine"
-
-
 def test_debug_shows_the_traceback(workspace: Workspace) -> None:
     assert "Traceback" in workspace.run("show", "missing.jsonl", "--debug").err
 

@@ -207,13 +207,6 @@ def test_a_job_that_began_by_streaming_goes_on_by_position(workspace: Workspace)
     assert [record["id"] for record in workspace.records("out")] == list(range(500))
 
 
-def test_outputs_can_be_read_at_random(workspace: Workspace) -> None:
-    compress(workspace, "in/a.jsonl", 50)
-    assert workspace.run("convert", "in/*.gz", "--output", "out", "--to", "jsonl").status == 0
-    with JsonlReader(str(workspace.root / "out/a.jsonl-gz-0000000000.jsonl")) as reader:
-        assert json.loads(reader.raw(49))["id"] == 49
-
-
 FUNCTIONS = """
 from ledgerbeam import Reject, Route
 
@@ -441,15 +434,6 @@ def test_a_file_of_columns_needs_no_index(workspace: Workspace, name: str) -> No
     (workspace.root / f"{name}.gz").write_bytes(gzip.compress((workspace.root / name).read_bytes()))
     packed = workspace.run("convert", f"{name}.gz", "--output", "out", "--to", "jsonl", status=1)
     assert "decompress it, e.g. gunzip" in packed.err
-
-
-def test_a_source_that_changed_is_done_again(workspace: Workspace) -> None:
-    put(workspace)
-    command = ("convert", "a.parquet", "--output", "out", "--to", "jsonl", "--task-bytes", "2K", "--ledger", "l")
-    assert workspace.run(*command).status == 0
-    (workspace.root / "a.parquet").write_bytes(parquet_bytes(table(30, "int64")))
-    workspace.succeed(*command)
-    assert written(workspace.root / "out") == [{"int64": number} for number in range(30)]
 
 
 def test_lines_of_text_are_records(workspace: Workspace) -> None:

@@ -69,15 +69,6 @@ def test_a_new_ledger_replaces_what_is_there_if_told_so(done: Workspace) -> None
     assert ran.json["skipped"] == 2
 
 
-def test_a_new_ledger_keeps_what_is_there_if_told_so(done: Workspace) -> None:
-    before = done.files("out")
-    done.run(*MAP, "--ledger", "M", "--existing", "keep", status=0)
-    after = done.files("out")
-    assert set(before) <= set(after)
-    assert len(marks(done)) == 2
-    assert done.run(*MAP, "--ledger", "M").status == 0
-
-
 def test_a_moved_ledger_goes_on(done: Workspace) -> None:
     os.rename(done.root / "L", done.root / "elsewhere")
     ran = done.run(*MAP, "--ledger", "elsewhere", "--task-bytes", "300", "--json")
@@ -261,39 +252,6 @@ def test_without_a_ledger_a_changed_option_meets_the_ledger_that_it_changed(
     workspace.succeed(*MAP, *change, "--on-job-change", "restart")
     workspace.succeed(*MAP[:3], "--output", "fresh", "--to", "jsonl", *change)
     assert workspace.files("out") == workspace.files("fresh")
-
-
-def test_without_a_ledger_an_edited_function_meets_the_ledger_of_the_old_one(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 30)
-    assert workspace.run(*MAP).status == 0
-    functions = workspace.root / "functions.py"
-    functions.write_text(functions.read_text() + "\n# edited\n")
-    workspace.run(*MAP, status=1, err="module functions: changed")
-    workspace.succeed(*MAP[:1], "functions:twice", *MAP[2:], "--on-job-change", "restart")
-    assert len(workspace.records("out")) == 60
-
-
-def test_another_format_over_the_same_output_is_another_job(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 5)
-    command = ("map", "functions:sample", "in/*.jsonl", "--output", "out", "--to")
-    assert workspace.run(*command, "tar").status == 0
-    ran = workspace.run("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", status=1)
-    assert "to: was 'tar', is 'jsonl'" in ran.err
-    assert workspace.run(*MAP, "--on-job-change", "restart").status == 0
-    assert set(workspace.files("out")) == {"a.jsonl-0000000000.jsonl", "a.jsonl-0000000000.jsonl.idx"}
-
-
-def test_a_merged_dataset_of_somebody_else_is_not_replaced(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 5)
-    command = ("tokenize", "in/*.jsonl", "--output", "all", "--tokenizer", "bytes")
-    (workspace.root / "all.bin").write_bytes(b"precious")
-    workspace.run(*command, status=2, err="all.bin")
-    assert (workspace.root / "all.bin").read_bytes() == b"precious"
-    assert workspace.run(*command, "--existing", "replace", "--drop-parts").status == 0
-    assert (workspace.root / "all.bin").read_bytes() != b"precious"
-    assert len(marks(workspace, "all.parts")) == 1
-    assert "up to date" in workspace.run(*command, "--drop-parts").out
-    assert workspace.run(*command, "--ledger", "M").status == 2
 
 
 def test_what_surrounds_a_job_changes_neither_its_names_nor_its_identity(done: Workspace) -> None:

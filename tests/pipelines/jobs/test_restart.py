@@ -206,17 +206,6 @@ def test_a_task_that_ends_otherwise_than_recorded_is_an_error(workspace: Workspa
     assert "Traceback" not in ran.err
 
 
-def test_two_runs_at_once_say_so_and_lose_nothing(workspace: Workspace, clean: dict[str, bytes]) -> None:
-    first = workspace.start(*SLOW, "--workers", "2")
-    wait_for(lambda: (workspace.root / "L/run").is_dir() and any((workspace.root / "L/run").iterdir()), first)
-    second = workspace.run(*SLOW, "--workers", "1")
-    out = first.communicate(timeout=120)[0]
-    assert first.returncode == 0, out
-    assert second.status == 0, second.err
-    assert "another run is at work on this ledger" in second.err
-    assert workspace.files("out") == clean
-
-
 WORK = """
 import os, time
 def slow(record):
