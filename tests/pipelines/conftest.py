@@ -83,17 +83,7 @@ def leaves(record):
 
 
 JOBS = (
-    "convert",
-    "dedup",
-    "group",
-    "index",
-    "map",
-    "materialize",
-    "join",
-    "repartition",
-    "shuffle",
-    "sort",
-    "split",
+    *("convert", "dedup", "group", "index", "map", "materialize", "join", "repartition", "shuffle", "sort", "split"),
     "tokenize",
 )
 
@@ -147,16 +137,8 @@ class Workspace:
         err: str | tuple[str, ...] = (),
     ) -> Ran:
         """Run a command to its end. Check its exit status, and texts that it prints on standard error."""
-        done = subprocess.run(
-            command,
-            cwd=self.root,
-            env={**self.env, **(env or {})},
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            timeout=timeout,
-            check=False,
-        )
+        how: dict[str, Any] = {"cwd": self.root, "env": {**self.env, **(env or {})}, "timeout": timeout}
+        done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", check=False, **how)
         assert status in (None, done.returncode), done.stdout + done.stderr
         for text in (err,) if isinstance(err, str) else err:
             assert text in done.stderr

@@ -215,14 +215,8 @@ RETURNING = {
     "lone": "surrogates",
 }
 DOING = [
-    "prints_elsewhere",
-    "closes_output",
-    "closes_and_prints",
-    "moves",
-    "moves_to_nowhere",
-    "threads",
-    "failing_threads",
-    "signals",
+    *("prints_elsewhere", "closes_output", "closes_and_prints", "moves", "moves_to_nowhere"),
+    *("threads", "failing_threads", "signals"),
 ]
 BROKEN_IMPORTS = {
     "cancels": "import asyncio\nraise asyncio.CancelledError",

@@ -318,15 +318,7 @@ def test_long_names_are_converted_to_tar(long: Workspace) -> None:
 
 
 def test_long_names_are_converted_to_shar_and_megatron(long: Workspace) -> None:
-    row = {
-        "tokens": [1, 2],
-        "id": "x",
-        "type": "MonoCut",
-        "start": 0,
-        "duration": 1.0,
-        "channel": 0,
-        "supervisions": [],
-    }
+    row = {"tokens": [1, 2], "type": "MonoCut", "start": 0, "duration": 1.0, "channel": 0, "supervisions": []}
     for name in LONG:
         rows = ({**row, "id": f"{name[:9]}-{number}"} for number in range(40))
         (long.root / "in" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -405,11 +397,5 @@ def test_keys_with_dots_stay_below_the_output(workspace: Workspace, gcs: GcsServ
     assert sorted(json.loads(line)["id"] for line in found) == sorted(
         100 * n + i for n in range(len(ODD)) for i in range(10)
     )
-    assert {path.name for path in workspace.root.iterdir()} <= {
-        "functions.py",
-        "list",
-        "L",
-        "deep",
-        "cache",
-        "__pycache__",
-    }
+    left = {"functions.py", "list", "L", "deep", "cache", "__pycache__"}
+    assert {path.name for path in workspace.root.iterdir()} <= left

@@ -137,18 +137,21 @@ def test_a_tar_replaced_by_one_of_the_same_size_and_an_older_time_is_indexed_aga
     assert [row["key"] for row in workspace.records("out")] == [f"b{i:03}" for i in range(20)]
 
 
+def source_ahead(workspace: Workspace, name: str, count: int) -> Path:
+    """Write a source whose time lies ahead of the clock."""
+    path = workspace.jsonl(name, count)
+    if name == "a.tar":
+        path.write_bytes(encode_tar([Sample(f"a{i:03}", {"txt": b"%05d" % i}) for i in range(count)])[0])
+    ahead = time.time() + 3600
+    os.utime(path, (ahead, ahead))
+    return path
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.tar"])
 def test_a_source_whose_time_lies_ahead_of_the_clock(workspace: Workspace, name: str) -> None:
     (workspace.root / "meddled").touch()
-    if name == "a.tar":
-        path = workspace.root / name
-        path.write_bytes(encode_tar([Sample(f"a{i:03}", {"txt": b"%05d" % i}) for i in range(40)])[0])
-        meddler(workspace, "", path)
-    else:
-        path = workspace.jsonl(name, 40)
-        meddler(workspace, "", path)
-    ahead = time.time() + 3600
-    os.utime(path, (ahead, ahead))
+    path = source_ahead(workspace, name, 40)
+    meddler(workspace, "", path)
     function = "meddling:members" if name == "a.tar" else "meddling:meddle"
     assert workspace.run("index", name).status == 0
     assert os.stat(f"{path}.idx").st_mtime_ns >= path.stat().st_mtime_ns
@@ -162,11 +165,7 @@ def test_a_source_whose_time_lies_ahead_of_the_clock(workspace: Workspace, name:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.tar"])
 def test_a_killed_job_over_a_source_whose_time_lies_ahead_of_the_clock_goes_on(workspace: Workspace, name: str) -> None:
     """Kill and rerun never ended: the index that a run had made was older than its source."""
-    path = workspace.jsonl(name, 600)
-    if name == "a.tar":
-        path.write_bytes(encode_tar([Sample(f"a{i:03}", {"txt": b"%05d" % i}) for i in range(600)])[0])
-    ahead = time.time() + 3600
-    os.utime(path, (ahead, ahead))
+    source_ahead(workspace, name, 600)
     (workspace.root / "holding.py").write_text(HOLDING)
     function = "holding:members" if name == "a.tar" else "holding:hold"
     for command in (("index", name, "--ledger", "I"), ("index", name, "--ledger", "I", "--force")):
@@ -272,18 +271,12 @@ def test_an_impure_function_over_a_name_that_is_not_utf8_ends_the_job(odd_names:
 def test_every_command_works_over_a_name_that_is_not_utf8(odd_names: Workspace) -> None:
     ran = odd_names.run("map", "functions:bad_seven", NOT_UTF8, *MAP[3:], "--task-bytes", "200", "--json", status=3)
     commands = [
-        ("ledger", "status", "L"),
-        ("ledger", "status", "L", "--check-sources", "--json"),
-        ("ledger", "failures", "L"),
-        ("ledger", "outputs", "L"),
-        ("ledger", "outputs", "L", "--json"),
-        ("ledger", "verify", "L"),
+        *(("ledger", action, "L") for action in ("status", "failures", "outputs", "verify")),
+        *(("ledger", "status", "L", "--check-sources", "--json"), ("ledger", "outputs", "L", "--json")),
         ("ledger", "report", "L", "--output", "report.html"),
         ("ledger", "export", "L", "--output", "lines"),
         ("ledger", "export", "L", "--output", "columns", "--format", "parquet"),
-        ("index", NOT_UTF8, "--ledger", "I"),
-        ("verify", NOT_UTF8),
-        ("show", NOT_UTF8),
+        *(("index", NOT_UTF8, "--ledger", "I"), ("verify", NOT_UTF8), ("show", NOT_UTF8)),
     ]
     for command in commands:
         ran = odd_names.run(*command)

@@ -175,18 +175,8 @@ def mutable_default(record, known=[]):
 """
 
 IMPURE = [
-    "counter_by_key",
-    "seen_set",
-    "lru",
-    "previous",
-    "running_mean",
-    "seeded_once",
-    "clock",
-    "process_id",
-    "hash_seed",
-    "file_position",
-    "batch_mean",
-    "mutable_default",
+    *("counter_by_key", "seen_set", "lru", "previous", "running_mean", "seeded_once", "clock", "process_id"),
+    *("hash_seed", "file_position", "batch_mean", "mutable_default"),
 ]
 
 
