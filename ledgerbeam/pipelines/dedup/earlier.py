@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.exchange.slices import Partition
@@ -22,13 +22,8 @@ from ledgerbeam.pipelines.exchange.stages import stages_of
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, count_lost
 from ledgerbeam.sources.listing import stat_source
 
-if TYPE_CHECKING:
-    pass
-
 _NEAR = ("near", "cluster", "verify")
 """Pipeline names of the jobs of ``dedup --near``, which are the names of their last stages."""
-
-
 _AT_ONCE = 16
 
 
@@ -83,12 +78,7 @@ class EarlierSignatures(NamedTuple):
     def sources(
         self, may_have: Callable[[str], bool], has: Callable[[str], bool], storage_options: Mapping[str, Any]
     ) -> Iterator[Source]:
-        """Yield the files with documents that must be read again.
-
-        Args:
-            may_have: Returns whether a file may have such documents.
-            has: Returns whether a file has such documents. It takes longer.
-        """
+        """Yield the files with documents that must be read again. `has` is exact, but takes longer than `may_have`."""
         wanted = [row for row in _rows(self.writer.store) if any(map(may_have, _urls_of(row)))]
         looks = map_ahead(lambda row: _looked_at(row, dict(storage_options)), wanted, _AT_ONCE, _AT_ONCE)
         for row, found in zip(wanted, looks, strict=True):
@@ -131,12 +121,7 @@ def _urls(store: LedgerStore) -> Iterator[str]:
 def earlier_signatures(
     ledgers: Sequence[str], minhash: Any, below: str, storage_options: Mapping[str, Any]
 ) -> list[EarlierSignatures]:
-    """Return the signatures of earlier deduplications.
-
-    Args:
-        minhash: Parameters of signatures, as in the job's parameters.
-        below: The ledger of the job that reads the signatures.
-    """
+    """Return the signatures of earlier deduplications, for the job with the ledger `below` and these parameters."""
     found = []
     for url in ledgers:
         options = dict(storage_options)

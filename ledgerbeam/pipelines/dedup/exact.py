@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 from ledgerbeam.errors import ChangedSourceError
 from ledgerbeam.io import Options, ShardEncoder
@@ -143,18 +143,8 @@ class ListedJob(ShardJob):
 
     def decide_values(self, ledger: str) -> dict[str, Any]:
         """Return the values of the job that writes the lists, a `DecideJob` with this ledger."""
-        return {
-            "output": self.lists_folder,
-            "to": "run",
-            "files": self.files,
-            "key": self.key,
-            "prefer": self.prefer,
-            "bucket_bytes": self.bucket_bytes,
-            "max_slices": self.max_slices,
-            "ledger": ledger,
-            "own": self._own_files(),
-            **as_run(self),
-        }
+        places = {"output": self.lists_folder, "to": "run", "ledger": ledger, "own": self._own_files()}
+        return {**places, **as_run(self, "files", "key", "prefer", "bucket_bytes", "max_slices")}
 
     @property
     def lists_folder(self) -> str:
@@ -281,21 +271,18 @@ class ListsRead(StageSources):
 class ListedStage(Stage):
     """A stage that reads files with lists of their records."""
 
-    @property
-    def listed_job(self) -> ListedJob:
-        """The job."""
-        return cast(ListedJob, self.job)
+    job: ListedJob
 
     def inputs(self) -> list[Stage]:
-        decide = self.listed_job.decide()
+        decide = self.job.decide()
         return [decide.stage(decide.ledger.rpartition("/")[2])]
 
     def sources(
         self, store: LedgerStore, done: Mapping[str, FinishedStage], list_pages: Callable[[JobSpec], Iterator[Page]]
     ) -> ListsRead:
-        decide = self.listed_job.decide()
+        decide = self.job.decide()
         (scatter,) = decide.scatters()
-        return ListsRead(self.listed_job, store, done[decide.ledger], done[scatter.ledger], list_pages)
+        return ListsRead(self.job, store, done[decide.ledger], done[scatter.ledger], list_pages)
 
 
 def check_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedStage) -> None:

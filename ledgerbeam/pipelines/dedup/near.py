@@ -55,17 +55,8 @@ class _NearDecideJob(DecideJob):
 
     def writer_values(self) -> dict[str, Any]:
         """Return the values of the preceding job, without its ledger and partition."""
-        return {
-            "output": self.first_folder,
-            "files": self.files,
-            "key": self.key,
-            "near": self.near,
-            "signatures": self.signatures,
-            "prefer": self.prefer,
-            "max_slices": self.max_slices,
-            "own": self.scatter_values()["own"],
-            **as_run(self),
-        }
+        places = {"output": self.first_folder, "own": self.scatter_values()["own"]}
+        return {**places, **as_run(self, "files", "key", "near", "signatures", "prefer", "max_slices")}
 
     def places(self) -> dict[str, list[str]]:
         return {**super().places(), "--against": list(self.near.against)}

@@ -192,19 +192,8 @@ class _StarJob(GatherJob, RunsJob):
 
     def pairs(self) -> PairsJob:
         """Return the job that finds pairs, before all of these."""
-        return PairsJob(
-            output=self.pairs_folder,
-            files=self.files,
-            key=self.key,
-            near=self.near,
-            signatures=self.signatures,
-            prefer=self.prefer,
-            own=self.own,
-            bucket_bytes=self.bucket_bytes,
-            max_slices=self.max_slices,
-            ledger=stage_ledger(self.cluster, PAIRS),
-            **as_run(self),
-        )
+        values = as_run(self, "files", "key", "near", "signatures", "prefer", "own", "bucket_bytes", "max_slices")
+        return PairsJob(output=self.pairs_folder, ledger=stage_ledger(self.cluster, PAIRS), **values)
 
     def stars(self) -> StarsJob:
         """Return the first of these jobs."""

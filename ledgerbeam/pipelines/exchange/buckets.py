@@ -75,25 +75,19 @@ class Reading(NamedTuple):
 
 
 class RunFiles:
-    """The run files of complete jobs, in the groups that are read together.
-
-    Attributes:
-        state: Hash of the names and contents of all run files.
-    """
+    """The run files of complete jobs, in the groups that are read together."""
 
     def __init__(self, reading: Reading, layout: RunLayout, digest: blake2b) -> None:
         self.reading = reading
         self._layout = layout
-        self.state = digest.hexdigest()
+        self.state = digest.hexdigest()  # hash of the names and contents of all run files
 
     @classmethod
     def written(cls, writers: Sequence[RunWriter], reading: Reading) -> Self:
         """Return the run files of jobs, in the order of jobs, sources and records.
 
-        Run files of missing sources are left out, because outputs contain only listed records.
-
-        Raises:
-            ScatterIncompleteError: Some sources of a job are not complete.
+        Run files of missing sources are left out, because outputs contain only listed records. Raises
+        ScatterIncompleteError if some sources of a job are not complete.
         """
         urls: list[str] = []
         runs: list[RunFile] = []
@@ -244,13 +238,10 @@ def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
 
 
 def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[str]) -> None:
-    """Remove run files and tables that are no longer needed.
+    """Remove run files and tables that are no longer needed, from folders of a job.
 
-    Run files are removed only from folders marked by their writers and by no other ledger.
-
-    Args:
-        job: The job that owns the folders.
-        writers: IDs of the ledgers of the jobs that have written run files, if no other ledger has written there.
+    Run files are removed only from folders marked by their writers, named by the IDs of their ledgers, and by no other
+    ledger.
     """
     for url in folders:
         folder = ObjectFolder(url, job.storage_options)

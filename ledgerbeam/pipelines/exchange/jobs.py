@@ -321,14 +321,13 @@ class GatherJob(BucketsJob):
         """Return the job of the merge with this number, from 1."""
         return MergeJob(
             output=self._folder_of(ordinal),
-            partition=self.partition,
             shard_bytes=self.merged_bytes,
             ledger=stage_ledger(self.ledger, merge_stage(ordinal)),
             ordinal=ordinal,
             runs=self._folder_of(ordinal - 1),
             of=self.names,
             shaping=self.shaping_of_runs(),
-            **as_run(self),
+            **as_run(self, "partition"),
         )
 
     @property
@@ -350,25 +349,14 @@ class GatherJob(BucketsJob):
 
     def scatter_values(self) -> dict[str, Any]:
         """Return the values of the job that reads `files`."""
-        return {
-            "output": self.first_folder,
-            "files": self.files,
-            "key": self.key,
-            "partition": self.partition,
-            "ledger": stage_ledger(self.ledger, SCATTER),
-            "own": own_files(self),
-            **as_run(self),
-        }
+        places = {"output": self.first_folder, "ledger": stage_ledger(self.ledger, SCATTER), "own": own_files(self)}
+        return {**places, **as_run(self, "files", "key", "partition")}
 
     def unused(self) -> Iterator[str]:
         return (f"{self.ledger}/{merge_stage(ordinal)}" for ordinal in itertools.count(self.level + 1))
 
     def spent(self, read: BucketsJob) -> list[str]:
-        """Return the folders of run files that are removed when a job has read them.
-
-        Args:
-            read: This job, or one that merges for it.
-        """
+        """Return the folders of run files that are removed when this job, or one that merges for it, has read them."""
         return [] if self.keeps_runs and not read.level else [read.runs_folder]
 
     @property
@@ -532,9 +520,9 @@ def own_files(job: ShardJob) -> OwnFiles:
     return OwnFiles(job.output, f"(?:{job.shard_form}|{shard_form('run')})", job.ledger or None)
 
 
-def as_run(job: JobSpec) -> dict[str, Any]:
-    """Return the run options of a job, for its stages."""
-    return {name: getattr(job, name) for name in _HOW}
+def as_run(job: JobSpec, *more: str) -> dict[str, Any]:
+    """Return the run options of a job, for its stages, and more of its fields."""
+    return {name: getattr(job, name) for name in (*_HOW, *more)}
 
 
 # Fields of a job that are run options, equal for all its stages.

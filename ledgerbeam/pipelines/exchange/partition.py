@@ -30,18 +30,13 @@ from ledgerbeam.user_code.loading import Reference
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.preview.sample import SampledJob
 
-
 # The sample from which cuts between buckets are taken, spread over all sources.
 SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES, SAMPLE_SOURCES, SAMPLE_BYTES = 40, 20_000, 1_000, 256, 64 * 2**20
-
 LINE_BYTES, MOST_LINE = 16 * 1024, 64 * 2**20  # number of bytes that are read to find a line: first attempt and maximum
 LEAST_BLOCK, BLOCKS_A_SHARD = 1024, 32
 
 LARGER = "--task-bytes {0} --shard-bytes {0}, and --pack for small sources, or a larger --max-slices"
-
 CUT_BYTES = 64  # maximum size of a cut, in bytes. Longer keys are shortened.
-
-
 VERSION = 2  # version of keys and run files. A job of another version cannot be continued.
 
 
@@ -72,11 +67,7 @@ class KeyChoice:
         return shaping | ({"seed": self.seed} if self.scheme == "shuffle" else {})
 
     def doubts(self, names: Sequence[str], store: LedgerStore) -> Iterator[str]:
-        """Yield a warning if no record has the key, because its name may be wrong; see `JobSpec.doubts`.
-
-        Args:
-            store: The ledger of the job that has computed keys.
-        """
+        """Yield a warning if no record has the key in the ledger of the job that has computed keys."""
         keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
         records = store.status()["records"]
         keyed = sum(records["written"].values()) + records["dropped"].get(WITHOUT_KEY, 0)
@@ -150,9 +141,8 @@ def decide_partition(
 ) -> Partition:
     """Set the partition of an exchange and its number of rounds. Equal sources have equal results.
 
-    Args:
-        scatters: The jobs that write the buckets; several only for keys that start with a hash.
-        larger: Advice for fewer tasks and buckets in messages, with ``{0}`` for a size.
+    Several jobs write the buckets only if keys start with a hash. `larger` is advice in messages, with ``{0}`` for a
+    size.
     """
     listed = [(scatter, list(scatter.pages())) for scatter in scatters]
     total = sum(sum(page.sizes) for _, pages in listed for page in pages)

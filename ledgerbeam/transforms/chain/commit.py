@@ -97,7 +97,9 @@ class _Commit(beam.DoFn):
             self._require_modules()
             writer = self._ledger.writer()
             if isinstance(element, FailedTask):
-                writer.fail(_failure(element))
+                task = element.task
+                row = Failure(task.source.id, task.lineage, task.name, element.reason, element.error, element.broke)
+                writer.fail(row)
                 return []
             leaf = _leaf(element)
             if self._has_downstream:
@@ -180,8 +182,3 @@ def _leaf(element: Any) -> Leaf:
         f"CommitTasks received {what}: expected the output of WriteTasks, or a WrittenTask created after its outputs "
         "are durable; for other elements a crash would lose work"
     )
-
-
-def _failure(element: FailedTask) -> Failure:
-    task = element.task
-    return Failure(task.source.id, task.lineage, task.name, element.reason, element.error, element.broke)

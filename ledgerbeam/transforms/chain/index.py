@@ -82,18 +82,15 @@ class _PlanIndexes(beam.DoFn):
     def _tasks(self, source: Source) -> list[Task]:
         """Return the byte ranges in order, then the task that publishes the index."""
         starts = range(0, source.size, self._range_bytes)
-        if len(starts) < 2 or not self._is_scanned_in_ranges(source.url):
-            starts = range(0)
+        found = self._sources.type_of(source.url)
+        if len(starts) < 2 or found.compression is not None or not found.plain().ends_at_newlines:
+            starts = range(0)  # a whole source
         count = len(starts) + 1
         tasks = [
             Task(source, start, min(start + self._range_bytes, source.size), ((i, count),))
             for i, start in enumerate(starts)
         ]
         return [*tasks, Task(source, 0, source.size, ((count - 1, count),))]
-
-    def _is_scanned_in_ranges(self, url: str) -> bool:
-        found = self._sources.type_of(url)
-        return found.compression is None and found.plain().ends_at_newlines
 
 
 @dataclass

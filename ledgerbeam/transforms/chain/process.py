@@ -157,18 +157,16 @@ class _Process(beam.DoFn):
         if not isinstance(task, Task):
             yield task
             return
-        for result in self._results(task):
-            if isinstance(result, FailedTask):
-                self._failed.inc()
-            yield result
-
-    def _results(self, task: Task) -> list[TaskResult]:
-        return _guarded(
+        results = _guarded(
             self._ledger,
             [task],
             lambda: check_result(task, self._function(task), _name(self._function)),
             lambda results, collected: _with_statistics(_with_read(results, task), task, collected),
         )
+        for result in results:
+            if isinstance(result, FailedTask):
+                self._failed.inc()
+            yield result
 
 
 class _Batch(beam.DoFn):

@@ -19,17 +19,11 @@ class RouteFolders:
 
     The outputs of sources in a folder are in an output folder of the same name, so a route with that name could
     overwrite them, now or after sources are added.
-
-    Args:
-        output: Canonical URL of the output folder.
-        base: URL ending with ``/`` that output names are relative to. None if names start with the scheme of the
-            source.
-        storage_options: Passed to fsspec unchanged.
     """
 
     def __init__(self, output: str, base: str | None, storage_options: Mapping[str, Any]) -> None:
-        self._output = output
-        self._base = base
+        self._output = output  # canonical URL of the output folder
+        self._base = base  # URL ending with ``/`` that names are relative to. None if they start with a scheme
         self._options = storage_options
         self._free = {"", REJECTS}
 

@@ -127,7 +127,7 @@ def _ends(applied: _Applied) -> tuple[dict[Any, AppliedPTransform], list[str]]:
     ends: dict[Any, AppliedPTransform] = {}
     refused = []
     for kind in _ORDER:
-        found = applied.all(kind)
+        found = applied.ours[kind]
         if not found:
             refused.append(f"the pipeline has no {kind.__name__}; {_WHY[kind]}")
         else:
@@ -147,12 +147,12 @@ class _Applied(PipelineVisitor):
     def __init__(self) -> None:
         self.leaves: list[AppliedPTransform] = []
         self.takers: dict[Any, list[AppliedPTransform]] = defaultdict(list)
-        self._ours: dict[type, list[AppliedPTransform]] = defaultdict(list)
+        self.ours: dict[type, list[AppliedPTransform]] = defaultdict(list)  # transforms of the chain, by kind
         self._above: set[int] = set()  # composites that contain transforms of the chain
 
     def enter_composite_transform(self, transform_node: AppliedPTransform) -> None:
         if isinstance(transform_node.transform, ChainTransform):
-            self._ours[_kind(transform_node)].append(transform_node)
+            self.ours[_kind(transform_node)].append(transform_node)
             self._above |= {id(node) for node in _upwards(transform_node.parent)}
 
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
@@ -160,10 +160,6 @@ class _Applied(PipelineVisitor):
         for taken in (*transform_node.inputs, *(side.pvalue for side in transform_node.side_inputs)):
             if isinstance(taken, PCollection):
                 self.takers[taken].append(transform_node)
-
-    def all(self, kind: type[ChainTransform]) -> list[AppliedPTransform]:
-        """Return the applied transforms of a kind."""
-        return self._ours[kind]
 
     def next(self, node: AppliedPTransform) -> list[AppliedPTransform]:
         """Return the consumers of a primitive transform."""
@@ -263,13 +259,9 @@ def _barrier(node: AppliedPTransform) -> tuple[str, str] | None:
         if signature.is_splittable_dofn():
             return "a splittable DoFn", f"a runner splits and spreads its work; {_AFTER}"
         return None
-    if not node.parts and not _passes_on(node):
+    if not node.parts and any(output not in node.inputs for output in node.outputs.values()):
         return f"a {type(transform).__name__}", f"only element-wise transforms of tasks are allowed there; {_AFTER}"
     return None
-
-
-def _passes_on(node: AppliedPTransform) -> bool:
-    return all(output in node.inputs for output in node.outputs.values())
 
 
 def _refusal(unit: AppliedPTransform, what: str, remedy: str) -> str:

@@ -84,14 +84,10 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
     fan-out of user code. A source outside of `base` has its scheme and whole path instead. The added parts have a fixed
     length, so no two tasks share a name. In the name of a compressed source the last dot becomes a dash
     (`a.jsonl-gz-...`), because lhotse reads any file with the suffix `.jsonl` as plain JSONL. `relative_name` replaces
-    paths that would leave the output folder or are too long.
+    paths that would leave the output folder or are too long. The first member names a pack.
 
-    Args:
-        task: The task. The first member names a pack.
-        base: Fixed part of the patterns, a folder URL that ends with ``/``; or None.
-        suffix: Suffix of the output format, for example ``.jsonl``.
-        room: Length in bytes of the longest suffix among the outputs of the task, so that all have the same stem.
-        below: Canonical URL of the output folder.
+    `base` is the fixed part of the patterns and ends with ``/``. `room` is the length in bytes of the longest suffix
+    among the outputs of the task, so that all have the same stem. `below` is the canonical URL of the output folder.
     """
     url = task.source.url
     outside = ""
@@ -373,7 +369,10 @@ class _Write(beam.DoFn):
 
     def _as_written(self, encoded: _ToPublish) -> WrittenTask:
         task = encoded.task
-        outputs = tuple(_recorded(path, route, file, task) for path, route, file in encoded.files)
+        outputs = tuple(
+            Output(path, len(file.data), content_checksum([file.data]), file.records, task.start, file.nulled, route)
+            for path, route, file in encoded.files
+        )
         size = sum(output.size for output in outputs if output.records and output.route != REJECTS)
         seconds = time.monotonic() - task.started if task.started else 0.0
         return WrittenTask(task, outputs, encoded.records, size, seconds, encoded.counts, encoded.statistics)
@@ -408,8 +407,3 @@ def _refuse_unreadable(records: Any) -> None:
             f"{marked.error}; ReadTasks(on_error='reject') marks such records, but no function rejected them before "
             "WriteTasks: use MapRecords with on_error='reject', or drop them in a function"
         )
-
-
-def _recorded(path: str, route: str, file: ShardFile, task: Task) -> Output:
-    checksum = content_checksum([file.data])
-    return Output(path, len(file.data), checksum, file.records, task.start, file.nulled, route)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -264,13 +264,5 @@ def _pattern() -> re.Pattern[str]:
 
 def _ranges(inside: bytes | bytearray, kind: int) -> str:
     edges = np.flatnonzero(np.diff(np.frombuffer(bytes(inside), np.uint8) == kind, prepend=False, append=False))
-    return "".join(_range(first, stop - 1) for first, stop in _pairs(edges.tolist()))
-
-
-def _pairs(edges: Iterable[int]) -> Iterator[tuple[int, int]]:
-    some = iter(edges)
-    return zip(some, some, strict=True)
-
-
-def _range(first: int, last: int) -> str:
-    return f"{re.escape(chr(first))}-{re.escape(chr(last))}"
+    ranges = edges.reshape(-1, 2).tolist()
+    return "".join(f"{re.escape(chr(first))}-{re.escape(chr(stop - 1))}" for first, stop in ranges)

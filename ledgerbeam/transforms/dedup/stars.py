@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -223,15 +223,8 @@ def _members(payloads: Sequence[bytes]) -> _ClusterMembers:
     return _ClusterMembers(names, np.array(numbers, np.uint64), scores, np.array(sizes, np.int64))
 
 
-class _Part(NamedTuple):
-    """The edges of a part: two records each, and whether the edge belongs to the part itself."""
-
-    of: Hashes
-    to: Hashes
-    own: NDArray[np.bool_]
-
-
-def _edges(gathered: GatheredRecords) -> _Part:
+def _edges(gathered: GatheredRecords) -> tuple[Hashes, Hashes, NDArray[np.bool_]]:
+    """Return the edges of a part: two records each, and whether the edge belongs to the part itself."""
     of, to = [_NONE], [_NONE]
     for rows in gathered.hashes(_ROWS):
         of.append(Hashes(rows.high, rows.low))
@@ -242,7 +235,7 @@ def _edges(gathered: GatheredRecords) -> _Part:
         of.append(Hashes(rows.high, rows.low))
         to.append(_targets(rows))
     both = _joined(of)
-    return _Part(both, _joined(to), np.arange(len(both.high)) < count)
+    return both, _joined(to), np.arange(len(both.high)) < count
 
 
 def _targets(rows: HashRows) -> Hashes:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from ledgerbeam.results import Drop
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.chain.plan import MatchSources
 from ledgerbeam.transforms.exchange.keys import RecordKeys
+from ledgerbeam.transforms.mapping.collectors import name_of
 from ledgerbeam.transforms.mapping.function import ConvertRecords, FunctionOfTask
 from ledgerbeam.transforms.mapping.outcomes import Outcome
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
@@ -91,7 +92,7 @@ class KeepRecords:
 
     def identity(self) -> dict[str, Json]:
         """Return everything that affects the results."""
-        return {"keep": self._format_name, "version": VERSION}
+        return {"keep": name_of(self.output_format), "version": VERSION}
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with records for the format. Raises UnsupportedShapeError unless they come from a bucket."""
@@ -103,12 +104,8 @@ class KeepRecords:
                 return failed_by(error, task, message_of(error))
             if lines is not None:
                 return task.replace(records=lines) if len(lines) else NoneTask(task)
-        convert = ConvertRecords(conversion_of(self._format_name), self.output_format)
+        convert = ConvertRecords(conversion_of(name_of(self.output_format)), self.output_format)
         return as_bucket(convert(as_part(task)), task)
-
-    @property
-    def _format_name(self) -> str:
-        return self.output_format if isinstance(self.output_format, str) else self.output_format.name
 
 
 class GroupRecords(FunctionOfTask):
@@ -128,7 +125,7 @@ class GroupRecords(FunctionOfTask):
     ) -> None:
         self.by = by
         self.reference = reference_of(reference)
-        self.output_format = output_format if isinstance(output_format, str) else output_format.name
+        self.output_format = name_of(output_format)
         self._object = UserObject(self.reference, given=OF_A_GROUP)
         self._keys = by if isinstance(by, RecordKeys) else RecordKeys.of_user(by, "hash")
         self._rules = partial(MappingRules, str(self.reference), output=output_format)
@@ -153,13 +150,6 @@ class GroupRecords(FunctionOfTask):
                 return as_bucket(failed.task, task)
             except (SourceError, StorageError) as error:
                 return failed_by(error, task, message_of(error))
-
-    marks = False
-    step = 1
-
-    def with_storage_options(self, options: Mapping[str, Any]) -> Self:  # noqa: ARG002 - it reads no file
-        """Return the function."""
-        return self
 
     def _load(self) -> ReadyObject:
         self._keys.set_up()
@@ -274,7 +264,8 @@ class _GroupMapping(TaskMapping):
     def run(self) -> None:
         """Call the function with each group, in order."""
         call: Any = self._rules.call  # takes a key and records
-        for position, group in enumerate(_groups(self._task.records)):
+        for position, payloads in enumerate(_grouped(self._task.records)):
+            group = map(record_of, payloads)
             size_before = self._read
             if children:
                 end_child()
@@ -327,11 +318,6 @@ class _GroupMapping(TaskMapping):
             return failed_by(error, self._task, message_of(error))
         what = message_of(error) if type(error) is FunctionError else f"raised {describe_error(error)}"
         return failed_by(error, self._task, f"{self._task.name}: {self._name}: the key {self._key!r:.200}: {what}")
-
-
-def _groups(gathered: GatheredRecords) -> Iterator[Iterator[Any]]:
-    """Yield the records of each key. Remaining records of a key are skipped."""
-    yield from (map(record_of, payloads) for payloads in _grouped(gathered))
 
 
 def _grouped(gathered: GatheredRecords) -> Iterator[Iterator[bytes]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from ledgerbeam._base.disk import size_text
 from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError, StorageError
@@ -222,21 +222,6 @@ def _left_records(gathered: GatheredRecords) -> Iterator[tuple[int, int, bytes, 
                 )
 
 
-class _Made(Protocol):
-    """A collector of the joined records of a part."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, payload: bytes) -> None:
-        """Add an unchanged record."""
-
-    def add(self, record: Any) -> None:
-        """Add a joined record."""
-
-    def written(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with `TaskResults`. The caller sets the counts of the join."""
-
-
 class _MadeLines:
     """Records as lines of JSON."""
 
@@ -259,6 +244,7 @@ class _MadeLines:
         self._count += 1
 
     def written(self, task: Task) -> Task:
+        """Return the task with `TaskResults`. The caller sets the counts of the join."""
         return task.replace(records=TaskResults({"": self._lines.finish()}, RecordCounts()))
 
 
@@ -280,3 +266,7 @@ class _MadeRecords:
 
     def written(self, task: Task) -> Any:
         return as_bucket(self._convert(as_part(task).replace(records=self._records)), task)
+
+
+_Made = _MadeLines | _MadeRecords
+"""A collector of the joined records of a part: `take` adds an unchanged record, `add` a joined one."""

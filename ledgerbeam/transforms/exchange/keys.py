@@ -118,8 +118,10 @@ class RecordKeys:
         if self.scheme == "content":
             return blake2b(_content(record), digest_size=DIGEST_BYTES, person=b"lb.content").digest()
         value = self._call(record)
-        if (self.scheme == "digest" and _all_null(value)) or (self.scheme == "match" and _any_null(value)):
-            return b""
+        if self.scheme in ("digest", "match"):
+            nulls = [part is None for part in (value if type(value) is tuple else (value,))]
+            if all(nulls) if self.scheme == "digest" else any(nulls):
+                return b""
         key = self.order.encode(value)
         if self.scheme == "digest":
             return blake2b(key, digest_size=DIGEST_BYTES, person=b"lb.digest").digest()
@@ -151,11 +153,7 @@ class RecordKeys:
 class SplitRecords(MapRecords):
     """A function of one task, for `ProcessTask`, that writes each record to the part of its key.
 
-    Args:
-        keys: Maker of the keys, with the scheme ``hash``.
-        parts: Name and share of each part.
-        conversion: Name of the conversion to the format, see `io.conversion`.
-        output_format: Format of the outputs, or its name.
+    The keys have the scheme ``hash``. A part is a name and a share. `io.conversion` has the names of conversions.
     """
 
     def __init__(
@@ -230,14 +228,6 @@ class _Field:
 
 def _hashed(key: bytes) -> bytes:
     return blake2b(key, digest_size=HASH_BYTES, person=b"lb.key").digest() + key
-
-
-def _all_null(key: Any) -> bool:
-    return all(part is None for part in key) if type(key) is tuple else key is None
-
-
-def _any_null(key: Any) -> bool:
-    return any(part is None for part in key) if type(key) is tuple else key is None
 
 
 class _Called:

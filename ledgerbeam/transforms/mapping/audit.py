@@ -32,7 +32,8 @@ from ledgerbeam.ledger.selection import AuditAnswer, AuditRequest
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.sources.forms import read_records
 from ledgerbeam.sources.kind import RawSpan, TaskReader
-from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Recomputable, Recomputed
+from ledgerbeam.transforms.mapping.function import FunctionOfTask
+from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Recomputed
 
 SHOWN_CHARACTERS = 160  # longest excerpt of a result in a message
 _BEFORE = 40  # characters of an excerpt before the first difference
@@ -47,7 +48,7 @@ _NEIGHBOURS = 64  # number of following results that are searched for a result w
 class AuditedWork:
     """The parts of a job that its audit needs. Picklable."""
 
-    function: Recomputable  # computes the results of a task
+    function: FunctionOfTask  # computes the results of a task
     encoder: ShardEncoder  # encodes the results as the files of a shard
     sources: Sources
     limits: TaskLimits  # the size of a task

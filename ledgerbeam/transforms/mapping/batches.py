@@ -26,15 +26,7 @@ from ledgerbeam.user_code.guards import children, describe_error, end_child, fai
 
 
 class BatchMapping(TaskMapping):
-    """The mapping of one task in batches, each a call of the user's object. Results are lists, or rows of a table.
-
-    Args:
-        rules: Rules of the job.
-        task: The task with its records.
-        size: Maximum number of records in a batch.
-        cut_up: Positions of the first records of batches that are mapped record by record.
-        observed: Returns the names of the statistics that the object has observed in this task so far.
-    """
+    """The mapping of one task in batches, each a call of the user's object. Results are lists, or rows of a table."""
 
     def __init__(
         self,
@@ -45,9 +37,9 @@ class BatchMapping(TaskMapping):
         observed: Callable[[], Collection[str]],
     ) -> None:
         super().__init__(rules, task)
-        self._size = size
-        self._cut_up = cut_up
-        self._observed = observed
+        self._size = size  # maximum number of records in a batch
+        self._cut_up = cut_up  # positions of the first records of batches that are mapped record by record
+        self._observed = observed  # returns the names of the statistics that the object has observed in this task
 
     @abstractmethod
     def _windows(self) -> Iterator[range]:

@@ -45,21 +45,22 @@ class Collector(ABC):
         """Return the added results as the records of a task."""
 
 
+def name_of(output: str | Format) -> str:
+    """Return the name of a format."""
+    return output if isinstance(output, str) else output.name
+
+
 class UnplacedError(RecordError):
     """A result cannot be written, and its record is unknown. Map the task again and check each result."""
 
 
 def collector(output: str | Format, nan: NanRule, route: str = "", *, one_by_one: bool, placed: bool) -> Collector:
-    """Return a collector for a format.
+    """Return a collector for the results of a route.
 
-    Args:
-        output: The format, or its name.
-        nan: Treatment of NaN and infinities in JSONL.
-        route: The route of the results.
-        one_by_one: Whether `add` raises for a result that cannot be written. Otherwise `finish` raises.
-        placed: Whether this also holds for columns. Otherwise their `finish` raises UnplacedError.
+    With `one_by_one`, `add` raises for a result that cannot be written; otherwise `finish` raises. With `placed` this
+    also holds for columns; otherwise their `finish` raises UnplacedError.
     """
-    name = output if isinstance(output, str) else output.name
+    name = name_of(output)
     if name == "jsonl":
         return _CheckedLines(nan) if one_by_one else _Lines(nan)
     if name == "tar":

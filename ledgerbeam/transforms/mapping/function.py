@@ -20,7 +20,7 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
 from ledgerbeam.transforms.mapping.batches import BatchAgainError, ListMapping
-from ledgerbeam.transforms.mapping.collectors import UnplacedError
+from ledgerbeam.transforms.mapping.collectors import UnplacedError, name_of
 from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Recomputed
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
 from ledgerbeam.user_code.functions import code_identity, made_of, reference_of
@@ -82,9 +82,12 @@ class FilterRecords:
 
 
 class FunctionOfTask(ABC):
-    """Base of functions of one task that call a user's object, made once in each process."""
+    """Base of functions of one task that call a user's object, made once in each process. They can be audited."""
 
     takes_blocks = True
+    reference: Reference  # the user's object
+    step = 1  # number of records in a batch. A partial recomputation starts at a multiple of it
+    marks = False  # whether the function takes `Unreadable` in the place of records that cannot be decoded
 
     _ready: ReadyObject | None = None
 
@@ -101,13 +104,20 @@ class FunctionOfTask(ABC):
         return self._ready
 
     def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
-        """Map the records of a finished task again; see `Recomputable`."""
+        """Map the records of a finished task again, from the last one to the first, until `is_late` returns True.
+
+        It is called after each call of the user's object. Raises NotRecomputedError if the object raises.
+        """
         ready = self.set_up()
         with ready.in_turn, stats.discarded():
             try:
                 return self._mapping_again(ready, task).recomputed(is_late)
             except TaskFailedError as failed:
                 raise NotRecomputedError(failed.task.error) from failed
+
+    def with_storage_options(self, options: Mapping[str, Any]) -> Self:  # noqa: ARG002 - most read no file
+        """Return the function with the storage options for its files."""
+        return self
 
     @abstractmethod
     def _load(self) -> ReadyObject: ...
@@ -157,7 +167,7 @@ class MapRecords(FunctionOfTask):
         if batch is not None and batch < 1:
             raise UsageError(f"batch must be at least 1, found {batch}")
         self.reference = reference_of(reference)
-        self.output_format = output_format if isinstance(output_format, str) else output_format.name
+        self.output_format = name_of(output_format)
         if form == "arrow" and self.output_format not in ARROW_OUTPUTS:
             raise UsageError(
                 f"a function of Arrow batches writes one of {', '.join(ARROW_OUTPUTS)}, found {self.output_format}; "
@@ -167,6 +177,8 @@ class MapRecords(FunctionOfTask):
         self.form: RecordForm = form
         self.nan: NanRule = nan
         self.on_error: OnError = on_error
+        self.step = batch or (ARROW_ROWS if form == "arrow" else 1)
+        self.marks = on_error == "reject"
         self._object = UserObject(self.reference, values or {}, watched or {})
         self._format = output_format
 
@@ -203,16 +215,6 @@ class MapRecords(FunctionOfTask):
             except TaskFailedError as failed:
                 return failed.task
 
-    @property
-    def step(self) -> int:
-        """Number of records in a batch, or 1; see `Recomputable`."""
-        return self.batch or (ARROW_ROWS if self.form == "arrow" else 1)
-
-    @property
-    def marks(self) -> bool:
-        """Whether the function takes `Unreadable` in the place of records that cannot be decoded."""
-        return self.on_error == "reject"
-
     def _load(self) -> ReadyObject:
         return self._object.ready()
 
@@ -222,7 +224,7 @@ class MapRecords(FunctionOfTask):
             ready.call,
             self._format,
             self.nan,
-            self.on_error == "reject",
+            self.marks,
             not ready.depends_on_batches,
             self.form == "arrow",
         )
@@ -260,12 +262,7 @@ class MapRecords(FunctionOfTask):
 
 
 class ConvertRecords(MapRecords):
-    """A conversion of one record as a function of one task, for `ProcessTask`.
-
-    Args:
-        conversion: Name of the conversion, see `io.conversion`.
-        output_format: Format of the outputs, or its name.
-    """
+    """A conversion of one record, by its name in `io.conversion`, as a function of one task, for `ProcessTask`."""
 
     def __init__(self, conversion: str, output_format: str | Format) -> None:
         super().__init__(f"convert:{conversion}", output_format)

@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -28,7 +28,6 @@ from ledgerbeam.results import Drop, Reject, Route
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from ledgerbeam.transforms.mapping.collectors import Collector
-from ledgerbeam.user_code.loading import Reference
 
 EXPECTED = "expected a record, None or a list of records"
 _OF_OBJECTS = ("jsonl", "tar", "parquet", "arrow")
@@ -98,36 +97,6 @@ class Rejection:
     reason: str
     error: str = ""  # description of the problem, shortened and without secrets
     at: str = ""  # ``package/file.py:line`` of the code that raised, the same on every host; empty without an exception
-
-
-class Recomputable(Protocol):
-    """A function of one task that can be audited. Picklable."""
-
-    @property
-    def takes_blocks(self) -> bool:
-        """Whether the function takes records as `sources.forms.RecordBlocks`."""
-
-    @property
-    def reference(self) -> Reference:
-        """The user's object."""
-
-    @property
-    def step(self) -> int:
-        """Number of records in a batch, or 1. A partial recomputation starts at a multiple of it."""
-
-    @property
-    def marks(self) -> bool:
-        """Whether the function takes `sources.Unreadable` in the place of records that cannot be decoded."""
-
-    def with_storage_options(self, options: Mapping[str, Any]) -> Self:
-        """Return the function with the storage options for its files."""
-
-    def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
-        """Compute the results of a task again, from the last record to the first, until `is_late` returns True.
-
-        It is called after each call of the user's object. Raises NotRecomputedError if the object raises, and
-        LedgerbeamError if it cannot be imported or built.
-        """
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,14 @@ from ledgerbeam.ledger.worker.reports import SharedTime, timed
 from ledgerbeam.results import Drop, Reject
 from ledgerbeam.sources.forms import RecordBlocks, blocks_of
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.transforms.mapping.collectors import Collector, UnplacedError, as_samples, collector, table_collector
+from ledgerbeam.transforms.mapping.collectors import (
+    Collector,
+    UnplacedError,
+    as_samples,
+    collector,
+    name_of,
+    table_collector,
+)
 from ledgerbeam.transforms.mapping.outcomes import (
     CategoryError,
     Outcome,
@@ -61,11 +68,6 @@ class MappingRules:
     # Whether each result is checked at once, even if the format encodes all results of a task together
     placed: bool = False
 
-    @property
-    def output_name(self) -> str:
-        """The name of the format."""
-        return self.output if isinstance(self.output, str) else self.output.name
-
     def collector(self, route: str = "") -> Collector:
         """Return a collector for the results of a route."""
         if self.tables:
@@ -93,7 +95,7 @@ class TaskMapping:
         self._task = task
         self._read = 0
         self._name = rules.name
-        self._output = rules.output_name
+        self._output = name_of(rules.output)
         self._tally = Tally(rules.collector())
         self._rejections: list[Rejection] = []
         # A result of this type is written as it is. Results for tar are always checked.
