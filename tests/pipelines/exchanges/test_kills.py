@@ -220,11 +220,13 @@ def test_a_kill_at_a_point_changes_nothing(
 ) -> None:
     exchange.write(workspace)
     command = (*exchange.command, "--flush-interval", "0.01", "--json")
-    assert workspace.run(*command, env={"LEDGERBEAM_FAULT": fault}).status != 0 or fault.startswith("flush")
+    killed = workspace.run(*command, env={"LEDGERBEAM_FAULT": fault})
     ran = workspace.succeed(*command)
     assert exchange.written(workspace) == clean
     point, _, number = fault.partition(":")
-    if exchange.in_turn and point == "exchange.tabulated":
+    is_launcher = point == "exchange.tabulated"  # the work of a worker that dies is done by another one
+    assert killed.status != 0 or not is_launcher
+    if exchange.in_turn and is_launcher:
         done = [stage["done"]["tasks"] > 0 for stage in ran.json["stages"].values()]
         assert done == [False] * int(number) + [True] * (len(done) - int(number))
 

@@ -43,10 +43,6 @@ def expected(workspace: Workspace, key: Callable[[dict[str, Any]], Any] = order)
     return sorted(found, key=key)
 
 
-def outputs(workspace: Workspace, folder: str = "out") -> dict[str, bytes]:
-    return workspace.files(folder)
-
-
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The outputs of a run that nothing disturbed."""
@@ -54,7 +50,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     write_sources(workspace)
     workspace.succeed(*SORT, "--workers", "2")
     assert workspace.records("out") == expected(workspace)
-    return outputs(workspace)
+    return workspace.files("out")
 
 
 @pytest.mark.slow
@@ -62,7 +58,7 @@ def test_the_shards_by_their_names_are_the_sorted_corpus(workspace: Workspace, c
     write_sources(workspace)
     ran = workspace.succeed(*SORT, "--json")
     assert workspace.records("out") == expected(workspace)
-    assert outputs(workspace) == clean, "not the same bytes with one worker"
+    assert workspace.files("out") == clean, "not the same bytes with one worker"
     assert (workspace.root / "out" / "_runs").exists() is False
     found = ran.json
     assert found["complete"] is True
@@ -76,7 +72,7 @@ def test_the_shards_by_their_names_are_the_sorted_corpus(workspace: Workspace, c
     workspace.succeed("ledger", "verify", "L")
     again = workspace.run(*SORT, "--json")
     assert (again.status, again.json["done"]["tasks"], again.json["skipped"]) == (0, 0, 4)
-    assert outputs(workspace) == clean
+    assert workspace.files("out") == clean
 
 
 @pytest.mark.slow
@@ -113,7 +109,7 @@ def test_a_run_after_any_change_is_a_run_from_nothing(workspace: Workspace, keep
     write_sources(workspace, count=80)
     options = ("--keep-runs",) if keep else ()
     workspace.succeed(*SORT, *options)
-    first = outputs(workspace)
+    first = workspace.files("out")
 
     def changed() -> dict[str, Any]:
         ran = workspace.succeed(*SORT, *options, "--json")
@@ -132,7 +128,7 @@ def test_a_run_after_any_change_is_a_run_from_nothing(workspace: Workspace, keep
         path.unlink()
     write_jsonl(workspace.root / "in" / "c.jsonl", rows("c", 80))
     changed()
-    kept = {name: data for name, data in outputs(workspace).items() if not name.startswith("_runs/")}
+    kept = {name: data for name, data in workspace.files("out").items() if not name.startswith("_runs/")}
     assert kept == {name: data for name, data in first.items() if not name.startswith("_runs/")}
 
 
@@ -160,7 +156,7 @@ def test_a_run_file_that_is_lost_or_damaged_before_the_gather_is_written_again(
     write_sources(workspace)
     workspace.run(*SORT, env={"LEDGERBEAM_FAULT": "exchange.tabulated:1"})
     remake_run_files(workspace, SORT, "_runs")
-    assert outputs(workspace) == clean
+    assert workspace.files("out") == clean
 
 
 @pytest.mark.slow
@@ -170,7 +166,7 @@ def test_outputs_that_are_gone_are_written_again(workspace: Workspace, clean: di
     (workspace.root / "out" / sorted(clean)[0]).unlink()
     ran = workspace.succeed(*SORT, "--json")
     assert ran.json["stages"]["gather"]["done"]["tasks"] == 1
-    assert outputs(workspace) == clean
+    assert workspace.files("out") == clean
 
 
 def test_a_source_that_cannot_be_read_ends_it_before_anything_is_written(workspace: Workspace) -> None:

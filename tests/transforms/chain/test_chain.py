@@ -77,20 +77,18 @@ def store(tmp_path: Path, store: LedgerStore) -> LedgerStore:
     return store
 
 
+def apply(pipeline: beam.Pipeline, tmp_path: Path, *steps: Any, pattern: str = "*.jsonl", records: int = 30) -> None:
+    """Apply a chain with these steps over some of the sources."""
+    tasks: Any = pipeline | MatchSources() | SkipCompleted() | PlanTasks(task_records=records) | ReadTasks()
+    for number, step in enumerate(steps):
+        tasks |= f"Step{number}" >> step
+    tasks | WriteTasks(str(tmp_path / "out"), "jsonl") | CommitTasks()
+    give_values(pipeline, values(tmp_path, pattern))
+
+
 def run(tmp_path: Path, pattern: str = "*.jsonl") -> PipelineResult:
     pipeline = beam.Pipeline("FnApiRunner")
-    (
-        pipeline
-        | MatchSources()
-        | SkipCompleted()
-        | PlanTasks(task_records=30)
-        | ReadTasks()
-        | ProcessTask(keep)
-        | ProcessBatch(keep_all, batch_size=3)
-        | WriteTasks(str(tmp_path / "out"), "jsonl")
-        | CommitTasks()
-    )
-    give_values(pipeline, values(tmp_path, pattern))
+    apply(pipeline, tmp_path, ProcessTask(keep), ProcessBatch(keep_all, batch_size=3), pattern=pattern)
     result = pipeline.run()
     result.wait_until_finish()
     return result
@@ -189,17 +187,7 @@ def process_while_split(task: Task) -> Task:
 def test_a_bundle_that_is_split_while_it_runs_does_each_task_once(tmp_path: Path, store: LedgerStore) -> None:
     runner = FnApiRunner(EmbeddedPythonGrpcEnvironment.default())  # which can be asked while it works
     with split_manager("ReadTasks/ReadTasks", Split.fractions), beam.Pipeline(runner) as pipeline:
-        (
-            pipeline
-            | MatchSources()
-            | SkipCompleted()
-            | PlanTasks(task_records=10)
-            | ReadTasks()
-            | ProcessTask(process_while_split)
-            | WriteTasks(str(tmp_path / "out"), "jsonl")
-            | CommitTasks()
-        )
-        give_values(pipeline, values(tmp_path, "a.jsonl"))
+        apply(pipeline, tmp_path, ProcessTask(process_while_split), pattern="a.jsonl", records=10)
     (result,) = Split.results
     (cut,) = result.channel_splits
     assert cut.first_residual_element < 9, "nothing was left to another bundle"
@@ -416,11 +404,7 @@ def test_a_worker_leaves_how_long_its_set_ups_took_if_there_were_any(tmp_path: P
 def observed_by(tmp_path: Path, *functions: Callable[[Task], Any]) -> dict[str, Any]:
     """Run functions over two sources of eight tasks; return the values of the statistics."""
     with beam.Pipeline("FnApiRunner") as pipeline:
-        tasks: Any = pipeline | MatchSources() | SkipCompleted() | PlanTasks(task_records=30) | ReadTasks()
-        for number, function in enumerate(functions):
-            tasks |= f"Step{number}" >> ProcessTask(function)
-        tasks | WriteTasks(str(tmp_path / "out"), "jsonl") | CommitTasks()
-        give_values(pipeline, values(tmp_path))
+        apply(pipeline, tmp_path, *map(ProcessTask, functions))
     found = merged_statistics(open_local_store(str(tmp_path / "ledger"), create=False))
     return {name: merged.value() for name, merged in found.items()}
 
@@ -494,9 +478,7 @@ def test_a_batch_of_tasks_cannot_observe(tmp_path: Path, store: LedgerStore) -> 
         return [observe(task) for task in tasks]
 
     p = beam.Pipeline("FnApiRunner")
-    tasks = p | MatchSources() | SkipCompleted() | PlanTasks(task_records=30) | ReadTasks()
-    tasks | ProcessBatch(batch) | WriteTasks(str(tmp_path / "out"), "jsonl") | CommitTasks()
-    give_values(p, values(tmp_path))
+    apply(p, tmp_path, ProcessBatch(batch))
     with pytest.raises(UnsupportedShapeError, match="observed id, ids, records with"):
         p.run()
     assert merged_statistics(store) == {}

@@ -203,11 +203,18 @@ def test_what_was_drawn_ahead_is_not_begun_once_its_claim_has_run_out(worker: Wo
     assert begun == [False] + [True] * (TASKS - 1)
 
 
-def test_what_was_drawn_ahead_and_is_recorded_meanwhile_is_passed_over(worker: Worker, tmp_path: Path) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"))
-    store.open(create=True)
-    store.register([worker.source])
+@pytest.fixture
+def store(worker: Worker, tmp_path: Path) -> Iterator[LmdbStore]:
+    """The ledger in which the worker looks before it begins a task."""
+    made = LmdbStore(str(tmp_path / "ledger"))
+    made.open(create=True)
+    made.register([worker.source])
     worker._draw = _Draw(worker.place, LedgerHandle(str(tmp_path / "ledger")))
+    yield made
+    made.close()
+
+
+def test_what_was_drawn_ahead_and_is_recorded_meanwhile_is_passed_over(worker: Worker, store: LmdbStore) -> None:
     worker.post()
     order = [task.span.start for task in worker.board.ready(TASKS)]
 
@@ -218,7 +225,6 @@ def test_what_was_drawn_ahead_and_is_recorded_meanwhile_is_passed_over(worker: W
     worker.also = record
     assert len(list(worker.work())) == TASKS - 1
     assert worker.mapped == [order[0], *order[2:]]
-    store.close()
 
 
 def test_nothing_is_held_back_while_a_worker_waits_for_others(worker: Worker) -> None:
@@ -236,11 +242,7 @@ def test_nothing_is_held_back_while_a_worker_waits_for_others(worker: Worker) ->
 
 
 @pytest.mark.slow
-def test_nothing_is_held_back_although_what_was_to_follow_is_passed_over(worker: Worker, tmp_path: Path) -> None:
-    store = LmdbStore(str(tmp_path / "ledger"))
-    store.open(create=True)
-    store.register([worker.source])
-    worker._draw = _Draw(worker.place, LedgerHandle(str(tmp_path / "ledger")))
+def test_nothing_is_held_back_although_what_was_to_follow_is_passed_over(worker: Worker, store: LmdbStore) -> None:
     worker.board.instruct(Instructions(shared=True, until=time.monotonic() + 600))
     worker.post(3)
     first, second, _ = next(iter(worker.board.waiting()))
@@ -253,7 +255,6 @@ def test_nothing_is_held_back_although_what_was_to_follow_is_passed_over(worker:
     assert worker.board.left() == 1  # so it came before there was another
     later.join()
     list(written)
-    store.close()
 
 
 def test_a_worker_leaves_what_others_can_begin(worker: Worker) -> None:

@@ -99,6 +99,11 @@ def open_files() -> list[str]:
     return [os.readlink(name) for name in names if os.path.lexists(name)]
 
 
+def read(element: Any, sources: Sources | None = None, **how: Any) -> list[Any]:
+    """Return what is read of an element."""
+    return list(_Read(sources or FileSources(), None, **how).process(element))
+
+
 def streamed(source: Source, count: int, sources: Sources | None = None) -> StreamedTasks:
     plan = _Plan(None, sources or FileSources(), TaskLimits(task_records=count))
     planned: list[Any] = [*plan.process(PendingSource(source))]
@@ -110,11 +115,11 @@ def streamed(source: Source, count: int, sources: Sources | None = None) -> Stre
 def test_what_cannot_be_read_fails_task_by_task(tmp_path: Path) -> None:
     source = make(tmp_path, "a.jsonl")
     tasks = [Task(source, start, start + 2) for start in (0, 2)]
-    found = [result for task in tasks for result in _Read(FileSources(), None).process(task)]
+    found = [result for task in tasks for result in read(task)]
     assert [type(result) for result in found] == [Task, Task]
     os.unlink(tmp_path / "a.jsonl")
     for task in tasks:
-        (failed,) = _Read(FileSources(), None).process(task)
+        (failed,) = read(task)
         assert isinstance(failed, FailedTask)
         assert (failed.task, failed.reason) == (task, "ChangedSourceError")
         assert str(tmp_path / "a.jsonl") in failed.error
@@ -154,10 +159,7 @@ def test_a_stream_that_changes_fails_the_tasks_that_are_left(tmp_path: Path) -> 
 def test_a_stream_that_is_gone_before_it_is_opened_fails_all_of_them(tmp_path: Path) -> None:
     tasks = streamed(make(tmp_path, "a.jsonl.gz"), 4)
     os.unlink(tmp_path / "a.jsonl.gz")
-    found = list(_Read(FileSources(), None).process(tasks))
-    assert [(type(task), task.reason) for task in found if isinstance(task, FailedTask)] == [
-        (FailedTask, "ChangedSourceError")
-    ] * 3
+    assert [(type(task), task.reason) for task in read(tasks)] == [(FailedTask, "ChangedSourceError")] * 3
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
@@ -200,11 +202,10 @@ def test_a_stream_on_a_store_is_of_the_version_that_was_listed(tmp_path: Path) -
     lines = b"".join(b'{"id":%d}\n' % number for number in range(10))
     folder.create("a.jsonl.gz", gzip.compress(lines, mtime=0))
     tasks = streamed(listed(f"{folder.url}/a.jsonl.gz"), 4)
-    assert all(isinstance(task, Task) for task in _Read(FileSources(), None).process(tasks))
+    assert all(isinstance(task, Task) for task in read(tasks))
     folder.delete(["a.jsonl.gz"])
     folder.create("a.jsonl.gz", gzip.compress(lines.replace(b"id", b"no"), mtime=0))
-    found = list(_Read(FileSources(), None).process(tasks))
-    assert {type(task) for task in found} == {FailedTask}
+    assert {type(task) for task in read(tasks)} == {FailedTask}
 
 
 def test_samples_are_grouped_as_they_were_planned(tmp_path: Path) -> None:
@@ -215,10 +216,8 @@ def test_samples_are_grouped_as_they_were_planned(tmp_path: Path) -> None:
     for group in groups:
         sources = FileSources((TarFormat(group),))
         pack = Source.pack([plain, plain])
-        (of_pack,) = _Read(sources, None).process(Task(pack, 0, 2, ((0, 1),)))
-        (of_stream,) = _Read(sources, None).process(streamed(packed, 100, sources))
-        assert isinstance(of_pack, Task)
-        assert isinstance(of_stream, Task)
+        (of_pack,) = read(Task(pack, 0, 2, ((0, 1),)), sources)
+        (of_stream,) = read(streamed(packed, 100, sources), sources)
         assert of_pack.records == [*of_stream.records, *of_stream.records]
         assert [sample.key for sample in of_stream.records] == (["a", "b"] if group == "key" else ["a.x", "b.y"])
 
@@ -286,8 +285,7 @@ def test_the_samples_of_a_shard_are_read_from_all_its_files(tmp_path: Path) -> N
     shard = Source.pack([put(tmp_path / "cuts.000000.jsonl", b'{"id": "0"}\n{"id": "1"}\n'), recording])
     sources = SharSources()
     sources.kind_of(shard).cut(shard, TaskLimits())
-    (found,) = _Read(sources, None).process(Task(shard, 1, 2, ((1, 2),)))
-    assert isinstance(found, Task), found
+    (found,) = read(Task(shard, 1, 2, ((1, 2),)), sources)
     assert len(found.records) == 1
 
 
@@ -320,7 +318,7 @@ def test_records_and_blank_lines_are_counted(tmp_path: Path, monkeypatch: pytest
     ]
     for task, expected, sources in cases:
         with reported() as metrics:
-            list(_Read(sources, None).process(task))
+            read(task, sources)
         assert (metrics.total("records_read"), metrics.total("blank_lines_skipped")) == expected
 
 
@@ -367,18 +365,14 @@ def test_the_time_of_a_task_begins_before_it_is_read() -> None:
 def test_places_of_a_graph_are_read_by_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GraphPass, "read", lambda _, *asked: [asked])
     source = Source("graph://module/graph/epoch-00000", 5, "1")
-    (task,) = _Read(GraphSource("module:graph"), None).process(Task(source, 1, 3))
-    assert isinstance(task, Task)
+    (task,) = read(Task(source, 1, 3), GraphSource("module:graph"))
     assert task.records == [(source, 1, 3)]
 
 
 def test_lists_are_read_unless_what_follows_takes_blocks(tmp_path: Path) -> None:
     source = make(tmp_path, "a.jsonl", 4)
     source = FileSources().kind_of(source).cut(source, TaskLimits()).source
-    (listed,) = _Read(FileSources(), None).process(Task(source, 0, 4))
-    (blocks,) = _Read(FileSources(), None, in_blocks=True).process(Task(source, 0, 4))
-    assert isinstance(listed, Task)
-    assert isinstance(blocks, Task)
+    (listed,), (blocks,) = read(Task(source, 0, 4)), read(Task(source, 0, 4), in_blocks=True)
     assert listed.records == [{"id": number} for number in range(4)]
     assert isinstance(blocks.records, RecordBlocks)
     assert blocks.records.listed() == listed.records
@@ -445,11 +439,10 @@ def test_rows_of_a_stream_that_cannot_be_decoded_are_marked(tmp_path: Path) -> N
     source = put(tmp_path / "a.jsonl.gz", gzip.compress(b'{"id":0}\n{"id"\n{"id":2}\n'))
     sources = FileSources((JsonlFormat(schema='{"columns":{"id":"int64"}}'),), form="arrow")
     tasks = streamed(source, 100, sources)
-    (failed,) = _Read(sources, None).process(tasks)
+    (failed,) = read(tasks, sources)
     assert isinstance(failed, FailedTask)
     assert failed.reason == "RecordError"
-    (marked,) = _Read(sources, None, "reject").process(tasks)
-    assert isinstance(marked, Task)
+    (marked,) = read(tasks, sources, on_error="reject")
     assert marked.records.table.to_pylist() == [{"id": 0}, {"id": 2}]
     assert list(marked.records.unreadable) == [1]
 

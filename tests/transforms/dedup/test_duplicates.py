@@ -39,10 +39,16 @@ def remaining(values: list[Any], dropped: int = 0, lines: list[bytes] | None = N
     return TASK.replace(records=RemainingRecords(PlacedRecords([part]), dropped))
 
 
+def exchange(folder: Path, files: dict[str, list[Any]], score: RecordKeys | None = None) -> Stages:
+    keys = RecordKeys("digest", ("k",))
+    stages = Stages(folder, keys, Partition(1).cuts(), 10**6, within_keys=False, score=score)
+    stages.scatter(by_file(folder / "in", files))
+    return stages
+
+
 def test_duplicates_are_rows_in_order_or_places_by_file(tmp_path: Path) -> None:
-    stages = Stages(tmp_path, RecordKeys("digest", ("k",)), Partition(1).cuts(), 10**6, within_keys=False)
-    urls = by_file(tmp_path / "in", {"a": [{"k": 1}, {"k": 2}, {"k": 1}], "b": [{"k": 2}, {"k": 1}, {"k": 3}]})
-    stages.scatter(urls)
+    files = {"a": [{"k": 1}, {"k": 2}, {"k": 1}], "b": [{"k": 2}, {"k": 1}, {"k": 3}]}
+    stages, urls = exchange(tmp_path, files), [f"{tmp_path}/in/{name}.jsonl" for name in files]
     (rows,) = stages.gather(FindDuplicates(as_rows=True))
     (places,) = stages.gather(FindDuplicates(as_rows=False))
     expected = [(urls[0], 2), (urls[1], 0), (urls[1], 1)]
@@ -55,8 +61,7 @@ def test_duplicates_are_rows_in_order_or_places_by_file(tmp_path: Path) -> None:
 
 
 def test_without_duplicates_nothing_is_written(tmp_path: Path) -> None:
-    stages = Stages(tmp_path, RecordKeys("digest", ("k",)), Partition(1).cuts(), 10**6, within_keys=False)
-    stages.scatter(by_file(tmp_path / "in", {"a": [{"k": 1}, {"k": 2}]}))
+    stages = exchange(tmp_path, {"a": [{"k": 1}, {"k": 2}]})
     for as_rows in (True, False):
         (done,) = stages.gather(FindDuplicates(as_rows))
         assert isinstance(done, NoneTask)
@@ -68,10 +73,7 @@ ROWS = {name: [{"k": k, "s": s} for k, s in some] for name, some in SCORED.items
 
 @pytest.mark.parametrize("scored", [False, True])
 def test_the_best_of_a_key_stays_or_else_the_first_and_what_goes_is_counted(tmp_path: Path, scored: bool) -> None:
-    score = RecordKeys("key", ("s",)) if scored else None
-    stages = Stages(tmp_path, RecordKeys("digest", ("k",)), Partition(1).cuts(), 10**6, within_keys=False, score=score)
-    stages.scatter(by_file(tmp_path / "in", ROWS))
-    (task,) = stages.tasks()
+    (task,) = exchange(tmp_path, ROWS, RecordKeys("key", ("s",)) if scored else None).tasks()
     work = FindDuplicates(as_rows=True)
     assert ProcessTask(work).takes_blocks
     with stats.collecting() as collected:
@@ -92,8 +94,7 @@ def test_the_best_of_a_key_stays_or_else_the_first_and_what_goes_is_counted(tmp_
 
 @pytest.mark.parametrize("kind", ["damaged", "gone"])
 def test_a_run_file_that_cannot_be_read_fails_the_task(tmp_path: Path, kind: str) -> None:
-    stages = Stages(tmp_path, RecordKeys("digest", ("k",)), Partition(1).cuts(), 10**6, within_keys=False)
-    stages.scatter(by_file(tmp_path / "in", {"a": [{"k": 1}, {"k": 1}]}))
+    stages = exchange(tmp_path, {"a": [{"k": 1}, {"k": 1}]})
     (task,) = stages.tasks()
     path = tmp_path / stages.runs[0].name
     spoil(path, kind)
