@@ -197,9 +197,6 @@ def test_what_cannot_be_packed_is_refused_and_leaves_nothing(tmp_path: Path, sou
     assert not list((tmp_path / "packs").glob("*"))
 
 
-SOURCE_BYTES = 4096
-
-
 def pack_trial(folder: Path) -> Trial:
     lines = [write_lines(folder / f"{number}.jsonl", count, 100 * number) for number, count in enumerate([5, 1, 40])]
     tar = write_samples(folder / "a.tar", 3)

@@ -107,22 +107,15 @@ def test_sources_of_a_store_and_of_the_disk_are_joined_in_order(tmp_path: Path) 
 
 
 @pytest.mark.s3
-def test_a_source_that_is_gone_from_s3_leaves_no_upload_behind(s3_place: Place, s3_requests: S3Requests) -> None:
+def test_a_join_that_fails_leaves_no_upload_behind_in_s3(s3_place: Place, s3_requests: S3Requests) -> None:
     sources, _ = store(s3_place, [LEAST_PART, LEAST_PART])
-    filesystem(s3_place.url, s3_place.options).rm_file(sources[1].url)
-    with (
-        pytest.raises(SourceNotFoundError, match="source-1"),
-        concatenated(sources, s3_place / "joined", s3_place.options),
-    ):
-        pytest.fail("the body ran")
-    assert s3_requests.take()[-1] == "abort_multipart_upload"
-
-
-@pytest.mark.s3
-def test_a_body_that_raises_leaves_no_upload_behind_in_s3(s3_place: Place, s3_requests: S3Requests) -> None:
-    sources, _ = store(s3_place, [LEAST_PART, LEAST_PART])
-    with pytest.raises(ZeroDivisionError), concatenated(sources, s3_place / "joined", s3_place.options):
+    target, options = s3_place / "joined", s3_place.options
+    with pytest.raises(ZeroDivisionError), concatenated(sources, target, options):
         raise ZeroDivisionError
+    assert s3_requests.take()[-1] == "abort_multipart_upload"
+    filesystem(s3_place.url, options).rm_file(sources[1].url)
+    with pytest.raises(SourceNotFoundError, match="source-1"), concatenated(sources, target, options):
+        pytest.fail("the body ran")
     assert s3_requests.take()[-1] == "abort_multipart_upload"
 
 
