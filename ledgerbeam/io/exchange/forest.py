@@ -39,16 +39,11 @@ Scores = NDArray[np.object_] | None
 
 @dataclass(frozen=True)
 class Forest:
-    """Connected records.
-
-    Attributes:
-        roots: For each record the position of the first record to which it is connected; for that record its own
-            position.
-    """
+    """Connected records."""
 
     urls: list[bytes]  # the files of the records, ascending
     nodes: Nodes  # the records, ascending: position of the file above bit 40, number in it below
-    roots: NDArray[np.int64]
+    roots: NDArray[np.int64]  # for each record the position of the first one that it is connected to, or its own
     scores: Scores = None  # scores of the records, the least is the best; None if the records have no scores
 
     def __len__(self) -> int:

@@ -70,15 +70,12 @@ class SomeUrls(Sequence[str]):
 
 
 class RunFile(NamedTuple):
-    """A run file of an exchange.
-
-    Attributes:
-        sources: URLs of the sources of its records: one, or the files of a pack, in order. After a merge, all sources
-            from the first to the last merged run.
-    """
+    """A run file of an exchange."""
 
     name: str  # name below the common folder; `EARLIER` and the URL if the file is in another folder
     size: int
+    # URLs of the sources of its records: one, or the files of a pack, in order. After a merge, all sources from the
+    # first to the last merged run.
     sources: SomeUrls
     side: int = 0  # position of the job that reads the sources, among the sides of a join; negative for an earlier job
     mark: bytes = NO_TASK  # mark of the task that has written the file
@@ -97,14 +94,11 @@ class RunFile(NamedTuple):
 
 
 class _Area(NamedTuple):
-    """Run files that have the same buckets, and their groups.
-
-    Attributes:
-        groups: Position of the first run file and name of each group that is read together. A single group has no name.
-    """
+    """Run files that have the same buckets, and their groups."""
 
     runs: range  # positions of the run files
     buckets: range  # positions of the buckets among the buckets of all areas
+    # Position of the first run file and name of each group that is read together. A single group has no name.
     groups: Sequence[tuple[int, str]]
 
 
@@ -123,14 +117,10 @@ def bucket_name(bucket: int, group: str = "") -> str:
 
 @dataclass(frozen=True)
 class RunLayout:
-    """The run files of a stage in order, and the cells that are read together.
-
-    Attributes:
-        areas: A single area with one round; after a merge, an area for each range of buckets of that merge.
-    """
+    """The run files of a stage in order, and the cells that are read together."""
 
     runs: Sequence[RunFile]
-    areas: Sequence[_Area]
+    areas: Sequence[_Area]  # one; after a merge one for each range of buckets of that merge
 
     @classmethod
     def of_one(cls, runs: Sequence[RunFile], buckets: int, fan: int | None = None) -> Self:
@@ -337,15 +327,10 @@ _Run = TypeVar("_Run")
 
 @dataclass(frozen=True)
 class Merges:
-    """The merges of run files before the last stage of an exchange.
-
-    Attributes:
-        fan: Number of ranges into which each merge divides a range of buckets, and about the number of run files that
-            become one.
-    """
+    """The merges of run files before the last stage of an exchange."""
 
     number: int = 0  # number of successive merges
-    fan: int = 1
+    fan: int = 1  # ranges into which each merge divides a range of buckets; about as many run files become one
 
 
 NO_MERGES = Merges()
@@ -413,15 +398,11 @@ MOST_BUCKETS = 10_000_000
 
 @dataclass(frozen=True)
 class Partition:
-    """The division of an order into buckets, a part of a job's identity.
-
-    Attributes:
-        block_bytes: Size of the blocks of run files, which limits how finely a bucket can be divided into parts.
-    """
+    """The division of an order into buckets, a part of a job's identity."""
 
     buckets: int
     sampled: str = ""  # the cuts between buckets, packed; empty if the keys begin with a hash, which is divided evenly
-    block_bytes: int = BLOCK_BYTES
+    block_bytes: int = BLOCK_BYTES  # size of blocks of run files; limits how finely a bucket can be divided into parts
     merges: Merges = NO_MERGES  # the merges of run files before the buckets are read
 
     @classmethod
@@ -454,10 +435,8 @@ class Partition:
     def ranges(self, level: int) -> list[int]:
         """Return the first bucket of each range of a level, and the end of the last range.
 
-        Args:
-            level: Number of times that the run files were merged. Each run file has records of one range of its level.
-                Its buckets are the ranges of the next level in this range; after the last level they are the buckets
-                themselves.
+        The level is the number of times that the run files were merged. Each run file has records of one range of its
+        level. Its buckets are the ranges of the next level in this range; after the last level the buckets themselves.
         """
         ranges = min(self.buckets, self.merges.fan**level) if level <= self.merges.number else self.buckets
         return [place * self.buckets // ranges for place in range(ranges + 1)]
