@@ -32,7 +32,7 @@ from ledgerbeam.io.datasets.webdataset import (
 )
 from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.tar.writer import encode_tar
-from tests.io.datasets.megatron.test_layout import MAGIC, fairseq, index
+from tests.io.datasets.megatron.test_format import MAGIC, fairseq, index
 from tests.io.datasets.shar.content import flac, npy, wav
 from tests.io.datasets.webdataset.content import plain_samples, write_shards
 from tests.io.fuzzing import Files, Trial, damaged, fuzz_briefly, main, mangled

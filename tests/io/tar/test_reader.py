@@ -23,6 +23,7 @@ from ledgerbeam.io.formats.streamed import scan_stream
 from ledgerbeam.io.index.file import write_index
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.tar import walk as tar_source
+from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.grouping import Grouping, are_pairs, name_sample, split_key, split_stem
 from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar
 from ledgerbeam.io.tar.sample import Sample
@@ -303,6 +304,17 @@ def test_dotted_keys_are_written_where_all_samples_are_pairs() -> None:
         encode_tar([Sample(f"a.{i}", {"wav": b"", "json": b""}) for i in range(3)])
     with pytest.raises(RecordError, match=r"output sample 0 .*key without a dot"):
         encode_tar([*samples, Sample("b", {"wav": b""})])
+
+
+def test_samples_of_two_members_have_the_index_of_energon(tmp_path: Path) -> None:
+    one, other = ([Sample(key.format(i), {"wav": b"x", "json": b"{}"}) for i in range(3)] for key in ("a{}", "a.{}"))
+    data, index = TarFormat().encode(one)
+    (tmp_path / "x.tar").write_bytes(data.data)
+    (tmp_path / "x.tar.idx").write_bytes(index.data)
+    assert np.frombuffer(index.data, np.uint64)[-1] == 3 * 2 * 1024  # where the last sample ends
+    assert TarReader(str(tmp_path / "x.tar"))[:] == one
+    with pytest.raises(RecordError, match=r"output sample 0 \('a\.0': .*\) would be read back as \('a', "):
+        TarFormat().encode(other)
 
 
 @each(

@@ -33,7 +33,7 @@ from ledgerbeam.io.storage.files import delete, read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from tests.conftest import S3Requests, S3Server
 from tests.io.datasets.megatron.content import DTYPES, documents, golden
-from tests.io.datasets.megatron.test_layout import GOLDEN, MAGIC
+from tests.io.datasets.megatron.test_format import GOLDEN, MAGIC
 
 Options = dict[str, Any] | None
 
