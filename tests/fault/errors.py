@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,15 +40,25 @@ from tests.fault.replay import memory_folder
 from tests.fault.replay_judge import broken_sums
 from tests.fault.replay_trace import why_no_strace
 
-FAULTS = {
+OPERATIONS = {
     "names": ("refused",),
     "read": ("refused", "short"),
     "create": ("refused", "lost"),
     "exists": ("refused",),
     "delete": ("refused", "lost", "half"),
 }
-"""Operations that are made to fail, and how."""
+"""Operations on objects that are made to fail, and how."""
 
+CALLS = {
+    **dict.fromkeys(("openat", "write", "writev", "pwrite64", "pwritev"), ("EIO", "ENOSPC")),
+    **dict.fromkeys(("fsync", "fdatasync", "fallocate", "rename", "link", "mkdir"), ("EIO", "ENOSPC")),
+    **dict.fromkeys(("read", "pread64", "unlink"), ("EIO",)),
+}
+"""System calls that are made to fail, and how."""
+
+HANG_SECONDS = 60.0
+
+_CALL = re.compile(r"^(?:\d+ +)?(\w+)\(")
 _T = TypeVar("_T")
 
 
@@ -57,20 +67,32 @@ class Fault:
     """A fault.
 
     Attributes:
-        operation: A method of `Objects`.
-        kind: ``refused``: nothing is done, and the error is what the store says after its retries. ``lost``: it is
-            done, and its answer is lost. ``half``: half of it is done. ``short``: objects are read but for their end.
-        when: The number of the operation that fails, from 1.
+        name: A system call, or a method of `Objects`.
+        how: The error of the system call. Of a method ``refused``: nothing is done, and the error is what the store
+            says after its retries. ``lost``: it is done, and its answer is lost. ``half``: half of it is done.
+            ``short``: objects are read but for their end.
+        when: The number of the call that fails, from 1.
         for_good: Whether all after it fail too.
     """
 
-    operation: str
-    kind: str
+    name: str
+    how: str
     when: int
     for_good: bool
 
     def __str__(self) -> str:
-        return f"{self.operation} {self.when}{'+' if self.for_good else ''} {self.kind}"
+        return f"{self.name} {self.when}{'+' if self.for_good else ''} {self.how}"
+
+
+def faults_of(kinds: Mapping[str, Sequence[str]], calls: Counter[str]) -> list[Fault]:
+    """Return every fault of every call that a clean run makes."""
+    return [
+        Fault(name, how, when, for_good)
+        for name, ways in kinds.items()
+        for when in range(1, calls[name] + 1)
+        for how in ways
+        for for_good in (False, True)
+    ]
 
 
 class FaultyObjects:
@@ -94,12 +116,12 @@ class FaultyObjects:
         """Return how this call of an operation fails; None if it does not."""
         self.calls[operation] += 1
         fault, number = self._fault, self.calls[operation]
-        if fault is None or fault.operation != operation or number < fault.when:
+        if fault is None or fault.name != operation or number < fault.when:
             return None
         if number > fault.when and not fault.for_good:
             return None
         self.hits += 1
-        return fault.kind
+        return fault.how
 
     def _do(self, operation: str, do: Callable[[], _T]) -> _T:
         kind = self._kind(operation)
@@ -113,7 +135,7 @@ class FaultyObjects:
         return self._do("names", lambda: self._objects.names(folder))
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
-        if self._fault is not None and self._fault.kind == "short":
+        if self._fault is not None and self._fault.how == "short":
             found = self._objects.read(names)
             return [data and data[: len(data) // 2] for data in found] if self._kind("read") else found
         return self._do("read", lambda: self._objects.read(names))
@@ -129,7 +151,7 @@ class FaultyObjects:
 
     def delete(self, names: Iterable[str]) -> None:
         asked = list(names)
-        if self._fault is not None and self._fault.kind == "half":
+        if self._fault is not None and self._fault.how == "half":
             kind = self._kind("delete")
             # The last ones: a request that deletes many keys promises no order.
             self._objects.delete(asked[len(asked) // 2 :] if kind else asked)
@@ -137,40 +159,6 @@ class FaultyObjects:
                 raise StorageError(f"{self.url}: cannot delete (503, Service Unavailable).")
             return
         self._do("delete", lambda: self._objects.delete(asked))
-
-
-CALLS = {
-    "openat": ("EIO", "ENOSPC"),
-    "read": ("EIO",),
-    "pread64": ("EIO",),
-    "write": ("EIO", "ENOSPC"),
-    "writev": ("EIO", "ENOSPC"),
-    "pwrite64": ("EIO", "ENOSPC"),
-    "pwritev": ("EIO", "ENOSPC"),
-    "fsync": ("EIO", "ENOSPC"),
-    "fdatasync": ("EIO", "ENOSPC"),
-    "fallocate": ("EIO", "ENOSPC"),
-    "rename": ("EIO", "ENOSPC"),
-    "link": ("EIO", "ENOSPC"),
-    "unlink": ("EIO",),
-    "mkdir": ("EIO", "ENOSPC"),
-}
-"""System calls that are made to fail, and how."""
-
-HANG_SECONDS = 60.0
-
-_CALL = re.compile(r"^(?:\d+ +)?(\w+)\(")
-
-
-@dataclass(frozen=True)
-class Injection:
-    call: str
-    error: str
-    when: int
-    for_good: bool
-
-    def __str__(self) -> str:
-        return f"{self.call} {self.when}{'+' if self.for_good else ''} {self.error}"
 
 
 @dataclass
@@ -220,7 +208,7 @@ class JobServer:
         )
         theirs.close()
 
-    def run(self, place: Place, injection: Injection | None = None, *, count: bool = False) -> Outcome:
+    def run(self, place: Place, injection: Fault | None = None, *, count: bool = False) -> Outcome:
         """Run a job to its end, under strace if something is injected or counted."""
         print(json.dumps([place.folder, place.remote]), file=self._process.stdin, flush=True)
         pid = int(self._line(HANG_SECONDS) or "0")
@@ -247,12 +235,12 @@ class JobServer:
         return output.readline().strip()
 
     @contextlib.contextmanager
-    def _strace(self, pid: int, trace: Path, injection: Injection | None) -> Iterator[None]:
+    def _strace(self, pid: int, trace: Path, injection: Fault | None) -> Iterator[None]:
         command = ["strace", "-qq", "-f", "-s", "0", "-o", str(trace), "-p", str(pid), "-e", "signal=none"]
         command += ["-e", f"trace={','.join(CALLS)}"]
         if injection is not None:
             when = f"{injection.when}+" if injection.for_good else f"{injection.when}"
-            command += ["-e", f"inject={injection.call}:error={injection.error}:when={when}"]
+            command += ["-e", f"inject={injection.name}:error={injection.how}:when={when}"]
         strace = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
             while (
@@ -272,8 +260,6 @@ class JobServer:
 
 
 Contents = dict[str, bytes]
-
-_Fault = TypeVar("_Fault", Injection, Fault)
 
 
 @dataclass
@@ -401,7 +387,7 @@ class Suite:
         place.make()
         return place
 
-    def system_calls(self, remote: bool, wanted: Callable[[Injection], bool] = lambda fault: True) -> Figures:
+    def system_calls(self, remote: bool, wanted: Callable[[Fault], bool] = lambda fault: True) -> Figures:
         """Injects faults into system calls: of those that are wanted, only so many."""
         figures = Figures()
         server = JobServer(self._folder)
@@ -409,7 +395,7 @@ class Suite:
             place = self._place(remote)
             calls = server.run(place, count=True).calls
             inspector = Inspector(contents(place), figures)
-            for fault in self._some(list(filter(wanted, injections(calls)))):
+            for fault in self._some(list(filter(wanted, faults_of(CALLS, calls)))):
                 place = self._place(remote)
                 outcome = server.run(place, fault)
                 if outcome.hits:
@@ -426,7 +412,7 @@ class Suite:
         counting = FaultyObjects(place.objects(), None)
         outcome_of(place, len, counting)
         inspector = Inspector(contents(place), figures)
-        for fault in self._some(object_faults(counting.calls)):
+        for fault in self._some(faults_of(OPERATIONS, counting.calls)):
             place = self._place(True)
             objects = FaultyObjects(place.objects(), fault)
             outcome = _run_here(place, objects)
@@ -435,7 +421,7 @@ class Suite:
             shutil.rmtree(place.folder)
         return figures
 
-    def _some(self, faults: list[_Fault]) -> list[_Fault]:
+    def _some(self, faults: list[Fault]) -> list[Fault]:
         count = -(-len(faults) // self._every)
         return [faults[place] for place in sorted(self._random.sample(range(len(faults)), count))]
 
@@ -444,28 +430,6 @@ def _run_here(place: Place, objects: FaultyObjects | None) -> Outcome:
     outcome = Outcome("died")
     outcome.hear(json.dumps(outcome_of(place, outcome.hear, objects)))
     return outcome
-
-
-def injections(calls: Counter[str]) -> list[Injection]:
-    """Return every fault of every call that a clean run makes."""
-    return [
-        Injection(call, error, when, for_good)
-        for call, errors in CALLS.items()
-        for when in range(1, calls[call] + 1)
-        for error in errors
-        for for_good in (False, True)
-    ]
-
-
-def object_faults(calls: Counter[str]) -> list[Fault]:
-    """Return every fault of every operation that a clean run makes."""
-    return [
-        Fault(operation, kind, when, for_good)
-        for operation, kinds in FAULTS.items()
-        for when in range(1, calls[operation] + 1)
-        for kind in kinds
-        for for_good in (False, True)
-    ]
 
 
 def main() -> int:

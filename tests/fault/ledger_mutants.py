@@ -46,28 +46,14 @@ SEEDS = 25
 STEPS = 150
 FUZZ_INPUTS = 3000
 
-_CONFORMANCE = "tests/ledger/lmdb/test_store.py"
-
 
 # Checks: each raises, or ends the process with another status than 0
 
 
 def conformance(names: str) -> None:
     """Run the tests of the conformance class whose names fit, on LMDB."""
-    status = pytest.main(
-        [
-            "-q",
-            "-n0",
-            "-x",
-            "-p",
-            "no:cacheprovider",
-            "--hypothesis-profile",
-            "first failure",
-            _CONFORMANCE,
-            "-k",
-            names,
-        ]
-    )
+    options = ["-q", "-n0", "-x", "-p", "no:cacheprovider", "--hypothesis-profile", "first failure"]
+    status = pytest.main([*options, "tests/ledger/lmdb/test_store.py", "-k", names])
     if status:
         raise AssertionError(f"conformance: {status}")
 
@@ -254,8 +240,8 @@ def _patch(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Any:
     return mock.patch.object(owner, name, wrap(getattr(owner, name)))
 
 
-def _no_sync_of_lmdb() -> Any:
-    return _patch(lmdb, "open", lambda real: lambda *a, **k: real(*a, **{**k, "sync": False}))
+def _returns(owner: Any, name: str, value: Any) -> Callable[[], Any]:
+    return lambda: mock.patch.object(owner, name, return_value=value)
 
 
 def _no_fsync(module: Any) -> Callable[[], Any]:
@@ -267,10 +253,6 @@ class _Careless:
 
     def __getattr__(self, name: str) -> Any:
         return (lambda _: None) if name == "fsync" else getattr(os, name)
-
-
-def _no_sync_of_folders() -> Any:
-    return mock.patch.object(io_objects.ObjectFolder, "_sync", return_value=None)
 
 
 def _drop_a_count() -> Any:
@@ -292,14 +274,6 @@ def _count_duplicates() -> Any:
         return fold
 
     return _patch(lmdb_commit, "fold", wrap)
-
-
-def _ignore_floors() -> Any:
-    return mock.patch.object(sidecars, "cutoffs", return_value=(0, 0))
-
-
-def _never_folded() -> Any:
-    return mock.patch.object(sidecars, "mark_folded", return_value=None)
 
 
 def _manifest_first() -> Any:
@@ -332,10 +306,6 @@ def _delete_first() -> Any:
     return mock.patch.object(compaction, "_Snapshot", Hasty)
 
 
-def _no_open_leaves() -> Any:
-    return mock.patch.object(compaction, "_open_leaves", return_value=())
-
-
 def _no_moment() -> Any:
     """Return each look at the sidecar sees what was folded since the one before."""
 
@@ -354,10 +324,6 @@ def _tasks_before_sources() -> Any:
     return stack
 
 
-def _no_checksum() -> Any:
-    return mock.patch.object(segments, "unseal", lambda data, _: data[32:])
-
-
 def _unknown_sources_fail() -> Any:
     real = sidecars.fold_segment
 
@@ -372,41 +338,36 @@ def _unknown_sources_fail() -> Any:
     return mock.patch.object(sidecars, "fold_segment", fold)
 
 
-def _restart_keeps_late() -> Any:
-    """Set no cutoff at a restart."""
-    return _patch(
-        sidecars, "_put_number", lambda real: lambda txn, key, n: None if key == b"cutoff" else real(txn, key, n)
-    )
+def _set_no_cutoff(real: Any) -> Any:
+    return lambda txn, key, number: None if key == b"cutoff" else real(txn, key, number)
+
+
+def _open_without_sync(real: Any) -> Any:
+    return lambda *words, **named: real(*words, **{**named, "sync": False})
 
 
 MUTANTS: dict[str, tuple[str, Callable[[], Any]]] = {
-    "LMDB does not sync": ("durability", _no_sync_of_lmdb),
+    "LMDB does not sync": ("durability", lambda: _patch(lmdb, "open", _open_without_sync)),
     "objects are not synced": ("durability", _no_fsync(io_objects)),
-    "folders of objects are not synced": ("durability", _no_sync_of_folders),
+    "folders of objects are not synced": ("durability", _returns(ObjectFolder, "_sync", None)),
     "outputs are not synced": ("durability", _no_fsync(io_publish)),
     "a lineage count is dropped": ("completion", _drop_a_count),
     "a duplicate is counted twice": ("repetition", _count_duplicates),
-    "results are not compared": (
-        "purity",
-        lambda: mock.patch.object(lmdb_commit._SourceCommit, "_compare_outputs", return_value=True),
-    ),
-    "cutoffs are ignored": ("simulation", _ignore_floors),
-    "the folded mark is not written": ("folding once", _never_folded),
+    "results are not compared": ("purity", _returns(lmdb_commit._SourceCommit, "_compare_outputs", True)),
+    "cutoffs are ignored": ("simulation", _returns(sidecars, "cutoffs", (0, 0))),
+    "the folded mark is not written": ("folding once", _returns(sidecars, "mark_folded", None)),
     "the manifest is written before its parts": ("simulation", _manifest_first),
     "covered objects are deleted before the manifest": ("broken compaction", _delete_first),
-    "open leaves are left out of a snapshot": ("broken compaction", _no_open_leaves),
-    "what a snapshot does not name stays": (
-        "deletions",
-        lambda: mock.patch.object(UnnamedOutputs, "drop_unnamed", return_value=None),
-    ),
-    "a snapshot does not repeat deletions": (
-        "deletions",
-        lambda: mock.patch.object(compaction, "_deletions", return_value=()),
-    ),
+    "open leaves are left out of a snapshot": ("broken compaction", _returns(compaction, "_open_leaves", ())),
+    "what a snapshot does not name stays": ("deletions", _returns(UnnamedOutputs, "drop_unnamed", None)),
+    "a snapshot does not repeat deletions": ("deletions", _returns(compaction, "_deletions", ())),
     "a snapshot is of several moments": ("moving sidecar", _no_moment),
     "tasks are folded before their sources": ("simulation", _tasks_before_sources),
-    "a restart does not drop what is late": ("simulation", _restart_keeps_late),
-    "checksums are not verified": ("checksums", _no_checksum),
+    "a restart does not drop what is late": ("simulation", lambda: _patch(sidecars, "_put_number", _set_no_cutoff)),
+    "checksums are not verified": (
+        "checksums",
+        lambda: mock.patch.object(segments, "unseal", lambda data, _: data[32:]),
+    ),
     "leaves of unknown sources are kept as failures": ("unknown sources", _unknown_sources_fail),
 }
 

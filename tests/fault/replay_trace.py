@@ -120,19 +120,8 @@ def why_no_strace() -> str | None:
 
 def record(command: Sequence[str], root: Path, trace: Path, env: Mapping[str, str]) -> list[Operation]:
     """Run a command of one thread and return what it did below `root`, and what it said."""
-    strace = [
-        "strace",
-        "-qq",
-        "-xx",
-        "-s",
-        str(_LONGEST),
-        "-o",
-        str(trace),
-        "-e",
-        f"trace={CALLS}",
-        "-e",
-        "signal=none",
-    ]
+    strace = ["strace", "-qq", "-xx", "-s", str(_LONGEST), "-o", str(trace)]
+    strace += ["-e", f"trace={CALLS}", "-e", "signal=none"]
     done = subprocess.run([*strace, *command], env=env, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
         raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr[-2000:]}")

@@ -14,7 +14,7 @@ from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import compact
 from ledgerbeam.ledger.remote.store import RemoteStore
-from tests.fault.errors import Fault, FaultyObjects, Figures, Injection, Inspector, Outcome, Suite, contents, injections
+from tests.fault.errors import CALLS, Fault, FaultyObjects, Figures, Inspector, Outcome, Suite, contents, faults_of
 from tests.fault.errors_job import Place, outcome_of
 from tests.fault.job import environment
 from tests.fault.replay_trace import why_no_strace
@@ -35,8 +35,8 @@ def test_a_system_call_that_fails_is_reported_and_the_next_run_completes(memory:
     assert not figures.findings, figures.examples
 
 
-def is_a_write_cut_off_once(fault: Injection) -> bool:
-    return (fault.call, fault.error, fault.for_good) == ("write", "EIO", False)
+def is_a_write_cut_off_once(fault: Fault) -> bool:
+    return (fault.name, fault.how, fault.for_good) == ("write", "EIO", False)
 
 
 @traced
@@ -56,11 +56,11 @@ def test_an_operation_on_objects_that_fails_is_reported_and_the_next_run_complet
 
 
 def test_every_call_of_a_clean_run_is_made_to_fail() -> None:
-    faults = injections(Counter({"fsync": 2, "read": 1, "futex": 5}))
+    faults = faults_of(CALLS, Counter({"fsync": 2, "read": 1, "futex": 5}))
     assert [str(fault) for fault in faults] == [
-        *("read 1 EIO", "read 1+ EIO"),
         *("fsync 1 EIO", "fsync 1+ EIO", "fsync 1 ENOSPC", "fsync 1+ ENOSPC"),
         *("fsync 2 EIO", "fsync 2+ EIO", "fsync 2 ENOSPC", "fsync 2+ ENOSPC"),
+        *("read 1 EIO", "read 1+ EIO"),
     ]
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import abc
+import dataclasses
+import enum
 import functools
 import json
 import os
 import subprocess
 import sys
+import types
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -19,49 +24,41 @@ from ledgerbeam.user_code.objects import check_object
 from tests.cases import each
 
 SOURCES = """
-#: control
+#: control -> self.v
 class F:
     v = VALUE
-    def __call__(self, r): return self.v
 #: call=object
 class H:
     def __init__(self, v): self.v = v
     def __call__(self, r): return self.v
 class F:
     __call__ = H(VALUE)
-#: dunder
+#: dunder -> self.__version__
 class F:
     __version__ = VALUE
-    def __call__(self, r): return self.__version__
-#: private
+#: private -> self.__v
 class F:
     __v = VALUE
-    def __call__(self, r): return self.__v
-#: doc
+#: doc -> int(self.__doc__)
 class F:
     'VALUE'
-    def __call__(self, r): return int(self.__doc__)
-#: annotations
+#: annotations -> int(self.__annotations__['x'])
 class F:
     x: 'VALUE'
-    def __call__(self, r): return int(self.__annotations__['x'])
-#: slots
+#: slots -> int(self.__slots__[0][1:])
 class F:
     __slots__ = ('aVALUE',)
-    def __call__(self, r): return int(self.__slots__[0][1:])
 #: partialmethod
 class F:
     def go(self, r, v): return v
     __call__ = functools.partialmethod(go, v=VALUE)
-#: cached
+#: cached -> VALUE
 class F:
     @functools.lru_cache
-    def __call__(self, r): return VALUE
-#: cached attr
+#: cached attr -> self.go()
 class F:
     @functools.cache
     def go(self): return VALUE
-    def __call__(self, r): return self.go()
 #: partial
 def go(r, v): return v
 class F:
@@ -82,178 +79,141 @@ def go(r): return 0
 @go.register
 def _(r: int): return VALUE
 def F(): return go
-#: singledispatch lambda
+#: singledispatch lambda -> go(r)
 @functools.singledispatch
 def go(r): return 0
 go.register(int, lambda r: VALUE)
 class F:
-    def __call__(self, r): return go(r)
-#: descriptor
+#: descriptor -> self.limit
 class Field:
     def __init__(self, d): self.d = d
     def __get__(self, o, t=None): return self.d
     def __set__(self, o, v): raise AttributeError
 class F:
     limit = Field(VALUE)
-    def __call__(self, r): return self.limit
-#: descriptor code
+#: descriptor code -> self.limit
 class Field:
     def __get__(self, o, t=None): return VALUE
     def __set__(self, o, v): raise AttributeError
 class F:
     limit = Field()
-    def __call__(self, r): return self.limit
-#: metaclass
+#: metaclass -> type(self).v
 class M(type):
     @property
     def v(cls): return VALUE
 class F(metaclass=M):
-    def __call__(self, r): return type(self).v
-#: metaclass attr
+#: metaclass attr -> type(self).v
 class M(type):
     v = VALUE
 class F(metaclass=M):
-    def __call__(self, r): return type(self).v
-#: metaclass base
+#: metaclass base -> type(self).v
 class N(type):
     v = VALUE
 class M(N): ...
 class B(metaclass=M): ...
 class F(B):
-    def __call__(self, r): return type(self).v
-#: base dunder
+#: base dunder -> self.__v__
 class B:
     __v__ = VALUE
 class F(B):
-    def __call__(self, r): return self.__v__
-#: getattr
+#: getattr -> self.x
 class F:
     def __getattr__(self, n): return VALUE
-    def __call__(self, r): return self.x
-#: property sub
+#: property sub -> self.x
 class P(property):
     def __get__(self, o, t=None): return VALUE
 class F:
     @P
     def x(self): return 0
-    def __call__(self, r): return self.x
-#: cached_property sub
+#: cached_property sub -> self.x
 class P(functools.cached_property):
     def __get__(self, o, t=None): return VALUE
 class F:
     @P
     def x(self): return 0
-    def __call__(self, r): return self.x
 #: partial sub
 class P(functools.partial):
     def __call__(self, r): return VALUE
 def go(r): return 0
 def F(): return P(go)
-#: dataclass
-import dataclasses
+#: dataclass -> dataclasses.fields(self)[0].metadata['v']
 @dataclasses.dataclass
 class F:
     n: int = dataclasses.field(default=0, metadata={'v': VALUE})
-    def __call__(self, r): return dataclasses.fields(self)[0].metadata['v']
-#: enum
-import enum
+#: enum -> E.A.value
 class E(enum.Enum):
     A = VALUE
 class F:
-    def __call__(self, r): return E.A.value
-#: enum method
-import enum
+#: enum method -> E.A.x
 class E(enum.Enum):
     A = 1
     @property
     def x(self): return VALUE
 class F:
-    def __call__(self, r): return E.A.x
-#: intflag
-import enum
+#: intflag -> int(E.A)
 class E(enum.IntFlag):
     A = VALUE
 class F:
-    def __call__(self, r): return int(E.A)
-#: namedtuple default
-import typing
+#: namedtuple default -> N().v
 class N(typing.NamedTuple):
     v: int = VALUE
 class F:
-    def __call__(self, r): return N().v
-#: abc
-import abc
+#: abc -> self.__v__
 class B(abc.ABC):
     __v__ = VALUE
     @abc.abstractmethod
     def __call__(self, r): ...
 class F(B):
-    def __call__(self, r): return self.__v__
-#: abc_ name
+#: abc_ name -> self._abc_v
 class F:
     _abc_v = VALUE
-    def __call__(self, r): return self._abc_v
-#: generic
-import typing
+#: generic -> self.__v__
 T = typing.TypeVar('T')
 class F(typing.Generic[T]):
     __v__ = VALUE
-    def __call__(self, r): return self.__v__
-#: protocol
-import typing
+#: protocol -> self.__v__
 class P(typing.Protocol):
     __v__ = VALUE
     def __call__(self, r): ...
 class F(P):
-    def __call__(self, r): return self.__v__
-#: class_getitem
+#: class_getitem -> B[0]
 class B:
     def __class_getitem__(cls, i): return VALUE
 class F:
-    def __call__(self, r): return B[0]
-#: nested class
+#: nested class -> self.__In__.v
 class F:
     class __In__:
         v = VALUE
-    def __call__(self, r): return self.__In__.v
-#: set_name
+#: set_name -> self.x
 class D:
     def __set_name__(self, o, n): self.n = VALUE
     def __get__(self, o, t=None): return self.n
 class F:
     x = D()
-    def __call__(self, r): return self.x
 #: method attr
 class F:
     def __call__(self, r): return self.__call__.__func__.v
     __call__.v = VALUE
-#: cached fn attr
+#: cached fn attr -> go.v
 @functools.lru_cache
 def go(): ...
 go.v = VALUE
 class F:
-    def __call__(self, r): return go.v
-#: mappingproxy
-import types
+#: mappingproxy -> self.t['v']
 class F:
     t = types.MappingProxyType({'v': VALUE})
-    def __call__(self, r): return self.t['v']
-#: slots state
+#: slots state -> self.v
 class F:
     __slots__ = ('v',)
     def __init__(self): self.v = VALUE
-    def __call__(self, r): return self.v
-#: typeddict
-import typing
+#: typeddict -> typing.get_args(T.__annotations__['a'])[0]
 class T(typing.TypedDict):
     a: typing.Literal[VALUE]
 class F:
-    def __call__(self, r): return typing.get_args(T.__annotations__['a'])[0]
-#: wrapper
+#: wrapper -> self.__v__
 class F(dict):
     __str__ = object.__str__
     __v__ = VALUE
-    def __call__(self, r): return self.__v__
 #: lambda call
 class F:
     __call__ = lambda self, r: VALUE
@@ -272,13 +232,17 @@ class F:
 class F:
     def __call__(self, r, *, k=(VALUE,)): return k[0]
 """
-FORMS = {name: source for name, _, source in (part.partition("\n") for part in SOURCES.split("#: ")[1:])}
-"""Classes and functions `F` whose objects return VALUE for a record."""
+"""Classes and functions `F` whose objects return VALUE for a record; behind `->` what the last class returns."""
+FORMS = dict(part.split("\n", 1) for part in SOURCES.split("#: ")[1:])
+MODULES = {module.__name__: module for module in (abc, dataclasses, enum, functools, types, typing)}
 
 
 def define(name: str, value: int) -> Any:
-    names: dict[str, Any] = {"__name__": "__main__", "functools": functools}
-    exec(compile(FORMS[name].replace("VALUE", str(value)), "<a cell>", "exec", dont_inherit=True), names)
+    source, (_, arrow, returned) = FORMS[name], name.partition(" -> ")
+    if arrow:
+        source += f"    def __call__(self, r): return {returned}\n"
+    names: dict[str, Any] = {"__name__": "__main__", **MODULES}
+    exec(compile(source.replace("VALUE", str(value)), "<a cell>", "exec", dont_inherit=True), names)
     return names["F"]
 
 
