@@ -37,9 +37,7 @@ STORES = {
 }
 """Where the contract of each store is tested, and the word by which it is found there."""
 
-SAME_CLIENT = {"https": "http", "abfss": "abfs"}
-"""Schemes that only change how the client of another connects."""
-
+SAME_CLIENT = {"https": "http", "abfss": "abfs"}  # schemes that only change how the client of another connects
 NO_SERVER = {"adl", "oss", "oci"}
 """Stores that have no emulator to be tested on: the table says nothing of them that fsspec does not."""
 

@@ -20,20 +20,14 @@ from tests.pipelines.conftest import Ran, Workspace
 from tests.servers import pins
 from tests.servers.s3 import S3Server
 
-FUNCTION = "changes_function"
-"""Name of the module with the user function; every test has its own copy."""
-
+FUNCTION = "changes_function"  # name of the module with the user function; every test has its own copy
 RECORDS = 200
-TASK_BYTES = "1500"
-"""So large that a source makes half a dozen tasks."""
-
+TASK_BYTES = "1500"  # so large that a source makes half a dozen tasks
 CHANGING_RECORDS = range(0, RECORDS, 20)
 """The records that change their source, one in each task: whichever a run begins with, all but those in work follow it.
 The first that is mapped does it."""
 
-FAILING_RECORDS = (60,)
-"""Those that fail: one task."""
-
+FAILING_RECORDS = (60,)  # those that fail: one task
 OWNER_FOLDER = "_ledgerbeam/"
 _ARMED = "spare/new.jsonl.armed"
 NOTES = b"somebody else's"

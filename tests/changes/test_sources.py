@@ -35,9 +35,7 @@ CHANGES = (
 _OF_FILES = "replaced"
 """What a change begins with that an object store does not know: there an object is put, or deleted."""
 
-WHOLE = "1000000"
-"""Task size of jobs that read each source with one task."""
-
+WHOLE = "1000000"  # task size of jobs that read each source with one task
 _FORKER = "ledgerbeam.pipelines.runners.wave"
 """In the command line of the process that waves are forked from, which imports Beam while the launcher lists."""
 

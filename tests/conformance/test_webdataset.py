@@ -219,8 +219,7 @@ def rows(path: Path) -> tuple[list[list[object]], list[str]]:
 
 CORPUS = Path(__file__).resolve().parents[2] / ".cache" / "corpus"
 ARCHIVES = sorted(CORPUS.glob("*.tar"))
-LEAST = 10
-"""Registries come and go; fewer archives than that would not be a corpus."""
+LEAST = 10  # registries come and go; fewer archives than that would not be a corpus
 
 fetched = pytest.mark.skipif("LEDGERBEAM_CONFORMANCE" not in os.environ, reason=SKIPPED)
 

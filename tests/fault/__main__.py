@@ -34,10 +34,7 @@ JOB_SHARE = 0.02
 """Part of the kills that hit whole jobs, which take a second to come to work; `LEAST_JOB_KILLS` at least."""
 
 LEAST_JOB_KILLS = 20
-
-REMOTE_SHARE = 0.35
-"""Part of the others that hit writers of a remote ledger."""
-
+REMOTE_SHARE = 0.35  # part of the others that hit writers of a remote ledger
 PROGRESS_SECONDS = 10.0
 
 

@@ -17,27 +17,15 @@ from tests.fault.job import Job, Program, environment, map_program
 from tests.fault.processes import Launch, Role, wait_until
 
 Target = Literal["launcher", "starter", "worker", "forker", "wave", "group", "point"]
-
-LIMIT_SECONDS = 240.0
-"""A job that takes longer to end, or to come to a point, hangs."""
-
-GONE_SECONDS = 3.0
-"""How long a process of a job may outlive its launcher."""
-
+LIMIT_SECONDS = 240.0  # a job that takes longer to end, or to come to a point, hangs
+GONE_SECONDS = 3.0  # how long a process of a job may outlive its launcher
 START_SECONDS = 2.5
 """Longest time after a start or a kill at which something is killed; a job starts to work about then."""
 
-WORKING_SECONDS = 1.2
-"""Longest time after the first record that is done since a start or a kill."""
-
-WORKING_SHARE = 0.7
-"""How often something is killed at work, and not at whatever it does."""
-
-JOB_KILLS = 12
-"""Kills after which a job is left to finish."""
-
-PASSES = 5
-"""Undisturbed runs that a killed job may need: each ends with a quarantine, or done."""
+WORKING_SECONDS = 1.2  # longest time after the first record that is done since a start or a kill
+WORKING_SHARE = 0.7  # how often something is killed at work, and not at whatever it does
+JOB_KILLS = 12  # kills after which a job is left to finish
+PASSES = 5  # undisturbed runs that a killed job may need: each ends with a quarantine, or done
 
 SCENARIOS: tuple[tuple[Target, ...], ...] = (
     ("launcher",),
@@ -53,12 +41,8 @@ SCENARIOS: tuple[tuple[Target, ...], ...] = (
 )
 """What is killed in one start of a job, in turn. After all but the launcher and the group the launcher goes on."""
 
-WHOLE = ("launcher", "group")
-"""Kills that end the whole start."""
-
-SOME_FAILED = 3
-"""Exit status of a launcher that is done, but for failed or quarantined tasks."""
-
+WHOLE = ("launcher", "group")  # kills that end the whole start
+SOME_FAILED = 3  # exit status of a launcher that is done, but for failed or quarantined tasks
 POINTS = {"publish.before": 8, "publish.after": 8, "flush.begin": 4, "flush.before_commit": 4, "flush.after_commit": 4}
 """The named points, and the latest arrival at each at which a process is killed."""
 

@@ -20,10 +20,7 @@ SOURCES = 16
 TASKS = 6
 RECORDS = 8
 LINE_BYTES = 96
-
-BROKEN = 41
-"""The record of every other source that is no JSON: no function sees it."""
-
+BROKEN = 41  # the record of every other source that is no JSON: no function sees it
 TASK_BYTES = RECORDS * LINE_BYTES
 """Lines are equally long, so that this cuts each source into exactly `TASKS` tasks of `RECORDS` records."""
 

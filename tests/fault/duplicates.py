@@ -47,9 +47,7 @@ WORDS = 50
 of less than one to a thousand million."""
 
 VOCABULARY = 200_000
-COPIES = 0.2
-"""Of the documents, those that are an earlier one; a half of them have one more word."""
-
+COPIES = 0.2  # of the documents, those that are an earlier one; a half of them have one more word
 MEMORY = 1_000_000_000
 TASK_BYTES = 2_000_000
 STAGES = {"scatter": "cluster/pairs/scatter", "pairs": "cluster/pairs", "cluster": "cluster", "dedup": ""}
@@ -246,14 +244,10 @@ def _written(store: s3fs.S3FileSystem, folder: str) -> tuple[list[int], str]:
     return numbers, digest.hexdigest()
 
 
-SEEN = "SEEN_DOCUMENTS"
-"""Environment variable: the file to which `text_of` writes which documents it was given."""
-
+SEEN = "SEEN_DOCUMENTS"  # environment variable: the file to which `text_of` writes which documents it was given
 HOSTS = 3
 _FAILS_SECONDS = 60.0
-
-Command: TypeAlias = Callable[[str], Sequence[str]]
-"""The command for the URL of a ledger."""
+Command: TypeAlias = Callable[[str], Sequence[str]]  # the command for the URL of a ledger
 
 
 class Place(ABC):

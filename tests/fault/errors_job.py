@@ -38,10 +38,7 @@ JOB = Job("map", {"output": "out"})
 SOURCES = 2
 TASKS = 2
 RECORDS = 4
-
-START = signal.SIGUSR1
-"""What a fork waits for."""
-
+START = signal.SIGUSR1  # what a fork waits for
 Tell = Callable[[str], object]
 
 

@@ -30,9 +30,7 @@ from tests.fault.corpus import (
     task_of,
 )
 
-FLUSH_SECONDS = 0.2
-"""The flush interval of the suite's jobs."""
-
+FLUSH_SECONDS = 0.2  # the flush interval of the suite's jobs
 COMMIT_SECONDS = 0.5
 """What publishing a finished task and committing it may take beyond the flush interval, on a machine with no more to do
 than it has cores for; in proportion more on a busier one."""

@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-MARK_VARIABLE = "LEDGERBEAM_TEST_JOB"
-"""Every process of a job inherits it, whatever session or group it moves to."""
-
+MARK_VARIABLE = "LEDGERBEAM_TEST_JOB"  # every process of a job inherits it, whatever session or group it moves to
 POLL_SECONDS = 0.02
 
 DEATH = "; starting again with what is left\n"
@@ -29,8 +27,7 @@ _FORKED: dict[str, Role] = {
 }
 """Names of processes that have the command line of the one from which they were forked."""
 
-_LAUNCHERS = {b"ledgerbeam", b"tests.fault.own_job"}
-"""Modules that are run as the command of a job."""
+_LAUNCHERS = {b"ledgerbeam", b"tests.fault.own_job"}  # modules that are run as the command of a job
 
 
 class Process(NamedTuple):

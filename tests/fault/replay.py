@@ -27,9 +27,7 @@ from tests.fault.replay_judge import State
 from tests.fault.replay_stories import LOCK, STORIES
 from tests.fault.replay_trace import Disk, Operation, Said, digest_of, lay_out, record, why_no_strace
 
-LIMIT_SECONDS = 60.0
-"""A state that takes longer to judge hangs."""
-
+LIMIT_SECONDS = 60.0  # a state that takes longer to judge hangs
 MEMORY_FOLDER = "/dev/shm"
 
 _LIVE = "from tests.fault.replay_stories import main; main()"

@@ -33,13 +33,8 @@ from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import Tree, counted_leaf, leaf_of, lineages
 
 JOB = Job("map", {"to": "jsonl"})
-
-MAP_BYTES = 1 << 17
-"""So little that the map grows while a story runs."""
-
-LOCK = "lock.mdb"
-"""What LMDB writes through a mapping, unseen by strace; it needs nothing of it after a crash."""
-
+MAP_BYTES = 1 << 17  # so little that the map grows while a story runs
+LOCK = "lock.mdb"  # what LMDB writes through a mapping, unseen by strace; it needs nothing of it after a crash
 _TREES: tuple[Tree, ...] = (None, (None,), (None, None, None), ((None, None), None), (None,) * 12)
 
 

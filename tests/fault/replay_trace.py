@@ -239,12 +239,8 @@ def _written(handle: _Handle, offset: int, data: bytes) -> Iterator[Operation]:
 
 
 SECTOR = 512
-
-KEEP = (0.0, 1.0, 0.5, 0.1, 0.9)
-"""Shares of what is not synced that a crash leaves; each crash has one of them."""
-
-TORN = 0.2
-"""How often a page that is left is torn."""
+KEEP = (0.0, 1.0, 0.5, 0.1, 0.9)  # shares of what is not synced that a crash leaves; each crash has one of them
+TORN = 0.2  # how often a page that is left is torn
 
 
 @dataclass(eq=False)

@@ -79,9 +79,7 @@ BEGIN_SHARE = 0.12
 WAVES = 4
 BEGIN = 1_800_000_000.0
 CLOCKS = (-400 * 86_400.0, -3600.0, -1.0, 0.0, 0.0, 1.0, 3600.0, 400 * 86_400.0)
-SET_SHARE = 0.02
-"""Of the times that a machine looks at its clock, the share at which somebody has set it since."""
-
+SET_SHARE = 0.02  # of the times that a machine looks at its clock, the share at which somebody has set it since
 PATIENCE = 2_000
 """Waves of a launcher, and looks at what others have in work, at most: what is left then is left to another run.
 

@@ -19,8 +19,7 @@ from tests.fault.job import ROOT, Job, environment, own_program
 from tests.fault.processes import MARK_VARIABLE, processes, wait_until
 from tests.servers import s3
 
-LIMIT_SECONDS = 240
-"""More than a machine under load takes for any step; a job that ends before is noticed at once."""
+LIMIT_SECONDS = 240  # more than a machine under load takes for any step; a job that ends before is noticed at once
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * LIMIT_SECONDS)]
 

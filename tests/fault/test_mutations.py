@@ -16,8 +16,7 @@ from tests.fault.ledger_mutants import CHECKS
 from tests.fault.ledger_mutants import MUTANTS as LEDGER_MUTANTS
 from tests.fault.mutants import MUTANTS, arm
 
-LIMIT_SECONDS = 240
-"""More than a machine under load takes for any step; a job that ends before is noticed at once."""
+LIMIT_SECONDS = 240  # more than a machine under load takes for any step; a job that ends before is noticed at once
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * LIMIT_SECONDS)]
 

@@ -12,8 +12,7 @@ from ledgerbeam import Drop, Reject, Route, stats
 TRACE_VARIABLE = "LEDGERBEAM_TEST_TRACE"
 """Names the trace; every line is ``<record id> <pid> <CLOCK_MONOTONIC in ns>``, written when the record is done."""
 
-RECORD_SECONDS = 0.006
-"""How long a record takes in a whole job; the forked writers of `writers` do not wait."""
+RECORD_SECONDS = 0.006  # how long a record takes in a whole job; the forked writers of `writers` do not wait
 
 
 def work(record: dict[str, Any]) -> Any:

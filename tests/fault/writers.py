@@ -39,8 +39,7 @@ from tests.fault.traced import TRACE_VARIABLE
 
 JOB_KILLS = 16
 LIMIT_SECONDS = 240.0
-WORKING_SECONDS = {"local": 0.25, "remote": 0.6}
-"""Longest time from a start, or from a kill, to the next kill."""
+WORKING_SECONDS = {"local": 0.25, "remote": 0.6}  # longest time from a start, or from a kill, to the next kill
 
 POINTS = {
     "publish.before": 10,

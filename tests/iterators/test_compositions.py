@@ -35,9 +35,7 @@ from tests.cases import each
 from tests.iterators import data
 from tests.iterators.data import numbers
 
-Make: TypeAlias = Callable[[], IteratorNode]
-"""Makes a graph, each time anew over the same data."""
-
+Make: TypeAlias = Callable[[], IteratorNode]  # makes a graph, each time anew over the same data
 MOST = 120
 SEEDS = st.integers(-3, 2**33)
 KEYS = (repr, str)

@@ -104,8 +104,7 @@ class Files:
         return self.samples
 
 
-Makes = dict[str, Any]
-"""Functions that make a node over files, by the names of the cases."""
+Makes = dict[str, Any]  # functions that make a node over files, by the names of the cases
 
 
 def pieces_of_pieces(at: Files) -> IteratorNode:

@@ -26,27 +26,21 @@ from tests.mutation.loading import ANYWHERE, CHANGED, ROOT, TRACED, arm, begin, 
 from tests.mutation.operators import Mutant
 
 ALONE = "not engines and not s3 and not stores"
-MARKS = f"not slow and {ALONE}"
-"""Tests that need no servers, and those of them that take no time."""
+MARKS = f"not slow and {ALONE}"  # tests that need no servers, and those of them that take no time
 
 KILLED, SURVIVED, NOT_APPLIED = 1, 0, 77
 _RAN = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
-HUNG = "ended or hung"
-"""In the place of a test: the process ended, or came to no end."""
-
+HUNG = "ended or hung"  # in the place of a test: the process ended, or came to no end
 _DATA_BYTES = 4 * 2**30
-_PATIENCE = 20.0
-"""Seconds, and times what it takes unbroken, after which a test hangs."""
-_BUSY = 8.0
-"""The same of the processor's time, which a slow disk or other processes do not take."""
+_PATIENCE = 20.0  # seconds, and times what it takes unbroken, after which a test hangs
+_BUSY = 8.0  # the same of the processor's time, which a slow disk or other processes do not take
 _WEIGHTS = (0.3, 3.0, 30.0)
 """How much it counts that a test has noticed another mutant: any, one of the same module, one of the same function."""
 
 HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow")
 """What takes long to import: once, before any judgement."""
 
-Covers = dict[str, dict[int, set[str]]]
-"""The tests that run a line of a module, by the module's path and the line."""
+Covers = dict[str, dict[int, set[str]]]  # the tests that run a line of a module, by the module's path and the line
 
 
 class Gathered(NamedTuple):

@@ -18,9 +18,7 @@ from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SITE = os.path.join(ROOT, "tests", "mutation", "site")
-
-ANYWHERE = "*"
-"""In the place of a path, with line 0: a test that may run any line."""
+ANYWHERE = "*"  # in the place of a path, with line 0: a test that may run any line
 
 ACTIVE, CHANGED, TRACED = "MUTATION_OF_LEDGERBEAM", "MUTATION_OF_LEDGERBEAM_CHANGED", "LEDGERBEAM_MUTATION_TRACED"
 """Tests of the command line start it without variables that begin with ``LEDGERBEAM_``: traced, jobs would take too

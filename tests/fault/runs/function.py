@@ -11,9 +11,7 @@ import orjson
 from ledgerbeam.sources.kind import plan_spans
 
 TASK_BYTES = 45
-
-trouble: Callable[[], None] | None = None
-"""Called before each record: what it raises, the function raises."""
+trouble: Callable[[], None] | None = None  # called before each record: what it raises, the function raises
 
 
 def work(record: dict[str, Any]) -> Any:

@@ -25,8 +25,7 @@ from ledgerbeam.transforms.chain.base import ChainDoFn, LedgerHandle
 if TYPE_CHECKING:
     from tests.fault.runs.world import World
 
-world: World | None = None
-"""DoFns are pickled, as Beam does: they find their world here."""
+world: World | None = None  # DoFns are pickled, as Beam does: they find their world here
 
 
 def _world() -> World:
