@@ -75,24 +75,19 @@ class Place(ABC):
         """Of everything that a test writes, without a trailing slash."""
 
     @abstractmethod
-    def put(self, name: str, data: bytes) -> None:
-        """Write a file or object."""
+    def put(self, name: str, data: bytes) -> None: ...
 
     @abstractmethod
-    def get(self, name: str) -> bytes:
-        """Read one."""
+    def get(self, name: str) -> bytes: ...
 
     @abstractmethod
-    def delete(self, name: str) -> None:
-        """Remove one."""
+    def delete(self, name: str) -> None: ...
 
     @abstractmethod
-    def copy(self, folder: str, to: str) -> None:
-        """Copy a folder."""
+    def copy(self, folder: str, to: str) -> None: ...
 
     @abstractmethod
-    def remove(self, folder: str) -> None:
-        """Remove a folder with all that is in it."""
+    def remove(self, folder: str) -> None: ...
 
     @abstractmethod
     def files(self, folder: str) -> dict[str, bytes]:

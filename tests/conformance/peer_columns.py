@@ -18,7 +18,6 @@ from pyarrow import parquet
 
 
 def with_pyarrow(path: str) -> Any:
-    """Read the columns `id` and `text` of a file."""
     if path.endswith(".arrow"):
         with pa.ipc.open_file(path) as reader:
             return reader.read_all().select(["id", "text"]).to_pylist()
@@ -33,13 +32,11 @@ def with_duckdb(path: str) -> Any:
 
 
 def with_polars(path: str) -> Any:
-    """Read the columns of a file."""
     read = pl.read_ipc if path.endswith(".arrow") else pl.read_parquet
     return read(path).select("id", "text").to_dicts()
 
 
 def with_pandas(path: str) -> Any:
-    """Read the columns of a file."""
     read = pd.read_feather if path.endswith(".arrow") else pd.read_parquet
     return read(path, columns=["id", "text"]).to_dict("records")
 

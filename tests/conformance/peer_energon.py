@@ -32,7 +32,6 @@ def prepare(folder: str, shards: list[str]) -> None:
 
 
 def offsets(path: str) -> list[int]:
-    """Read the index beside a shard with Energon's own reader."""
     reader = TarIndexReader(EPath(path))
     try:
         return [reader[number] for number in range(len(reader))]

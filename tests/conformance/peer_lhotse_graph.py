@@ -70,19 +70,16 @@ def graph(name: str, paths: list[str], seed: int) -> Any:
 
 
 def iterate(name: str, paths: list[str], seed: int, shard: int, shards: int) -> list[Any]:
-    """Return the tokens and items of a pass of one shard."""
     dataloading.get_worker_partition = lambda: (shard, shards)
     return [[get_graph_origin(item), item] for item in islice(graph(name, paths, seed), 500)]
 
 
 def rebuild(name: str, paths: list[str], seed: int, tokens: list[Any]) -> list[Any]:
-    """Return the items of tokens."""
     made = graph(name, paths, seed)
     return [made[token] for token in tokens]
 
 
 def shar(folder: str, shuffle: bool, seed: int, shard: int, shards: int) -> list[Any]:
-    """Return the tokens and ids of a pass over a Shar folder."""
     dataloading.get_worker_partition = lambda: (shard, shards)
     node = LazyIndexedSharIterator(in_dir=folder, shuffle=shuffle, seed=seed, split_for_dataloading=True)
     return [[get_graph_origin(cut), cut.id] for cut in node]
@@ -96,7 +93,6 @@ def pack(paths: list[str], output: str) -> str:
 
 
 def packed(path: str, key: str, shuffle: bool, seed: int) -> list[Any]:
-    """Return the tokens and items of a pass over a pack."""
     dataloading.get_worker_partition = lambda: (0, 1)
     node = LazyPackedManifestIterator(path, key, shuffle_shards=shuffle, seed=seed, decode=GraphOriginDict)
     return [[get_graph_origin(item), item] for item in node]

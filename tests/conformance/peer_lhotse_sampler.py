@@ -72,12 +72,10 @@ def sampler(source: Any, kind: str = "buckets", bins: bool = True, **kwargs: Any
 
 
 def batches(name: str, paths: list[str], kind: str, bins: bool, epochs: int) -> list[Any]:
-    """Return the IDs in the batches of some epochs over one of our graphs."""
     return _batches(sampler(CutSource(graph(name, paths)), kind, bins), epochs)
 
 
 def their_batches(name: str, paths: list[str], kind: str, bins: bool) -> list[Any]:
-    """Return the ids in the batches of an epoch over a manifest of lhotse's."""
     return _batches(sampler(theirs(name, paths), kind, bins), 1)
 
 
@@ -169,7 +167,6 @@ def composed(paths: list[str]) -> list[Any]:
 
 
 def shar(folder: str) -> list[Any]:
-    """Return what lhotse finds in the cuts of a folder, through our graph."""
     return [_described(cut) for cut in CutSet(CutSource(IndexedShar(folder)))]
 
 
@@ -191,7 +188,6 @@ def refused(path: str) -> list[str]:
 
 
 def in_json(path: str) -> bool:
-    """Return whether a state survives JSON."""
     source = CutSource(IndexedManifest(path, shuffle=True))
     cuts = iter(source)
     for _ in range(7):

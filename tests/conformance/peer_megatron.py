@@ -45,7 +45,6 @@ def tokenize(texts: list[list[str]], prefix: str, dtype: str, eod: int | None) -
 
 
 def merge(prefixes: list[str], output: str, dtype: str, multimodal: bool) -> None:
-    """Join datasets by `add_index`."""
     builder = IndexedDatasetBuilder(f"{output}.bin", getattr(np, dtype), multimodal)
     for prefix in prefixes:
         builder.add_index(prefix)

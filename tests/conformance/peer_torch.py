@@ -110,7 +110,6 @@ def sampled(paths: list[str], batch_size: int) -> list[Any]:
 
 
 def in_blocks(blocks: list[int], window: int, workers: int) -> list[int]:
-    """Read a graph that is shuffled by blocks; return its pass."""
     loader = DataLoader(GraphDataset(data.in_blocks(blocks, window=window)), batch_size=None, num_workers=workers)
     return list(loader)
 

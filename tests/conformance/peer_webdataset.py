@@ -21,7 +21,6 @@ def read(path: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def write(path: str, samples: int) -> None:
-    """Write a shard with webdataset's own writer."""
     buffer = io.BytesIO()
     with webdataset.TarWriter(buffer) as writer:
         for number in range(samples):

@@ -28,7 +28,6 @@ def read(url: str, cache: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def create(files: list[str], output: str, name: str) -> Any:
-    """Make an index with wids' own tool."""
     sys.argv = ["wids-index", "create", "--output", output, "--name", name, *files]
     wids_index.main()
     return json.loads(Path(output).read_text(encoding="utf-8"))

@@ -203,7 +203,6 @@ class _Campaign:
             )
 
     def check_memory(self) -> None:
-        """Tell if a process held more memory than it may."""
         if self._found.memory > MEMORY:
             self._found.wrong.append(f"expected at most {MEMORY} bytes in a process, found {self._found.memory}")
 
@@ -293,7 +292,6 @@ class Here(Place):
     _launcher: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start what has not ended well and does not run."""
         if self._launcher is None or self._launcher.poll():
             with self._log.open("ab") as log:
                 self._launcher = subprocess.Popen(
@@ -310,7 +308,6 @@ class Here(Place):
         self._launcher.wait()
 
     def pids(self) -> list[int]:
-        """Return the Python processes that work for it."""
         assert self._launcher is not None
         return tree(self._launcher.pid)
 
@@ -326,7 +323,6 @@ class OnFlink(Here):
         self._command += ["--", *cluster.options]
 
     def kill(self, chance: random.Random) -> None:
-        """Kill a task manager, and start one more where it was."""
         assert self._launcher is not None
         os.kill(chance.choice(self._cluster.executors), signal.SIGKILL)
         self._cluster.add_task_manager()
@@ -334,7 +330,6 @@ class OnFlink(Here):
             self._launcher.wait(_FAILS_SECONDS)
 
     def pids(self) -> list[int]:
-        """Return the Python processes that work for it."""
         return [*super().pids(), *self._cluster.workers]
 
 
@@ -351,7 +346,6 @@ class OnHosts(Place):
         self._ended: dict[int, int] = {}
 
     def start(self) -> None:
-        """Start what has not ended well and does not run."""
         for host in range(1, HOSTS + 1):
             if self._ended.get(host) == 0 or (host in self._launchers and self._launchers[host].alive):
                 continue
@@ -361,14 +355,12 @@ class OnHosts(Place):
             self._launchers[host] = self._machines.run(self._command, host=host, env=env)
 
     def status(self) -> int | None:
-        """Return None while it works, then its exit status: one that is not 0 if there is one."""
         for host, launcher in self._launchers.items():
             if host not in self._ended and not launcher.alive:
                 self._ended[host] = launcher.wait(1)
         return max(self._ended.values()) if len(self._ended) == HOSTS else None
 
     def kill(self, chance: random.Random) -> None:
-        """Kill what runs on one host, all at once."""
         alive = [launcher for host, launcher in self._launchers.items() if host not in self._ended]
         if alive:
             chosen = chance.choice(alive)
@@ -376,7 +368,6 @@ class OnHosts(Place):
             chosen.kill()
 
     def pids(self) -> list[int]:
-        """Return the Python processes that work for it."""
         alive = [launcher for host, launcher in self._launchers.items() if host not in self._ended]
         return [pid for launcher in alive for pid in [launcher.pid, *launcher.descendants()]]
 

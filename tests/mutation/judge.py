@@ -119,7 +119,6 @@ class Kills:
         self._counts: Counter[tuple[str, ...]] = Counter()
 
     def note(self, mutant: Mutant, test: str) -> None:
-        """Count a mutant that a test has noticed."""
         self._counts.update((test, *place) for place in _places(mutant))
 
     def of(self, test: str, mutant: Mutant) -> float:

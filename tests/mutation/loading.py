@@ -26,7 +26,6 @@ long. Such a test judges no mutant."""
 
 
 def module_name(path: str) -> str:
-    """Return the module at a path that is relative to the repository."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 

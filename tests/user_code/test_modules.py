@@ -132,7 +132,6 @@ def path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def put(folder: Path, sources: dict[str, str]) -> None:
-    """Write files, each with its folder."""
     for name, source in sources.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(source)
