@@ -45,29 +45,17 @@ NOBODY = 65_534
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a process inherits.
+    """What a process inherits. None keeps what the caller has."""
 
-    Attributes:
-        env: Environment variables; None removes one.
-        ignored: Signals that are ignored, as `nohup` and a shell's ``&`` leave them.
-        blocked: Signals that wait, as threads of a supervisor leave them.
-        umask: Mode bits that new files do not get.
-        closed: Descriptors that are closed.
-        terminal: Whether standard input, output and error are a terminal.
-        user: User and group id; None is the caller's.
-        folder: Name of the folder for temporary files.
-        home: Mode of an empty home; None keeps the caller's.
-    """
-
-    env: Mapping[str, str | None] = field(default_factory=dict)
-    ignored: Sequence[signal.Signals] = ()
-    blocked: Sequence[signal.Signals] = ()
+    env: Mapping[str, str | None] = field(default_factory=dict)  # None removes a variable
+    ignored: Sequence[signal.Signals] = ()  # as `nohup` and a shell's ``&`` leave signals
+    blocked: Sequence[signal.Signals] = ()  # signals that wait, as threads of a supervisor leave them
     umask: int | None = None
-    closed: Sequence[int] = ()
-    terminal: bool = False
-    user: int | None = None
-    folder: str = "tmp"
-    home: int | None = None
+    closed: Sequence[int] = ()  # descriptors
+    terminal: bool = False  # standard input, output and error are one
+    user: int | None = None  # id of the user and group
+    folder: str = "tmp"  # for temporary files
+    home: int | None = None  # mode of an empty home
 
 
 _SIGNALS = (
@@ -75,34 +63,27 @@ _SIGNALS = (
     *(signal.SIGCHLD, signal.SIGALRM, signal.SIGUSR1),
 )
 
+
+def _variables(words: str) -> dict[str, str | None]:
+    return dict(word.split("=") for word in words.split())
+
+
 ENVIRONMENTS = {
     "background": Surroundings(ignored=(signal.SIGINT, signal.SIGQUIT, signal.SIGHUP), closed=(0,)),
     "ignored": Surroundings(ignored=_SIGNALS),
     "blocked": Surroundings(blocked=_SIGNALS),
     "posix": Surroundings(
-        env={
-            "LANG": "C",
-            "LC_ALL": "POSIX",
-            "PYTHONUTF8": "0",
-            "PYTHONCOERCECLOCALE": "0",
-            "TERM": "dumb",
-            "NO_COLOR": "1",
-            "TZ": "Asia/Kathmandu",
-            "PYTHONHASHSEED": "4294967295",
-        },
+        env=_variables(
+            "LANG=C LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 TERM=dumb NO_COLOR=1 TZ=Asia/Kathmandu "
+            "PYTHONHASHSEED=4294967295"
+        ),
         umask=0o077,
     ),
     "turkish": Surroundings(
-        env={
-            "LANG": "tr_TR.UTF-8",
-            "LC_ALL": None,
-            "LANGUAGE": "tr",
-            "PYTHONUTF8": "1",
-            "FORCE_COLOR": "1",
-            "COLUMNS": "20",
-            "TZ": "Pacific/Apia",
-            "PYTHONHASHSEED": "0",
-        },
+        env=_variables(
+            "LANG=tr_TR.UTF-8 LANGUAGE=tr PYTHONUTF8=1 FORCE_COLOR=1 COLUMNS=20 TZ=Pacific/Apia PYTHONHASHSEED=0"
+        )
+        | {"LC_ALL": None},
         umask=0,
     ),
     "homeless": Surroundings(env={"HOME": None, "USER": None, "LOGNAME": None, "CI": "true"}, folder="a b'"),
@@ -128,18 +109,9 @@ def missing(name: str) -> str | None:
 
 
 def run(name: str, arguments: Sequence[str], logs: Path) -> int:
-    """Run pytest in an environment, in a process of its own.
+    """Run pytest in an environment, in a process of its own that prints to `NAME.log`; return its exit status.
 
-    Args:
-        name: Of the environment.
-        arguments: Of pytest.
-        logs: Folder that takes what it prints, in `NAME.log`.
-
-    Returns:
-        Its exit status.
-
-    Raises:
-        ServerError: It took longer than `LIMIT_SECONDS`.
+    Raises ServerError if it took longer than `LIMIT_SECONDS`.
     """
     with tempfile.TemporaryDirectory(prefix="ledgerbeam-environment-") as folder:
         Path(folder).chmod(0o755)

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["ROOT", "blocks", "environment", "first_line", "install_here", "run_page", "types_commands"]
-
 ROOT = Path(__file__).resolve().parents[1]
 HOME, HOST = "/home/you", "node7"
 """Folder and host on pages, for those in which the commands of a test run."""

@@ -20,17 +20,8 @@ import ledgerbeam
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_SOURCES = (
-    ".git",
-    ".venv",
-    ".cache",
-    ".*_cache",
-    ".hypothesis",
-    ".ledgerbeam",
-    "__pycache__",
-    "build",
-    "dist",
-    "*.egg-info",
-    "*.so",
+    *(".git", ".venv", ".cache", ".*_cache", ".hypothesis", ".ledgerbeam"),
+    *("__pycache__", "build", "dist", "*.egg-info", "*.so"),
 )
 SOURCE, COMPILED = "ledgerbeam/io/_native.c", "ledgerbeam/io/_native.abi3.so"
 CLEAN_ENV = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
@@ -83,17 +74,11 @@ def test_the_wheel_holds_the_compiled_module_for_every_python(distributions: Pat
 
 
 @pytest.mark.slow
-def test_the_sdist_holds_what_building_needs_and_no_tests(distributions: Path) -> None:
+def test_the_sdist_holds_what_building_needs_the_documentation_and_the_examples(distributions: Path) -> None:
     with tarfile.open(only(distributions, "*.tar.gz")) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     assert library_files() | {"pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md"} <= names
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "."))]
-
-
-@pytest.mark.slow
-def test_the_sdist_holds_the_documentation_and_the_examples(distributions: Path) -> None:
-    with tarfile.open(only(distributions, "*.tar.gz")) as sdist:
-        names = {name.partition("/")[2] for name in sdist.getnames()}
     files = [path for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*") if path.is_file()]
     wanted = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
     assert len(wanted) > 20
@@ -187,11 +172,8 @@ def clean_environment(folder: Path) -> Path:
 
 
 def install(python: Path, what: Path, **env: str) -> None:
-    run(*pip(python), "install", "--no-deps", "--no-index", "--no-build-isolation", what, cwd=python.parents[1], **env)
-
-
-def pip(python: Path) -> tuple[str | Path, ...]:
-    return sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check"
+    pip = (sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check")
+    run(*pip, "install", "--no-deps", "--no-index", "--no-build-isolation", what, cwd=python.parents[1], **env)
 
 
 def test_the_version_is_the_same_everywhere() -> None:

@@ -123,23 +123,20 @@ def test_references_are_of_modules_with_docstrings_and_existing_names(name: str)
     ],
 )
 def test_links_out_of_the_pages_lead_to_the_repository(link: str, expected: str) -> None:
-    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=os.fspath(DOCS / "index.md")))
-    assert on_page_markdown(f"See [it]({link}).", page=page, config=config(), files=None) == f"See [it]({expected})."
+    assert on_index(f"See [it]({link}).") == f"See [it]({expected})."
 
 
 def test_bars_in_code_within_tables_lose_their_backslash() -> None:
-    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=os.fspath(DOCS / "index.md")))
     text = "`a\\|b`\n\n| option | |\n|---|---|\n| `--to jsonl\\|tar` | one \\| other |\n"
-    expected = text.replace("jsonl\\|tar", "jsonl|tar")
-    assert on_page_markdown(text, page=page, config=config(), files=None) == expected
+    assert on_index(text) == text.replace("jsonl\\|tar", "jsonl|tar")
 
 
-def config() -> dict[str, str]:
-    return {
-        "config_file_path": os.fspath(ROOT / "mkdocs.yml"),
-        "docs_dir": os.fspath(DOCS),
-        "repo_url": settings()["repo_url"],
-    }
+def on_index(text: str) -> str:
+    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=os.fspath(DOCS / "index.md")))
+    config = {"config_file_path": os.fspath(ROOT / "mkdocs.yml"), "docs_dir": os.fspath(DOCS)}
+    config["repo_url"] = settings()["repo_url"]
+    found: str = on_page_markdown(text, page=page, config=config, files=None)
+    return found
 
 
 site_notebooks = importlib.import_module("scripts.site_notebooks")

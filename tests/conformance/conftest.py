@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,12 @@ import pytest
 from benchmarks.peer import Peer, peer_python
 
 SKIPPED = 'run "make conformance"'
+
+
+def run_ledgerbeam(folder: Path, *words: str) -> None:
+    command = [sys.executable, "-m", "ledgerbeam", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def _peer(module: str) -> Any:

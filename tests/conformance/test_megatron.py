@@ -6,8 +6,6 @@ import gzip
 import itertools
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 
 from benchmarks.peer import Peer
 from ledgerbeam.io.datasets.megatron import MegatronReader, encode_part, merge_megatron, write_megatron
+from tests.conformance.conftest import run_ledgerbeam
 from tests.io.datasets.megatron.content import DTYPES, SHAPES, documents
 
 CASES = [(dtype, shape, multimodal) for dtype in DTYPES for shape in SHAPES for multimodal in (False, True)]
@@ -139,15 +138,8 @@ def test_tokenize_writes_what_megatrons_builder_does(megatron: Peer, tmp_path: P
     (tmp_path / "b.jsonl").unlink()
     (tmp_path / "b.jsonl.gz").write_bytes(packed)
     options = [*(["--split-sentences=sentences:by_dot"] if split else []), *([] if eod else ["--no-append-eod"])]
-    command = [sys.executable, "-m", "ledgerbeam", "tokenize", "*.jsonl*", "--output=ours", "--tokenizer=bytes"]
-    done = subprocess.run(
-        [*command, "--dtype=uint16", "--task-bytes=2K", "--workers=2", *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    command = ["tokenize", "*.jsonl*", "--output=ours", "--tokenizer=bytes", "--dtype=uint16", "--task-bytes=2K"]
+    run_ledgerbeam(tmp_path, *command, "--workers=2", *options)
     documents = [text.split(".") if split else [text] for text in texts]
     megatron.ask("tokenize", texts=documents, prefix=str(tmp_path / "theirs"), dtype="uint16", eod=256 if eod else None)
     assert contents(tmp_path / "ours") == contents(tmp_path / "theirs")

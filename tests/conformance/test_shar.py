@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from ledgerbeam.io.datasets.shar.reader import FieldKind, SharReader
 from ledgerbeam.io.datasets.shar.writer import SharWriter
 from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.io.tar.writer import encode_tar
+from tests.conformance.conftest import run_ledgerbeam
 from tests.io.datasets.shar.content import sample
 
 CUTS = 47
@@ -116,10 +115,8 @@ def test_lhotse_reads_a_folder_that_the_command_line_indexed(lhotse: Peer, tmp_p
     folder = tmp_path / "shar"
     lhotse.ask("write_shar", folder=str(folder), ids=PLAIN, shard_size=SHARD)
     cuts = lhotse.ask("read_shar", folder=str(folder), index=None)
-    command = [sys.executable, "-m", "ledgerbeam", "index", f"{folder}/*.jsonl", f"{folder}/*.tar"]
     options = ["--index-root=indexes", "--index-rule=lhotse", "--ledger=ledger", "--workers=1"]
-    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_ledgerbeam(tmp_path, "index", f"{folder}/*.jsonl", f"{folder}/*.tar", *options)
     mirrored = tmp_path / "indexes" / os.path.relpath(folder, "/")
     assert lhotse.ask("read_shar", folder=str(folder), index=str(mirrored)) == cuts
 
@@ -187,10 +184,7 @@ def test_lhotse_reads_what_a_job_converted_and_published(lhotse: Peer, tmp_path:
     fields = "recording=wav,embedding=vector.npy,label=cls"
     options = [f"--fields={fields}", "--output=out", "--to=shar", "--task-bytes=30K", "--group=key", "--ledger=L"]
     for command in (["convert", "*.tar", *options], ["publish", "L", "--as=shar"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ledgerbeam", *command], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        run_ledgerbeam(tmp_path, *command)
     listed = json.loads((tmp_path / "out" / "fields.json").read_text())
     assert len(listed["cuts"]) > 2
     cuts = lhotse.ask("open_shar", folder=None, fields=listed)
@@ -208,10 +202,7 @@ def test_lhotse_reads_what_a_job_made_of_its_compressed_shards(lhotse: Peer, tmp
         ["convert", "samples/*.tar", f"--fields={fields}", "--to=shar", "--output=out", "--ledger=L"],
         ["publish", "L", "--as=shar"],
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "ledgerbeam", *command], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        run_ledgerbeam(tmp_path, *command)
     listed = json.loads((tmp_path / "out" / "fields.json").read_text())
     found = lhotse.ask("open_shar", folder=None, fields=listed)
     assert found == lhotse.ask("read_shar", folder=str(tmp_path / "packed"), index=None)

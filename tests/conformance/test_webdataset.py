@@ -7,8 +7,6 @@ import json
 import os
 import random
 import sqlite3
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +20,7 @@ from ledgerbeam.io.tar.grouping import split_key
 from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.io.tar.walk import walk_tar
 from ledgerbeam.io.tar.writer import encode_tar
-from tests.conformance.conftest import SKIPPED
+from tests.conformance.conftest import SKIPPED, run_ledgerbeam
 from tests.io.datasets.webdataset.content import plain_samples, samples, write_shards
 
 SAMPLES = {
@@ -167,11 +165,8 @@ def test_peers_open_what_a_job_converted(wids: Peer, energon: Peer, tmp_path: Pa
     given = plain_samples(COUNT)
     for name, some in (("a", given[:40]), ("b", given[40:])):
         (tmp_path / f"{name}.tar").write_bytes(encode_tar(some, group="key")[0])
-    command = ["convert", "*.tar", f"--to={to}", "--group=key", "--output=out", "--ledger=L", "--task-bytes=20K"]
-    done = subprocess.run(
-        [sys.executable, "-m", "ledgerbeam", *command], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    options = ["--group=key", "--output=out", "--ledger=L", "--task-bytes=20K"]
+    run_ledgerbeam(tmp_path, "convert", "*.tar", f"--to={to}", *options)
     assert len(list(tmp_path.glob("out/*.tar"))) > 2
     if to == "webdataset":
         found = wids.ask("read", url=f"{tmp_path}/out/wids.json", cache=f"{tmp_path}/cache")

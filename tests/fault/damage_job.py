@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -197,17 +197,14 @@ class Place:
 
     def numbers(self) -> dict[str, Any]:
         """Return what the ledger says of the job, but for what depends on how often it ran."""
-        store = open_store(str(self.ledger), create=False, read_only=True)
-        try:
-            status = store.status()
-            kept = {name: status[name] for name in ("sources", "tasks", "records", "bytes", "filtered", "complete")}
-            outputs = sorted(row.output.name for row in store.outputs())
-            statistics = sum(1 for _ in store.statistics())
-            return {**kept, "outputs": outputs, "statistics": statistics}
-        except LedgerbeamError as error:
-            return {"error": str(error)}  # the command has ended with 0, and the next one will not
-        finally:
-            store.close()
+        with closing(open_store(str(self.ledger), create=False, read_only=True)) as store:
+            try:
+                status = store.status()
+                kept = {name: status[name] for name in ("sources", "tasks", "records", "bytes", "filtered", "complete")}
+                outputs = sorted(row.output.name for row in store.outputs())
+                return {**kept, "outputs": outputs, "statistics": len(list(store.statistics()))}
+            except LedgerbeamError as error:
+                return {"error": str(error)}  # the command has ended with 0, and the next one will not
 
     def keep(self) -> None:
         self.history.mkdir(exist_ok=True)

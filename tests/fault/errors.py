@@ -64,21 +64,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault.
+    """A fault of a system call, or of a method of `Objects`.
 
-    Attributes:
-        name: A system call, or a method of `Objects`.
-        how: The error of the system call. Of a method ``refused``: nothing is done, and the error is what the store
-            says after its retries. ``lost``: it is done, and its answer is lost. ``half``: half of it is done.
-            ``short``: objects are read but for their end.
-        when: The number of the call that fails, from 1.
-        for_good: Whether all after it fail too.
+    The latter is ``refused``: nothing is done, and the error is what the store says after its retries; ``lost``: it is
+    done, and its answer is lost; ``half`` done; or ``short``: objects are read but for their end.
     """
 
     name: str
-    how: str
-    when: int
-    for_good: bool
+    how: str  # the error of a system call
+    when: int  # the number of the call that fails, from 1
+    for_good: bool  # all after it fail too
 
     def __str__(self) -> str:
         return f"{self.name} {self.when}{'+' if self.for_good else ''} {self.how}"
@@ -99,18 +94,11 @@ class FaultyObjects:
     """Real objects, of which one operation fails, or all from one on."""
 
     def __init__(self, objects: Objects, fault: Fault | None) -> None:
+        self.url, self.exclusive = objects.url, objects.exclusive
         self._objects = objects
         self._fault = fault
         self.calls: Counter[str] = Counter()
         self.hits = 0
-
-    @property
-    def url(self) -> str:
-        return self._objects.url
-
-    @property
-    def exclusive(self) -> bool:
-        return self._objects.exclusive
 
     def _kind(self, operation: str) -> str | None:
         """Return how this call of an operation fails; None if it does not."""
@@ -163,21 +151,13 @@ class FaultyObjects:
 
 @dataclass
 class Outcome:
-    """How a run ended.
-
-    Attributes:
-        end: ``ended``, ``typed`` or ``untyped`` (of the error that was raised), ``hung`` or ``died``.
-        message: The error.
-        done: What the ledger had acknowledged: source and lineage of each leaf.
-        hits: System calls that were made to fail.
-        calls: How often each system call was made.
-    """
+    """How a run ended: ``ended``, ``typed`` or ``untyped`` (of the error that was raised), ``hung`` or ``died``."""
 
     end: str
     message: str = ""
-    done: list[tuple[bytes, tuple[tuple[int, int], ...]]] = field(default_factory=list)
-    hits: int = 0
-    calls: Counter[str] = field(default_factory=Counter)
+    done: list[tuple[bytes, tuple[tuple[int, int], ...]]] = field(default_factory=list)  # leaves that were acknowledged
+    hits: int = 0  # system calls that were made to fail
+    calls: Counter[str] = field(default_factory=Counter)  # system calls that were made
 
     def hear(self, text: str) -> None:
         word, *rest = json.loads(text)
@@ -347,12 +327,9 @@ class Inspector:
         """Return the ledger, as a host sees it that is new to it."""
         sidecar = place.below("sidecar-of-inspector")
         shutil.rmtree(sidecar, ignore_errors=True)
-        store = RemoteStore(place.objects(), sidecar) if place.remote else place.store()
-        try:
+        with contextlib.closing(RemoteStore(place.objects(), sidecar) if place.remote else place.store()) as store:
             store.open()
             yield store
-        finally:
-            store.close()
 
     def _ledger(self, place: Place, outcome: Outcome) -> Iterator[str]:
         with self._opened(place) as store:
@@ -390,8 +367,7 @@ class Suite:
     def system_calls(self, remote: bool, wanted: Callable[[Fault], bool] = lambda fault: True) -> Figures:
         """Injects faults into system calls: of those that are wanted, only so many."""
         figures = Figures()
-        server = JobServer(self._folder)
-        try:
+        with contextlib.closing(JobServer(self._folder)) as server:
             place = self._place(remote)
             calls = server.run(place, count=True).calls
             inspector = Inspector(contents(place), figures)
@@ -401,8 +377,6 @@ class Suite:
                 if outcome.hits:
                     inspector.judge(fault, place, outcome, partial(server.run, place))
                 shutil.rmtree(place.folder)
-        finally:
-            server.close()
         return figures
 
     def objects(self) -> Figures:

@@ -6,6 +6,7 @@ import functools
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,9 @@ COMMIT_SECONDS = 0.5
 than it has cores for; in proportion more on a busier one."""
 
 
+WRONG = ("false_completions", "lost", "duplicated", "rework", "miscounted")
+
+
 @dataclass
 class Findings:
     """What was found wrong with one job. Sets, so that a fault that is seen after every kill counts once.
@@ -45,7 +49,7 @@ class Findings:
         lost: Outputs that were recorded, or are owed at the end, and do not exist with their content.
         duplicated: Outputs that the clean run does not have.
         rework: Tasks executed again although their completion was recorded, or had to be.
-        redone: Tasks begun more than once, for whatever reason.
+        redone: Tasks begun more than once, for whatever reason, which alone is nothing wrong.
         miscounted: Sources of which the ledger has other counts than they come to, and statistics with other values.
     """
 
@@ -58,7 +62,11 @@ class Findings:
 
     @property
     def bad(self) -> bool:
-        return bool(self.false_completions or self.lost or self.duplicated or self.rework or self.miscounted)
+        return any(getattr(self, kind) for kind in WRONG)
+
+    def add(self, other: Findings) -> None:
+        for item in fields(self):
+            getattr(self, item.name).update(getattr(other, item.name))
 
 
 @dataclass(frozen=True)
@@ -111,10 +119,10 @@ def _read_ledger(files: JobFiles) -> dict[str, _Recorded]:
     infos = [stat(str(files.sources / name)) for name in source_names()]
     ids = [Source(info.url, info.size, info.version).id for info in infos]
     try:
-        store = open_store(files.ledger, create=False, read_only=True)
+        opened = open_store(files.ledger, create=False, read_only=True)
     except LedgerNotFoundError:
         return {}  # the job was killed before it had made one
-    try:
+    with closing(opened) as store:
         # In this order: what is complete in an older view has all of its outputs in a newer one.
         complete = store.completed_mask(ids)
         counts = {Path(row.url).name: row.counts for row in store.sources()}
@@ -122,8 +130,6 @@ def _read_ledger(files: JobFiles) -> dict[str, _Recorded]:
         outputs: dict[str, dict[str, Content]] = defaultdict(dict)
         for row in store.outputs(ordered=False):
             outputs[Path(row.url).name][row.output.name] = Content(row.output.size, row.output.checksum)
-    finally:
-        store.close()
     recorded = {}
     for name, source, done, entries in zip(source_names(), ids, complete, applied, strict=True):
         tasks = {i for i in range(TASKS) if done or node_id(source, ((i, TASKS),)) in entries}
@@ -137,11 +143,8 @@ def check_end(files: JobFiles, clean: Clean, findings: Findings) -> None:
         found = contents_below(folder)
         findings.lost |= {name for name, content in owed.items() if found.get(name) != content}
         findings.duplicated |= found.keys() - owed.keys()
-    store = open_store(files.ledger, create=False, read_only=True)
-    try:
+    with closing(open_store(files.ledger, create=False, read_only=True)) as store:
         records, statistics = store.status()["records"], merged_statistics(store)
-    finally:
-        store.close()
     if records != functools.reduce(RecordCounts.plus, clean.counts.values()).as_dict():
         findings.miscounted.add("the whole job")
     found = {name: statistic.value() for name, statistic in statistics.items()}
@@ -235,44 +238,30 @@ class Figures:
     kills: int = 0
     targets: Counter[str] = field(default_factory=Counter)
     jobs: int = 0
-    false_completions: int = 0
-    lost: int = 0
-    duplicated: int = 0
-    rework: int = 0
-    miscounted: int = 0
-    redone: int = 0
+    found: Counter[str] = field(default_factory=Counter)  # by the names of `Findings`
     tasks: int = 0
     quarantined: int = 0
     anomalies: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        wrong = (self.false_completions, self.lost, self.duplicated, self.rework, self.miscounted)
-        return not (any(wrong) or self.anomalies)
+        return not (any(self.found[kind] for kind in WRONG) or self.anomalies)
 
     def add(self, findings: Findings, tasks: int) -> None:
         self.jobs += 1
         self.tasks += tasks
-        self.false_completions += len(findings.false_completions)
-        self.lost += len(findings.lost)
-        self.duplicated += len(findings.duplicated)
-        self.rework += len(findings.rework)
-        self.miscounted += len(findings.miscounted)
-        self.redone += len(findings.redone)
+        self.found += Counter({item.name: len(getattr(findings, item.name)) for item in fields(findings)})
 
     def __add__(self, other: Figures) -> Figures:
         pairs = ((getattr(self, item.name), getattr(other, item.name)) for item in fields(self))
         return Figures(*(mine + theirs for mine, theirs in pairs))
 
     def line(self) -> str:
-        return (
-            f"kills {self.kills}, false completions {self.false_completions}, lost {self.lost}, "
-            f"duplicated {self.duplicated}, rework {self.rework}, miscounted {self.miscounted}"
-        )
+        return ", ".join([f"kills {self.kills}", *(f"{k.replace('_', ' ')} {self.found[k]}" for k in WRONG)])
 
     def details(self) -> str:
         targets = ", ".join(f"{name} {count}" for name, count in sorted(self.targets.items()))
         return (
-            f"{self.jobs} jobs; killed: {targets or 'nothing'}; {self.redone} of {self.tasks} tasks begun more than "
-            f"once, {self.quarantined} quarantined, {len(self.anomalies)} anomalies"
+            f"{self.jobs} jobs; killed: {targets or 'nothing'}; {self.found['redone']} of {self.tasks} tasks begun "
+            f"more than once, {self.quarantined} quarantined, {len(self.anomalies)} anomalies"
         )

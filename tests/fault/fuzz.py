@@ -47,7 +47,6 @@ from tests.fault.ledger_model import tree_of
 from tests.ledger.builders import plain
 from tests.ledger.stores import picture
 
-MEMORY_BYTES = 512 << 20
 FOLD_SHARE = 0.25
 STORE_FOLDS = 60
 BYTES_SHARE = 0.1

@@ -49,49 +49,42 @@ class Plan:
     tasks: int = 300
     seconds: float = 4.0
     starts: tuple[float, ...] = (0.0, 10.0, 30.0)
-    killed: float | None = 90.0
-    stopped: tuple[float, float] | None = (110.0, 60.0)
-    cut: tuple[float, float] | None = (130.0, 30.0)
+    killed: float = 90.0
+    stopped: tuple[float, float] = (110.0, 60.0)
+    cut: tuple[float, float] = (130.0, 30.0)
 
     def ideal(self, work: float) -> float:
         """Return when all work could have been done, if hosts lost no time but what they stand still."""
-        now, step = 0.0, 0.05
-        while work > 0:
-            now += step
-            work -= step * WORKERS * sum(self._works(host, now) for host in range(len(self.starts)))
-        return now
+        away = ((self.killed, LIMIT_SECONDS), self.stopped, self.cut)
+        hosts = list(zip(self.starts, away, strict=True))
+        return ideal(work, lambda now: sum(now >= start and not s <= now < s + length for start, (s, length) in hosts))
 
-    def _works(self, host: int, now: float) -> bool:
-        away = {1: self.stopped, 2: self.cut}.get(host)
-        dead = host == 0 and self.killed is not None and now > self.killed
-        return now >= self.starts[host] and not dead and not (away and away[0] <= now < sum(away))
+
+def ideal(work: float, working: Callable[[float], int]) -> float:
+    """Return when work could have been done of which at each time so many hosts do a part, with all of their workers.
+
+    Both are of seconds.
+    """
+    now, step = 0.0, 0.05
+    while work > 0:
+        now += step
+        work -= step * WORKERS * working(now)
+    return now
 
 
 @dataclass
 class Figures:
-    """What came of it.
-
-    Attributes:
-        tasks: How many there are.
-        begun: How often one was begun.
-        ended: How often one was ended.
-        makespan: Seconds until all hosts that live had ended.
-        ideal: Seconds that it could have taken.
-        identical: Whether the outputs are those of an undisturbed run.
-        statuses: Of the launchers that were not killed.
-        claims: Requests about claims, by host and method, for each `ROUND_SECONDS` that it ran.
-        listings: Listings for each `ROUND_SECONDS`, by host.
-    """
+    """What came of it."""
 
     tasks: int
     begun: int
     ended: int
-    makespan: float
+    makespan: float  # seconds until all hosts that live had ended
     ideal: float
-    identical: bool
-    statuses: list[int]
-    claims: dict[int, dict[str, float]] = field(default_factory=dict)
-    listings: dict[int, float] = field(default_factory=dict)
+    identical: bool  # the outputs are those of an undisturbed run
+    statuses: list[int]  # of the launchers that were not killed
+    claims: dict[int, dict[str, float]] = field(default_factory=dict)  # requests for each `ROUND_SECONDS`, by host
+    listings: dict[int, float] = field(default_factory=dict)  # likewise
 
     @property
     def executed(self) -> float:
@@ -192,14 +185,13 @@ class _Course:
         events: list[tuple[float, Callable[[], None]]] = [
             (at, partial(self._start, host)) for host, at in enumerate(plan.starts, 1)
         ]
-        if plan.killed is not None:
-            events.append((plan.killed, partial(self._signal, 1, signal.SIGKILL)))
-        if plan.stopped is not None:
-            events.append((plan.stopped[0], partial(self._signal, 2, signal.SIGSTOP)))
-            events.append((sum(plan.stopped), partial(self._signal, 2, signal.SIGCONT)))
-        if plan.cut is not None:
-            events.append((plan.cut[0], partial(self._hosts.cut, 3)))
-            events.append((sum(plan.cut), partial(self._hosts.heal, 3)))
+        events += [
+            (plan.killed, partial(self._signal, 1, signal.SIGKILL)),
+            (plan.stopped[0], partial(self._signal, 2, signal.SIGSTOP)),
+            (sum(plan.stopped), partial(self._signal, 2, signal.SIGCONT)),
+            (plan.cut[0], partial(self._hosts.cut, 3)),
+            (sum(plan.cut), partial(self._hosts.heal, 3)),
+        ]
         self._began = time.monotonic()
         for at, event in sorted(events, key=lambda pair: pair[0]):
             while self._now() < at:
@@ -234,7 +226,7 @@ class _Course:
         logs = [self._hosts.disk(host) / "log" for host in self._launchers]
         lines = [line.split() for log in logs if log.exists() for line in log.read_text().splitlines()]
         counts = Counter(what for what, *_ in lines)
-        living = [host for host in self._launchers if host != 1 or self._plan.killed is None]
+        living = [host for host in self._launchers if host != 1]
         figures = Figures(
             self._plan.tasks,
             counts["begin"],
@@ -248,24 +240,19 @@ class _Course:
             rounds = (self._ended[host] - self._plan.starts[host - 1]) / ROUND_SECONDS
             asked = Counter(request.method for request in proxy.requests if "/claims/" in request.key)
             figures.claims[host] = {method: number / rounds for method, number in asked.items()}
-            listed = [request for request in proxy.requests if _lists(request.query)]
+            listed = [one for one in proxy.requests if "list-type" in one.query and "ledger" in one.query]
             figures.listings[host] = len(listed) / rounds
         return figures
 
 
-def _lists(query: str) -> bool:
-    return "list-type" in query and "ledger" in query
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run it. Returns 1 if something is not as it must be, 2 if there is no way to run it."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.hosts", description=__doc__)
     parser.add_argument("--tasks", type=int, default=Plan.tasks)
     parser.add_argument("--seconds", type=float, default=Plan.seconds, help="of a task in the mean")
     parser.add_argument("--keep", action="store_true", help="keep the logs")
-    args = parser.parse_args(argv)
-    missing = namespaces.missing()
-    if missing is not None:
+    args = parser.parse_args()
+    if (missing := namespaces.missing()) is not None:
         print(missing)
         return 2
     folder = Path(tempfile.mkdtemp(prefix="ledgerbeam-hosts-"))

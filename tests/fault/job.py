@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -96,11 +97,8 @@ class Job:
         return check_trace(self.files.trace, self.timeline, self.findings)
 
     def forgive(self) -> tuple[int, list[str]]:
-        store = open_local_store(self.files.ledger, create=False)
-        try:
+        with closing(open_local_store(self.files.ledger, create=False)) as store:
             failures = list(store.failures())
             store.forget("*", failures_only=True)
-        finally:
-            store.close()
         others = [row.error for row in failures if not row.quarantined]
         return len(failures) - len(others), others

@@ -10,6 +10,7 @@ import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,7 @@ class Judge:
             yield f"does not open or go on: {type(error).__name__}: {error}"
 
     def _local(self, state: State) -> Iterator[str]:
-        store = LmdbStore(os.path.join(state.folder, "ledger"), map_bytes=MAP_BYTES)
-        try:
+        with closing(LmdbStore(os.path.join(state.folder, "ledger"), map_bytes=MAP_BYTES)) as store:
             try:
                 store.open()
             except LedgerNotFoundError:
@@ -75,29 +75,21 @@ class Judge:
             if isinstance(self._told, OutputsStory):
                 yield from self._outputs(store, state.folder)
             yield from self._go_on(store)
-        finally:
-            store.close()
 
     def _objects(self, state: State) -> Iterator[str]:
         objects = ObjectFolder(os.path.join(state.folder, "objects", "ledger"))
         sidecar = os.path.join(state.folder, "sidecar")
         for path in (sidecar, f"{sidecar}-new"):
-            store = RemoteStore(objects, path)
-            try:
+            with closing(RemoteStore(objects, path)) as store:
                 store.open(create=state.acknowledged <= 1)  # what the first step makes is the sidecar
                 if state.acknowledged > 1 or store.job() is not None:
                     yield from self._compare("says", digest_of_words(store), state)
                 yield from broken_sums(store)
-            finally:
-                store.close()
-        store = RemoteStore(objects, sidecar)
-        try:
+        with closing(RemoteStore(objects, sidecar)) as store:
             store.open(create=True)
             store.open_job(JOB)
             store.begin_run({})
             yield from self._go_on(store)
-        finally:
-            store.close()
 
     def _compare(self, what: str, found: str, state: State) -> Iterator[str]:
         allowed = [note[what] for note in self._notes[max(0, state.acknowledged - 1) : max(1, state.begun)]]

@@ -14,11 +14,16 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import lmdb
+
 from ledgerbeam.io import publish_bytes
+from ledgerbeam.io.storage import objects as storage_objects
+from ledgerbeam.io.storage import publish as publishing
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.environment import row_pages
 from ledgerbeam.ledger.lmdb.store import LmdbStore
@@ -95,13 +100,22 @@ class Tale:
 Step = Callable[[], object]
 
 
-class LedgerStory(Tale):
-    """A local ledger, and every change that it knows."""
+class LocalTale(Tale):
+    """A story of a local ledger."""
 
     def __init__(self, seed: int, root: str) -> None:
         super().__init__(seed)
         self.store = LmdbStore(os.path.join(root, "ledger"), map_bytes=MAP_BYTES)
+        self._out = os.path.join(root, "out")
         self._run = ""
+
+    def note(self) -> dict[str, Any]:
+        """Return what the ledger holds, row by row."""
+        return {"rows": digest_of_rows(self.store)}
+
+
+class LedgerStory(LocalTale):
+    """Every change that a local ledger knows."""
 
     def steps(self) -> Iterator[Step]:
         store = self.store
@@ -137,18 +151,9 @@ class LedgerStory(Tale):
         leaf = self.some_leaves(1)[0]
         return Mark(leaf.source_id, node_id(leaf.source_id, leaf.lineage), "a task")
 
-    def note(self) -> dict[str, Any]:
-        """Return what the ledger holds, row by row."""
-        return {"rows": digest_of_rows(self.store)}
 
-
-class OutputsStory(Tale):
+class OutputsStory(LocalTale):
     """Tasks that publish their outputs and are recorded then, some of them again and some with other content."""
-
-    def __init__(self, seed: int, root: str) -> None:
-        super().__init__(seed)
-        self.store = LmdbStore(os.path.join(root, "ledger"), map_bytes=MAP_BYTES)
-        self._out = os.path.join(root, "out")
 
     def steps(self) -> Iterator[Step]:
         store = self.store
@@ -173,10 +178,6 @@ class OutputsStory(Tale):
         return replace(
             super().leaf(source, lineage), outputs=tuple(_output(name, source.id) for name in (plain, f"{plain}.idx"))
         )
-
-    def note(self) -> dict[str, Any]:
-        """Return what the ledger holds, row by row."""
-        return {"rows": digest_of_rows(self.store)}
 
 
 def _output(name: str, source_id: bytes) -> Output:
@@ -240,8 +241,8 @@ def digest_of_rows(store: LmdbStore) -> str:
 
 
 def digest_of_words(store: LmdbStore) -> str:
-    """Stand for what a ledger says of its sources, tasks and outputs."""
-    sources = [replace_time(row) for row in store.sources()]
+    """Stand for what a ledger says of its sources, tasks and outputs; who folds it sets the time of completion."""
+    sources = [row._replace(completed=0) for row in store.sources()]
     known = [[row.source_id.hex(), store.pending(row.source_id), len(store.applied(row.source_id))] for row in sources]
     words = [
         [repr(row) for row in sources],
@@ -253,11 +254,6 @@ def digest_of_words(store: LmdbStore) -> str:
         len(store.runs()),
     ]
     return blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
-
-
-def replace_time(row: Any) -> Any:
-    """Return a row of `sources` without the time of its completion, which depends on who folds it."""
-    return row._replace(completed=0)
 
 
 def main() -> None:
@@ -281,40 +277,11 @@ def main() -> None:
 
 
 def _open_lmdb(**changes: Any) -> None:
-    import lmdb
-
     opened = lmdb.open
     lmdb.open = lambda path, **options: opened(path, **{**options, **changes})  # type: ignore[assignment]
 
 
-def _no_sync() -> None:
-    """LMDB leaves it to the kernel when its pages are written."""
-    _open_lmdb(sync=False)
-
-
-def _no_metasync() -> None:
-    """LMDB leaves it to the kernel when a commit's last page is written."""
-    _open_lmdb(metasync=False)
-
-
-def _no_fsync_of_outputs() -> None:
-    """Outputs are renamed before their bytes are on the disk."""
-    from ledgerbeam.io.storage import publish
-
-    _forget_fsync(publish, lambda descriptor: not os.path.isdir(f"/proc/self/fd/{descriptor}"))
-
-
-def _no_fsync_of_folders() -> None:
-    """Name of outputs are not on the disk when they are recorded."""
-    from ledgerbeam.io.storage import publish
-
-    vars(publish)["sync_folder"] = lambda folder: None
-
-
 def _record_first() -> None:
-    """Return tasks are recorded before their outputs are published."""
-    from tests.fault.replay_stories import OutputsStory
-
     publish = OutputsStory.publish
 
     def record_first(self: OutputsStory, leaves: Any) -> None:
@@ -324,33 +291,26 @@ def _record_first() -> None:
     OutputsStory.publish = record_first  # type: ignore[method-assign]
 
 
-def _no_fsync_of_objects() -> None:
-    """Objects get their names before their bytes are on the disk."""
-    from ledgerbeam.io.storage import objects
+def _forget_fsync(module: Any) -> None:
+    """Let a module rename files before their bytes are on the disk; folders it syncs."""
 
-    _forget_fsync(objects, lambda descriptor: not os.path.isdir(f"/proc/self/fd/{descriptor}"))
-
-
-def _forget_fsync(module: Any, forgotten: Callable[[int], bool]) -> None:
     class Forgetful:
-        """The module `os`, but for its fsync."""
-
         def __getattr__(self, name: str) -> Any:
             return getattr(os, name)
 
         @staticmethod
         def fsync(descriptor: int) -> None:
-            if not forgotten(descriptor):
+            if os.path.isdir(f"/proc/self/fd/{descriptor}"):
                 os.fsync(descriptor)
 
     module.os = Forgetful()
 
 
 BREAKAGES: dict[str, Callable[[], None]] = {
-    "no sync": _no_sync,
-    "no metasync": _no_metasync,
-    "no fsync of outputs": _no_fsync_of_outputs,
-    "no fsync of folders": _no_fsync_of_folders,
+    "no sync": partial(_open_lmdb, sync=False),
+    "no metasync": partial(_open_lmdb, metasync=False),
+    "no fsync of outputs": partial(_forget_fsync, publishing),
+    "no fsync of folders": lambda: vars(publishing).update(sync_folder=lambda folder: None),
     "record first": _record_first,
-    "no fsync of objects": _no_fsync_of_objects,
+    "no fsync of objects": partial(_forget_fsync, storage_objects),
 }

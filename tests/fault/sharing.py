@@ -28,9 +28,9 @@ from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.ledger.worker import task_board
 from ledgerbeam.ledger.worker.sharing import ObjectClaims, Sharing
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask
+from tests.fault.hosts import SPANS, WORKERS, ideal
 
 JOB = Job("map", {"to": "jsonl"})
-WORKERS = 2
 TICK_SECONDS = 0.5
 REFRESH_SECONDS = 5.0
 START_SECONDS = 6.0
@@ -83,29 +83,19 @@ class Away:
 
 @dataclass
 class Figures:
-    """What came of it.
-
-    Attributes:
-        tasks: How many there are.
-        executed: How often one was begun.
-        recorded: Seconds until the last task was recorded: hosts that find nothing to do end later.
-        makespan: Seconds until all hosts that live had ended.
-        ideal: Seconds that it could have taken.
-        asked: Requests about claims for each host and ten seconds: written, and read for each other host.
-    """
+    """What came of it; the requests are about claims, for each host and ten seconds."""
 
     tasks: int
     executed: int = 0
-    recorded: float = 0.0
-    makespan: float = 0.0
+    recorded: float = 0.0  # seconds until the last task was recorded: hosts that find nothing to do end later
+    makespan: float = 0.0  # seconds until all hosts that live had ended
     ideal: float = 0.0
     asked: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         ratio = self.executed / self.tasks
         asked = ", ".join(f"{kind} {number:.2f}" for kind, number in self.asked.items())
-        times = (f"{seconds:.0f} s = {seconds / self.ideal:.2f}" for seconds in (self.recorded, self.makespan))
-        recorded, ended = times
+        recorded, ended = (f"{end:.0f} s = {end / self.ideal:.2f}" for end in (self.recorded, self.makespan))
         ideal = f"ideal {self.ideal:.0f} s, recorded in {recorded}, all ended in {ended}"
         return f"executed {self.executed} of {self.tasks} = {ratio:.3f}, {ideal}; {asked}"
 
@@ -114,15 +104,7 @@ class World:
     """The hosts, their tasks and the time."""
 
     def __init__(
-        self,
-        seed: int,
-        folder: Path,
-        *,
-        starts: Sequence[float],
-        away: dict[int, Away],
-        tasks: int,
-        mean: float,
-        spans: int = 3,
+        self, seed: int, folder: Path, *, starts: Sequence[float], away: dict[int, Away], tasks: int, mean: float
     ) -> None:
         self.choice = random.Random(f"{seed} sharing")
         self.folder = folder
@@ -132,8 +114,8 @@ class World:
         self.starts = starts
         self.figures = Figures(tasks)
         self.seconds: dict[tuple[bytes, int], float] = {}
-        self.sources = [Source(f"/in/{first:05d}.jsonl", 10, "1") for first in range(0, tasks, spans)]
-        self.counts = [min(spans, tasks - first) for first in range(0, tasks, spans)]
+        self.sources = [Source(f"/in/{first:05d}.jsonl", 10, "1") for first in range(0, tasks, SPANS)]
+        self.counts = [min(SPANS, tasks - first) for first in range(0, tasks, SPANS)]
         parts = [self.choice.choice([0.1, 0.3, 0.6, 1.0, 1.0, 3.0]) for _ in range(tasks)]
         scale = mean * tasks / sum(parts)
         each = iter(parts)
@@ -170,7 +152,8 @@ class World:
 
     def _judge(self) -> None:
         figures = self.figures
-        figures.ideal = self._ideal()
+        hosts = range(len(self.hosts))
+        figures.ideal = ideal(sum(self.seconds.values()), lambda now: sum(self._works(host, now) for host in hosts))
         living = [host for host in self.hosts if host.ended is not None]
         figures.makespan = max(host.ended or 0.0 for host in living)
         rounds = sum((host.ended or 0.0) - self.starts[host.number] for host in living) / 10.0
@@ -186,13 +169,6 @@ class World:
         store.close()
         for host in self.hosts:
             host.close()
-
-    def _ideal(self) -> float:
-        left, now, step = sum(self.seconds.values()), 0.0, 0.05
-        while left > 0:
-            now += step
-            left -= step * WORKERS * sum(self._works(number, now) for number in range(len(self.hosts)))
-        return now
 
     def _works(self, number: int, now: float) -> bool:
         away = self.away.get(number)
@@ -299,10 +275,8 @@ class Host:
             self._later(0.0, self._draw)
             return
         self._world.figures.executed += 1
-        self._later(self._world.seconds[task.span.source, task.span.start], lambda: self._publish(task))
-
-    def _publish(self, task: BoardTask) -> None:
-        self._later(0.0, lambda: self._end(task), link=True)
+        seconds = self._world.seconds[task.span.source, task.span.start]
+        self._later(seconds, lambda: self._later(0.0, lambda: self._end(task), link=True))
 
     def _end(self, task: BoardTask) -> None:
         if self._board is not None:

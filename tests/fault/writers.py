@@ -42,11 +42,8 @@ LIMIT_SECONDS = 240.0
 WORKING_SECONDS = {"local": 0.25, "remote": 0.6}  # longest time from a start, or from a kill, to the next kill
 
 POINTS = {
-    "publish.before": 10,
-    "publish.after": 10,
-    "flush.begin": 6,
-    "flush.before_commit": 6,
-    "flush.after_commit": 6,
+    **dict.fromkeys(("publish.before", "publish.after"), 10),
+    **dict.fromkeys(("flush.begin", "flush.before_commit", "flush.after_commit"), 6),
 }
 REMOTE_POINTS = {"record.before": 2, "record.after": 2}
 COMPACT_POINTS = {"compact.before_manifest": 1, "compact.after_manifest": 1, "compact.delete": 2}
@@ -98,8 +95,7 @@ class WriterCampaign:
         last = min(self._kills, self.figures.kills + JOB_KILLS)
         anomalies = len(self.figures.anomalies)
         while self.figures.kills < last:
-            if self._start(files, writers, findings, timeline, last):
-                break
+            self._start(files, writers, findings, timeline, last)
         self._finish(files, findings, timeline)
         tasks = check_trace(files.trace, timeline, findings)
         if self._shared:
@@ -108,8 +104,8 @@ class WriterCampaign:
         if not findings.bad and len(self.figures.anomalies) == anomalies:
             shutil.rmtree(folder)
 
-    def _start(self, files: JobFiles, writers: int, findings: Findings, timeline: Timeline, last: int) -> bool:
-        """Start writers and kill them one by one; tell whether they were done before."""
+    def _start(self, files: JobFiles, writers: int, findings: Findings, timeline: Timeline, last: int) -> None:
+        """Start writers and kill them one by one."""
         running: dict[int, str] = {}
         for rank in range(writers):
             fault = self._fault(POINTS if self._remote is None else {**POINTS, **REMOTE_POINTS})
@@ -129,11 +125,10 @@ class WriterCampaign:
                     self.figures.targets[f"{self._kind} {what}"] += 1
                     self._check(files, findings, timeline)
                     self._on_kill(self.figures)
-                elif os.WEXITSTATUS(status) and not (what == "compaction" and not _exists(files)):
+                elif os.WEXITSTATUS(status) and what != "compaction":  # it may find no ledger yet
                     failed += 1
         if failed:
             self._note(files, f"{failed} writers ended with an error")
-        return False
 
     def _writer(self, files: JobFiles, rank: int, writers: int, fault: str) -> Writer:
         host = files.sources.parent / f"host-{rank}"
@@ -166,7 +161,7 @@ class WriterCampaign:
             check_end(files, self._clean, findings)
             return findings
 
-        _merge(findings, in_child(sweep, files))
+        findings.add(in_child(sweep, files))
 
     def _check(self, files: JobFiles, findings: Findings, timeline: Timeline) -> set[Any]:
         def check() -> tuple[set[Any], Findings]:
@@ -175,23 +170,12 @@ class WriterCampaign:
             return check_ledger(files, self._clean, found), found
 
         recorded, found = in_child(check, files)
-        _merge(findings, found)
+        findings.add(found)
         timeline.see_recorded(recorded, time.monotonic_ns())
         return recorded
 
     def _note(self, files: JobFiles, what: str) -> None:
         self.figures.anomalies.append(f"{files.sources.parent.parent.name}/{files.sources.parent.name}: {what}")
-
-
-def _merge(findings: Findings, found: Findings) -> None:
-    findings.false_completions |= found.false_completions
-    findings.lost |= found.lost
-    findings.duplicated |= found.duplicated
-    findings.miscounted |= found.miscounted
-
-
-def _exists(files: JobFiles) -> bool:
-    return "://" not in files.ledger
 
 
 def fork(body: Callable[[], Any], files: JobFiles, kind: str) -> int:
@@ -255,13 +239,6 @@ def in_child(body: Callable[[], Any], files: JobFiles) -> Any:
     return pickle.loads(path.read_bytes())
 
 
-def preload(remote: str | None) -> None:
-    """Import what every child would import, without a thread or a connection."""
-    if remote is not None:
-        for module in ("s3fs", "aiobotocore.session", "aiobotocore.endpoint", "aiohttp", "botocore.signers"):
-            importlib.import_module(module)
-
-
 FLUSH_SECONDS = 0.02
 FLUSH_ENTRIES = 6
 
@@ -270,25 +247,17 @@ JOB = Job("map", {"output": "out"})
 
 @dataclass(frozen=True)
 class Writer:
-    """One writer of a start.
-
-    Attributes:
-        files: Of the job.
-        rank: Which of the writers it is.
-        writers: How many there are.
-        shared: Part of the tasks of other writers that it does too, as when a bundle is retried while its worker lives.
-        seed: Of the order of its work.
-        fault: Where it kills itself; empty for nowhere.
-        cache: Local folder in which it keeps what it reads of a remote ledger: its host.
-    """
+    """One of so many writers of a start."""
 
     files: JobFiles
     rank: int
     writers: int
-    shared: float
+    shared: (
+        float  # of the tasks of others, the part that it does too, as when a bundle is retried while its worker lives
+    )
     seed: int
-    fault: str
-    cache: str
+    fault: str  # where it kills itself; empty for nowhere
+    cache: str  # local folder in which it keeps what it reads of a remote ledger: its host
 
     def run(self) -> None:
         """Do its share of whatever the ledger holds as open. Rank 0 also records the run."""
@@ -333,7 +302,9 @@ def main() -> int:
     args = parser.parse_args()
     _die_with_parent()
     clean = pickle.loads(args.clean.read_bytes())
-    preload(args.remote)
+    if args.remote is not None:  # what every child would import, without a thread or a connection
+        for module in ("s3fs", "aiobotocore.session", "aiobotocore.endpoint", "aiohttp", "botocore.signers"):
+            importlib.import_module(module)
 
     def show(figures: Figures) -> None:
         print(json.dumps({"kills": figures.kills}), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import tarfile
@@ -11,12 +12,14 @@ from ledgerbeam.io import build_index, publish_bytes, write_index
 from ledgerbeam.io.any_source import seek_points_of
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.io.storage.client import Options
 from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.identity import content_checksum, content_version
 
 
-def listed(url: str | Path) -> Source:
+def listed(url: str | Path, options: Options | None = None) -> Source:
     """Return a source as a listing finds it."""
-    (page,) = list_pages([str(url)])
+    (page,) = list_pages([str(url)], options)
     return Source(page.urls[0], page.sizes[0], page.versions[0])
 
 
@@ -25,6 +28,15 @@ def put(path: Path, data: bytes) -> Source:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return listed(path)
+
+
+def with_content(source: Source, data: bytes) -> Source:
+    """Return a source that is identified by its content."""
+    return dataclasses.replace(source, version=content_version(content_checksum([data])))
+
+
+def put_known(path: Path, data: bytes) -> Source:
+    return with_content(put(path, data), data)
 
 
 def put_index(source: Source, offsets: Offsets | None = None) -> None:

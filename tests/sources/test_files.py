@@ -35,7 +35,6 @@ from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, require_listed
 from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.model.identity import content_checksum, content_version
 from ledgerbeam.sources import (
     CompressedFile,
     Cut,
@@ -50,7 +49,7 @@ from ledgerbeam.sources import files as source_files
 from ledgerbeam.sources.files import _READ_BESIDE, _one_large, _reading_whole
 from ledgerbeam.sources.listing import SourceListing, own_version
 from tests.io.columns.tables import parquet_bytes
-from tests.sources.data import lines, listed, put, put_index, tar
+from tests.sources.data import lines, listed, put, put_index, put_known, tar, with_content
 
 
 def make_older(path: Path, *, than: Path) -> None:
@@ -166,7 +165,7 @@ def test_what_is_cut_is_looked_at_before(tmp_path: Path, name: str) -> None:
     source, sources = put(tmp_path / name, data), FileSources()
     cut = sources.kind_of(source).cut(source, TaskLimits())
     assert cut.source.changed_ns == (tmp_path / name).stat().st_ctime_ns
-    edited = dataclasses.replace(source, version=content_version(content_checksum([data[::-1]])))
+    edited = with_content(source, data[::-1])
     with pytest.raises(ChangedSourceError, match="it was edited or damaged"):
         sources.kind_of(edited).cut(edited, TaskLimits())
 
@@ -488,8 +487,7 @@ def test_names_are_checked_for_the_form_in_which_records_are_read() -> None:
 def test_an_output_is_read_by_the_index_that_was_written_with_it_though_its_content_was_doubted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data = lines(3)
-    source = dataclasses.replace(put(tmp_path / "a.jsonl", data), version=content_version(content_checksum([data])))
+    source = put_known(tmp_path / "a.jsonl", lines(3))
     put_index(source, np.array([0, 26, 39], np.uint64))
     before = (tmp_path / "a.jsonl.idx").read_bytes()
     with caplog.at_level(logging.WARNING):
@@ -508,8 +506,7 @@ def test_an_output_is_read_by_the_index_that_was_written_with_it_though_its_cont
 
 
 def test_an_index_that_does_not_fit_an_output_of_which_the_content_was_compared_is_made_again(tmp_path: Path) -> None:
-    data = lines(3)
-    source = dataclasses.replace(put(tmp_path / "a.jsonl", data), version=content_version(content_checksum([data])))
+    source = put_known(tmp_path / "a.jsonl", lines(3))
     put_index(source, np.array([0, 13], np.uint64))
     with pytest.raises(IndexMismatchError):
         FileSources(build_index=False).load_index(source)
@@ -523,7 +520,7 @@ def test_an_output_whose_index_nobody_can_build_needs_its_own(tmp_path: Path) ->
     (tmp_path / "a.idx").write_bytes(other.data)
     source = put(tmp_path / "a.bin", data.data)
     os.utime(tmp_path / "a.idx")
-    known = dataclasses.replace(source, version=content_version(content_checksum([data.data])))
+    known = with_content(source, data.data)
     for one in (source, known):
         with pytest.raises(IndexMismatchError):
             FileSources().load_index(one)
@@ -583,8 +580,7 @@ def test_an_object_is_read_in_one_pass_in_the_version_that_was_listed(tmp_path: 
 
 
 def test_a_file_that_is_known_by_its_content_is_read_in_one_pass(tmp_path: Path) -> None:
-    data = gzip.compress(lines(3))
-    source = dataclasses.replace(put(tmp_path / "a.jsonl.gz", data), version=content_version(content_checksum([data])))
+    source = put_known(tmp_path / "a.jsonl.gz", gzip.compress(lines(3)))
     kind = FileSources().kind_of(source)
     cut = kind.cut(source, TaskLimits(task_records=2))
     assert cut.stream is not None
@@ -593,8 +589,7 @@ def test_a_file_that_is_known_by_its_content_is_read_in_one_pass(tmp_path: Path)
 
 
 def test_the_index_of_a_compressed_output_is_believed_though_its_content_was_doubted(tmp_path: Path) -> None:
-    data = gzip.compress(lines(3))
-    source = dataclasses.replace(put(tmp_path / "a.jsonl.gz", data), version=content_version(content_checksum([data])))
+    source = put_known(tmp_path / "a.jsonl.gz", gzip.compress(lines(3)))
     put_index(source)
     for changed in (False, True):
         cut = FileSources().kind_of(source).cut(source, TaskLimits(task_records=2), changed=changed)
@@ -660,8 +655,7 @@ def test_files_of_a_pack_are_read_in_the_version_that_was_listed(tmp_path: Path)
 
 
 def test_files_of_a_pack_may_be_known_by_their_content_or_by_their_store(tmp_path: Path) -> None:
-    plain, known = put(tmp_path / "a.jsonl", lines(1)), put(tmp_path / "b.jsonl", lines(1, "b"))
-    known = dataclasses.replace(known, version=content_version(content_checksum([lines(1, "b")])))
+    plain, known = put(tmp_path / "a.jsonl", lines(1)), put_known(tmp_path / "b.jsonl", lines(1, "b"))
     for members in ([plain, known], [known, plain]):
         pack = Source.pack(members)
         assert len(FileSources().kind_of(pack).open(pack).read_span(0, 2).listed()) == 2
@@ -671,11 +665,10 @@ def test_files_of_a_pack_may_be_known_by_their_content_or_by_their_store(tmp_pat
 
 
 def test_a_file_of_a_pack_that_is_known_by_its_content_must_have_it(tmp_path: Path) -> None:
-    data = lines(2)
-    known = dataclasses.replace(put(tmp_path / "a.jsonl", data), version=content_version(content_checksum([data])))
+    known = put_known(tmp_path / "a.jsonl", lines(2))
     pack = Source.pack([known, put(tmp_path / "b.jsonl", lines(1))])
     assert len(FileSources().kind_of(pack).open(pack).read_span(0, 2).listed()) == 3
-    (tmp_path / "a.jsonl").write_bytes(data[::-1])
+    (tmp_path / "a.jsonl").write_bytes(lines(2)[::-1])
     with pytest.raises(ChangedSourceError, match=r"a\.jsonl: expected the content recorded"):
         FileSources().kind_of(pack).open(pack).read_span(0, 2)
 
@@ -689,9 +682,8 @@ def test_an_empty_source_has_no_spans(tmp_path: Path) -> None:
 
 
 def test_an_output_of_another_size_than_was_recorded_has_changed(tmp_path: Path) -> None:
-    data = lines(3)
-    source = dataclasses.replace(put(tmp_path / "a.jsonl", data), version=content_version(content_checksum([data])))
-    assert FileSources().found(source).size == len(data)
+    source = put_known(tmp_path / "a.jsonl", lines(3))
+    assert FileSources().found(source).size == len(lines(3))
     put(tmp_path / "a.jsonl", lines(2))
     with pytest.raises(ChangedSourceError, match=r"a\.jsonl: .* found 26 bytes"):
         FileSources().found(source)

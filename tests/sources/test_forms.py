@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,6 @@ from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.lines.jsonl import JsonLines, split_jsonl
 from ledgerbeam.io.storage.objects import ObjectFolder
-from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import Source
@@ -62,7 +61,7 @@ from ledgerbeam.sources.kind import LEAST_ROW, MOST_EXPANSION, Opened, plan_rows
 from tests.io.columns.tables import arrow_bytes, parquet_bytes, table
 from tests.io.conftest import Place, place, s3_place  # noqa: F401 - fixtures
 from tests.io.formats.test_contract import Prefixed
-from tests.sources.data import put, put_index, tar
+from tests.sources.data import listed, put, put_index, tar
 
 ROWS = JsonlFormat(schema='{"columns":{"id":"int64"}}')
 LINES = b'{"id":0}\n{"id":1}\n{"id":2}\n'
@@ -76,11 +75,10 @@ CONTENTS = {
 class _OwnReader:
     """Has only the required members of a `Reader`: neither blocks of records nor their bytes."""
 
-    is_indexed: Literal[True] = True
-
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self.url = reader.url
+        for name in ("url", "is_indexed", "read_many", "raw", "read_span", "read_raw", "close"):
+            setattr(self, name, getattr(reader, name))
 
     def __len__(self) -> int:
         return len(self._reader)
@@ -91,21 +89,6 @@ class _OwnReader:
     def __iter__(self) -> Iterator[Any]:
         return iter(self._reader)
 
-    def read_many(self, indices: Any) -> list[Any]:
-        return self._reader.read_many(indices)
-
-    def raw(self, index: int) -> bytes:
-        return self._reader.raw(index)
-
-    def read_span(self, start: int, stop: int) -> list[Any]:
-        return self._reader.read_span(start, stop)
-
-    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        return self._reader.read_raw(start, stop)
-
-    def close(self) -> None:
-        self._reader.close()
-
 
 @dataclass(frozen=True)
 class OwnLines(TextLines):
@@ -114,7 +97,7 @@ class OwnLines(TextLines):
     name = "own"
     suffixes = (".own",)
 
-    def open(self, *given: Any, **named: Any) -> Reader:
+    def open(self, *given: Any, **named: Any) -> Any:
         return _OwnReader(super().open(*given, **named))
 
 
@@ -395,12 +378,9 @@ def test_places_are_integers_of_64_bits_without_a_sign(tmp_path: Path, form: str
     if form == "results":
         found = [PlacedRecords([PlacedPart.of_results("task", [1])])]
     else:
-        name, data = {
-            "lines": ("a.jsonl", b"1\n"),
-            "samples": ("a.tar", tar),
-            "rows": ("a.parquet", (tmp_path / "a.parquet").read_bytes()),
-        }[form]
-        source = put(tmp_path / "in" / name, data)
+        rows = (tmp_path / "a.parquet").read_bytes()
+        kinds = {"lines": ("a.jsonl", b"1\n"), "samples": ("a.tar", tar), "rows": ("a.parquet", rows)}
+        source = put(tmp_path / "in" / kinds[form][0], kinds[form][1])
         sources = FileSources(form="placed")
         found = []
         for one in (source, Source.pack([source])):
@@ -459,11 +439,6 @@ FILES = {"a.parquet": parquet_bytes(table(90, "int64", "string"), row_group_size
 FILES["a.arrow"] = arrow_bytes(table(90, "int64", "string"), 10)
 
 
-def source_of(url: str, options: dict[str, object] | None = None) -> Source:
-    found = stat(url, options)
-    return Source(found.url, found.size, found.version)
-
-
 def size_of(group: RowGroup) -> int:
     return max(group.size, group.rows * LEAST_ROW, group.plain_size // MOST_EXPANSION)
 
@@ -482,17 +457,10 @@ def test_spans_are_all_rows_in_order(groups: list[RowGroup], task_bytes: int | N
     if task_records:
         assert all(stop - start <= task_records for start, stop in spans)
     if task_bytes:
-        whole = {
-            row
-            for group, first in zip(groups, accumulate((g.rows for g in groups), initial=0), strict=False)
-            if size_of(group) <= task_bytes
-            for row in range(first + 1, first + group.rows)
-        }
+        firsts = accumulate((group.rows for group in groups), initial=0)
+        sizes = [(first, first + g.rows, size_of(g)) for g, first in zip(groups, firsts, strict=False)]
+        whole = {row for first, end, size in sizes if size <= task_bytes for row in range(first + 1, end)}
         assert task_records or whole.isdisjoint(edges)
-        sizes = [
-            (first, first + g.rows, size_of(g))
-            for g, first in zip(groups, accumulate((g.rows for g in groups), initial=0), strict=False)
-        ]
         for start, stop in spans:
             held = [size for first, end, size in sizes if start <= first and end <= stop and end > first]
             assert len(held) < 2 or sum(held) <= task_bytes
@@ -502,14 +470,7 @@ def test_row_groups_stay_whole_until_one_exceeds_a_task() -> None:
     small, large = RowGroup(10, 1000), RowGroup(10, 3500)
     assert plan_rows([small] * 4, task_bytes=2000) == [(0, 20), (20, 40)]
     assert plan_rows([small] * 4, task_bytes=1900) == [(0, 10), (10, 20), (20, 30), (30, 40)]
-    assert plan_rows([small, large, small], task_bytes=1000) == [
-        (0, 10),
-        (10, 12),
-        (12, 15),
-        (15, 17),
-        (17, 20),
-        (20, 30),
-    ]
+    assert plan_rows([small, large, small], task_bytes=1000) == list(pairwise([0, 10, 12, 15, 17, 20, 30]))
     assert plan_rows([RowGroup(1000, 1)], task_bytes=LEAST_ROW * 500) == [(0, 500), (500, 1000)]
     assert plan_rows([RowGroup(2, 10**6)], task_bytes=1) == [(0, 1), (1, 2)]
     assert plan_rows([RowGroup(100, 10**4, 8 * 10**4)], task_bytes=10**4) == [(0, 100)]
@@ -534,7 +495,7 @@ def test_a_span_has_as_many_whole_row_groups_as_fit(groups: list[RowGroup], task
 
 def columns_of(path: Path, found: pa.Table) -> Source:
     pq.write_table(found, path)
-    return source_of(str(path))
+    return listed(path)
 
 
 def test_one_file_with_the_columns_is_enough_and_few_are_looked_at(tmp_path: Path) -> None:
@@ -543,7 +504,7 @@ def test_one_file_with_the_columns_is_enough_and_few_are_looked_at(tmp_path: Pat
     lacks = [columns_of(tmp_path / f"{number}.parquet", pa.table({f"y{number}": [1]})) for number in range(9)]
     other = Source("/data/a.jsonl", 3, "7")  # there is nothing to look at
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
-    bad = source_of(str(tmp_path / "bad.parquet"))
+    bad = listed(tmp_path / "bad.parquet")
     for good in ([], [other], [bad], [has], [*lacks[:7], *[other] * 9, has], [bad, *lacks[:6], has, lacks[7]]):
         sources.check_columns(good)
     for few in ([lacks[0]], [lacks[0], other, bad, lacks[1]], [*lacks[:8], has]):
@@ -564,7 +525,7 @@ def test_formats_with_options_keep_them_beside_the_chosen_columns() -> None:
 def test_columns_are_read_in_the_version_that_was_listed(tmp_path: Path, keys: tuple[str, ...]) -> None:
     folder = ObjectFolder(f"memory://{tmp_path.name}{len(keys)}")
     folder.create("a.parquet", (tmp_path / columns_of(tmp_path / "a.parquet", pa.table({"x": [4]})).url).read_bytes())
-    source = source_of(f"{folder.url}/a.parquet")
+    source = listed(f"{folder.url}/a.parquet")
     sources = FileSources(keys=keys)
     reader = sources.open_file(source)
     assert list(reader.read_span(0, 1)) == [{"x": 4}]
@@ -580,7 +541,7 @@ def test_an_object_that_is_opened_for_its_schema_and_for_its_rows_is_of_one_vers
     columns_of(tmp_path / "b.parquet", pa.table({"x": [5]}))
     folder = ObjectFolder(f"memory://{tmp_path.name}")
     folder.create("a.parquet", (tmp_path / "a.parquet").read_bytes())
-    source = source_of(f"{folder.url}/a.parquet")
+    source = listed(f"{folder.url}/a.parquet")
     real = ParquetFormat.open_columns
 
     def replacing(kind: ParquetFormat, *asked: Any, **named: Any) -> Any:
@@ -633,7 +594,7 @@ def test_of_columns_those_are_read_that_are_chosen_or_looked_up(
 def test_a_file_is_read_by_spans_wherever_it_lies(place: Place, name: str) -> None:  # noqa: F811
     publish_bytes(place / name, FILES[name], place.options)
     sources = FileSources(storage_options=place.options or {}, columns=("int64",))
-    source = source_of(place / name, place.options)
+    source = listed(place / name, place.options)
     kind = sources.kind_of(source)
     assert isinstance(kind, ColumnFile)
     cut = kind.cut(source, TaskLimits(task_records=25))
@@ -649,7 +610,7 @@ def test_a_file_is_read_by_spans_wherever_it_lies(place: Place, name: str) -> No
 def test_a_file_that_was_replaced_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(FILES["a.parquet"])
-    source = source_of(str(path))
+    source = listed(path)
     os.utime(path, ns=(1, 1))
     with pytest.raises(ChangedSourceError, match=r"a\.parquet: changed since it was listed"):
         FileSources().kind_of(source).cut(source, TaskLimits(16))
@@ -659,6 +620,6 @@ def test_columns_are_refused_where_there_are_none(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(FILES["a.parquet"])
     with pytest.raises(UsageError, match=r"has no column 'x'; expected one of 'int64', 'string'"):
-        FileSources(columns=("x",)).kind_of(source_of(str(path))).cut(source_of(str(path)), TaskLimits(16))
+        FileSources(columns=("x",)).kind_of(listed(path)).cut(listed(path), TaskLimits(16))
     with pytest.raises(UsageError, match=r"a\.jsonl: --columns x is for files of columns"):
         FileSources(columns=("x",)).check_names(["a.parquet", "a.jsonl"])

@@ -54,7 +54,7 @@ from ledgerbeam.sources.listing import (
     with_index_versions,
 )
 from tests.conftest import S3Server
-from tests.sources.data import lines, listed, put
+from tests.sources.data import lines, listed, put, with_content
 
 
 def message_for(folder: str) -> str:
@@ -480,11 +480,6 @@ def test_what_is_read_by_position_has_no_stream() -> None:
     source = Source("/data/a.jsonl", 3, "7")
     with pytest.raises(UnsupportedShapeError, match=r"/data/a\.jsonl: PackedFiles .* no jsonl stream"):
         PackedFiles(FileSources()).open_stream(source, JsonlFormat())
-
-
-def with_content(source: Source, data: bytes) -> Source:
-    """Return a source that is identified by its content."""
-    return dataclasses.replace(source, version=content_version(content_checksum([data])))
 
 
 def test_what_is_known_by_its_content_is_read_to_learn_what_its_store_calls_that(

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from ledgerbeam.errors import RecordError, SourceError, UnsupportedShapeError
-from ledgerbeam.io import LineFormat, Sample, TarFormat, build_index, publish_bytes
+from ledgerbeam.io import Format, LineFormat, Sample, TarFormat, build_index, publish_bytes
 from ledgerbeam.io.formats.streamed import decode_raw
 from ledgerbeam.io.index.file import IndexLocation
 from ledgerbeam.iterators.job_source import GraphSource
@@ -125,22 +125,28 @@ def raw_lines(url: str, data: bytes) -> list[RawRecord]:
     return [RawRecord(url, *place) for place in places(data)]
 
 
+def samples_of(path: Path, *configured: Format) -> list[RawRecord]:
+    data, bounds = path.read_bytes(), map(int, build_index(str(path), configured=configured))
+    places = enumerate(pairwise(bounds))
+    return [RawRecord(str(path), number, start, stop, data[start:stop]) for number, (start, stop) in places]
+
+
 def jsonl(*, broken: bool) -> bytes:
     return with_blanks([BROKEN.get(number, line) if broken else line for number, line in enumerate(GOOD)])
 
 
 class TestLines(RawContract):
+    compressed = False
+
     def make(self, folder: Path, *, broken: bool) -> tuple[Source, list[RawRecord]]:
         data = jsonl(broken=broken)
-        source = put(folder / "a.jsonl", data)
+        path = folder / ("a.jsonl.gz" if self.compressed else "a.jsonl")
+        source = put(path, gzip.compress(data) if self.compressed else data)
         return source, raw_lines(source.url, data)
 
 
-class TestCompressedLinesInOnePass(RawContract):
-    def make(self, folder: Path, *, broken: bool) -> tuple[Source, list[RawRecord]]:
-        data = jsonl(broken=broken)
-        source = put(folder / "a.jsonl.gz", gzip.compress(data))
-        return source, raw_lines(source.url, data)
+class TestCompressedLinesInOnePass(TestLines):
+    compressed = True
 
 
 class TestCompressedLinesByPosition(TestCompressedLinesInOnePass):
@@ -160,12 +166,7 @@ class TestPack(RawContract):
         first = put(folder / "a.jsonl", parts[0])
         second = put(folder / "b.jsonl.gz", gzip.compress(parts[1]))
         third = put(folder / "c.tar", tar("x.a.json", "x.a.txt", "y.a.json", "y.a.txt"))
-        bounds = [int(bound) for bound in build_index(third.url)]
-        data = Path(third.url).read_bytes()
-        samples = [
-            RawRecord(third.url, number, start, stop, data[start:stop])
-            for number, (start, stop) in enumerate(pairwise(bounds))
-        ]
+        samples = samples_of(folder / "c.tar")
         raws = raw_lines(first.url, parts[0]) + raw_lines(second.url, parts[1]) + samples
         return Source.pack([first, second, third]), raws
 
@@ -253,19 +254,10 @@ class TestSharOfCompressedCuts(TestShar):
     compressed = True
 
 
-def samples_of(path: Path, bounds: list[int]) -> list[RawRecord]:
-    data = path.read_bytes()
-    return [
-        RawRecord(str(path), number, start, stop, data[start:stop])
-        for number, (start, stop) in enumerate(pairwise(bounds))
-    ]
-
-
 @pytest.mark.parametrize("group", ["auto", "key", "pairs"])
 def test_the_raw_bytes_of_samples_are_those_of_the_archive(tmp_path: Path, group: Any) -> None:
     source = put(tmp_path / "a.tar", tar("x.json", "x.txt", "y.json", "y.txt", "z.json", "z.txt"))
-    bounds = [int(bound) for bound in build_index(source.url, configured=[TarFormat(group)])]
-    expected = samples_of(tmp_path / "a.tar", bounds)
+    expected = samples_of(tmp_path / "a.tar", TarFormat(group))
     assert len(expected) == 3
     sources = FileSources((TarFormat(group),), IndexLocation(root=str(tmp_path / "index")))
     for records, raws in read(sources, source, task_records=2):

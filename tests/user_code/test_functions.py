@@ -172,14 +172,8 @@ def test_the_parts_are_alike_in_every_process(tmp_path: Path) -> None:
     )
     found = set()
     for seed in ("0", "1", "2"):
-        done = subprocess.run(
-            [sys.executable, script],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        )
-        found.add(done.stdout)
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        found.add(subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, env=env).stdout)
     assert len(found) == 1
     assert len(json.loads(found.pop())["captured value"]) > 3
 
@@ -209,10 +203,9 @@ def test_texts_are_not_in_the_identity_in_clear() -> None:
 
 def test_modules_of_the_users_own_are_followed(folder: Path) -> None:
     (folder / "fp_helpers.py").write_text("import fp_deep\ndef norm(x): return x\n")
-    (folder / "fp_deep.py").write_text("")
-    (folder / "fp_lazy.py").write_text("")
     (folder / "fp_pack").mkdir()
-    (folder / "fp_pack" / "__init__.py").write_text("")
+    for name in ("fp_deep", "fp_lazy", "fp_pack/__init__"):
+        (folder / f"{name}.py").touch()
     (folder / "fp_pack" / "inner.py").write_text("def f(x): return x\n")
     text = (
         "import fp_pack.inner\nfrom fp_helpers import norm\ndef clean(r):\n    import fp_lazy\n"

@@ -48,11 +48,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def write(folder: Path, **sources: str) -> None:
+def put(folder: Path, sources: dict[str, str]) -> None:
     for name, source in sources.items():
-        path = folder / f"{name.replace('__', '/')}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(source)
+
+
+def write(folder: Path, **sources: str) -> None:
+    put(folder, {f"{name.replace('__', '/')}.py": source for name, source in sources.items()})
 
 
 def digest(path: Path) -> str:
@@ -76,24 +79,11 @@ def test_every_module_that_is_imported_counts_wherever_the_import_stands(folder:
 
 
 def test_packages_count_by_their_init_and_relative_imports_are_followed(folder: Path) -> None:
-    (folder / "um_pack" / "deep").mkdir(parents=True)
-    (folder / "um_pack" / "__init__.py").write_text("from um_pack import top\n")
-    (folder / "um_pack" / "top.py").write_text("")
-    (folder / "um_pack" / "deep" / "__init__.py").write_text("")
-    (folder / "um_pack" / "deep" / "main.py").write_text(
-        "from . import near\nfrom .. import far\nfrom ..far2 import *\nf=len\n"
-    )
-    for name in ("deep/near.py", "far.py", "far2.py"):
-        (folder / "um_pack" / name).write_text("")
-    assert list(user_modules("um_pack.deep.main:f")) == [
-        "um_pack",
-        "um_pack.deep",
-        "um_pack.deep.main",
-        "um_pack.deep.near",
-        "um_pack.far",
-        "um_pack.far2",
-        "um_pack.top",
-    ]
+    main = "from . import near\nfrom .. import far\nfrom ..far2 import *\nf=len\n"
+    put(folder, {"um_pack/__init__.py": "from um_pack import top\n", "um_pack/deep/main.py": main})
+    put(folder, {f"um_pack/{name}.py": "" for name in ("top", "deep/__init__", "deep/near", "far", "far2")})
+    names = ("deep", "deep.main", "deep.near", "far", "far2", "top")
+    assert list(user_modules("um_pack.deep.main:f")) == ["um_pack", *(f"um_pack.{name}" for name in names)]
 
 
 def test_a_folder_without_init_is_no_module_but_what_is_in_it(folder: Path) -> None:
@@ -129,12 +119,6 @@ def path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder on the path of modules."""
     monkeypatch.syspath_prepend(folder)
     return folder
-
-
-def put(folder: Path, sources: dict[str, str]) -> None:
-    for name, source in sources.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(source)
 
 
 @pytest.mark.parametrize(
@@ -349,17 +333,15 @@ def test_what_a_module_holds_counts_however_it_came_there(path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("from . import near", ["um_pack", "um_pack.deep", "um_pack.deep.main", "um_pack.deep.near"]),
-        ("from .near import *", ["um_pack", "um_pack.deep", "um_pack.deep.main", "um_pack.deep.near"]),
-        ("from .. import far", ["um_pack", "um_pack.deep", "um_pack.deep.main", "um_pack.far"]),
-        ("from ..far import x", ["um_pack", "um_pack.deep", "um_pack.deep.main", "um_pack.far"]),
-        ("from .... import um_top", ["um_pack", "um_pack.deep", "um_pack.deep.main"]),
+        *((line, ["um_pack.deep.near"]) for line in ("from . import near", "from .near import *")),
+        *((line, ["um_pack.far"]) for line in ("from .. import far", "from ..far import x")),
+        ("from .... import um_top", []),
     ],
 )
 def test_a_relative_import_begins_at_the_package_of_the_module(path: Path, line: str, found: list[str]) -> None:
-    for name in ("__init__", "far", "near", "deep/__init__", "deep/near"):
-        put(path, {f"um_pack/{name}.py": ""})
+    put(path, {f"um_pack/{name}.py": "" for name in ("__init__", "far", "near", "deep/__init__", "deep/near")})
     put(path, {"um_pack/deep/main.py": f"{line}\n", "far.py": "", "near.py": "", "um_top.py": ""})
+    found = ["um_pack", "um_pack.deep", "um_pack.deep.main", *found]
     assert list(modules_of(["um_pack.deep.main"])) == found
     put(path, {"um_pack/deep/main/__init__.py": f"{line}\n", "um_pack/deep/main/near.py": ""})
     (path / "um_pack" / "deep" / "main.py").unlink()
@@ -391,7 +373,7 @@ constant, join, day = 5, "x".join, datetime.date(2026, 1, 1)
 @pytest.mark.parametrize(
     ("name", "modules"),
     [
-        *((name, []) for name in ("wrapping", "part", "of_wrapping", "work", "kind", "constant", "join")),
+        *((name, []) for name in ["wrapping", "part", "of_wrapping", "work", "kind", "constant", "join"]),
         ("day", ["datetime"]),
     ],
 )
@@ -502,6 +484,7 @@ def test_the_modules_of_a_job_are_found_in_its_parameters_wherever_they_stand(pa
     for parameters in ({"module": found}, *nested):
         assert recorded_modules({**others, **parameters}) == found
     assert recorded_modules(others) == {}
+    assert recorded_modules({"checksums": {"um_main": "0" * 16}, "with": {"seeds": {"um_near": "1" * 16}}}) == {}
 
 
 def test_a_module_that_has_changed_since_it_was_recorded_is_refused(path: Path) -> None:
@@ -513,10 +496,6 @@ def test_a_module_that_has_changed_since_it_was_recorded_is_refused(path: Path) 
     require_modules(recorded, ["um_main"])
     with pytest.raises(FunctionError, match=rf"{path}/um_near.py: the module um_near has changed since"):
         require_modules(recorded, recorded)
-
-
-def test_what_looks_like_a_hash_elsewhere_in_the_parameters_is_that_of_no_module() -> None:
-    assert recorded_modules({"checksums": {"um_main": "0" * 16}, "with": {"seeds": {"um_near": "1" * 16}}}) == {}
 
 
 def test_of_several_modules_that_have_changed_the_first_by_name_is_told(path: Path) -> None:
