@@ -49,11 +49,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def read_size(value: int | str) -> int:
-    """Return a number of bytes such as ``1000000``, ``64K``, ``16MiB``; units are powers of 1024.
-
-    Raises:
-        ValueError: The text is not a size, or the size is less than 1.
-    """
+    """Return a number of bytes from ``1000000``, ``64K``, ``16MiB`` (powers of 1024). Raises ValueError for others."""
     lowered = str(value).strip().lower().removesuffix("b").removesuffix("i")
     digits = lowered.rstrip("kmgt")
     unit = lowered[len(digits) :]

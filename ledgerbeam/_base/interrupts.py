@@ -35,8 +35,7 @@ _ATOMIC = tuple(os.path.join(_HERE, "ledger", part, "") for part in ("lmdb", "wo
 
 _REMIND_SECONDS = 0.02  # interval between attempts to deliver a delayed interrupt, in seconds
 
-_SAME_SECONDS = 5.0
-"""Time after an interrupt during which further ones are ignored, so that the call can save its state, in seconds."""
+_SAME_SECONDS = 5.0  # after an interrupt during which further ones are ignored: the call can save its state
 
 _exit = os._exit  # the original function; user code may find another one in `os`: see `user_code/guards.py`
 INTERRUPTED = 130  # exit status of a command that was interrupted
@@ -97,10 +96,7 @@ class Interruptible:
     ones have no effect for a few seconds, so that the call can save its state.
 
     The SIGINT handler of the program is called for each interrupt. In other threads, if SIGINT is ignored, and inside
-    another `Interruptible`, the handler is not changed.
-
-    Args:
-        error: Returns the error to raise in place of a plain KeyboardInterrupt. None keeps the KeyboardInterrupt.
+    another `Interruptible`, the handler is not changed. `error` returns what is raised in place of a KeyboardInterrupt.
     """
 
     def __init__(self, error: Callable[[], KeyboardInterrupt] | None = None) -> None:

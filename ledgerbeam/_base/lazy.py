@@ -44,10 +44,7 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the functions `__getattr__` and `__dir__` of a package that imports its names on first use.
 
-    Args:
-        package: Name of the package.
-        modules: For each module, relative to the package, its names, separated by spaces.
-        before: Called with a name before its module is imported.
+    `modules` has the names of each module, separated by spaces. `before` is called with a name before its import.
     """
     places = {name: module for module, names in modules.items() for name in names.split()}
 

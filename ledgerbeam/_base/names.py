@@ -102,8 +102,7 @@ def is_route(name: str) -> bool:
 def check_route(name: str) -> str:
     """Check the name of a route, which becomes a subfolder of the output folder, and return it.
 
-    Raises:
-        ValueError: The name is too long, has several parts, or has the prefix of a hidden or reserved folder.
+    Raises ValueError if it is too long, has several parts, or has the prefix of a hidden or reserved folder.
     """
     fits = isinstance(name, str) and len(_encoded(name)) < _FOLDER_ROOM
     if not fits or not name or name[0] in "_.%~" or not name.isprintable() or {"/", "\\"} & set(name):

@@ -12,12 +12,11 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ledgerbeam._base.redaction import without_secrets
 
@@ -79,10 +78,7 @@ def beam_parts(how: BeamParts) -> Iterator[None]:
     """Set which parts of Beam are imported while the body runs.
 
     The lean import skips file systems, databases, data frames and the notebook display, and saves two thirds of the
-    time. These modules can be imported afterwards, but Beam does not use them then.
-
-    Args:
-        how: `WHOLE` for processes in which user code may call Beam, or `LEAN`.
+    time. These modules can be imported afterwards, but Beam does not use them then. User code may call Beam if `WHOLE`.
     """
     if how == WHOLE:
         yield
@@ -99,11 +95,7 @@ class _NotFound:
     """Import finder that hides the optional modules of Beam, as if they were not installed."""
 
     @staticmethod
-    def find_spec(
-        name: str,
-        path: Sequence[str] | None = None,  # noqa: ARG004 - of the protocol, as is the next
-        target: ModuleType | None = None,  # noqa: ARG004
-    ) -> ModuleSpec | None:
+    def find_spec(name: str, *_: Any) -> ModuleSpec | None:
         """Raise ModuleNotFoundError for an optional module; return None for any other."""
         if any(name == left_out or name.startswith(f"{left_out}.") for left_out in _OPTIONAL):
             raise ModuleNotFoundError(f"{name} is left out of Beam", name=name)
@@ -141,10 +133,7 @@ def show_log(level: str = "warning") -> None:
     """Set up the root logger for standard error. Call it before Beam is imported, because the import logs.
 
     If a program has imported Beam itself, its own logging stays unchanged. Messages of Beam are left out: errors that
-    end a pipeline reach the launcher as exceptions, which are reported once.
-
-    Args:
-        level: Lowest level to show. Forked workers inherit it.
+    end a pipeline reach the launcher as exceptions, which are reported once. Forked workers inherit the level.
     """
     if "apache_beam" in sys.modules:
         return

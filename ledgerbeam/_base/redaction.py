@@ -297,11 +297,9 @@ LOOKS_SECRET = re.compile(
 
 
 def is_credential(name: str, value: Any = None) -> bool:
-    """Return whether a value is a credential, by its name and, for ambiguous names, by the value.
+    """Return whether a value is a credential, by its name and, for ambiguous names, by the value unless it is None.
 
-    Args:
-        name: Name of an option, parameter, environment variable, header or URL parameter.
-        value: The value; None if it is unknown, so that only the name decides.
+    The name is that of an option, parameter, environment variable, header or URL parameter.
     """
     words = [found[0].lower().rstrip("0123456789") for found in _WORD.finditer(name)]
     text = "" if value is None else str(value)

@@ -92,12 +92,10 @@ class StagedNode(LabelledNode):
 
     def places_of(self, stage: int) -> int:
         """Return the number of places of a stage, for `divide_child`."""
-        del stage
         return 0
 
     def divide_child(self, child: IteratorNode, before: int) -> None:
         """Divide the child of a stage among the shards; `before` places precede the stage."""
-        del before
         child.divide(*self._shard)
 
     def pairs(self) -> Iterator[tuple[Token | None, Any]]:

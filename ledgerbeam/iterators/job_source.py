@@ -35,13 +35,11 @@ from ledgerbeam.sources.listing import index_of, own_version
 from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference, import_object
 
-GRAPH_SCHEME = "graph://"
-"""The scheme of URLs of passes of graphs. Such a URL cannot be read; a process must build the graph."""
+GRAPH_SCHEME = "graph://"  # of URLs of passes of graphs, which cannot be read: a process must build the graph
 
 _FIXED = (str, bytes, int, float, type(None))
 
-_object_lock = threading.Lock()
-"""Held while a graph that is a module object is read, since the threads of a process share it."""
+_object_lock = threading.Lock()  # held while a graph that is a module object is read: threads share it
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,6 @@ class GraphSource:
 
     def kind_of(self, source: Source) -> SourceKind:
         """Return the kind of a source: a pass of this graph."""
-        del source
         return self._pass
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
@@ -82,7 +79,6 @@ class GraphSource:
 
     @property
     def title(self) -> str:
-        """The name for the console."""
         return str(self.reference)
 
     @property
@@ -91,12 +87,7 @@ class GraphSource:
         return f"{GRAPH_SCHEME}{str(self.reference).replace(':', '/', 1)}/"
 
     def build(self) -> IteratorNode:
-        """Build the graph.
-
-        Raises:
-            FunctionError: The graph cannot be imported, or its function raises or returns another type.
-            UnsupportedShapeError: The number of places is unknown before the graph is read.
-        """
+        """Build the graph. Raises FunctionError, or UnsupportedShapeError if its places are not known ahead."""
         found = import_object(self.reference)
         if callable(found):
             try:
@@ -136,13 +127,7 @@ class GraphSource:
     ) -> list[tuple[int, int]]:
         """Divide the places of a pass into spans of equal length, as a pure function of graph and data.
 
-        Args:
-            places: Number of places.
-            task_bytes: Size of a span in bytes of the data, from the mean size of its records.
-            task_records: Largest number of places of a span. Both limits may be given.
-
-        Returns:
-            Half-open ranges in order; empty without places.
+        `task_bytes` are bytes of the data, by the mean size of its records; `task_records` are places.
         """
         limits = [max(1, places)] if task_records is None else [task_records]
         if task_bytes is not None:
@@ -159,25 +144,19 @@ class GraphPass(SourceKind):
 
     def files(self, source: Source) -> list[FileInfo]:
         """Return no files: the files of a graph are checked together with the graph."""
-        del source
         return []
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Divide a pass into spans of equal length."""
         del changed  # after a change of graph or data a pass is another source
         return Cut(source, self._source.spans(source.size, **limits._asdict()))
 
     def open(self, source: Source) -> Opened:
-        """Return the reader of the pass."""
         return _OpenedPass(self, source)
 
     def read(self, source: Source, start: int, stop: int) -> list[Any]:
         """Return the items of a span, in the order of the pass; fewer than places if a filter drops some.
 
-        Raises:
-            ChangedSourceError: If the graph or its data changed since it was listed.
-            FunctionError: If the graph cannot be built, or a function of it raises.
-            IndexError_, SourceError, StorageError: If the data cannot be read.
+        Raises ChangedSourceError, FunctionError, and the errors of reading the data.
         """
         with self._alone():
             if self._built is None:

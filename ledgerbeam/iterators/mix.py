@@ -93,7 +93,6 @@ class Mux(LabelledNode):
 
     @property
     def positions(self) -> int | None:
-        """Number of places of all sources, if each has a fixed order."""
         if self.stop_early or not all(source.is_positional for source in self.sources):
             return None
         return sum(source.positions or 0 for source in self.sources)

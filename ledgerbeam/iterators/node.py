@@ -380,22 +380,18 @@ class DerivedNode(IteratorNode):
 
     @property
     def is_checkpointable(self) -> bool:  # type: ignore[override]
-        """Whether `state_dict` and `load_state_dict` work."""
         return all(child.is_checkpointable for child in self.children)
 
     @property
     def is_indexed(self) -> bool:  # type: ignore[override]
-        """Whether the data below has indexes."""
         return all(child.is_indexed for child in self.children)
 
     @property
     def has_constant_time_access(self) -> bool:  # type: ignore[override]
-        """Whether an item can be rebuilt from its token without reading others."""
         return all(map(supports_graph_restore, self.children))
 
     @property
     def is_single(self) -> bool:  # type: ignore[override]
-        """Whether each of its `positions` has at most one item."""
         return all(child.is_single for child in self.children)
 
 

@@ -70,11 +70,7 @@ class OrderedNode(IteratorNode):
 
     @property
     def blocks(self) -> Sequence[int]:
-        """Number of places of each block, in order; a block is cheapest to read as a whole.
-
-        Raises:
-            UnsupportedShapeError: The data has no blocks.
-        """
+        """Number of places of each block, which is cheapest to read as a whole. Raises UnsupportedShapeError."""
         raise UnsupportedShapeError(f"{self!r}: its data has no blocks; use shuffle=True")
 
     @property
@@ -225,13 +221,7 @@ class OrderedNode(IteratorNode):
 
 
 class Share:
-    """The part of one shard: of the remaining positions, in order, those at `shard`, `shard + shards`, ...
-
-    Args:
-        todo: The remaining positions, in order.
-        shard: Number of the part, `0 <= shard < shards`.
-        shards: Number of parts.
-    """
+    """The part of one shard: of the remaining positions `todo`, in order, those at `shard`, `shard + shards`, ..."""
 
     __slots__ = ("_bounds", "shard", "shards", "todo")
 

@@ -41,14 +41,7 @@ class PermutedRange(ABC):
 
     @abstractmethod
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers at many positions.
-
-        Args:
-            positions: Shape `(n,)`, i64, each `0 <= position < size`.
-
-        Returns:
-            Shape `(n,)`, i64, in the requested order.
-        """
+        """Return the numbers at many positions, each `0 <= position < size`, in the requested order."""
 
 
 class Permutation(PermutedRange):
@@ -81,7 +74,6 @@ class Permutation(PermutedRange):
         return f"Permutation({self.size}, seed={self.seed})"
 
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers at many positions; see `PermutedRange`."""
         if len(positions) <= _FEW:
             return np.array([self._find(position) for position in positions.tolist()], np.int64)
         values = self._scramble(positions.astype(np.uint64))
@@ -176,7 +168,6 @@ class BlockPermutation(PermutedRange):
         return f"BlockPermutation({len(self._ends)} blocks, window={self._lanes}, seed={self.seed})"
 
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers at many positions; see `PermutedRange`."""
         if not len(positions):
             return np.empty(0, np.int64)
         laid = self._laid(positions)

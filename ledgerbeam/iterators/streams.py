@@ -89,7 +89,6 @@ class Manifest(Jsonl):
 
     @property
     def is_checkpointable(self) -> bool:  # type: ignore[override]
-        """Whether `state_dict` and `load_state_dict` work."""
         return not is_pipe(self.url)
 
     def records(self) -> Iterator[Any]:

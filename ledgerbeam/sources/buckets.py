@@ -30,18 +30,13 @@ _Part = TypeVar("_Part")
 
 @dataclass(frozen=True)
 class BucketListing:
-    """Lists the buckets of an exchange.
+    """Lists the buckets of an exchange."""
 
-    Attributes:
-        url: The file with the names of the buckets, JSON with ``names``, ``sizes`` and ``versions``.
-    """
-
-    url: str
+    url: str  # a JSON file with the ``names``, ``sizes`` and ``versions`` of the buckets
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
-        """The name for the console."""
         return self.url
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
@@ -62,20 +57,12 @@ def bucket_page(sizes: Sequence[int], versions: Sequence[str], names: Iterable[s
 
 @dataclass(frozen=True)
 class BucketSources:
-    """Opens the buckets of an exchange.
-
-    Attributes:
-        tables: The tables of the slices of its run files.
-        part_bytes: Size of a part of a bucket. A part is a task.
-        within_keys: Whether a part may start in the middle of the records of a key.
-        beside: Number of the jobs, counted from the first, whose records accompany every part: a part gets all of
-            their records of its keys.
-    """
+    """Opens the buckets of an exchange. A part of a bucket is a task."""
 
     tables: SliceTables
     part_bytes: int
-    within_keys: bool = True
-    beside: int = 0
+    within_keys: bool = True  # a part may start in the middle of the records of a key
+    beside: int = 0  # number of the jobs, from the first, of which every part gets all records of its keys
     _kind: BucketKind = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -90,8 +77,6 @@ class BucketSources:
         return _BASE
 
     def kind_of(self, source: Source) -> SourceKind:
-        """Return the kind of a source: a bucket."""
-        del source
         return self._kind
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
@@ -107,26 +92,19 @@ class BucketKind(SourceKind):
 
     def files(self, source: Source) -> list[FileInfo]:
         """Return no files: the blocks of run files have checksums."""
-        del source
         return []
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Divide a bucket into parts of about equal size.
-
-        Raises:
-            RunFileError: A run file is damaged; also the errors of reading it.
-        """
+        """Divide a bucket into parts of about equal size. Raises RunFileError, and the errors of reading run files."""
         del limits, changed  # all parts have the same size; a changed bucket is another source
         if not source.version:
             return Cut(source, [])
         return Cut(source, [(part, part + 1) for part in range(len(self.open_bucket(source).bounds) - 1)])
 
     def open(self, source: Source) -> Opened:
-        """Return the reader of a bucket."""
         return self.open_bucket(source)
 
     def open_bucket(self, source: Source) -> OpenedBucket:
-        """Return the reader of a bucket."""
         sources = self._sources
         if self._layout is None:
             self._layout = sources.tables.layout()
@@ -139,12 +117,8 @@ class BucketKind(SourceKind):
 class OpenedBucket:
     """Reads the parts of a bucket.
 
-    Attributes:
-        number: Number of the bucket.
-        runs: All run files that are read together.
-        beside: Number of the runs, counted from the first, whose records accompany every part with its keys.
-        tables: The tables of blocks of the slices.
-        bounds: Bounds of its parts; None for the start and the end of the bucket.
+    The records of the first `beside` of all runs accompany every part with their keys. `tables` are those of the blocks
+    of the slices; `bounds` has None for the start and the end of the bucket.
     """
 
     fetches = False

@@ -104,7 +104,6 @@ class FileSources:
         return recognize(url, self.configured)
 
     def kind_of(self, source: Source) -> SourceKind:
-        """Return the kind of a source; see `Sources`."""
         if source.members:
             return PackedFiles(self)
         found = self.type_of(source.url)
@@ -117,18 +116,13 @@ class FileSources:
         return CompressedFile(self, found)
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
-        """Check by their names that sources can be read; see `Sources`."""
         by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # few endings for millions of names
         require_formats(by_ending.values(), self.formats, self.columns, by_position=by_position)
         for url in by_ending.values():
             self.reading.require(self.type_of(url).format, url)
 
     def check_columns(self, sources: Iterable[Source]) -> None:
-        """Check that one of the first columnar files has the chosen columns, to find misspelt names.
-
-        Raises:
-            UsageError: None of them has the columns.
-        """
+        """Raise UsageError if none of the first columnar files has the chosen columns: their names may be misspelt."""
         found = ((source, self.type_of(source.url).columns()) for source in sources)
         lacking: UsageError | None = None
         for source, kind in islice(((source, kind) for source, kind in found if kind is not None), _LOOKED_AT):
@@ -191,10 +185,7 @@ class FileSources:
         return offsets
 
     def make_index(self, source: Source) -> None:
-        """Build and publish the index of an uncompressed source if it has none, and `build_index` is true.
-
-        Raises like `load_index`.
-        """
+        """Build and publish the index of an uncompressed source without one, if `build_index`; see `load_index`."""
         if not self.build_index:
             return
         kind = self.type_of(source.url).plain()
@@ -204,11 +195,7 @@ class FileSources:
             self.load_index(source)
 
     def scan(self, source: Source) -> StreamedRecords:
-        """Read a compressed file once and find its records.
-
-        Raises:
-            ChangedSourceError: The source changed since it was listed; also the errors of `scan_stream`.
-        """
+        """Read a compressed file once and find its records. Raises ChangedSourceError, and like `scan_stream`."""
         url, listed = source.url, self.found(source)
         with SourceWatch([listed]), _reading_whole(listed):
             return scan_stream(url, self.storage_options, self.type_of(url).in_one_pass(), listed)
@@ -251,20 +238,14 @@ class FileSources:
 
 
 def _reading_whole(listed: FileInfo) -> AbstractContextManager[object]:
-    """Return the context for reading a whole file. Large files are read one at a time.
-
-    This is mostly work, not waiting, and it holds the blocks that are read ahead.
-    """
+    """Return the context for reading a whole file: large ones one at a time, since it is work and holds read blocks."""
     return nullcontext() if listed.size <= _READ_BESIDE else _one_large
 
 
 def _with_index(
     listed: FileInfo, index: IndexFile, options: Mapping[str, Any]
 ) -> tuple[FileInfo, Callable[[], NDArray[np.uint64]]]:
-    """Return the current properties of a source, and the function that loads its index.
-
-    On object stores, both are requested in parallel.
-    """
+    """Return the current properties of a source, and a function that loads its index; stores get both in parallel."""
     if is_local(index.url):
         return require_listed(listed, options), index.load
     with ThreadPoolExecutor(1, "ledgerbeam-index") as threads:
@@ -327,7 +308,6 @@ class IndexedFile(_OffsetFile):
         return Cut(source, plan_spans(offsets, **limits._asdict()))
 
     def make_index(self, source: Source) -> None:
-        """Build the index if the file has none."""
         source = with_file_marks(source, self.sources.storage_options)
         if self._takes_ranges(source):
             self.sources.make_index(source)
@@ -394,7 +374,6 @@ class ColumnFile(SourceKind):
             return Cut(source, plan_rows(reader.groups, **limits._asdict()))
 
     def open(self, source: Source) -> Opened:
-        """Open a file."""
         return _OpenedColumns(self.sources.open_columns(source, self.format), self.sources.reading)
 
 
@@ -405,7 +384,6 @@ class PackedFiles(SourceKind):
     sources: FileSources
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Return one span of all files."""
         del limits, changed  # the size of a pack is limited when it is created
         return Cut(source, [(0, len(source.members))])
 

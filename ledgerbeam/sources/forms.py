@@ -54,11 +54,7 @@ class RecordBlocks:
     passed: int | None = field(default=None, init=False)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Start a pass: yield the records in order, in lists.
-
-        Raises:
-            SourceError: A record cannot be decoded; also IndexMismatchError, like `Blocks`.
-        """
+        """Start a pass: yield the records in order, in lists. Raises like `Blocks`; SourceError for a bad record."""
         passed = 0
         for part in self.parts:
             for block in part.decoded(each=self.each):
@@ -85,26 +81,18 @@ def listed(records: Any) -> Any:
     return records.listed() if isinstance(records, RecordBlocks) else records
 
 
-FILE_SHIFT = 40
-"""Bits of the place of a record of a pack: the number of its file is above this bit, its number in the file below."""
+FILE_SHIFT = 40  # bits of a place in a pack: above is the number of the file, below that of the record in the file
 
 
 @dataclass(frozen=True)
 class PlacedPart:
-    """Records of one file, in order.
-
-    Attributes:
-        numbers: Numbers of the records in the file, ascending.
-        values: The records; None if they are lines of JSON.
-        lines: The undecoded lines; None if the records are of another format.
-        span: The lines of the file, blank ones included; None for records of another format.
-    """
+    """Records of one file, in order. Lines of JSON are held undecoded."""
 
     url: str
-    numbers: NDArray[np.uint64]
-    values: Sequence[Any] | None
+    numbers: NDArray[np.uint64]  # of the records in the file, ascending
+    values: Sequence[Any] | None  # the records; None if they are lines
     lines: HeldLines | None = None
-    span: StreamSpan | None = None
+    span: StreamSpan | None = None  # of the lines, blank ones included
 
     @classmethod
     def of_results(cls, name: str, records: Any) -> Self:
@@ -119,11 +107,7 @@ class PlacedPart:
         return len(self.numbers)
 
     def records(self) -> Iterator[Any]:
-        """Yield the records; lines are decoded one by one.
-
-        Raises:
-            RecordError: A line is not JSON; the message names it.
-        """
+        """Yield the records; lines are decoded one by one. Raises RecordError, which names a line that is no JSON."""
         if self.lines is None:
             yield from self.values or ()
             return
@@ -255,7 +239,6 @@ class _Tables:
             raise _not_as_tables(kind, url)
 
     def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
-        del kind, reader
         return False
 
     def span(
@@ -297,13 +280,9 @@ class PlacedForm:
         """Accept every format."""
 
     def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
-        """Return whether `span` only fetches the lines of a span."""
-        del reader
         return isinstance(kind, JsonlFormat)
 
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int, *, each: bool = False) -> PlacedRecords:
-        """Return the records `[start, stop)` of a source with an index."""
-        del each
         if isinstance(kind, JsonlFormat):
             span, data = _data(reader, start, stop)
             return PlacedRecords([_lines(data, reader.url, span)])
@@ -313,16 +292,12 @@ class PlacedForm:
         return PlacedRecords([_numbered(reader.url, records, reader.read_raw(start, stop))])
 
     def rows(self, reader: ColumnReader, start: int, stop: int, *, each: bool = False) -> PlacedRecords:
-        """Return the records `[start, stop)` of a columnar source."""
-        del each
         numbers = np.arange(start, stop, dtype=np.uint64)
         return PlacedRecords([PlacedPart(reader.url, numbers, reader.read_span(start, stop))])
 
     def split(
         self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
     ) -> PlacedRecords:
-        """Return consecutive records from bytes in memory."""
-        del each
         if isinstance(kind, JsonlFormat):
             return PlacedRecords([_lines(data, url, span or StreamSpan(0, count_lines(data), 0, len(data)))])
         records = kind.split(data, url, span)
@@ -333,7 +308,6 @@ class PlacedForm:
         return PlacedRecords([_numbered(url, records, kind.split_raw(data, url, span))])
 
     def joined(self, parts: Sequence[PlacedRecords]) -> PlacedRecords:
-        """Return the records of several sources together."""
         return PlacedRecords([part for records in parts for part in records.parts])
 
 

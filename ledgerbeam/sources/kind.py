@@ -1,12 +1,4 @@
-"""The protocol of a kind of source, which divides a source into spans and reads them; and readers of tasks.
-
-Sources      opens the sources of a job; returns the kind of each
-SourceKind   a file with an index, a columnar file, a compressed stream, a pack, a shard of Shar, a pass of a graph
-Cut          a source divided into spans of records; each span is a task
-Opened       reads spans by position
-TaskReader   reads the records of tasks by position
-RawSpan      reads the raw bytes of the records of a task
-"""
+"""The protocol of a kind of source, which divides a source into spans and reads them; and readers of tasks."""
 
 from __future__ import annotations
 
@@ -34,8 +26,7 @@ from ledgerbeam.ledger.model.identity import checksum_of, content_checksum
 from ledgerbeam.sources.listing import own_version
 from ledgerbeam.user_code.guards import message_of
 
-BUCKET_SCHEME = "bucket://"
-"""Scheme of URLs of buckets. Such a URL cannot be read; the tables of an exchange have the places of its slices."""
+BUCKET_SCHEME = "bucket://"  # of URLs of buckets, which cannot be read: tables of an exchange have their slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +201,10 @@ class Sources(Protocol):
 def plan_spans(
     offsets: NDArray[np.uint64], *, task_bytes: int | None = None, task_records: int | None = None
 ) -> list[tuple[int, int]]:
-    """Divide records into spans, as a pure function of the index.
+    """Divide N records into spans, as a pure function of the index: N+1 ascending byte offsets.
 
-    Args:
-        offsets: N+1 ascending byte offsets.
-        task_bytes: Size of a span in bytes. A span has the records that start within one multiple of it, so at most
-            one record exceeds it.
-        task_records: Largest number of records of a span. Both limits may be set.
-
-    Returns:
-        Half-open ranges in order, which together cover all N records; empty for N = 0.
+    A span has the records that start within one multiple of `task_bytes`, so at most one record exceeds it, and at most
+    `task_records` records. Spans are half-open ranges in order, which together cover all records; empty for N = 0.
     """
     count = len(offsets) - 1
     cuts = [np.array([0, count], np.int64)]
@@ -233,24 +218,17 @@ def plan_spans(
 LEAST_ROW = 32  # least size of a row in bytes that is assumed, because even well compressed rows take memory
 
 
-MOST_EXPANSION = 8
-"""Largest assumed ratio of decoded bytes to bytes of a row group. Above it, the row group counts as larger."""
+MOST_EXPANSION = 8  # largest assumed ratio of decoded bytes to bytes of a row group; above it, it counts as larger
 
 
 def plan_rows(
     groups: Sequence[RowGroup], *, task_bytes: int | None = None, task_records: int | None = None
 ) -> list[tuple[int, int]]:
-    """Divide rows into spans, as a pure function of the row groups.
+    """Divide rows into spans like `plan_spans`, as a pure function of the row groups in their order.
 
-    Args:
-        groups: The row groups, in order.
-        task_bytes: Approximate largest size of a span in bytes: a span has as many whole row groups as fit. A larger
-            row group is divided into parts with equal numbers of rows. A row counts at least `LEAST_ROW` bytes, and a
-            row group at least its decoded bytes divided by `MOST_EXPANSION`.
-        task_records: Largest number of records of a span. Both limits may be set.
-
-    Returns:
-        Half-open ranges in order, which together cover all rows; empty without rows.
+    A span has as many whole row groups as fit into `task_bytes`. A larger row group is divided into parts with equal
+    numbers of rows. A row counts at least `LEAST_ROW` bytes, and a row group at least its decoded bytes divided by
+    `MOST_EXPANSION`.
     """
     first_rows = np.cumsum([0, *(group.rows for group in groups)])
     count = int(first_rows[-1])
@@ -302,8 +280,7 @@ def lacks_store_version(file: Source) -> bool:
 def current_file(file: Source, options: Options) -> FileInfo:
     """Return the listed properties of an input object, or its current ones if it is known only by its content.
 
-    Raises:
-        ChangedSourceError: It is identified by its content, and its size has changed; also StorageError.
+    Raises StorageError, and ChangedSourceError if the size of the latter has changed.
     """
     listed = listed_file(file)
     if not lacks_store_version(file):
@@ -382,10 +359,7 @@ class TaskReader:
             return opened.read_span(task.start, task.stop)
 
     def fetching(self, task: Task) -> Callable[[], Any] | None:
-        """Return a function that reads like `read` if this only fetches bytes, else returns None.
-
-        For local files return None.
-        """
+        """Return a function that reads like `read`, or returns None if this does more than fetch; None if local."""
         return None if all(map(is_local, task.source.urls)) else partial(self._fetch, task)
 
     def _fetch(self, task: Task) -> Any:
@@ -393,19 +367,12 @@ class TaskReader:
             return opened.read_span(task.start, task.stop) if opened.fetches else None
 
     def read_each(self, task: Task) -> Any:
-        """Return the records of `task`, with a `sources.Unreadable` for each that cannot be decoded; see `read`.
-
-        Tables become a `PartialTable`; for `RecordBlocks` see `RecordBlocks.marking`.
-        """
+        """Return the records of `task`, with a mark for each that cannot be decoded; see `read`, `Opened.read_each`."""
         with self._watched(task) as opened:
             return opened.read_each(task.start, task.stop)
 
     def read_raw(self, task: Task) -> list[RawRecord]:
-        """Return the raw bytes of the records of `task`; see `read`.
-
-        Raises:
-            UnsupportedShapeError: Its source is a graph.
-        """
+        """Return the raw bytes of the records of `task`; see `read` and `Opened.read_raw`."""
         with self._watched(task) as opened:
             return opened.read_raw(task.start, task.stop)
 

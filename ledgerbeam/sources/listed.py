@@ -1,7 +1,4 @@
-"""Files joined with lists of some of their records: listed records are left out, or read alone.
-
-Run files hold the lists.
-"""
+"""Files joined with lists of some of their records, in run files: listed records are left out, or read alone."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -40,8 +37,7 @@ if TYPE_CHECKING:  # only jobs of flows need it at run time
     from ledgerbeam.sources.listing import RecordedListing
 
 
-LIST_SCHEME = "drops://"
-"""Scheme of URLs of lists of records. Such a URL is the member of a pack beside the files of the list."""
+LIST_SCHEME = "drops://"  # of URLs of lists of records: members of packs beside the files of the list
 
 _KEY_BYTES = 16
 
@@ -108,21 +104,15 @@ class ChosenRecords(NamedTuple):
 
 @dataclass(frozen=True)
 class WithEarlierFiles:
-    """Lists files, then the files of earlier jobs whose records are also read.
-
-    Attributes:
-        url: The JSON file with the files of earlier jobs: ``of``, ``urls``, ``sizes`` and ``versions``.
-        state: State of the lists that decided these files. If the file has another state, they are unknown.
-    """
+    """Lists files, then the files of earlier jobs whose records are also read."""
 
     files: SourceListing | RecordedListing
-    url: str
-    state: str
+    url: str  # a JSON file with the files of earlier jobs: ``of``, ``urls``, ``sizes`` and ``versions``
+    state: str  # of the lists that decided these files; they are unknown if ``of`` is another one
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
-        """The name for the console."""
         return self.files.title
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
@@ -156,11 +146,9 @@ class ListedSources(ABC):
     buckets: ListBuckets
 
     def kind_of(self, source: Source) -> SourceKind:
-        """Return the kind of a source."""
         return _ListedKind(self, self.files.kind_of(_files_of(source)))
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
-        """Check by their names that sources can be read; see `Sources`."""
         self.files.check_names((url for url in urls if not url.startswith(LIST_SCHEME)), by_position=by_position)
 
     @abstractmethod
@@ -175,12 +163,10 @@ class ListedSources(ABC):
 class RemainingSources(ListedSources):
     """Files without their listed records."""
 
-    def reads(self, lists: FileLists, start: int, stop: int) -> bool:  # noqa: ARG002
-        """Return True."""
+    def reads(self, lists: FileLists, start: int, stop: int) -> bool:
         return True
 
     def taken(self, records: PlacedRecords, lists: FileLists) -> RemainingRecords:
-        """Return the records that are not listed."""
         parts, dropped = [], 0
         for part in records.parts:
             gone = np.isin(part.numbers, lists.by_url[part.url].numbers, assume_unique=True)
@@ -193,7 +179,6 @@ class ChosenSources(ListedSources):
     """Only the listed records of files."""
 
     def reads(self, lists: FileLists, start: int, stop: int) -> bool:
-        """Return whether the span has a listed record."""
         found = lists.by_url
         if len(found) > 1:
             return any(len(one.numbers) for one in found.values())
@@ -202,7 +187,6 @@ class ChosenSources(ListedSources):
         return bool(first < last)
 
     def taken(self, records: PlacedRecords, lists: FileLists) -> ChosenRecords:
-        """Return the listed records, with their notes."""
         parts, notes = [], []
         for part in records.parts:
             listed = lists.by_url[part.url]
@@ -244,11 +228,8 @@ class _ListedKind(SourceKind):
     def open(self, source: Source) -> Opened:
         return _Opened(self.inner.open(_files_of(source)), FileLists(self.sources, _files_of(source)))
 
-    def open_stream(self, source: Source, kind: OffsetFormat) -> AbstractContextManager[StreamReader]:
-        return self._stream(source, kind)
-
     @contextmanager
-    def _stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
+    def open_stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
         files = _files_of(source)
         with self.inner.open_stream(files, kind) as reader:
             yield _Stream(reader, FileLists(self.sources, files))

@@ -71,7 +71,6 @@ class SourceListing:
 
     @property
     def title(self) -> str:
-        """The name for the console."""
         return self.sources_from or " ".join(self.patterns)
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
@@ -259,7 +258,6 @@ class RecordedListing:
 
     @property
     def title(self) -> str:
-        """The name for the console."""
         return " ".join(one.shown for one in self.outputs)
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
@@ -340,17 +338,12 @@ def missing_outputs_warning(outputs: RecordedOutputs, storage_options: Mapping[s
 
 @dataclass(frozen=True)
 class RecordedOutputs:
-    """The outputs of one route of a job.
-
-    Attributes:
-        route: Name of the route; empty for the main dataset.
-        title: Name of the job in messages.
-    """
+    """The outputs of one route of a job."""
 
     ledger: str
     output: str
-    route: str = ""
-    title: str = ""
+    route: str = ""  # empty for the main dataset
+    title: str = ""  # name of the job in messages
 
     @property
     def folder(self) -> str:

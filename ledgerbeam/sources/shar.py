@@ -49,7 +49,6 @@ class SharSources:
 
     def kind_of(self, source: Source) -> SourceKind:
         """Return the kind of a source, always `SharShard`."""
-        del source
         return SharShard(FileSources((TarFormat("pairs"),), self.index, self.build_index, self.storage_options))
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
@@ -86,13 +85,11 @@ class SharShard(SourceKind):
         return Cut(source, plan_spans(joined, **limits._asdict()))
 
     def make_index(self, source: Source) -> None:
-        """Build the indexes of the files that have none."""
         for file in with_file_marks(source, self.files_of.storage_options).members:
             if self.files_of.type_of(file.url).compression is None:
                 self.files_of.make_index(file)
 
     def open(self, source: Source) -> Opened:
-        """Open a shard whose indexes were checked by `cut`."""
         cuts, *fields = map(self._open_file, source.members)
         named = {(shard_field(records.url) or ("", ""))[1]: records for records in fields}
         return _OpenedShard(SharSamples(cuts, named))

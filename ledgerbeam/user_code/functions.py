@@ -77,21 +77,13 @@ Its other ``__pydantic_...`` are derived, with addresses.
 
 @dataclass
 class FunctionParts:
-    """The parts of functions, by name.
+    """The parts of functions, by name."""
 
-    Attributes:
-        order: The names of the functions, in the given order.
-        code: Hashes of the code of functions and classes that are in no module.
-        values: Captured values: a number unchanged; for other values the type and a hash.
-        modules: Names of the user's modules that the functions use.
-        unfound: Names of used modules that exist only in this process.
-    """
-
-    order: list[str] = field(default_factory=list)
-    code: dict[str, str] = field(default_factory=dict)
-    values: dict[str, str] = field(default_factory=dict)
-    modules: set[str] = field(default_factory=set)
-    unfound: set[str] = field(default_factory=set)
+    order: list[str] = field(default_factory=list)  # names of the functions, in the given order
+    code: dict[str, str] = field(default_factory=dict)  # hashes, for functions and classes that are in no module
+    values: dict[str, str] = field(default_factory=dict)  # a number unchanged; for other values the type and a hash
+    modules: set[str] = field(default_factory=set)  # the user's modules that are used
+    unfound: set[str] = field(default_factory=set)  # used modules that exist only in this process
 
     def as_parameters(self) -> dict[str, dict[str, str]]:
         """Return the parts in groups, for the parameters of a job; empty groups are left out."""
@@ -102,8 +94,7 @@ class FunctionParts:
 def function_parts(*functions: Callable[..., Any]) -> FunctionParts:
     """Return the parts of functions that are given as objects, not by name.
 
-    Raises:
-        FunctionError: A captured value cannot exist in another process, or differs each time.
+    Raises FunctionError if a captured value cannot exist in another process, or differs each time.
     """
     walk = _Follower()
     for function in functions:

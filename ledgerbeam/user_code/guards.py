@@ -57,8 +57,7 @@ def _ends_only_children(process: int) -> Any:
     return end
 
 
-children: Final[list[int]] = []
-"""The process id of the parent, in a process that a function has forked; empty in other processes."""
+children: Final[list[int]] = []  # the process id of the parent, if a function has forked this process
 
 
 class _Calls(threading.local):

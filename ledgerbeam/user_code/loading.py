@@ -30,16 +30,13 @@ MAIN = "__main__"  # the module of a script, a notebook or a prompt. It is a dif
 
 @dataclass(frozen=True)
 class PickledObject:
-    """An object without a name that leads to it in another process, pickled with all its parts.
+    """An object without a name that leads to it in another process, pickled with all its parts, by the job's launcher.
 
-    Attributes:
-        name: Name for people, such as ``__main__:clean``.
-        data: Its pickle, in base64. Like an imported module, it may run any code when it is loaded: a job contains only
-            pickles made by its own launcher.
+    Like an imported module, a pickle may run any code when it is loaded.
     """
 
-    name: str
-    data: str
+    name: str  # for people, such as ``__main__:clean``
+    data: str  # base64
 
     def __str__(self) -> str:
         return self.name
@@ -82,8 +79,7 @@ class GivenObject:
         return self.target
 
 
-Reference = str | PickledObject | GivenObject
-"""Reference of a job to the object that it calls: ``module:object``, or the object itself."""
+Reference = str | PickledObject | GivenObject  # of a job to the object that it calls: ``module:object``, or the object
 
 _loaded: dict[bytes, Any] = {}
 _loading = threading.RLock()

@@ -41,8 +41,7 @@ NO_SOURCE = "no source"  # value in place of the hash for a module without a fil
 
 _SOURCES = (".py", ".pyw")
 _HASH = re.compile(r"[0-9a-f]{16}")
-_STAMPED = 16
-"""Length of the header of a bytecode file: a magic number, flags, time and size of the source, or a hash of it."""
+_STAMPED = 16  # length of the header of a bytecode file: magic number, flags, time and size of the source, or a hash
 _UNCHECKED = pack("<I", 1)  # flags of bytecode that Python runs without checking the source
 _PACKAGES = {"site-packages", "dist-packages"}  # names of folders of installed packages, also of another Python
 
@@ -250,11 +249,7 @@ def _is_compiled_of(code: bytes, source: bytes, name: str) -> bool:
 
 
 def _read(spec: ModuleSpec) -> bytes:
-    """Return the content of a module's file, which may be in an archive.
-
-    Raises:
-        OSError: The module has no file, or it cannot be read.
-    """
+    """Return the content of a module's file, which may be in an archive. Raises OSError if there is none."""
     try:
         with open(str(spec.origin), "rb") as file:
             return file.read()

@@ -33,8 +33,7 @@ from ledgerbeam.user_code.loading import Reference, import_function
 
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
-OF_A_RECORD, OF_A_GROUP = ("record",), ("the key", "its records")
-"""Descriptions of the positional arguments of a user's object: for most commands, and for ``group``."""
+OF_A_RECORD, OF_A_GROUP = ("record",), ("the key", "its records")  # what most commands, and ``group``, call with
 
 BATCH_INVARIANT = "batch_invariant"
 """Attribute of a function or a class. False means that its result for a record depends on the other records of the
@@ -44,11 +43,7 @@ _DEEPEST = 20  # largest number of levels of a value of `--set`. A job with a de
 
 
 def import_callable(reference: Reference) -> Callable[..., Any]:
-    """Import ``module:object``, and refuse objects that cannot be functions of records.
-
-    Raises:
-        FunctionError: It cannot be imported, or is a generator or coroutine function, or a class without ``__call__``.
-    """
+    """Import ``module:object``. Raises FunctionError also for an object that cannot be a function of records."""
     target = import_function(reference)
     if _is_built(target) and not any("__call__" in vars(base) for base in target.__mro__):  # type: ignore[attr-defined]
         raise FunctionError(
@@ -84,9 +79,7 @@ def check_object(
 ) -> Callable[..., Any]:
     """Import the object to be called with records, and check that it takes the values of ``--set``.
 
-    Raises:
-        FunctionError: See `import_callable`.
-        UsageError: It does not take a parameter of such a name, or needs one that is not given.
+    Raises like `import_callable`; UsageError if it takes no parameter of such a name, or needs one that is not given.
     """
     target = import_callable(reference)
     try:
@@ -123,8 +116,7 @@ def check_object(
 def read_values(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     """Read the values of ``--set``: a mapping, or a sequence of ``NAME=VALUE``, each value decoded as JSON if possible.
 
-    Raises:
-        UsageError: A value has another form, cannot be stored as JSON, or a name is given twice.
+    Raises UsageError if a value has another form or cannot be stored as JSON, or a name is given twice.
     """
     if isinstance(given, Mapping):
         return {name: _json_value(name, value) for name, value in given.items()}
@@ -217,44 +209,29 @@ def _unknown(reference: str, name: str, named: list[str], record: inspect.Parame
     return f"--set {name}: {reference} has no such parameter; {takes}"
 
 
-CLOSE_SECONDS = 30.0
-"""Time limit of the `close` method of a user's object, in seconds. Without it, the process might never end."""
+CLOSE_SECONDS = 30.0  # for the `close` of a user's object, without which the process might never end
 
 _log = library_logger(__name__)
 
 
 @dataclass(frozen=True)
 class ReadyObject:
-    """A user's object that is ready to be called.
-
-    Attributes:
-        in_turn: Lock to hold during a call: an object that was built is called by one thread at a time.
-        depends_on_batches: Whether its result for a record may depend on the other records of the batch.
-    """
+    """A user's object that is ready to be called. An object that was built is called by one thread at a time."""
 
     call: Callable[[Any], Any]
-    in_turn: AbstractContextManager[Any] = field(default_factory=nullcontext)
-    depends_on_batches: bool = False
+    in_turn: AbstractContextManager[Any] = field(default_factory=nullcontext)  # lock to hold during a call
+    depends_on_batches: bool = False  # its result for a record may depend on the other records of the batch
 
 
 @dataclass(frozen=True)
 class UserObject:
-    """The object, by name, that a job calls with its records.
-
-    Attributes:
-        reference: ``module:object``, or the object itself: a function, an object with ``__call__``, or a class of
-            such objects.
-        values: Keyword arguments of the function, or of the constructor of the class.
-        watched: Checksums of the watched files, by their URLs.
-        storage_options: Storage options of these files.
-        given: Descriptions of the positional arguments.
-    """
+    """The object that a job calls with its records: a function, an object with ``__call__``, or a class of such."""
 
     reference: Reference
-    values: Mapping[str, Any] = field(default_factory=dict)
-    watched: Mapping[str, str] = field(default_factory=dict)
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
-    given: tuple[str, ...] = OF_A_RECORD
+    values: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments, of a class for its constructor
+    watched: Mapping[str, str] = field(default_factory=dict)  # checksums of the watched files, by their URLs
+    storage_options: Mapping[str, Any] = field(default_factory=dict)  # of these files
+    given: tuple[str, ...] = OF_A_RECORD  # descriptions of the positional arguments
 
     def ready(self) -> ReadyObject:
         """Return the object. The first call in a process imports and builds it.
