@@ -64,7 +64,7 @@ _SIGNALS = (
 )
 
 
-def _variables(words: str) -> dict[str, str | None]:
+def _variables(words: str) -> dict[str, str]:
     return dict(word.split("=") for word in words.split())
 
 
@@ -80,10 +80,11 @@ ENVIRONMENTS = {
         umask=0o077,
     ),
     "turkish": Surroundings(
-        env=_variables(
-            "LANG=tr_TR.UTF-8 LANGUAGE=tr PYTHONUTF8=1 FORCE_COLOR=1 COLUMNS=20 TZ=Pacific/Apia PYTHONHASHSEED=0"
-        )
-        | {"LC_ALL": None},
+        env={
+            **_variables("LANG=tr_TR.UTF-8 LANGUAGE=tr PYTHONUTF8=1 FORCE_COLOR=1 COLUMNS=20"),
+            **_variables("TZ=Pacific/Apia PYTHONHASHSEED=0"),
+            "LC_ALL": None,
+        },
         umask=0,
     ),
     "homeless": Surroundings(env={"HOME": None, "USER": None, "LOGNAME": None, "CI": "true"}, folder="a b'"),

@@ -207,6 +207,14 @@ def send(client: socket.socket, data: bytes) -> None:
     client.shutdown(socket.SHUT_WR)
 
 
+@contextlib.contextmanager
+def far_client(port: int, seconds: float) -> Iterator[socket.socket]:
+    with far_away(f"http://127.0.0.1:{port}", seconds) as endpoint:
+        host, _, near = endpoint.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(near)), timeout=30) as client:
+            yield client
+
+
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
     listener = socket.create_server(("127.0.0.1", 0))
@@ -220,27 +228,20 @@ def server() -> Iterator[socket.socket]:
 
 def test_what_is_sent_arrives_later_whole_and_in_order(server: socket.socket) -> None:
     data = bytes(range(256)) * 20_000
-    with far_away(f"http://127.0.0.1:{server.getsockname()[1]}", SECONDS) as endpoint:
-        host, _, port = endpoint.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), timeout=30) as client:
-            began = time.monotonic()
-            sending = threading.Thread(target=send, args=(client, data))
-            sending.start()
-            found = bytearray(client.recv(1))
-            assert time.monotonic() - began >= SECONDS
-            while some := client.recv(1 << 16):
-                found += some
-            sending.join()
+    with far_client(server.getsockname()[1], SECONDS) as client:
+        began = time.monotonic()
+        sending = threading.Thread(target=send, args=(client, data))
+        sending.start()
+        found = bytearray(client.recv(1))
+        assert time.monotonic() - began >= SECONDS
+        while some := client.recv(1 << 16):
+            found += some
+        sending.join()
     assert bytes(found) == data
 
 
 def test_where_nobody_listens_the_connection_is_cut() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nobody = closed.getsockname()[1]
-    with far_away(f"http://127.0.0.1:{nobody}", 0.01) as endpoint:
-        host, _, port = endpoint.removeprefix("http://").partition(":")
-        with (
-            socket.create_connection((host, int(port)), timeout=30) as client,
-            contextlib.suppress(ConnectionResetError),
-        ):
-            assert client.recv(1) == b""
+    with far_client(nobody, 0.01) as client, contextlib.suppress(ConnectionResetError):
+        assert client.recv(1) == b""

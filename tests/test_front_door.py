@@ -14,20 +14,9 @@ import ledgerbeam
 from tests.cases import each
 from tests.pages import ROOT
 
-FRONTS = (
-    "ledgerbeam",
-    "ledgerbeam.io",
-    "ledgerbeam.io.datasets.lit",
-    "ledgerbeam.io.datasets.megatron",
-    "ledgerbeam.io.datasets.shar",
-    "ledgerbeam.io.datasets.webdataset",
-    "ledgerbeam.io.idxpack",
-    "ledgerbeam.iterators",
-    "ledgerbeam.ledger",
-    "ledgerbeam.sources",
-    "ledgerbeam.stats",
-    "ledgerbeam.transforms",
-)
+OF_IO = ("io", "io.datasets.lit", "io.datasets.megatron", "io.datasets.shar", "io.datasets.webdataset", "io.idxpack")
+OTHERS = ("iterators", "ledger", "sources", "stats", "transforms")
+FRONTS = ("ledgerbeam", *(f"ledgerbeam.{name}" for name in (*OF_IO, *OTHERS)))
 HEAVY = ("apache_beam", "datasketches", "fsspec", "lmdb", "numpy", "orjson", "pyarrow", "rich")
 
 

@@ -36,19 +36,10 @@ _NO_OBJECT = re.compile("[\0\ud800-\udfff]")  # only a local disk allows names t
 
 
 def relative_name(path: str, room: int, *, below: str, mark: bool = False) -> str:
-    """Return a valid name for a path below a root.
+    """Return a valid name for a path below a root, a canonical URL: parts separated by `/`, like those of the path.
 
-    Args:
-        path: Parts separated by `/`, for example the path of a source below the base of its job.
-        room: Length of the longest ending that is added to the name, in bytes.
-        below: The root, a canonical URL.
-        mark: Whether to add a hash in any case.
-
-    Returns:
-        Parts separated by `/`. The name depends only on the arguments, and different paths have different names.
-
-    Raises:
-        UsageError: The root or the ending leaves no room for a name.
+    The name depends only on the arguments, and different paths have different names. `room` is the length of the
+    longest ending that is added to it, in bytes. With `mark` it has a hash in any case. Raises UsageError if none fits.
     """
     unfit = _NO_STORE if below.startswith("/") else _NO_OBJECT
     *folders, last = path.split("/")
@@ -67,9 +58,8 @@ def relative_name(path: str, room: int, *, below: str, mark: bool = False) -> st
 def beside(url: str, ending: str) -> str:
     """Return the URL of a file in the same folder with an ending added to the name, such as `x.jsonl.idx`.
 
-    Returns:
-        `url` with the ending. If that name is not valid, the last part is cut. If the key of an object would be too
-        long or has parts `..`, the name is in the same bucket, not in the same folder.
+    If that name is not valid, the last part is cut. If the key of an object would be too long or has parts `..`, the
+    name is in the same bucket, not in the same folder.
     """
     if url.startswith("/"):
         folder, slash, last = url.rpartition("/")

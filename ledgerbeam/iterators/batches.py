@@ -16,11 +16,7 @@ from ledgerbeam.iterators.tokens import Token, below, load_chance, new_chance, n
 
 
 class BatchLimits:
-    """The limits of a batch; see `Batches` for the arguments.
-
-    Raises:
-        UsageError: There is no limit, a limit is not positive, or there is a `max_cost` without `cost`.
-    """
+    """The limits of a batch; see `Batches`. Raises UsageError if none is positive, or for `max_cost` without `cost`."""
 
     def __init__(
         self,

@@ -146,11 +146,8 @@ class FileSources:
         index may seem to fit. The index of a recorded output was written with the output, and is rebuilt only if it
         does not fit.
 
-        Raises:
-            ChangedSourceError: The source changed since it was listed.
-            IndexNotFoundError: There is no index, and `build_index` is false.
-            IndexMismatchError: The index does not fit the source, or may be old.
-            SourceError: The source cannot be indexed.
+        Raises ChangedSourceError; SourceError if the source cannot be indexed; IndexNotFoundError if there is no index,
+        and none is built; IndexMismatchError if the index does not fit the source, or may be old.
         """
         url, listed = source.url, self.found(source)
         kind = self.type_of(url).plain()

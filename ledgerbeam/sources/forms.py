@@ -43,10 +43,8 @@ ARROW_OUTPUTS = ("jsonl", "parquet", "arrow")  # formats that can be written fro
 class RecordBlocks:
     """The records of a task, whose bytes are in memory. Every pass decodes them again, so that never all are held.
 
-    Attributes:
-        each: Whether an `Unreadable` takes the place of each record that cannot be decoded; else a pass raises the
-            error there.
-        passed: Number of records of the last complete pass; None before.
+    With `each`, an `Unreadable` takes the place of each record that cannot be decoded; else a pass raises the error
+    there. `passed` is the number of records of the last complete pass; None before.
     """
 
     parts: Sequence[Blocks]
@@ -123,8 +121,7 @@ class PlacedPart:
     def payloads(self) -> Sequence[bytes]:
         """Return the records as bytes; lines unchanged, without a copy.
 
-        Raises:
-            RecordError: JSON cannot hold a record, or a line would be taken for another format; the message names it.
+        Raises RecordError, which names a record that JSON cannot hold or a line that would be taken for another format.
         """
         if self.lines is not None:
             are_text = are_json_text(self.lines.first_bytes())

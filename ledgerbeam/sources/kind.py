@@ -298,10 +298,7 @@ def with_file_marks(source: Source, options: Options) -> Source:
     """Return a source with the marks that identify its files in their store, so that all its tasks read the same files.
 
     A local file that replaces another one may have the same size and modification time: it gets `changed_ns`. An
-    object that is identified by its content is read and compared, and gets `stored`.
-
-    Raises:
-        ChangedSourceError: The source changed since it was listed, or its content does not match its identity.
+    object that is identified by its content is read and compared, and gets `stored`. Raises ChangedSourceError.
     """
     if source.members:
         return dataclasses.replace(source, members=tuple(with_file_marks(member, options) for member in source.members))
@@ -347,13 +344,9 @@ class TaskReader:
     def read(self, task: Task) -> Any:
         """Return the records of `task`, in order: one ranged read of the index, one of the data.
 
-        They are `RecordBlocks`, a list, or a `pyarrow.Table`, depending on the form of the sources.
-
-        Raises:
-            ChangedSourceError: The source changed since it was listed, or changes meanwhile.
-            SourceError: A record cannot be decoded; the message names it. For `RecordBlocks`, a pass raises it.
-            IndexError_: The index does not fit the source.
-            StorageError: The source cannot be read.
+        They are `RecordBlocks`, a list, or a `pyarrow.Table`, by the form of the sources. Raises StorageError,
+        ChangedSourceError, IndexError_, and SourceError for a record that cannot be decoded, but for `RecordBlocks`,
+        where a pass raises it.
         """
         with self._watched(task) as opened:
             return opened.read_span(task.start, task.stop)

@@ -41,26 +41,17 @@ from ledgerbeam.ledger.model.identity import content_version
 
 @dataclass(frozen=True)
 class SourceListing:
-    """The sources of a job.
+    """The sources of a job: patterns, or a list. Raises UsageError for neither, for both, and for credentials in them.
 
-    Attributes:
-        patterns: URLs with ``*``, ``?``, ``[...]``, ``**`` and ``{a,b}`` or ``{000..127}`` braces.
-        sources_from: URL of a text file that lists source URLs, one a line, in place of patterns.
-        storage_options: Passed to fsspec unchanged.
-        page_size: Largest number of sources of a page.
-        own: Places where the reading job writes. Files there are left out.
-        require: Raises an error for a name that is not the name of a source. Such names are skipped if a wildcard
-            matches them; if they are given, the reader reports them. Default: the format must be known.
-
-    Raises:
-        UsageError: Neither or both of `patterns` and `sources_from` are given, or one of them holds credentials.
+    `require` raises an error for a name that is not the name of a source. Such names are skipped if a wildcard matches
+    them; if they are given, the reader reports them.
     """
 
-    patterns: tuple[str, ...] = ()
-    sources_from: str | None = None
+    patterns: tuple[str, ...] = ()  # URLs with ``*``, ``?``, ``[...]``, ``**`` and ``{a,b}`` or ``{000..127}`` braces
+    sources_from: str | None = None  # URL of a text file that lists source URLs, one a line
     storage_options: Mapping[str, Any] = field(default_factory=dict)
-    page_size: int = 10_000
-    own: OwnFiles = field(default_factory=OwnFiles)
+    page_size: int = 10_000  # largest number of sources of a page
+    own: OwnFiles = field(default_factory=OwnFiles)  # where the reading job writes; files there are left out
     require: RequireSource = recognize
 
     def __post_init__(self) -> None:
@@ -76,13 +67,9 @@ class SourceListing:
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
         """List the sources in one streaming pass, in an order that does not change between runs.
 
-        Args:
-            left_out: Counts the files that patterns match but that are not sources, page by page.
-
-        Raises:
-            SourceNotFoundError: A pattern matches nothing, or a file is missing.
-            UsageError: A file that is named without wildcards is written by the job, all files that wildcards match are
-                not sources, or a URL of the list holds credentials.
+        `left_out` counts the files that patterns match but that are not sources, page by page. Raises
+        SourceNotFoundError if a pattern matches nothing or a file is missing; UsageError if a file that is named
+        without wildcards is written by the job, if no file that wildcards match is a source, or for credentials.
         """
         if self.sources_from:
             return self._named(self.sources_from)
@@ -264,10 +251,7 @@ class RecordedListing:
         """List the outputs of each job in the order of their names, which is the order of its sources and records.
 
         A job without recorded outputs, or without outputs of the route, has nothing to list. All names of a job are in
-        memory, about 200 bytes each.
-
-        Raises:
-            LedgerError: A job is not complete, or not any more.
+        memory, about 200 bytes each. Raises LedgerError if a job is not complete, or not any more.
         """
         del left_out  # no file is left out
         for outputs in self.outputs:

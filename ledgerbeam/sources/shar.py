@@ -66,9 +66,8 @@ class SharShard(SourceKind):
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a shard by the sizes of the records in all its files.
 
-        Raises:
-            NotIndexableError: Its payloads are compressed.
-            SourceError: Its files have different numbers of records; also the errors of `FileSources.load_index`.
+        Raises like `FileSources.load_index`; SourceError if its files have different numbers of records, or its
+        payloads are compressed.
         """
         source = with_file_marks(source, self.files_of.storage_options)
         total: NDArray[np.uint64] | None = None

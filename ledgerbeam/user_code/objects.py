@@ -236,10 +236,8 @@ class UserObject:
     def ready(self) -> ReadyObject:
         """Return the object. The first call in a process imports and builds it.
 
-        Raises:
-            FunctionError: It cannot be imported, or its class raised; the message has the cause.
-            UsageError: It does not take the values.
-            ChangedSourceError: A watched file has changed since the job was created.
+        Raises FunctionError with the cause, UsageError if it does not take the values, and ChangedSourceError if a
+        watched file has changed since the job was created.
         """
         with _lock:
             started = time.monotonic()

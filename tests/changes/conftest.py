@@ -50,3 +50,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         return S3Place(workspace, server)
     cluster: _Cluster = request.getfixturevalue("cluster")
     return ClusterPlace(workspace, server, ["--", *cluster.flink.options], cluster.code)
+
+
+@pytest.fixture
+def partly(place: Place) -> Place:
+    """A job of which a part is done: one source is complete, of the other some tasks."""
+    place.write_sources(do="fail")
+    ran = place.job()
+    assert ran.status == 3, ran.err
+    place.disarm()
+    return place

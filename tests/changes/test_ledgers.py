@@ -13,16 +13,6 @@ from tests.changes.places import LocalPlace, Place, check_refused, check_right, 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(name="partly")
-def _partly(place: Place) -> Place:
-    """A job of which a part is done: one source is complete, of the other some tasks."""
-    place.write_sources(do="fail")
-    ran = place.job()
-    assert ran.status == 3, ran.err
-    place.disarm()
-    return place
-
-
 def test_a_moved_ledger_goes_on(partly: Place) -> None:
     partly.copy("ledger", "moved")
     partly.remove("ledger")

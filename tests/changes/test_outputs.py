@@ -133,11 +133,7 @@ def test_another_job_claims_a_folder_below_while_the_job_works(place: Place) -> 
         ran = place.workspace.run(*command, env=place.env, timeout=240)
     assert ran.status == 0, ran.err  # it was first
     found = place.files("out/sub")
-    made = [
-        record
-        for name in sorted(found)
-        if name.endswith(".jsonl")
-        for record in map(json.loads, found[name].splitlines())
-    ]
+    shards = [found[name] for name in sorted(found) if name.endswith(".jsonl")]
+    made = [json.loads(line) for shard in shards for line in shard.splitlines()]
     assert made == [{**record, "text": record["text"].upper()} for record in map(json.loads, lines("c").splitlines())]
     place.check_bystanders()

@@ -6,6 +6,7 @@ import copy
 import importlib
 import json
 import warnings
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -90,15 +91,9 @@ def _batches(found: Any, epochs: int) -> list[Any]:
 def restored(name: str, paths: list[str], kind: str, steps: list[int]) -> list[Any]:
     """Save after some steps, restore in new samplers, and return for each the expected and the found items."""
     whole = sampler(CountedSource(graph(name, paths)), kind)
-    iter(whole)
-    found: list[list[str]] = []
-    states = {}
-    while True:
-        try:
-            batch = next(whole)
-        except StopIteration:
-            break
-        found.append([cut.id for cut in batch])
+    found, states = [], {}
+    for batch in _continued(whole):
+        found.append(batch)
         if len(found) in steps:
             states[len(found)] = copy.deepcopy(whole.state_dict())
     results = []
@@ -106,15 +101,15 @@ def restored(name: str, paths: list[str], kind: str, steps: list[int]) -> list[A
         source = CountedSource(graph(name, paths))
         other = sampler(source, kind)
         other.load_state_dict(state)
-        iter(other)
-        came = []
-        while True:
-            try:
-                came.append([cut.id for cut in next(other)])
-            except StopIteration:
-                break
+        came = list(_continued(other))
         results.append([found[step:], came, source.passed])
     return results
+
+
+def _continued(batches: Any) -> Iterator[list[str]]:
+    iter(batches)  # from here on the sampler itself is the iterator
+    while (batch := next(batches, None)) is not None:
+        yield [cut.id for cut in batch]
 
 
 class CountedSource(CutSource):

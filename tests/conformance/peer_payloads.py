@@ -17,15 +17,8 @@ from ledgerbeam.io.datasets.lit import CODECS
 from ledgerbeam.io.datasets.shar.payloads import Frames
 from ledgerbeam.io.datasets.shar.writer import SharWriter
 
-FIELDS: dict[str, Any] = {
-    "recording": "wav",
-    "lossless": "flac",
-    "small": "mp3",
-    "tiny": "opus",
-    "vector": "numpy",
-    "track": "numpy",
-    "label": "jsonl",
-}
+AUDIO = {"recording": "wav", "lossless": "flac", "small": "mp3", "tiny": "opus"}
+FIELDS: dict[str, Any] = {**AUDIO, "vector": "numpy", "track": "numpy", "label": "jsonl"}
 RATE = 16_000
 
 
@@ -38,12 +31,8 @@ def shar(folder: str, count: int) -> list[dict[str, Any]]:
     """Write cuts from arrays, and return the cuts that lhotse reads by index, and its values of each field."""
     with SharWriter(folder, FIELDS, shard_size=3) as writer:
         for number in range(count):
-            cut: dict[str, Any] = {
-                "id": f"cut-{number}",
-                "recording": tone(number, 1 + number % 2),
-                "label": f"label-{number}",
-            }
-            cut |= {field: tone(number) for field in ("lossless", "small", "tiny")}
+            cut: dict[str, Any] = {"id": f"cut-{number}", "label": f"label-{number}"}
+            cut |= {field: tone(number) for field in AUDIO} | {"recording": tone(number, 1 + number % 2)}
             if number % 3:
                 cut["vector"] = np.arange(number, dtype=np.int16)
                 cut["track"] = Frames(np.full((100, 4), number, np.float32), 0.01)
@@ -58,9 +47,7 @@ def shar(folder: str, count: int) -> list[dict[str, Any]]:
                 "duration": read.duration,
                 "label": read.label,
                 "same": bool(expected.shape == heard.shape and np.abs(expected - heard).max() <= 1 / 32768),
-                "custom": [
-                    _near(tone(number).samples, read.load_custom(name)) for name in ("lossless", "small", "tiny")
-                ],
+                "custom": [_near(tone(number).samples, read.load_custom(name)) for name in [*AUDIO][1:]],
                 "vector": read.load_vector().tolist() if read.has_custom("vector") else None,
                 "track": read.load_track()[:, 0].tolist()[:2] if read.has_custom("track") else None,
                 "frames": read.track.num_frames if read.has_custom("track") else None,

@@ -52,10 +52,13 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, **more}
 
 
+def ran(folder: Path, values: dict[str, str], file: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    words = command(values, file)
+    return subprocess.run(words, cwd=folder, env=environment(**env), capture_output=True, text=True, check=False)
+
+
 def run(folder: Path, values: dict[str, str] = LOCAL, file: Path = EXAMPLE, **env: str) -> None:
-    done = subprocess.run(
-        command(values, file), cwd=folder, env=environment(**env), capture_output=True, text=True, check=False
-    )
+    done = ran(folder, values, file, **env)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -70,10 +73,9 @@ def test_it_writes_what_map_writes(folder: Path) -> None:
     subprocess.run([*mapped, "--output", "mapped", *options], cwd=folder, env=environment(), check=True)
     assert files(folder / "out") == files(folder / "mapped")
     assert len(files(folder / "out")) == 12
-    by_yaml, by_map = (
-        list(open_local_store(str(folder / name), create=False).outputs()) for name in ("ledger", "other")
-    )
-    assert [row.output for row in by_yaml] == [row.output for row in by_map]
+    ledgers = [open_local_store(str(folder / name), create=False) for name in ("ledger", "other")]
+    by_yaml, by_map = ([row.output for row in ledger.outputs()] for ledger in ledgers)
+    assert by_yaml == by_map
     (recorded,) = open_local_store(str(folder / "ledger"), create=False).runs()
     assert (recorded["outcome"], recorded["listed"]) == ("done", 3)
 
@@ -98,9 +100,7 @@ def test_a_rerun_does_nothing_and_another_job_is_refused(folder: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl*")} == before
     other = folder / "other.yaml"
     other.write_text(EXAMPLE.read_text().replace("task_bytes: 1000000", "task_bytes: 500000"))
-    refused = subprocess.run(
-        command(LOCAL, other), cwd=folder, env=environment(), capture_output=True, text=True, check=False
-    )
+    refused = ran(folder, LOCAL, other)
     assert refused.returncode != 0
     assert "task_bytes: was 1000000, is 500000" in refused.stderr
 
@@ -110,14 +110,7 @@ def test_a_wrong_shape_is_refused_before_anything_runs(folder: Path) -> None:
     chain = spec["pipeline"]["transforms"]
     spec["pipeline"]["transforms"] = [step for step in chain if step["type"] != "SkipCompleted"]
     (folder / "short.yaml").write_text(yaml.safe_dump(spec))
-    refused = subprocess.run(
-        command(LOCAL, folder / "short.yaml"),
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    refused = ran(folder, LOCAL, folder / "short.yaml")
     assert refused.returncode != 0
     assert "the pipeline has no SkipCompleted; put it after MatchSources" in refused.stderr
     assert not (folder / "out").exists()
@@ -148,15 +141,12 @@ def test_the_passes_of_a_graph_are_sources_here_too(folder: Path) -> None:
 def test_without_the_packages_of_the_extra_the_extra_is_named(folder: Path) -> None:
     hidden = folder / "hidden"
     hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text(
-        "import sys; sys.modules['docstring_parser'] = sys.modules['pandas'] = None"
-    )
+    hiding = "import sys; sys.modules['docstring_parser'] = sys.modules['pandas'] = None"
+    (hidden / "sitecustomize.py").write_text(hiding)
     paths = os.pathsep.join(filter(None, [str(hidden), os.environ.get("PYTHONPATH")]))
-    ran = subprocess.run(
-        command(LOCAL), cwd=folder, env=environment(PYTHONPATH=paths), capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 1
-    assert ran.stderr.splitlines()[-1].endswith(f"not installed: {install_command('yaml')}")
+    refused = ran(folder, LOCAL, EXAMPLE, PYTHONPATH=paths)
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].endswith(f"not installed: {install_command('yaml')}")
 
 
 @pytest.mark.s3
@@ -164,12 +154,7 @@ def test_sources_outputs_and_ledger_may_be_on_an_object_store(folder: Path, s3: 
     bucket = s3.bucket()
     store = client.filesystem("s3://", s3.options)
     store.put(f"{folder}/texts/", f"{bucket}/texts/", recursive=True)
-    remote = {
-        "function": LOCAL["function"],
-        "sources": f"s3://{bucket}/texts/*.jsonl",
-        "output": f"s3://{bucket}/out",
-        "ledger": f"s3://{bucket}/ledger",
-    }
+    remote = {**LOCAL, **{name: f"s3://{bucket}/{LOCAL[name]}" for name in ("sources", "output", "ledger")}}
     cache = str(folder / "cache")
     run(folder, remote, EXAMPLE, **s3.env, LEDGERBEAM_CACHE=cache)
     run(folder, {**LOCAL, "output": "out"})

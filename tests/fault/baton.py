@@ -17,22 +17,14 @@ class Killed(BaseException):
 
 
 class Actor:
-    """One simulated process.
-
-    Attributes:
-        name: For the schedule.
-        place: Where it locks, a host; actors of a place that is locked by another do not run.
-        ended: Whether it has returned, died or failed.
-        died: Whether it was killed, or failed.
-        waits_for: Actors that must have ended before it goes on.
-    """
+    """One simulated process. Actors of a place, a host, do not run while another one has it locked."""
 
     def __init__(self, name: str, place: str) -> None:
         self.name = name
         self.place = place
-        self.ended = False
-        self.died = False
-        self.waits_for: Sequence[Actor] = ()
+        self.ended = False  # it has returned, died or failed
+        self.died = False  # it was killed, or failed
+        self.waits_for: Sequence[Actor] = ()  # these must have ended before it goes on
         self.label = "begin"
         self.turn = threading.Semaphore(0)
         self.is_condemned = False

@@ -151,7 +151,7 @@ _NUMBER = Struct("<Q")
 
 _BRANCH, _LEAF = 0x01, 0x02
 _LARGE, _SUBTABLE = 0x01, 0x02
-_TABLES_OF_META = HEADER_BYTES = _HEADER.size
+HEADER_BYTES = _HEADER.size
 _FREE, _MAIN, _TXN = 40, 88, 144
 """Where a meta page has the table of free pages, that of tables, and the number of its transaction."""
 
@@ -176,15 +176,10 @@ class Files(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What of a file is in use.
+    """What of a file is in use."""
 
-    Attributes:
-        pages: Numbers of the pages by table; ``""`` for the table of tables, ``"head"`` for that which counts.
-        rows: Of all tables.
-    """
-
-    pages: dict[str, list[int]]
-    rows: list[Row]
+    pages: dict[str, list[int]]  # by table; ``""`` for the table of tables, ``"head"`` for that which counts
+    rows: list[Row]  # of all tables
 
 
 def layout(data: bytes) -> Layout:

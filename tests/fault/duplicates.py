@@ -73,30 +73,17 @@ _seen: list[int] = []
 
 @dataclass
 class Found:
-    """What a campaign has found.
-
-    Attributes:
-        on: Where it ran: here, on Flink, or on plain hosts.
-        documents: How many there were.
-        stay: How many must stay.
-        kills: How many were made.
-        killed: How many while each stage was at work.
-        again: Documents that were signed more than once, counted once for each time.
-        again_at_most: How many that may be: those of the tasks that kills interrupted, and of those not yet recorded.
-        seconds: Of all starts.
-        memory: The largest peak of resident memory of a process, in bytes.
-        wrong: What was wrong.
-    """
+    """What a campaign has found, here, on Flink, or on plain hosts."""
 
     on: str
     documents: int
-    stay: int
+    stay: int  # documents that must stay
     kills: int = 0
-    killed: dict[str, int] = field(default_factory=dict)
-    again: int = 0
-    again_at_most: int = 0
-    seconds: float = 0.0
-    memory: int = 0
+    killed: dict[str, int] = field(default_factory=dict)  # kills while each stage was at work
+    again: int = 0  # documents that were signed more than once, counted once for each time
+    again_at_most: int = 0  # those of the tasks that kills interrupted, and of those not yet recorded
+    seconds: float = 0.0  # of all starts
+    memory: int = 0  # the largest peak of resident memory of a process, in bytes
     wrong: list[str] = field(default_factory=list)
 
 
@@ -250,11 +237,8 @@ Command: TypeAlias = Callable[[str], Sequence[str]]  # the command for the URL o
 
 
 class Place(ABC):
-    pause = 0.02
-    """Seconds between two looks."""
-
-    shared = 0.0
-    """How much of all work may be done twice without any kill."""
+    pause = 0.02  # seconds between two looks
+    shared = 0.0  # part of all work that may be done twice without any kill
 
     def __init__(self, folder: Path, server: S3Server, command: Command, ledger: str | None = None) -> None:
         folder.mkdir(exist_ok=True)

@@ -44,15 +44,10 @@ Tell = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Place:
-    """The folders of a job.
-
-    Attributes:
-        folder: Where everything lies.
-        remote: Whether its ledger is made of objects, in a folder, and read through a sidecar.
-    """
+    """The folders of a job."""
 
     folder: str
-    remote: bool
+    remote: bool  # its ledger is made of objects, in a folder, and read through a sidecar
 
     def below(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -95,12 +90,8 @@ class _Handle(LedgerHandle):
     sink: Callable[[], LedgerSink] = field(default=lambda: LmdbStore(""))
 
     def writer(self) -> LedgerWriter:
-        return shared_writer(
-            LedgerPlace.of(self.url, job=self.job, run=self.run),
-            interval=self.flush_interval,
-            max_entries=3,
-            open_sink=self.sink,
-        )
+        place = LedgerPlace.of(self.url, job=self.job, run=self.run)
+        return shared_writer(place, interval=self.flush_interval, max_entries=3, open_sink=self.sink)
 
 
 def run_job(place: Place, tell: Tell, objects: Objects | None = None) -> None:

@@ -733,19 +733,14 @@ ERROR_SHARE = 0.01
 
 
 class SimulatedObjects:
-    """As strong as S3: listing, reading and creating are consistent, but a listing is made in pages.
-
-    Attributes:
-        content: Objects by name.
-        error_share: Part of the creations that fail: half of them have taken effect all the same.
-    """
+    """As strong as S3: listing, reading and creating are consistent, but a listing is made in pages."""
 
     url = "memory:/ledger"
     exclusive = True
 
     def __init__(self, scheduler: Scheduler, on_create: Callable[[str, bytes], None]) -> None:
         self.content: dict[str, bytes] = {}
-        self.error_share = ERROR_SHARE
+        self.error_share = ERROR_SHARE  # of the creations that fail: half of them have taken effect all the same
         self._scheduler = scheduler
         self._on_create = on_create
         self._in_write = False

@@ -6,6 +6,7 @@ import json
 import pickle
 import random
 import tracemalloc
+from collections.abc import Iterator
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
@@ -33,20 +34,22 @@ GROUPS = FILES * ROWS // GROUP
 @cache
 def tables() -> list[pa.Table]:
     chance = np.random.default_rng(1)
-    return [
-        pa.table(
-            {
-                "n": np.arange(file * ROWS, (file + 1) * ROWS),
-                "other": chance.integers(0, 2**62, ROWS),
-                "text": [chance.bytes(30).hex() for _ in range(ROWS)],
-            }
-        )
-        for file in range(FILES)
-    ]
+    found = []
+    for file in range(FILES):
+        others, texts = chance.integers(0, 2**62, ROWS), [chance.bytes(30).hex() for _ in range(ROWS)]
+        found.append(pa.table({"n": np.arange(file * ROWS, (file + 1) * ROWS), "other": others, "text": texts}))
+    return found
 
 
-def serve(web: WebServer) -> list[str]:
-    """Hold two Parquet files and an Arrow file, and return their URLs."""
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    with web_server() as found:
+        yield found
+
+
+@pytest.fixture
+def urls(web: WebServer) -> list[str]:
+    """Two Parquet files and an Arrow file."""
     first, second, third = tables()
     web.files = {
         "a.parquet": parquet_bytes(first, row_group_size=GROUP),
@@ -67,107 +70,98 @@ def size(spans: list[tuple[int, int]]) -> int:
     return sum(stop - start for start, stop in spans)
 
 
-def test_rows_of_several_files_have_one_number_each() -> None:
-    with web_server() as web:
-        leaf = IndexedParquet(serve(web))
-        expected = [row for table in tables() for row in to_records(table)]
-        assert len(leaf) == len(expected)
-        assert list(leaf) == expected
-        assert leaf[ROWS] == expected[ROWS]
-        assert leaf.read_many([-1, 0, 2 * ROWS]) == [expected[-1], expected[0], expected[2 * ROWS]]
-        with pytest.raises(IndexError, match="12000"):
-            leaf[FILES * ROWS]
+def test_rows_of_several_files_have_one_number_each(urls: list[str]) -> None:
+    leaf = IndexedParquet(urls)
+    expected = [row for table in tables() for row in to_records(table)]
+    assert len(leaf) == len(expected)
+    assert list(leaf) == expected
+    assert leaf[ROWS] == expected[ROWS]
+    assert leaf.read_many([-1, 0, 2 * ROWS]) == [expected[-1], expected[0], expected[2 * ROWS]]
+    with pytest.raises(IndexError, match="12000"):
+        leaf[FILES * ROWS]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 4, 16])
-def test_a_pass_by_blocks_reads_the_chosen_columns_once(window: int) -> None:
-    with web_server() as web:
-        leaf = IndexedParquet(serve(web), ["n", "text"], shuffle="blocks", window=window)
+def test_a_pass_by_blocks_reads_the_chosen_columns_once(web: WebServer, urls: list[str], window: int) -> None:
+    leaf = IndexedParquet(urls, ["n", "text"], shuffle="blocks", window=window)
+    gets(web)
+    items = list(leaf)
+    assert sorted(item["n"] for item in items) == list(range(FILES * ROWS))
+    spans = gets(web)
+    assert leaf.records.size <= size(spans) <= 1.2 * leaf.records.size
+    assert len(spans) <= 2 * GROUPS, "a request for each column chunk at most"
+
+
+def test_four_shards_together_read_each_row_group_once(web: WebServer, urls: list[str]) -> None:
+    parts, read = [], 0
+    for shard in range(4):
+        leaf = IndexedParquet(urls, ["n"], shuffle="blocks", window=4, seed=1)
+        leaf.partition(shard, 4)
         gets(web)
-        items = list(leaf)
-        assert sorted(item["n"] for item in items) == list(range(FILES * ROWS))
-        spans = gets(web)
-        assert leaf.records.size <= size(spans) <= 1.2 * leaf.records.size
-        assert len(spans) <= 2 * GROUPS, "a request for each column chunk at most"
-
-
-def test_four_shards_together_read_each_row_group_once() -> None:
-    with web_server() as web:
-        urls = serve(web)
-        parts, read = [], 0
-        for shard in range(4):
-            leaf = IndexedParquet(urls, ["n"], shuffle="blocks", window=4, seed=1)
-            leaf.partition(shard, 4)
-            gets(web)
-            parts.append([item["n"] for item in leaf])
-            read += size(gets(web))
-        assert sorted(chain(*parts)) == list(range(FILES * ROWS))
-        assert read <= 1.2 * leaf.records.size
-        alone = [item["n"] for item in IndexedParquet(urls, ["n"], shuffle="blocks", window=4, seed=1)]
-        assert [n for places in zip(*parts, strict=True) for n in places] == alone
+        parts.append([item["n"] for item in leaf])
+        read += size(gets(web))
+    assert sorted(chain(*parts)) == list(range(FILES * ROWS))
+    assert read <= 1.2 * leaf.records.size
+    alone = [item["n"] for item in IndexedParquet(urls, ["n"], shuffle="blocks", window=4, seed=1)]
+    assert [n for places in zip(*parts, strict=True) for n in places] == alone
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "blocks"])
-def test_a_state_is_small_and_going_on_reads_no_more_than_what_is_in_use(shuffle: Any) -> None:
+def test_a_state_is_small_and_going_on_reads_no_more_than_what_is_in_use(
+    web: WebServer, urls: list[str], shuffle: Any
+) -> None:
     window = 4
-    with web_server() as web:
-        urls = serve(web)
 
-        def graph() -> Batches:
-            return Batches(IndexedParquet(urls, ["n"], shuffle=shuffle, window=window), 1)
+    def graph() -> Batches:
+        return Batches(IndexedParquet(urls, ["n"], shuffle=shuffle, window=window), 1)
 
-        whole = graph()
-        batches = iter(whole)
-        for taken in (10, 3_000, 5_000):
-            for _ in range(taken):
-                next(batches)
-            state = json.dumps(whole.state_dict())
-            assert len(json.dumps(json.loads(state)["state"])) < 150
-            expected = list(islice(batches, 1))
-            other = graph()
-            other.load_state_dict(json.loads(state))
-            gets(web)
-            assert next(iter(other)) == expected[0]
-            found = gets(web)
-            assert len(found) <= (window if shuffle == "blocks" else 600)
-
-
-def test_restored_in_the_middle_each_row_group_is_read_once_more_at_most() -> None:
-    with web_server() as web:
-        urls = serve(web)
-        whole = IndexedParquet(urls, ["n"], shuffle="blocks", window=8)
-        items = iter(whole)
-        list(islice(items, 6_000))
-        other = IndexedParquet(urls, ["n"], shuffle="blocks", window=8)
-        other.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    whole = graph()
+    batches = iter(whole)
+    for taken in (10, 3_000, 5_000):
+        for _ in range(taken):
+            next(batches)
+        state = json.dumps(whole.state_dict())
+        assert len(json.dumps(json.loads(state)["state"])) < 150
+        expected = list(islice(batches, 1))
+        other = graph()
+        other.load_state_dict(json.loads(state))
         gets(web)
-        found = list(other)
-        spans = gets(web)
-        assert found == list(items)
-        assert len(spans) <= len({item["n"] // GROUP for item in found}), "each row group is asked for once"
+        assert next(iter(other)) == expected[0]
+        found = gets(web)
+        assert len(found) <= (window if shuffle == "blocks" else 600)
 
 
-def test_what_shards_have_left_is_dealt_anew() -> None:
-    with web_server() as web:
-        urls = serve(web)
+def test_restored_in_the_middle_each_row_group_is_read_once_more_at_most(web: WebServer, urls: list[str]) -> None:
+    whole = IndexedParquet(urls, ["n"], shuffle="blocks", window=8)
+    items = iter(whole)
+    list(islice(items, 6_000))
+    other = IndexedParquet(urls, ["n"], shuffle="blocks", window=8)
+    other.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    gets(web)
+    found = list(other)
+    spans = gets(web)
+    assert found == list(items)
+    assert len(spans) <= len({item["n"] // GROUP for item in found}), "each row group is asked for once"
 
-        def leaf() -> IndexedParquet:
-            return IndexedParquet(urls, ["n"], shuffle="blocks", window=4)
 
-        given, states = [], []
-        for shard, taken in enumerate((900, 0, 2_345)):
-            part = leaf()
-            part.partition(shard, 3)
-            given += [item["n"] for item in islice(part, taken)]
-            states.append(part.state_dict())
-        merged = json.loads(json.dumps(merge_states(leaf(), states)))
-        for shard in range(2):
-            part = leaf()
-            part.partition(shard, 2)
-            part.load_state_dict(merged)
-            given += [item["n"] for item in part]
-        assert sorted(given) == list(range(FILES * ROWS))
+def test_what_shards_have_left_is_dealt_anew(urls: list[str]) -> None:
+    def leaf() -> IndexedParquet:
+        return IndexedParquet(urls, ["n"], shuffle="blocks", window=4)
+
+    given, states = [], []
+    for shard, taken in enumerate((900, 0, 2_345)):
+        part = leaf()
+        part.partition(shard, 3)
+        given += [item["n"] for item in islice(part, taken)]
+        states.append(part.state_dict())
+    merged = json.loads(json.dumps(merge_states(leaf(), states)))
+    for shard in range(2):
+        part = leaf()
+        part.partition(shard, 2)
+        part.load_state_dict(merged)
+        given += [item["n"] for item in part]
+    assert sorted(given) == list(range(FILES * ROWS))
 
 
 @pytest.mark.s3

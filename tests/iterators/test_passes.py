@@ -381,7 +381,8 @@ def test_a_buffer_of_10_000_is_read_again_with_few_requests(
     expected = list(islice(graph, 2_000))
     state = json.loads(json.dumps(graph.state_dict()))
     assert len(state["state"]["buffer"]) == 10_000
-    expected = list(islice(graph_rest(graph, state), 500))
+    graph.load_state_dict(state)
+    expected = list(islice(graph, 500))
     other = shuffled(urls, s3)
     s3_requests.take()
     other.load_state_dict(state)
@@ -392,22 +393,12 @@ def test_a_buffer_of_10_000_is_read_again_with_few_requests(
     assert requests.count("get_object") <= 20, requests
 
 
-def graph_rest(graph: IteratorNode, state: dict[str, object]) -> IteratorNode:
-    graph.load_state_dict(state)
-    return graph
-
-
 @pytest.mark.s3
-def test_a_pass_in_order_reads_blocks(urls: list[str], s3: S3Server, s3_requests: S3Requests) -> None:
-    leaf = IndexedManifest(urls[0], options=s3.options)
+@pytest.mark.parametrize(("shuffle", "most"), [(False, 12), (True, 40)])
+def test_a_pass_reads_blocks_or_neighbours_together(
+    urls: list[str], s3: S3Server, s3_requests: S3Requests, shuffle: bool, most: int
+) -> None:
+    leaf = IndexedManifest(urls[0], options=s3.options, shuffle=shuffle)
     s3_requests.take()
     assert len(list(leaf)) == S3_RECORDS
-    assert s3_requests.take().count("get_object") <= 12
-
-
-@pytest.mark.s3
-def test_a_shuffled_pass_reads_neighbours_together(urls: list[str], s3: S3Server, s3_requests: S3Requests) -> None:
-    leaf = IndexedManifest(urls[0], options=s3.options, shuffle=True)
-    s3_requests.take()
-    assert len(list(leaf)) == S3_RECORDS
-    assert s3_requests.take().count("get_object") <= 40
+    assert s3_requests.take().count("get_object") <= most

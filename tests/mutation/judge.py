@@ -132,13 +132,10 @@ def _places(mutant: Mutant) -> tuple[tuple[str, ...], ...]:
 
 
 class Judge:
-    """A plugin whose run of the tests is to judge mutants with those that cover them.
+    """A plugin whose run of the tests is to judge mutants of functions with those that cover them.
 
-    Args:
-        mutants: All of functions.
-        choose: Gives the tests to judge a mutant with, in order; it is given what each test has noticed before.
-        seconds: That a test takes unbroken, as far as that is known.
-        note: Is told of each mutant the name of the test that noticed it, or None.
+    `choose` gives the tests to judge a mutant with, in order, by what each has noticed before, `seconds` what a test
+    takes unbroken, if known. `note` is told of each mutant the name of the test that noticed it, or None.
     """
 
     def __init__(
@@ -248,11 +245,7 @@ def judge_anew(mutant: Mutant, names: Sequence[str], seconds: float) -> str | No
 
 
 def judge_in_fork(judge: Callable[[], int], seconds: float) -> str | None:
-    """Run a judgement in a process of its own.
-
-    Returns:
-        The test that failed, None if all passed, an empty string if the change could not be applied.
-    """
+    """Run a judgement in a process; return the test that failed, None if all passed, "" if nothing was changed."""
     reading, writing = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a process that ends cleans up nothing
         os.chmod(folder, 0o755)  # a test may become another user

@@ -51,8 +51,7 @@ def begin() -> None:
 def resume_tracing(test: str | None = None) -> None:
     """Trace on: Python ends it when the tracer itself meets an error, as it does at the bottom of a deep recursion.
 
-    Args:
-        test: The test that has ended, if one has: if it was not traced to its end, it counts as one that runs any line.
+    A test that has ended, and was not traced to its end, counts as one that runs any line.
     """
     for tracer in _tracers:
         if test is not None and sys.gettrace() is None:

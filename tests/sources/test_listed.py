@@ -78,6 +78,15 @@ class Dropped:
         return ChosenSources(FileSources(form="placed", **options), self.tables, self.buckets)
 
 
+def indexed(folder: Path, count: int, places: list[int]) -> tuple[Source, Source, Dropped]:
+    """Return an indexed file of lines, its source with the list of these places, and the lists."""
+    one = put(folder / "in" / "a.jsonl", lines(count))
+    put_index(one)
+    lists = Dropped(folder, {one.url: places})
+    (source,) = with_lists([one], lists.buckets, None)
+    return one, source, lists
+
+
 def read(sources: RemainingSources, source: Source, task_bytes: int = 10**6) -> tuple[list[Any], int]:
     """Return the records that are left of a source with their places, and how many are not."""
     found, dropped = [], 0
@@ -157,10 +166,7 @@ def test_names_are_checked_of_files_alone(tmp_path: Path) -> None:
 
 
 def test_lists_that_are_not_those_that_were_listed_are_refused(tmp_path: Path) -> None:
-    one = put(tmp_path / "in" / "a.jsonl", lines(3))
-    put_index(one)
-    dropped = Dropped(tmp_path, {one.url: [1]})
-    (source,) = with_lists([one], dropped.buckets, None)
+    one, source, dropped = indexed(tmp_path, 3, [1])
     listed = dropped.listing.read_bytes()
     Dropped(tmp_path, {one.url: [2]})
     dropped.listing.write_bytes(listed)
@@ -169,10 +175,7 @@ def test_lists_that_are_not_those_that_were_listed_are_refused(tmp_path: Path) -
 
 
 def test_the_times_of_files_are_those_of_the_files(tmp_path: Path) -> None:
-    one = put(tmp_path / "in" / "a.jsonl", lines(3))
-    put_index(one)
-    dropped = Dropped(tmp_path, {one.url: [0]})
-    (source,) = with_lists([one], dropped.buckets, None)
+    one, source, dropped = indexed(tmp_path, 3, [0])
     kind = dropped.sources().kind_of(source)
     assert [file.url for file in kind.files(source)] == [one.url]
     cut = kind.cut(source, TaskLimits())
@@ -236,10 +239,7 @@ def test_a_file_without_listed_records_is_not_even_opened(tmp_path: Path) -> Non
 
 
 def test_a_span_without_listed_records_is_not_read(tmp_path: Path) -> None:
-    one = put(tmp_path / "in" / "a.jsonl", lines(4))
-    put_index(one)
-    lists = Dropped(tmp_path, {one.url: [2]})
-    (source,) = with_lists([one], lists.buckets, None)
+    one, source, lists = indexed(tmp_path, 4, [2])
     opened = lists.chosen().kind_of(source).open(source)
     Path(one.url).unlink()
     for start, stop in ((0, 1), (0, 2), (3, 4)):
@@ -346,10 +346,7 @@ def test_the_lists_of_a_pack_are_named_alike_whichever_file_comes_first(tmp_path
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_the_first_and_the_last_record_of_a_file_are_found(tmp_path: Path, number: int) -> None:
-    one = put(tmp_path / "in" / "a.jsonl", lines(3))
-    put_index(one)
-    lists = Dropped(tmp_path, {one.url: [number]})
-    (source,) = with_lists([one], lists.buckets, None)
+    _, source, lists = indexed(tmp_path, 3, [number])
     for task_bytes in (1, 10**6):
         assert [found for found, _, _ in chosen(lists.chosen(), source, task_bytes)] == [number]
 
@@ -450,11 +447,7 @@ def test_parts_are_read_one_by_one_or_together(exchange: Exchange) -> None:
     parts = len(bucket.bounds) - 1
     expected = [f"{run}.{n}" for run in range(4) for n in range(10)]
     each = [[record for some in bucket.read_span(part, part + 1) for record in some] for part in range(parts)]
-    assert (
-        list(chain.from_iterable(each))
-        == [record for some in bucket.read_each(0, parts) for record in some]
-        == expected
-    )
+    assert list(chain.from_iterable(each)) == list(chain.from_iterable(bucket.read_each(0, parts))) == expected
     records = bucket.read_span(1, 3)
     assert records.marking() is records
     assert [json.loads(payload) for part in records.merged() for payload in part.payloads] == each[1] + each[2]

@@ -16,7 +16,7 @@ import pytest
 
 from examples.own_format import TextLines
 from ledgerbeam._base.lazy import np
-from ledgerbeam.errors import ChangedSourceError, LedgerError, RecordError, UnsupportedShapeError, UsageError
+from ledgerbeam.errors import ChangedSourceError, LedgerError, UnsupportedShapeError, UsageError
 from ledgerbeam.io import JsonlFormat, Options, register, write_index
 from ledgerbeam.io.formats import registry
 from ledgerbeam.io.listing.pages import Page
@@ -27,7 +27,7 @@ from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.identity import checksum_of, content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_store
-from ledgerbeam.sources import FileSources, PackedFiles, Unreadable, kind
+from ledgerbeam.sources import FileSources, PackedFiles, kind
 from ledgerbeam.sources import listing as source_listing
 from ledgerbeam.sources.kind import (
     TaskLimits,
@@ -37,7 +37,6 @@ from ledgerbeam.sources.kind import (
     listed_file,
     listed_files,
     require_content,
-    unreadable,
     with_file_marks,
 )
 from ledgerbeam.sources.listing import (
@@ -45,7 +44,6 @@ from ledgerbeam.sources.listing import (
     RecordedOutputs,
     SourceListing,
     index_of,
-    is_output,
     missing_outputs_warning,
     opened,
     outputs_pages,
@@ -79,11 +77,8 @@ def test_each_suggested_pattern_matches_the_files_that_it_promises(tmp_path: Pat
     raw = fill(tmp_path / "raw", *names, "t.tar")
     message = message_for(str(raw))
     suggested = re.findall(r"'([^']+)' \(([\d,]+) files?\)", message)
-    assert [(pattern.removeprefix(f"{raw}/"), int(count)) for pattern, count in suggested] == [
-        ("*.jsonl", 2),
-        ("**/*.jsonl.gz", 2),
-        ("*.tar", 1),
-    ]
+    found = [(pattern.removeprefix(f"{raw}/"), int(count)) for pattern, count in suggested]
+    assert found == [("*.jsonl", 2), ("**/*.jsonl.gz", 2), ("*.tar", 1)]
     assert [len(matches(pattern)) for pattern, _ in suggested] == [2, 2, 1]
 
 
@@ -231,14 +226,10 @@ def pages_of(tmp_path: Path, store: LedgerStore, route: str = "") -> list[tuple[
 
 
 def test_outputs_are_listed_by_name_without_their_indexes(tmp_path: Path, store: LedgerStore) -> None:
-    commit(store, Source("/in/b", 1, "1"), "b.jsonl", "b.jsonl.idx")
+    commit(store, Source("/in/b", 1, "1"), "b.jsonl.gz", "b.jsonl.gz.idx", "b.jsonl.gz.gzidx")
     commit(store, Source("/in/a", 1, "1"), "a.jsonl", "a.jsonl.idx")
-    version = content_version(SUM)
-    out = tmp_path / "out"
-    assert pages_of(tmp_path, store) == [
-        (f"{out}/a.jsonl", len(LINES), version),
-        (f"{out}/b.jsonl", len(LINES), version),
-    ]
+    expected = [(f"{tmp_path}/out/{name}", len(LINES), content_version(SUM)) for name in ("a.jsonl", "b.jsonl.gz")]
+    assert pages_of(tmp_path, store) == expected
 
 
 def test_only_the_route_that_is_asked_for(tmp_path: Path, store: LedgerStore) -> None:
@@ -248,9 +239,8 @@ def test_only_the_route_that_is_asked_for(tmp_path: Path, store: LedgerStore) ->
     of = of_job(store, tmp_path)
     assert missing_outputs_warning(of, {}) == "step one has no outputs without a route to read; it has route de"
     assert missing_outputs_warning(replace(of, route="de"), {}) is None
-    assert (
+    assert "no outputs in route fr to read; it has route de" in str(
         missing_outputs_warning(replace(of, route="fr"), {})
-        == "step one has no outputs in route fr to read; it has route de"
     )
 
 
@@ -273,9 +263,7 @@ def test_what_came_of_a_source_that_is_gone_is_not_listed(tmp_path: Path, store:
 def test_a_job_that_is_not_complete_is_not_read(tmp_path: Path, store: LedgerStore) -> None:
     commit(store, Source("/in/a", 1, "1"), "a.jsonl")
     store.register([Source("/in/b", 1, "1")])
-    with pytest.raises(
-        LedgerError, match="step one: it is not complete: 1 of its sources are complete, 1 open, 0 failed"
-    ):
+    with pytest.raises(LedgerError, match="step one: it is not complete: 1 of its sources are complete, 1 open, 0 fai"):
         pages_of(tmp_path, store)
     with pytest.raises(LedgerError, match="step one: it is not complete"):  # before anything is listed
         next(RecordedListing((of_job(store, tmp_path),)).pages())
@@ -387,31 +375,14 @@ def test_pages_are_full_but_for_the_last(
     assert list(outputs_pages(of_job(store, tmp_path), [])) == []
 
 
-def test_indexes_and_other_routes_are_no_sources(tmp_path: Path, store: LedgerStore) -> None:
-    main, german = of_job(store, tmp_path), of_job(store, tmp_path, "de")
-    assert is_output(main, "a.jsonl", "")
-    assert is_output(german, "de/a.jsonl", "de")
-    assert not is_output(main, "de/a.jsonl", "de")
-    assert not is_output(german, "a.jsonl", "")
-    for name in ("a.jsonl.idx", "a.jsonl.gz.gzidx"):
-        assert not is_output(main, name, "")
-
-
-def test_a_job_is_named_by_its_title_or_by_its_folder(tmp_path: Path, store: LedgerStore) -> None:
-    several = RecordedListing(
-        (of_job(store, tmp_path), of_job(store, tmp_path, "de", ""), of_job(store, tmp_path, "", ""))
-    )
-    assert several.title == f"step one {tmp_path}/out/de {tmp_path}/out"
-
-
 def test_outputs_of_several_jobs_follow_each_other(tmp_path: Path, store: LedgerStore) -> None:
     commit(store, Source("/in/a", 1, "1"), "b.jsonl")
     commit(store, Source("/in/b", 1, "1"), "de/a.jsonl", route="de")
     store.note_listing(store.begin_run({}), listed=2, finished=True, gone=[])
-    listing = RecordedListing((of_job(store, tmp_path), of_job(store, tmp_path, "de")))
-    assert [url for page in listing.pages() for url in page.urls] == [
-        f"{tmp_path}/out/{n}" for n in ("b.jsonl", "de/a.jsonl")
-    ]
+    listing = RecordedListing((of_job(store, tmp_path), of_job(store, tmp_path, "de", "")))
+    out = f"{tmp_path}/out"
+    assert [url for page in listing.pages() for url in page.urls] == [f"{out}/b.jsonl", f"{out}/de/a.jsonl"]
+    assert listing.title == f"step one {out}/de"
 
 
 def test_a_route_that_has_nothing_is_told_with_those_that_have_some(tmp_path: Path, store: LedgerStore) -> None:
@@ -455,9 +426,8 @@ def test_what_another_host_records_in_a_remote_ledger_is_read(tmp_path: Path, mo
 
 def test_all_that_was_listed_of_a_file_goes_to_who_reads_it() -> None:
     one, other = (Source(f"/data/{name}", 3, "7", changed_ns=9) for name in "ab")
-    assert [(file.url, file.size, file.version, file.changed_ns) for file in listed_files(one)] == [
-        ("/data/a", 3, "7", 9)
-    ]
+    (found,) = listed_files(one)
+    assert (found.url, found.size, found.version, found.changed_ns) == ("/data/a", 3, "7", 9)
     assert [file.url for file in listed_files(Source.pack([one, other]))] == ["/data/a", "/data/b"]
 
 
@@ -543,8 +513,3 @@ def test_content_is_compared_where_that_is_what_a_file_is_known_by() -> None:
     for blocks in ([], [b"abd"], [b"abc", b"d"]):
         with pytest.raises(ChangedSourceError, match=r"^/data/a: expected the content recorded"):
             require_content(with_content(file, b"abc"), blocks)
-
-
-def test_an_error_in_the_place_of_a_record_is_a_mark() -> None:
-    assert unreadable([1, RecordError("of record 7"), None]) == [1, Unreadable("of record 7"), None]
-    assert unreadable(iter(())) == []

@@ -462,7 +462,12 @@ def test_what_is_forked_elsewhere_is_no_child_of_a_function() -> None:
 
 
 def ended_child(before: Callable[[], object]) -> int:
-    return forked(lambda: (children.append(1), before(), end_child()))
+    def work() -> None:
+        children.append(1)
+        before()
+        end_child()
+
+    return forked(work)
 
 
 def test_a_child_without_standard_error_ends_too() -> None:
