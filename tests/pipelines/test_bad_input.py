@@ -41,6 +41,7 @@ KEEP = ("map", "functions:keep")
         (("map", "nowhere:f", "a.jsonl", *TO), 1, "there is no module 'nowhere'"),
         (("map", "functions:missing", "a.jsonl", *TO), 1, "has no 'missing'"),
         (("map", "functions", "a.jsonl", *TO), 1, "module:function"),
+        (("map", "__main__:clean", "a.jsonl", *TO), 1, "is a different module in each process; put the function into"),
         (("ledger", "status", "nowhere"), 1, "nowhere"),
         (("index", "a.jsonl", "--ledger", "nowhere://bucket/ledger"), 2, "nowhere://"),
         (("map",), 2, "--output"),
@@ -51,6 +52,14 @@ KEEP = ("map", "functions:keep")
         ((*KEEP, "a.jsonl", *TO, "--workers", "0"), 2, "--workers"),
         ((*KEEP, "a.jsonl", *TO, "--task-bytes", "many"), 2, "many"),
         ((*KEEP, "a.jsonl", *TO, "--", "--runner=DirectRunner", "--x=1"), 2, "--x"),
+        ((*KEEP, "a.jsonl", *TO, "--on-error", "skip"), 2, "--on-error skip"),
+        ((*KEEP, "a.jsonl", *TO, "--audit=1.5"), 2, "--audit 1.5: expected a share"),
+        ((*KEEP, "a.jsonl", *TO, "--only-rejected", "x", "--only-failed", "y"), 2, "choose different tasks"),
+        ((*KEEP, "a.jsonl", *TO, "--dry-run", "--only-failed", "*"), 2, "leave --only-failed out"),
+        ((*KEEP, "a.jsonl", *TO, "--limit-tasks", "2", "--", "--runner=PrismRunner"), 2, "the local runner only"),
+        (("convert", "a.jsonl", "--output", "out", "--to", "lit", "--dtype", "int32"), 2, "found --to lit"),
+        (("convert", "a.jsonl", "--output", "out", "--to", "lit", "--drop-parts"), 2, "found --to lit"),
+        (("convert", "a.jsonl", "--output", "out", "--to", "lit", "--fields", "recording=wav"), 2, "found --to lit"),
         (("index", "a.jsonl", "--storage-options", "[1]"), 2, "JSON object"),
         (("ledger", "forget", "L"), 2, "PATTERN"),
         (("nothing",), 2, "nothing"),
@@ -166,14 +175,6 @@ def test_a_function_that_is_not_deterministic(workspace: Workspace) -> None:
     ran = mapped(replace(workspace, audits=True), "a.jsonl", function="functions:random_text", status=1)
     assert "functions:random_text returned another result" in ran.err
     assert "a.jsonl, record 2\n" in ran.err
-
-
-def test_a_ledger_of_another_job(workspace: Workspace) -> None:
-    workspace.jsonl("a.jsonl", 3)
-    base = ("map", "functions:keep", "a.jsonl", "--to", "jsonl", "--ledger", "L", "--output")
-    assert workspace.run(*base, "one").status == 0
-    workspace.run(*base, "two", status=1, err=("output", "--on-job-change"))
-    assert workspace.files("two") == {}
 
 
 def test_debug_shows_the_traceback(workspace: Workspace) -> None:

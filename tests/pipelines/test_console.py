@@ -49,6 +49,9 @@ HALF = RunProgress(
 
 def test_it_tells_share_bytes_tasks_sources_rates_and_time_left() -> None:
     assert HALF.text() == "50 %, 10 s left, 20 of about 40 tasks, 3 of 10 sources, 2.0 tasks/s, 500.0 kB/s"
+    assert replace(HALF, failed=3).text().startswith("50 %, 10 s left, 3 failed, 20 of about 40 tasks")
+    assert replace(HALF, part="scatter").title == "scatter"
+    assert replace(HALF, part="scatter", stage="starting workers").title == "scatter, starting workers"
 
 
 def test_without_a_task_it_tells_what_there_is_to_do() -> None:
@@ -72,15 +75,6 @@ def test_without_a_task_it_tells_what_there_is_to_do() -> None:
 )
 def test_the_share_goes_by_what_is_known(now: RunProgress, share: float | None) -> None:
     assert now.share == (share if share is None else pytest.approx(share))
-
-
-def test_failures_are_shown() -> None:
-    assert replace(HALF, failed=3).text().startswith("50 %, 10 s left, 3 failed, 20 of about 40 tasks")
-
-
-def test_the_stage_of_an_exchange_is_shown() -> None:
-    assert replace(HALF, part="scatter").title == "scatter"
-    assert replace(HALF, part="scatter", stage="starting workers").title == "scatter, starting workers"
 
 
 def test_lines_come_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,22 +73,18 @@ def double(task: Task) -> Task:
     return task.replace(records=[{"id": record["id"] * 2} for record in task.records])
 
 
+def planned(pipeline: beam.Pipeline, task_records: int = 10) -> Any:
+    return pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(task_records=task_records)
+
+
 def build(
     pipeline: beam.Pipeline,
     function: Callable[[Task], Any] = double,
     task_records: int = 10,
     step: beam.PTransform[Any, Any] | None = None,
 ) -> Any:
-    return (
-        pipeline
-        | MatchSources("in/*.jsonl")
-        | SkipCompleted()
-        | PlanTasks(task_records=task_records)
-        | ReadTasks()
-        | (step or ProcessTask(function))
-        | WriteTasks("out", "jsonl")
-        | CommitTasks()
-    )
+    tasks = planned(pipeline, task_records) | ReadTasks()
+    return tasks | (step or ProcessTask(function)) | WriteTasks("out", "jsonl") | CommitTasks()
 
 
 def run(function: Callable[[Task], Any] = double, *, workers: int = 1, **values: Any) -> lb.PipelineRun:
@@ -131,7 +127,7 @@ def upper(record: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.slow
 def test_bodies_of_map_and_filter_work_on_records_and_their_labels_are_shown(folder: Path) -> None:
     with lb.Pipeline(ledger="L", name="even", workers=1) as pipeline:
-        tasks = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(task_records=10)
+        tasks = planned(pipeline)
         tasks = tasks | ReadTasks() | "even" >> ProcessTask(FilterRecords(is_even))
         tasks = tasks | "upper" >> ProcessTask(EachRecord(upper))
         tasks | WriteTasks("out", "jsonl") | CommitTasks()
@@ -276,7 +272,7 @@ def test_a_task_that_a_transform_of_the_user_drops_is_not_lost_in_silence(folder
         return [task] if getattr(task, "start", 0) == 0 else []
 
     pipeline = lb.Pipeline(ledger="L", name="double", workers=1)
-    tasks = pipeline | MatchSources("in/*.jsonl") | SkipCompleted() | PlanTasks(task_records=10)
+    tasks = planned(pipeline)
     kept = tasks | ReadTasks() | beam.FlatMap(first).with_output_types(TASKS)
     kept | WriteTasks("out", "jsonl") | CommitTasks()
     with pytest.raises(LedgerError, match="3 sources left open, although nothing failed"):

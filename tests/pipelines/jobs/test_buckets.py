@@ -299,14 +299,6 @@ def test_buckets_are_complete_once_all_of_them_are(place: Place) -> None:
     assert not are_complete(FoundBuckets(["a", "b"], [3, 4], ["v", "x"]), store)
 
 
-def test_how_run_files_are_read_says_what_is_read_together(place: Place) -> None:
-    partition = Partition(2, merges=Merges(1, 3))
-    reading = place.reading(partition)
-    assert (reading.unit, reading.fan, reading.level) == ("bucket", None, 0)
-    merging = place.reading(partition, merges=True)
-    assert (merging.unit, merging.fan) == ("merge", 3)
-
-
 @pytest.mark.parametrize("backwards", [False, True])
 def test_what_a_merge_has_made_is_read_in_its_order(place: Place, backwards: bool) -> None:
     partition = Partition.of_cuts([b"m"], 150)

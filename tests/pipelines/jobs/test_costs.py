@@ -282,8 +282,3 @@ def test_packs_are_sources(workspace: Workspace) -> None:
     assert 1 < packs < 6
     assert workspace.run(*packed, "--audit=off").status == 0
     assert preview(workspace, command=packed)["sources"]["complete"] == packs
-
-
-def test_options_that_choose_by_the_ledger_are_refused(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 5)
-    workspace.run(*COMMAND, "--dry-run", "--only-failed", "*", status=2, err="leave --only-failed out")

@@ -61,12 +61,8 @@ class Local:
 
     @property
     def listed(self) -> list[LocalFile]:
-        return [
-            LocalFile(
-                name, str(self.root / name), len(data), content_checksum([data]) if name.endswith(".jsonl") else None
-            )
-            for name, data in self.files.items()
-        ]
+        sums = {name: content_checksum([data]) for name, data in self.files.items() if name.endswith(".jsonl")}
+        return [LocalFile(n, str(self.root / n), len(data), sums.get(n)) for n, data in self.files.items()]
 
 
 @pytest.fixture
@@ -83,11 +79,8 @@ def publish(hub: HubServer, local: Local, to: str = TO, **options: Any) -> HubPu
 
 def there(dataset: Repository, branch: str = "main") -> dict[str, bytes]:
     """Return what the dataset holds, without the notes."""
-    return {
-        path: blob.data
-        for path, blob in dataset.files(branch).items()
-        if not path.startswith((".ledgerbeam/", ".gitattributes"))
-    }
+    ours = (".ledgerbeam/", ".gitattributes")
+    return {path: blob.data for path, blob in dataset.files(branch).items() if not path.startswith(ours)}
 
 
 def test_all_files_come_in_one_commit_that_says_what_it_has(hub: HubServer, dataset: Repository, local: Local) -> None:

@@ -125,12 +125,6 @@ def test_where_a_worker_died_tasks_that_failed_before_count_too(
     assert granted == [5, 3]
 
 
-def test_another_runner_is_refused(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 10)
-    ran = workspace.run(*COMMAND, "--limit-tasks", "2", "--", "--runner=PrismRunner", status=2)
-    assert "--limit-tasks work on the local runner only" in ran.err
-
-
 def test_a_budget_grants_what_is_left(tmp_path: Path) -> None:
     budget = TaskBudget.below(str(tmp_path))
     budget.make(5)

@@ -269,13 +269,6 @@ def test_no_dataset_is_made_of_no_records(workspace: Workspace) -> None:
         assert not workspace.files(to)
 
 
-@pytest.mark.parametrize("options", [("--dtype", "int32"), ("--drop-parts",), ("--fields", "recording=wav")])
-def test_options_of_other_targets_are_refused(workspace: Workspace, options: tuple[str, ...]) -> None:
-    workspace.jsonl("in/a.jsonl", 3)
-    ran = run(workspace, "lit", *options)
-    assert (ran.status, "found --to lit" in ran.err) == (2, True), ran.err
-
-
 @pytest.mark.slow
 def test_samples_that_lit_would_take_for_one_are_told(workspace: Workspace) -> None:
     (workspace.root / "in").mkdir()

@@ -88,12 +88,6 @@ def test_a_job_that_is_refused_makes_no_output_folder(place: Place) -> None:
     assert not (place.root / "other").exists()
 
 
-def test_what_is_known_of_a_ledger_is_told(place: Place) -> None:
-    assert place.run(place.job()).state == "new"
-    done(place.stores[0], OLD, "a-0")
-    assert place.open(place.job()).state == "resuming: 1 source complete, 0 open, 1 task done"
-
-
 def test_another_job_is_refused_before_anything_is_changed(place: Place) -> None:
     store = place.run(place.job()).store
     done(store, OLD, "a.jsonl-0000000000.jsonl")
@@ -209,8 +203,10 @@ def test_a_job_without_an_output_owns_no_folder(place: Place, change: str) -> No
     assert sorted(path.name for path in place.root.iterdir()) == ["L", "in"]
 
 
-def test_what_is_not_complete_is_told_as_open(place: Place) -> None:
-    store = place.run(place.job()).store
+def test_what_is_known_of_a_ledger_is_told(place: Place) -> None:
+    opened = place.run(place.job())
+    assert opened.state == "new"
+    store = opened.store
     done(store, OLD, "a-0")
     left = [Source(f"/in/{name}", 1, "1") for name in "bc"]
     store.register(left)

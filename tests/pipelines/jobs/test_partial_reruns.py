@@ -49,10 +49,8 @@ def calls(workspace: Workspace) -> str:
 
 @pytest.fixture
 def job(workspace: Workspace) -> Workspace:
-    (workspace.root / "in").mkdir()
     for source in SOURCES:
-        lines = [json.dumps({"source": source, "id": number}) for number in range(RECORDS)]
-        (workspace.root / "in" / f"{source}.jsonl").write_text("\n".join(lines) + "\n")
+        workspace.write(f"in/{source}.jsonl", ({"source": source, "id": number} for number in range(RECORDS)))
     write(workspace, RAISES)
     return workspace
 

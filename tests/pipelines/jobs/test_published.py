@@ -371,12 +371,6 @@ def test_sources_whose_shards_lit_cannot_tell_apart_are_refused_at_first(made: M
     lit.check(page, MapJob(files=files, function="m:f", made_of={"module": {"m": "ab"}}, output="out", to="tar"))
 
 
-def test_it_lies_in_the_output_folder_and_replaces_nothing_there(made: Made) -> None:
-    lit = PublishedMetadata("lit")
-    assert (lit.name, lit.replaces_shards, lit.place(made.job), lit.files()) == ("published", False, str(made.out), [])
-    assert lit.not_made(made.job).startswith(f"{made.out}: not published as lit, because records are missing")
-
-
 SHARDS = (OutputShard("a-0.tar", 3, "sum:a", 1, "/in/a", 0), OutputShard("b\udcff-0.tar", 4, "sum:b", 2, "/in/b", 0))
 
 

@@ -211,16 +211,6 @@ def test_a_runner_that_nobody_watches_holds_to_the_limit(refusing: Workspace) ->
     assert "work on the local runner only" in ran.err
 
 
-@pytest.mark.parametrize("limit", ["skip", "reject:", "reject:1.5", "reject:101%"])
-def test_a_limit_that_is_none_is_refused_by_name(refusing: Workspace, limit: str) -> None:
-    refuse(refusing, "--on-error", limit, status=2, err=f"--on-error {limit}")
-    assert not (refusing.root / "out").exists()
-
-
-def test_only_rejected_and_only_failed_do_not_mix(refusing: Workspace) -> None:
-    refuse(refusing, "--only-rejected", "x", "--only-failed", "y", status=2, err="choose different tasks")
-
-
 @pytest.mark.slow
 def test_the_command_shows_what_was_rejected(refusing: Workspace) -> None:
     assert refuse(refusing, "--on-error", "reject").status == 0

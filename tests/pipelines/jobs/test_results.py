@@ -139,7 +139,7 @@ def test_what_is_no_sample_fails_its_task(results: Workspace, function: str) -> 
 
 def test_scalars_become_scalars_and_booleans_come_of_booleans_only(results: Workspace) -> None:
     values = [1, 2.5, "x", [1, 2]]
-    (results.root / "in/values.jsonl").write_text("".join(f"{json.dumps(value)}\n" for value in values))
+    results.write("in/values.jsonl", values)
     assert mapped(results, "double", source="in/values.jsonl").status == 0
     assert results.records("out") == [2, 5.0, "xx", 1, 2, 1, 2]
     (results.root / "in/flags.jsonl").write_text("true\nfalse\n")
@@ -320,8 +320,7 @@ def test_long_names_are_converted_to_tar(long: Workspace) -> None:
 def test_long_names_are_converted_to_shar_and_megatron(long: Workspace) -> None:
     row = {"tokens": [1, 2], "type": "MonoCut", "start": 0, "duration": 1.0, "channel": 0, "supervisions": []}
     for name in LONG:
-        rows = ({**row, "id": f"{name[:9]}-{number}"} for number in range(40))
-        (long.root / "in" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        long.write(f"in/{name}", ({**row, "id": f"{name[:9]}-{number}"} for number in range(40)))
     for to in ("shar", "megatron"):
         long.run("convert", "in/**/*.json*", "--output", f"{to}/all", "--to", to, status=0)
     cuts = [name for name in long.files("shar/all") if name.endswith(".cuts.jsonl")]

@@ -257,13 +257,6 @@ def test_a_cell_of_a_notebook_is_a_module_of_its_own(programs: Programs) -> None
     assert workspace.records("out")[0] == {"text": "text 0!"}
 
 
-def test_main_is_refused_by_name(workspace: Workspace) -> None:
-    workspace.jsonl("in/a.jsonl", 4)
-    ran = workspace.run("map", "__main__:clean", "in/*.jsonl", "--output", "out", "--to", "jsonl", status=1)
-    assert "__main__:clean: __main__ is a different module in each process; put the function into a file" in ran.err
-    assert not (workspace.root / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("function", "message"),
     [

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.pipelines.conftest import FUNCTIONS, Workspace
 from tests.pipelines.jobs.test_restart import wait_for
 from tests.pipelines.stores.test_s3 import lines
 from tests.servers.hosts import Hosts
-from tests.servers.process import wait_until
+from tests.servers.process import Process, wait_until
 
 pytestmark = [pytest.mark.s3, pytest.mark.slow]
 
@@ -106,14 +107,19 @@ def test_a_large_source_is_indexed_by_a_remote_ledger(workspace: Workspace, s3: 
     assert bucket.contents("I/work") == {}
 
 
-def test_two_hosts_do_one_job_at_once_and_a_link_is_cut(hosts: Hosts, tmp_path: Path) -> None:
-    bucket = Bucket(hosts.s3)
+@pytest.fixture
+def on_host(hosts: Hosts, tmp_path: Path) -> Callable[..., Process]:
+    """Start a command of ours on one of the hosts."""
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     env = {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}", "LEDGERBEAM_CACHE": str(hosts.folder / "cache")}
-    command = [sys.executable, "-m", "ledgerbeam"]
-    clean = hosts.run([*command, *bucket.map("clean", "C")], host=1, env=env)
+    return lambda host, *words: hosts.run([sys.executable, "-m", "ledgerbeam", *words], host=host, env=env)
+
+
+def test_two_hosts_do_one_job_at_once_and_a_link_is_cut(hosts: Hosts, on_host: Callable[..., Process]) -> None:
+    bucket = Bucket(hosts.s3)
+    clean = on_host(1, *bucket.map("clean", "C"))
     assert clean.wait(120) == 0, clean.log.read_text()
-    both = [hosts.run([*command, *bucket.map("out", "L"), "--workers", "1"], host=host, env=env) for host in (1, 2)]
+    both = [on_host(host, *bucket.map("out", "L"), "--workers", "1") for host in (1, 2)]
     assert wait_until(lambda: bucket.has("out"), seconds=240)
     hosts.cut(2)
     time.sleep(3)
@@ -121,26 +127,23 @@ def test_two_hosts_do_one_job_at_once_and_a_link_is_cut(hosts: Hosts, tmp_path: 
     for process in both:
         assert process.wait(180) == 0, process.log.read_text()
     assert bucket.contents("out") == bucket.contents("clean")
-    status = hosts.run([*command, "ledger", "status", f"{bucket.url}/L", "--json"], host=2, env=env)
+    status = on_host(2, "ledger", "status", f"{bucket.url}/L", "--json")
     assert status.wait(60) == 0
     told = json.loads(status.log.read_text())
     assert told["sources"] == {"complete": SOURCES, "open": 0, "failed": 0}
 
 
-def test_a_host_that_dies_behind_a_cut_link_is_replaced_by_the_other(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_host_that_dies_behind_a_cut_link_is_replaced(hosts: Hosts, on_host: Callable[..., Process]) -> None:
     bucket = Bucket(hosts.s3)
-    (tmp_path / "functions.py").write_text(FUNCTIONS)
-    env = {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}", "LEDGERBEAM_CACHE": str(hosts.folder / "cache")}
-    command = [sys.executable, "-m", "ledgerbeam"]
-    first = hosts.run([*command, *bucket.map("out", "L")], host=1, env=env)
+    first = on_host(1, *bucket.map("out", "L"))
     assert wait_until(lambda: bucket.has("out"), seconds=240)
     hosts.cut(1)
     time.sleep(1)
     first.stop()
-    second = hosts.run([*command, *bucket.map("out", "L")], host=2, env=env)
+    second = on_host(2, *bucket.map("out", "L"))
     assert second.wait(180) == 0, second.log.read_text()
     assert "an older run may still be at work" in second.log.read_text()
-    clean = hosts.run([*command, *bucket.map("clean", "C")], host=2, env=env)
+    clean = on_host(2, *bucket.map("clean", "C"))
     assert clean.wait(120) == 0, clean.log.read_text()
     assert bucket.contents("out") == bucket.contents("clean")
 
