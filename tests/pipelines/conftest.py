@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from ledgerbeam.ledger import Job, LedgerStore
+from ledgerbeam.ledger.opening import open_local_store
 from tests.pipelines.base_install import without_extras
 
 FUNCTIONS = '''
@@ -245,6 +247,15 @@ def show(**values):
     print(json.dumps(values, default=str), file=sys.__stdout__, flush=True)
 
 """
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LedgerStore]:
+    """A local ledger of a job that has done nothing."""
+    made = open_local_store(str(tmp_path / "L"), create=True)
+    made.open_job(Job("map", {}))
+    yield made
+    made.close()
 
 
 @dataclass(frozen=True)

@@ -265,15 +265,6 @@ def test_a_folder_of_others_is_told(workspace: Workspace) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["index", "convert"])
-def test_every_job_has_it(workspace: Workspace, command: str) -> None:
-    workspace.jsonl("in/a.jsonl", 5)
-    options = () if command == "index" else ("--output", "out", "--to", "tar")
-    found = preview(workspace, command=(command, "in/*.jsonl", *options, "--ledger", "L"))
-    assert found["sources"]["new"] == 1
-
-
-@pytest.mark.slow
 def test_packs_are_sources(workspace: Workspace) -> None:
     for number in range(6):
         workspace.jsonl(f"in/{number}.jsonl", 5)

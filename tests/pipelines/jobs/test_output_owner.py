@@ -751,14 +751,12 @@ class TestRestart:
             place.shard(name)
         return spec
 
-    def test_what_was_not_recorded_goes(self, place: Place, spec: JobSpec) -> None:
-        assert self.restarted(place, spec, task_bytes=7) == ["a.jsonl", SHARD, "c-0000000000.tar"]
-
-    def test_it_has_the_form_of_the_former_job(self, place: Place, spec: JobSpec) -> None:
-        assert self.restarted(place, spec, to="tar") == ["a.jsonl", SHARD, "c-0000000000.tar"]
-
-    def test_the_same_job_goes_on_with_it(self, place: Place, spec: JobSpec) -> None:
-        assert self.LOST in self.restarted(place, spec)
+    @pytest.mark.parametrize(("fields", "goes"), [({"task_bytes": 7}, True), ({"to": "tar"}, True), ({}, False)])
+    def test_what_was_not_recorded_goes_for_another_job(
+        self, place: Place, spec: JobSpec, fields: dict[str, Any], goes: bool
+    ) -> None:
+        left = ["a.jsonl", SHARD, *([] if goes else [self.LOST]), "c-0000000000.tar"]
+        assert self.restarted(place, spec, **fields) == left
 
     def test_nothing_goes_where_the_ledger_has_not_written(self, place: Place, spec: JobSpec) -> None:
         place.out = place.root / "other"

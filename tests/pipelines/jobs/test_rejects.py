@@ -320,20 +320,6 @@ def test_a_route_that_is_a_folder_of_sources_ends_the_job(workspace: Workspace) 
 
 
 @pytest.mark.slow
-def test_a_folder_of_sources_that_gets_the_name_of_a_route_ends_the_job(workspace: Workspace) -> None:
-    """Before anything is done, since the ledger knows the route."""
-    workspace.jsonl("in/a.jsonl", 3)
-    (workspace.root / "f.py").write_text("from ledgerbeam import Route\ndef f(r):\n    return Route('en', r)\n")
-    command = ("map", "f:f", "in/**/*.jsonl", "--output", "out", "--to", "jsonl")
-    assert workspace.run(*command).status == 0
-    assert workspace.run(*command).status == 0
-    before = workspace.files("out")
-    workspace.jsonl("in/en/b.jsonl", 3)
-    workspace.run(*command, status=2, err="route 'en'")
-    assert workspace.files("out") == before
-
-
-@pytest.mark.slow
 def test_rejects_on_an_object_store_with_a_remote_ledger(workspace: Workspace, s3: S3Server) -> None:
     """And healed there."""
     bucket = s3.bucket()

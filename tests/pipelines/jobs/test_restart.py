@@ -273,11 +273,7 @@ def begin_with(source: Path, ordinal: int, tasks: int) -> None:
 def test_a_launcher_that_stood_still_does_not_bring_back_what_a_source_was(
     workspace: Workspace, text: str, task: int, stands: int, status: int
 ) -> None:
-    """It published over what the other one had published of the new content, and both ended with status 0.
-
-    It has done one task before. An output of that whose name the new content does not have is out of date. It stays
-    while the first launcher lives, and the other one says so.
-    """
+    """An output of its first task whose name the new content lacks is out of date, and stays while it lives."""
     (workspace.root / "standing.py").write_text(STANDS)
     source = workspace.jsonl("in/a.jsonl", 40)
     begin_with(source, task, tasks=3)

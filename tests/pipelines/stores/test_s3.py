@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -19,34 +18,6 @@ pytestmark = pytest.mark.s3
 
 def lines(first: int, count: int) -> bytes:
     return b"".join(json.dumps({"id": i, "text": f"text {i}"}).encode() + b"\n" for i in range(first, first + count))
-
-
-@pytest.mark.slow
-def test_map_is_killed_and_goes_on_where_it_was(workspace: Workspace, s3: S3Server) -> None:
-    bucket = s3.bucket()
-    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
-    for i in range(8):
-        store.pipe_file(f"{bucket}/in/{i}.jsonl", lines(100 * i, 100))
-    command = ("map", "functions:slow", f"s3://{bucket}/in/*.jsonl", "--to", "jsonl", "--task-bytes", "1000")
-    workspace.run(*command, "--output", f"s3://{bucket}/clean", "--ledger", "C", env=s3.env, status=0)
-    process = workspace.start(*command, "--output", f"s3://{bucket}/out", "--ledger", "L", env=s3.env)
-    while not store.glob(f"{bucket}/out/*.jsonl"):
-        store.invalidate_cache()
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.kill()
-    process.communicate()
-    workspace.run(*command, "--output", f"s3://{bucket}/out", "--ledger", "L", "--json", env=s3.env, status=0)
-    store.invalidate_cache()
-    names = {name.partition("/clean/")[2]: store.cat_file(name) for name in store.find(f"{bucket}/clean")}
-    found = {name.partition("/out/")[2]: store.cat_file(name) for name in store.find(f"{bucket}/out")}
-    marks = [sorted(name for name in files if name.startswith("_ledgerbeam/")) for files in (names, found)]
-    assert list(map(len, marks)) == [1, 1]
-    del names[marks[0][0]], found[marks[1][0]]
-    assert found == names
-    assert len(names) > 16
-    assert store.exists(f"{bucket}/in/3.jsonl.idx")
-    assert workspace.run("ledger", "verify", "L", env=s3.env).status == 0
 
 
 @pytest.mark.slow
