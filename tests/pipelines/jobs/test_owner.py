@@ -20,6 +20,8 @@ from tests.conftest import S3Server
 from tests.pipelines.conftest import Ran, Workspace, make_workspace
 from tests.pipelines.jobs.test_restart import wait_for
 
+pytestmark = pytest.mark.long
+
 MAP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
 SAME = ("--ledger", "L", "--task-bytes", "300")
 

@@ -19,6 +19,8 @@ from tests.conftest import S3Server
 from tests.pipelines.conftest import Ran, Workspace
 from tests.pipelines.jobs.test_restart import tasks_done, wait_for
 
+pytestmark = pytest.mark.long
+
 MEDDLING = '''
 """A user function in whose way somebody changes the source, once."""
 import os, pathlib, subprocess, sys
