@@ -163,6 +163,7 @@ def test_a_store_without_conditions_is_asked_for_the_version_behind_the_read(mom
             self.versions[url[-1]] = "v2"
             return found
 
+    assert takes_conditions("/a/local/file")
     assert not takes_conditions(URLS[0])
     with pytest.raises(ChangedSourceError, match="version v2"):
         fetch(Replaced(), versions=["v1"] * 4)
@@ -317,10 +318,6 @@ def test_what_s3_says_of_the_length_of_an_answer_changes_nothing_of_it() -> None
     for more in (0, 1, 50):
         found = read(Conditional(more=more), "s3", (0, 10), (None, None), (7, 8))
         assert found == [DATA[:10], DATA, DATA[7:8]]
-
-
-def test_a_local_file_is_read_in_the_version_that_was_listed_without_asking_again() -> None:
-    assert takes_conditions("/bucket/key")
 
 
 def test_files_of_the_hub_come_in_order_and_in_the_version_that_was_listed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 from collections.abc import Callable
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -306,26 +307,43 @@ def test_an_open_file_is_the_one_that_is_compared(path: Path, monkeypatch: pytes
     os.close(descriptor)
 
 
-SPECIAL = {"a pipe": os.mkfifo, "a device": lambda path: os.symlink("/dev/zero", path)}
+def bind_socket(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path)
+
+
+SPECIAL: dict[str, Callable[[str], None]] = {
+    "a folder": os.mkdir,
+    "a pipe": os.mkfifo,
+    "a socket": bind_socket,
+    "a device": lambda path: os.symlink("/dev/zero", path),
+}
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("make", SPECIAL.values(), ids=SPECIAL)
-def test_what_is_no_file_is_refused_and_nothing_waits(tmp_path: Path, make: Callable[[str], None]) -> None:
-    url = str(tmp_path / "x.jsonl")
-    make(url)
-    for read in (
-        stat,
-        read_bytes,
-        lambda url: RangeReader(url).read(0, 1),
-        lambda url: RangeReader(url, size=10).read_many([0, 5], [1, 6]),
-        lambda url: open_local(url).__enter__(),
-        build_jsonl_index,
-        lambda url: list(list_pages([url])),
-    ):
-        with pytest.raises(UsageError, match=r"x.jsonl: expected a file .*, found a (pipe|device)"):
-            read(url)
-    for name, scan in (("x.tar", build_tar_index), ("x.jsonl.gz", scan_stream)):
-        make(str(tmp_path / name))
-        with pytest.raises(UsageError, match="write its content"):
-            scan(str(tmp_path / name))
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_only_a_file_is_a_source_and_nothing_waits(tmp_path: Path, kind: str) -> None:
+    for name in ("x.jsonl", "x.tar", "x.jsonl.gz"):
+        SPECIAL[kind](str(tmp_path / name))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ChangedSourceError, match=rf"found none .*x\.jsonl: .*found {kind}"):
+        require_listed(FileInfo(str(tmp_path / "x.jsonl"), 1, "1"))
+    looks: list[tuple[str, Callable[[str], object]]] = [
+        ("x.jsonl", stat),
+        ("x.jsonl", lambda url: list(list_pages([url]))),
+    ]
+    if kind != "a socket":  # which cannot be opened
+        looks += [
+            ("x.jsonl", read_bytes),
+            ("x.jsonl", lambda url: RangeReader(url).read(0, 1)),
+            ("x.jsonl", lambda url: RangeReader(url, size=10).read_many([0, 5], [1, 6])),
+            ("x.jsonl", lambda url: open_local(url).__enter__()),
+            ("x.jsonl", open_descriptor),
+            ("x.jsonl", build_jsonl_index),
+            ("x.tar", build_tar_index),
+            ("x.jsonl.gz", scan_stream),
+        ]
+    for name, look in looks:
+        with pytest.raises(UsageError, match=f"{name}: expected a file.*, found {kind}"):
+            look(str(tmp_path / name))
+    assert len(os.listdir("/proc/self/fd")) == before

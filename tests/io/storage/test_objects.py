@@ -6,8 +6,8 @@ import copy
 import errno
 import os
 import pickle
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -25,8 +25,6 @@ from tests.cases import each
 from tests.conftest import S3Server
 from tests.disk import Disk
 from tests.io.conftest import STORES, store_place
-
-MEGABYTE = 2**20
 
 
 @pytest.fixture(params=["local", "memory", *STORES])
@@ -75,22 +73,13 @@ def test_a_name_is_given_once(folder: ObjectFolder) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 70 * MEGABYTE])
+@pytest.mark.parametrize("size", [1, 70 * 2**20])
 def test_of_many_creators_one_wins(folder: ObjectFolder, size: int) -> None:
     creators = 12 if size == 1 else 2
-    won: list[int] = []
-
-    def create(number: int) -> None:
-        if folder.create("contested", bytes([number]) * size):
-            won.append(number)
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(creators)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(won) == 1
-    assert folder.read(["contested"]) == [bytes(won) * size]
+    with ThreadPoolExecutor(creators) as threads:
+        created = list(threads.map(lambda number: folder.create("contested", bytes([number]) * size), range(creators)))
+    assert created.count(True) == 1
+    assert folder.read(["contested"]) == [bytes([created.index(True)]) * size]
     assert folder.names("") == ["contested"]
 
 
