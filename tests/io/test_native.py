@@ -635,15 +635,6 @@ def fuzz_samples(count: int, seed: int, folder: Path) -> int:
     return errors
 
 
-if __name__ == "__main__":
-    with TemporaryDirectory() as scratch:
-        limit_memory()
-        total = int(sys.argv[1])
-        start = int(sys.argv[2]) if sys.argv[2:] else 1
-        print(f"{total} archives, {fuzz(total, start, Path(scratch))} errors, all equal")
-        print(f"{total} archives of samples, {fuzz_samples(total, start, Path(scratch))} errors, all equal")
-
-
 PAGE = 4096
 SOURCES = 400
 
@@ -688,3 +679,12 @@ def test_a_command_says_what_to_do_whichever_page_is_none(compiled: Compiled, tm
         ran = look(*program)
         assert ran.returncode < 0, "what is no command, or is looked into, is ended by the signal"
         assert "a library ended" not in ran.stderr
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as scratch:
+        limit_memory()
+        total = int(sys.argv[1])
+        start = int(sys.argv[2]) if sys.argv[2:] else 1
+        print(f"{total} archives, {fuzz(total, start, Path(scratch))} errors, all equal")
+        print(f"{total} archives of samples, {fuzz_samples(total, start, Path(scratch))} errors, all equal")
