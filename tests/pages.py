@@ -161,14 +161,8 @@ def _commands(block: str) -> Iterator[_Command]:
 
 
 def _type(command: _Command, folder: Path, env: Mapping[str, str]) -> None:
-    process = subprocess.Popen(
-        ["bash", "-c", command.text],
-        cwd=folder,
-        env=dict(env),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    words, pipe, joined = ["bash", "-c", command.text], subprocess.PIPE, subprocess.STDOUT
+    process = subprocess.Popen(words, cwd=folder, env=dict(env), stdout=pipe, stderr=joined, text=True)
     try:
         if _INTERRUPTED.search(command.printed):
             _interrupt(process, command, folder)

@@ -36,15 +36,10 @@ def test_another_working_folder_goes_on(partly: Place) -> None:
 
 
 def _start_under(place: Place, prefix: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*prefix, sys.executable, "-m", "ledgerbeam", *place.command()],
-        cwd=place.workspace.root,
-        env={**place.workspace.env, **place.env},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = [*prefix, sys.executable, "-m", "ledgerbeam", *place.command()]
+    env, null, pipe = {**place.workspace.env, **place.env}, subprocess.DEVNULL, subprocess.PIPE
+    root = place.workspace.root
+    return subprocess.Popen(words, cwd=root, env=env, stdin=null, stdout=pipe, stderr=pipe, text=True)
 
 
 def _run_under(place: Place, prefix: list[str]) -> subprocess.CompletedProcess[str]:

@@ -15,16 +15,9 @@ from examples import demo, train
 
 @pytest.mark.slow
 def test_the_demo_kills_a_job_and_proves_that_nothing_is_lost(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, demo.__file__, "--megabytes", "16"],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stdout
+    command, env = [sys.executable, demo.__file__, "--megabytes", "16"], {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "identical, byte for byte" in done.stdout
     assert "0 problems" in done.stdout
     skipped = re.search(r"Recorded before the kill: (\d+) tasks", done.stdout)

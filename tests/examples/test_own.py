@@ -112,12 +112,9 @@ def test_an_edited_function_is_refused_and_restarted_if_asked_for(texts: Path) -
 
 @pytest.mark.slow
 def test_it_runs_as_a_program_with_options_for_beam(texts: Path) -> None:
-    program = Path(own_pipeline.__file__)
-    command = [sys.executable, str(program), "--output", "out", "--ledger", "ledger", "texts/*.jsonl"]
-    options = ["--runner=BundleBasedDirectRunner"]
-    done = subprocess.run(
-        [*command, *options], cwd=texts.parent, capture_output=True, text=True, check=False, timeout=120
-    )
+    command = [sys.executable, own_pipeline.__file__, "--output", "out", "--ledger", "ledger", "texts/*.jsonl"]
+    command.append("--runner=BundleBasedDirectRunner")
+    done = subprocess.run(command, cwd=texts.parent, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "3 sources complete, 0 open, 0 failed"
     assert len(outputs(texts.parent)) == 4
@@ -170,15 +167,9 @@ def package(tmp_path: Path) -> Path:
 
 
 def ledgerbeam(package: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ledgerbeam", *arguments],
-        cwd=package.parent,
-        env={**os.environ, "PYTHONPATH": f"{package}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, "-m", "ledgerbeam", *arguments]
+    env, folder = {**os.environ, "PYTHONPATH": f"{package}{os.pathsep}{ROOT}"}, package.parent
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -278,9 +278,8 @@ class Here(Place):
     def start(self) -> None:
         if self._launcher is None or self._launcher.poll():
             with self._log.open("ab") as log:
-                self._launcher = subprocess.Popen(
-                    self._command, env=self._env, stdout=log, stderr=log, start_new_session=True
-                )
+                words = self._command
+                self._launcher = subprocess.Popen(words, env=self._env, stdout=log, stderr=log, start_new_session=True)
 
     def status(self) -> int | None:
         assert self._launcher is not None

@@ -87,14 +87,9 @@ class Launch:
         self._mark = mark
         self._log = log
         with log.open("wb") as output:
+            null, env = subprocess.DEVNULL, {**env, MARK_VARIABLE: mark}
             self._launcher = subprocess.Popen(
-                command,
-                cwd=folder,
-                env={**env, MARK_VARIABLE: f"{mark}"},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+                command, cwd=folder, env=env, stdin=null, stdout=output, stderr=output, start_new_session=True
             )
 
     @property

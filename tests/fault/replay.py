@@ -105,15 +105,8 @@ class JudgeProcess:
         return found
 
     def _start(self) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fault.replay_judge"],
-            cwd=ROOT,
-            env=environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        words, pipe = [sys.executable, "-m", "tests.fault.replay_judge"], subprocess.PIPE
+        process = subprocess.Popen(words, cwd=ROOT, env=environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         recording = self._recording
         print(json.dumps([recording.story, recording.seed, str(recording.notes)]), file=process.stdin, flush=True)
         return process

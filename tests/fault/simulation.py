@@ -351,15 +351,10 @@ class World:
                 complete = {key for key, _ in txn.scan("completed", b"")}
             store.close()
             leaves: dict[bytes, set[Any]] = {}
-            cutoffs = {
-                source: step.number
-                for step in self.model.forgotten
-                if step.number <= highest
-                for source in step.sources
-            }
-            start = max(
-                (step.number for step in self.model.taken if step.restarts and step.number <= highest), default=0
-            )
+            forgotten = [step for step in self.model.forgotten if step.number <= highest]
+            cutoffs = {source: step.number for step in forgotten for source in step.sources}
+            restarts = [step.number for step in self.model.taken if step.restarts and step.number <= highest]
+            start = max(restarts, default=0)
             for delivery in self.model.deliveries:
                 if delivery.number >= max(start if self.kind == "local" else 0, cutoffs.get(delivery.source_id, 0)):
                     leaves.setdefault(delivery.source_id, set()).add(delivery.lineage)
@@ -385,9 +380,8 @@ class World:
             if names != got:
                 self.fail(f"{what}: outputs of {source.url}: {sorted(got)}, expected {sorted(names)}")
             entries = store.applied(source.id)
-            if source.id not in complete and {
-                lineage for lineage in tree_of(source) if is_done(lineage, source.id, entries)
-            } != {lineage for lineage in tree_of(source) if lineage in lineages}:
+            done = {lineage for lineage in tree_of(source) if is_done(lineage, source.id, entries)}
+            if source.id not in complete and done != set(lineages) & tree_of(source).keys():
                 self.fail(f"{what}: finished tasks of {source.url}: {entries}, expected {lineages}")
         tasks = sum(len(lineages) for lineages in expected.leaves.values())
         if store.totals().tasks != tasks:
@@ -400,9 +394,7 @@ class World:
 
     def _check_accounts(self, store: LmdbStore, expected: Expected, what: str) -> None:
         """What became of records, in all and by source, and the statistics are those of the tasks that count."""
-        counting = {
-            source: [tree_of(source)[lineage] for lineage in lineages] for source, lineages in expected.leaves.items()
-        }
+        counting = {source: [tree_of(source)[one] for one in lineages] for source, lineages in expected.leaves.items()}
         every = [leaf for leaves in counting.values() for leaf in leaves]
         if (found := store.status()["records"]) != (known := sum_of(every).as_dict()):
             self.fail(f"{what}: records {found}, expected {known}")
@@ -410,10 +402,9 @@ class World:
         for row in store.sources():
             if row.counts.as_dict() != by_source[row.source_id].as_dict():
                 self.fail(f"{what}: records of {row.url} {row.counts}, expected {by_source[row.source_id]}")
-        if (sketches := Counter(store.statistics())) != Counter(
-            item for one in every for item in one.statistics.items()
-        ):
-            self.fail(f"{what}: statistics {sketches}")
+        sketches, wanted = Counter(store.statistics()), Counter(i for one in every for i in one.statistics.items())
+        if sketches != wanted:
+            self.fail(f"{what}: statistics {sketches}, expected {wanted}")
         rejected = {(source, node) for source, nodes in store.rejected_tasks() for node in nodes}
         if rejected != {(one.source_id, node_id(one.source_id, one.lineage)) for one in every if rejects(one)}:
             self.fail(f"{what}: tasks with rejected records {rejected}")
@@ -433,11 +424,8 @@ class World:
         first, *rest = pictures
         for host in rest:
             if pictures[host] != pictures[first]:
-                different = {
-                    name: (pictures[first][name], pictures[host][name])
-                    for name in pictures[first]
-                    if pictures[first][name] != pictures[host][name]
-                }
+                pairs = {name: (shown, pictures[host][name]) for name, shown in pictures[first].items()}
+                different = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
                 self.fail(f"{when}: {first} and {host} differ: {different}")
         self.close(None)
 
@@ -456,10 +444,7 @@ class SimulationError(AssertionError):
 
 
 def without_gone(shown: dict[str, Any]) -> dict[str, Any]:
-    """Return a picture without what is gone.
-
-    of listings that were killed or overtaken, hosts may have another opinion.
-    """
+    """Leave out what is gone: of listings that were killed or overtaken, hosts may have another opinion."""
     rows = [row._replace(state="complete" if row.state == "complete" else "open") for row in shown["rows"]]
     return {name: value for name, value in shown.items() if name not in ("gone", "sources")} | {"rows": rows}
 
