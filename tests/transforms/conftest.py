@@ -1,4 +1,4 @@
-"""Ledgers of the tests of transforms, and metrics that transforms report to Beam."""
+"""Ledgers of the tests of transforms, what a run has in work, and metrics that transforms report to Beam."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from apache_beam.utils.counters import CounterFactory
 
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.opening import open_local_store
+from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
+from ledgerbeam.transforms.chain.base import LedgerHandle
 
 
 @pytest.fixture
@@ -40,6 +42,19 @@ class Reported:
         """Return how many values a distribution has, and their sum."""
         found = self._container.get_cumulative().distributions
         return next(((data.count, data.sum) for key, data in found.items() if key.metric.name == name), (0, 0))
+
+
+@pytest.fixture
+def handle(tmp_path: Path) -> Iterator[LedgerHandle]:
+    """Access to a ledger in a local run, whose folder is `run`."""
+    (tmp_path / "run").mkdir()
+    yield LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path / "run"))
+    InflightMarks(str(tmp_path / "run")).close()
+
+
+def in_work(handle: LedgerHandle) -> list[str]:
+    """Return the names of the tasks that a run has in work."""
+    return [mark.name for path in Path(handle.run_dir or "").iterdir() for mark in _decode(path.read_bytes())]
 
 
 @contextmanager

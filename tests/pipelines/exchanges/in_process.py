@@ -55,15 +55,11 @@ class Told:
 
 
 class HereWaves(Waves):
-    """Waves whose tasks are done before `start` returns.
-
-    Attributes:
-        started: The ledgers of the jobs of all waves.
-    """
+    """Waves whose tasks are done before `start` returns."""
 
     def __init__(self) -> None:
         super().__init__("warning")
-        self.started: list[str] = []
+        self.started: list[str] = []  # ledgers of the jobs of all waves
 
     def prepare(self, parts: BeamParts) -> None:
         """Begin nothing."""

@@ -66,17 +66,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a call has done.
-
-    Attributes:
-        result: Of it.
-        told: What was told of it.
-        waves: The ledgers of the stages of which tasks were done, below that of the call.
-    """
+    """What a call has done."""
 
     result: ledgerbeam.Result
     told: Told
-    waves: list[str]
+    waves: list[str]  # ledgers of the stages of which tasks were done, below that of the call
 
     @property
     def stages(self) -> dict[str, Any]:

@@ -98,29 +98,17 @@ def between(stages: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Exchange:
-    """An exchange of a user.
-
-    Attributes:
-        command: Of the user.
-        write: Writes the sources.
-        undisturbed: Runs it and returns what it leaves.
-        faults: Points at which it is killed.
-        ledgers: Of its stages.
-        step: Tasks that are done between two kills.
-        in_turn: Whether each stage reads what the one before has written.
-        records: What it must write; None if it is not run on a store.
-        left: Internal folders that stay.
-    """
+    """An exchange of a user."""
 
     command: Sequence[str]
-    write: Callable[[Workspace], None]
-    undisturbed: Callable[[Workspace], dict[str, bytes]]
-    faults: Sequence[str]
-    ledgers: Sequence[str] = ()
-    step: int = 5
-    in_turn: bool = True
-    records: Callable[[Workspace], list[Any]] | None = None
-    left: frozenset[str] = frozenset()
+    write: Callable[[Workspace], None]  # writes the sources
+    undisturbed: Callable[[Workspace], dict[str, bytes]]  # runs it and returns what it leaves
+    faults: Sequence[str]  # points at which it is killed
+    ledgers: Sequence[str] = ()  # of its stages
+    step: int = 5  # tasks that are done between two kills
+    in_turn: bool = True  # whether each stage reads what the one before has written
+    records: Callable[[Workspace], list[Any]] | None = None  # what it must write; None if it is not run on a store
+    left: frozenset[str] = frozenset()  # internal folders that stay
 
     def written(self, workspace: Workspace) -> dict[str, bytes]:
         folders = {path.name for path in (workspace.root / "out").glob("_*")} - {"_ledgerbeam"}

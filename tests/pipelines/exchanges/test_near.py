@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ledgerbeam
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.slices import EARLIER, Partition, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
@@ -288,19 +287,6 @@ def test_preference_and_marks(workspace: Workspace) -> None:
     assert list(ran.json["stages"]) == ["scatter", "pairs", "gather"]
     ledger = ran.json["ledger"]
     assert list(workspace.run("ledger", "status", ledger, "--json").json["stages"]) == ["pairs/scatter", "pairs"]
-
-
-def test_a_record_whose_text_is_none_fails_its_task_by_name(tmp_path: Path) -> None:
-    url = write_jsonl(tmp_path / "a.jsonl", [{"text": "a b"}, {"text": None}, {"text": ["a"]}])
-    process = Process(tmp_path, 1, 10**6, prefer=False)
-    with pytest.raises(AssertionError, match=r"a\.jsonl: record 2: expected text or null .*, found a list"):
-        process.drops([url], None)
-
-
-def test_bytes_are_text_in_utf_8() -> None:
-    assert near._text("é".encode()) == "é"
-    with pytest.raises(ledgerbeam.RecordError, match="expected text in UTF-8"):
-        near._text(b"\xff")
 
 
 @each("threshold", [0.1, 0.5, 0.7, 0.8, 0.9, 0.99])

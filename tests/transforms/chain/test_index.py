@@ -23,7 +23,6 @@ from ledgerbeam.ledger.model.identity import ROOT, content_checksum
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.selection import PendingSource, with_progress
-from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.transforms import BuildIndexes, CommitTasks, PlanIndexes
 from ledgerbeam.transforms.chain import index as index_module
@@ -31,7 +30,7 @@ from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_val
 from ledgerbeam.transforms.chain.index import _BuildIndexes, _PlanIndexes, part_name
 from ledgerbeam.transforms.chain.write import WrittenTask
 from tests.sources.data import listed, put, tar
-from tests.transforms.conftest import reported
+from tests.transforms.conftest import in_work, reported
 
 LINES = b"".join(b'{"id": %d}\n' % number for number in range(10))  # 10 bytes each
 
@@ -311,17 +310,15 @@ def test_a_file_of_others_in_the_place_of_what_is_made_stays_unless_it_may_go(
         assert (place.read_bytes() == b"mine") is (becomes is FailedTask)
 
 
-def test_a_task_is_in_work_while_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
+def test_a_task_is_in_work_while_it_is_done(
+    tmp_path: Path, handle: LedgerHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = last(make(tmp_path), 1)
     seen: list[str] = []
 
     def noting(*_: Any, **__: Any) -> None:
-        seen.extend(mark.name for path in folder.iterdir() for mark in _decode(path.read_bytes()))
+        seen.extend(in_work(handle))
 
     monkeypatch.setattr(location_module, "publish_bytes", noting)
-    handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(folder))
     list(_BuildIndexes(handle, str(tmp_path / "work"), FileSources(), force=False).process(task))
     assert seen == [task.name]
-    InflightMarks(str(folder)).close()

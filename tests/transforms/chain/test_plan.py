@@ -30,7 +30,6 @@ from ledgerbeam.ledger.model.identity import ROOT
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.ledger.worker.run_folders import TaskBudget, building_index
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
 from ledgerbeam.sources.kind import plan_spans
@@ -50,7 +49,7 @@ from ledgerbeam.transforms.chain.plan import (
 from ledgerbeam.transforms.chain.schedule import StreamedTasks
 from tests.cases import each
 from tests.sources.data import put, put_index, tar
-from tests.transforms.conftest import reported
+from tests.transforms.conftest import in_work, reported
 
 
 def make(folder: Path, name: str, content: int | bytes = 4) -> Source:
@@ -200,12 +199,6 @@ def test_a_source_of_which_nobody_knows_the_kind_fails(tmp_path: Path) -> None:
     assert (found.task, found.reason) == (Task(source, 0, 0), "UsageError")
 
 
-@pytest.fixture
-def handle(tmp_path: Path) -> LedgerHandle:
-    (tmp_path / "run").mkdir()
-    return LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path / "run"))
-
-
 @pytest.mark.parametrize("replaces", [False, True])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_the_index_of_a_source_that_takes_the_place_of_another_is_not_believed(
@@ -218,23 +211,16 @@ def test_the_index_of_a_source_that_takes_the_place_of_another_is_not_believed(
     planned(PendingSource(source, replaces=replaces), sources)
     planned(source, sources)
     assert asked == [replaces, replaces, False]
-    InflightMarks(str(tmp_path / "run")).close()
 
 
 def test_a_source_is_in_work_while_it_is_planned(tmp_path: Path, handle: LedgerHandle) -> None:
-    folder = tmp_path / "run"
-
-    def in_work() -> list[str]:
-        return [mark.name for path in folder.iterdir() for mark in _decode(path.read_bytes())]
-
     seen: list[list[str]] = []
-    plan = _Plan(handle, WatchedSources(lambda *_: seen.append(in_work())), TaskLimits(task_records=2))
+    plan = _Plan(handle, WatchedSources(lambda *_: seen.append(in_work(handle))), TaskLimits(task_records=2))
     source = make(tmp_path, "a.jsonl")
     for task in plan.process(source):
         assert isinstance(task, Task)
-        assert in_work() == []
+        assert in_work(handle) == []
     assert seen == [[Task(source, 0, 0).name]]
-    InflightMarks(str(folder)).close()
 
 
 def test_a_source_is_planned_once_the_index_that_is_made_of_it_is_there(tmp_path: Path, handle: LedgerHandle) -> None:
@@ -249,7 +235,6 @@ def test_a_source_is_planned_once_the_index_that_is_made_of_it_is_there(tmp_path
         assert asked == [other]
     planning.join()
     assert asked == [other, source]
-    InflightMarks(str(tmp_path / "run")).close()
 
 
 class Store:
@@ -287,7 +272,6 @@ def stored(number: int, size: int = 10, ending: str = "jsonl") -> Source:
 
 def test_small_sources_of_a_store_are_cut_at_once(tmp_path: Path, handle: LedgerHandle) -> None:
     together = threading.Barrier(AT_ONCE)
-    folder = tmp_path / "run"
 
     def cut(source: Source) -> Cut:
         together.wait(30)
@@ -303,7 +287,7 @@ def test_small_sources_of_a_store_are_cut_at_once(tmp_path: Path, handle: Ledger
     assert 1 <= planning_threads() <= AT_ONCE
     found += rest(plan)
     assert [(task.source, task.start) for task in found] == [(source, n) for source in sources for n in (0, 1)]
-    assert [mark for path in folder.iterdir() for mark in _decode(path.read_bytes())] == []
+    assert in_work(handle) == []
     plan.teardown()
     assert planning_threads() == 0
     plan.teardown()  # a runner may end it twice, and without any source
@@ -312,7 +296,6 @@ def test_small_sources_of_a_store_are_cut_at_once(tmp_path: Path, handle: Ledger
     with pytest.raises(threading.BrokenBarrierError):
         plan.finish_bundle()
     plan.teardown()
-    InflightMarks(str(folder)).close()
 
 
 def planning_threads() -> int:
@@ -344,18 +327,17 @@ def test_an_error_that_ends_the_job_ends_it_also_in_a_thread(error: Exception) -
 
 
 def test_a_large_source_and_one_of_which_a_worker_died_are_cut_alone(tmp_path: Path, handle: LedgerHandle) -> None:
-    folder = tmp_path / "run"
-    in_work: list[int] = []
+    at_once: list[int] = []
 
     def cut(source: Source) -> Cut:
-        in_work.append(sum(len(_decode(path.read_bytes())) for path in folder.iterdir()))
+        at_once.append(len(in_work(handle)))
         return Cut(source, [(0, 1)])
 
     plan = _Plan(handle, Store(cut), TaskLimits())
     fitting = [stored(3, 5), stored(4, BESIDE_BYTES - 5)]
     assert [list(plan.process(source)) for source in fitting] == [[], []]
     assert [task.source for task in rest(plan)] == fitting
-    in_work.clear()
+    at_once.clear()
     died = stored(2)
     alone: list[Source | PendingSource] = [
         stored(1, BESIDE_BYTES + 1),
@@ -366,22 +348,20 @@ def test_a_large_source_and_one_of_which_a_worker_died_are_cut_alone(tmp_path: P
         found += plan.process(stored(0, BESIDE_BYTES))
         found += plan.process(source)
     assert [task.source.url[-9:] for task in found] == ["000.jsonl", "001.jsonl", "000.jsonl", "002.jsonl"]
-    assert in_work == [1, 1, 1, 1]
+    assert at_once == [1, 1, 1, 1]
     assert rest(plan) == []
-    InflightMarks(str(folder)).close()
 
 
 def test_small_local_sources_are_cut_by_one_thread_and_their_indexes_appear_together(
     tmp_path: Path, handle: LedgerHandle
 ) -> None:
-    folder = tmp_path / "run"
     indexed: dict[str, set[str]] = {}
-    in_work: dict[str, int] = {}
+    at_once: dict[str, int] = {}
     threads: dict[str, int] = {}
 
     def see(source: Source, _: bool) -> None:
         indexed[source.url] = {str(path) for path in tmp_path.glob("*.idx")}
-        in_work[source.url] = sum(len(_decode(path.read_bytes())) for path in folder.iterdir())
+        at_once[source.url] = len(in_work(handle))
         threads[source.url] = threading.get_ident()
 
     plan = _Plan(handle, WatchedSources(see, cut_waits=True), TaskLimits(task_records=2))
@@ -391,15 +371,14 @@ def test_small_local_sources_are_cut_by_one_thread_and_their_indexes_appear_toge
     found = [*(task for source in (large, *sources) for task in plan.process(source)), *rest(plan)]
     expected = [(source, start) for source in sources[:-1] for start in (0, 2)]
     assert [(task.source, task.start) for task in found] == [(large, 0), *expected, (sources[-1], 0)]
-    assert in_work[large.url] == 1
+    assert at_once[large.url] == 1
     for group in (sources[:TOGETHER], sources[TOGETHER:]):
         own = {f"{source.url}.idx" for source in group}
         assert all(indexed[source.url].isdisjoint(own) for source in group)
-        assert min(in_work[source.url] for source in group) >= len(group)
+        assert min(at_once[source.url] for source in group) >= len(group)
         assert len({threads[source.url] for source in group}) == 1
     assert len(list(tmp_path.glob("*.idx"))) == TOGETHER + 3
     plan.teardown()
-    InflightMarks(str(folder)).close()
 
 
 def test_of_small_sources_that_are_cut_together_each_fails_for_itself(
@@ -442,14 +421,12 @@ def test_small_sources_that_wait_are_cut_beside_others(tmp_path: Path) -> None:
 
 
 def test_a_bundle_that_fails_leaves_nothing_in_work(tmp_path: Path, handle: LedgerHandle) -> None:
-    folder = tmp_path / "run"
     plan = _Plan(handle, Store(lambda source: Cut(source, [(0, 1)])), TaskLimits())
     assert list(plan.process(stored(0))) == []
     assert list(plan.process(make(tmp_path, "small.jsonl"))) == []
     plan.start_bundle()
-    assert [mark for path in folder.iterdir() for mark in _decode(path.read_bytes())] == []
+    assert in_work(handle) == []
     assert rest(plan) == []
-    InflightMarks(str(folder)).close()
 
 
 def test_the_tasks_of_a_stream_that_are_left_go_together(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from ledgerbeam._base.redaction import register_secrets
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.ledger.worker.reports import reported_set_ups
 from ledgerbeam.transforms import GroupRecords, MapRecords, ProcessBatch, ProcessTask
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
@@ -25,7 +24,7 @@ from ledgerbeam.transforms.chain.process import _Batch, _Process, check_result
 from ledgerbeam.user_code.guards import running_user_code
 from ledgerbeam.user_code.objects import close_objects, take_set_ups
 from tests.cases import each
-from tests.transforms.conftest import reported
+from tests.transforms.conftest import in_work, reported
 from tests.transforms.exchange.test_gather import exchange
 
 SOURCE = Source("/data/a.jsonl", 10, "1")
@@ -194,24 +193,17 @@ class TestBatches:
         made = batch(emptying, 1)
         assert starts(made.process(tasks()[3])) == [3]
 
-    def test_all_tasks_of_a_batch_are_in_work(self, tmp_path: Path) -> None:
-        (tmp_path / "run").mkdir()
-        handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path / "run"))
-
-        def in_work() -> list[str]:
-            return [mark.name for path in (tmp_path / "run").iterdir() for mark in _decode(path.read_bytes())]
-
+    def test_all_tasks_of_a_batch_are_in_work(self, handle: LedgerHandle) -> None:
         def looking(batch: list[Task]) -> list[Task]:
-            assert in_work() == [task.name for task in batch]
+            assert in_work(handle) == [task.name for task in batch]
             return batch
 
         made = batch(looking, ledger=handle)
         for task in tasks(2):
             for found in made.process(task):
                 assert isinstance(found, Task)
-                assert len(in_work()) == 2  # until what comes after them has taken them
-        assert in_work() == []
-        InflightMarks(str(tmp_path / "run")).close()
+                assert len(in_work(handle)) == 2  # until what comes after them has taken them
+        assert in_work(handle) == []
 
     def test_an_interrupt_is_no_failure(self) -> None:
         def interrupted(_: Any) -> Any:
@@ -344,9 +336,9 @@ class Model:
         return record
 
 
-def test_a_function_is_set_up_before_the_first_task_and_the_time_is_left_for_the_launcher(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path / "run"))
+def test_a_function_is_set_up_before_the_first_task_and_the_time_is_left_for_the_launcher(
+    tmp_path: Path, handle: LedgerHandle
+) -> None:
     for ledger, count in ((None, 0), (handle, 1)):
         close_objects()
         take_set_ups()

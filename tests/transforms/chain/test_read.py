@@ -32,7 +32,6 @@ from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.iterators.job_source import GraphPass, GraphSource
 from ledgerbeam.ledger import FailedTask, LedgerStore, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits, kind
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.sources.kind import TaskReader
@@ -43,7 +42,7 @@ from ledgerbeam.transforms.chain.read import _Read, _read_fetched
 from ledgerbeam.transforms.chain.schedule import StreamedTasks
 from tests.cases import each
 from tests.sources.data import listed, put, tar
-from tests.transforms.conftest import reported
+from tests.transforms.conftest import in_work, reported
 
 
 def make(folder: Path, name: str, count: int = 10) -> Source:
@@ -163,22 +162,17 @@ def test_a_stream_that_is_gone_before_it_is_opened_fails_all_of_them(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_a_task_is_in_work_until_what_comes_after_it_has_taken_it(tmp_path: Path, name: str) -> None:
-    (tmp_path / "run").mkdir()
-    folder = str(tmp_path / "run")
-
-    def in_work() -> list[str]:
-        return [mark.name for path in Path(folder).iterdir() for mark in _decode(path.read_bytes())]
-
+def test_a_task_is_in_work_until_what_comes_after_it_has_taken_it(
+    tmp_path: Path, handle: LedgerHandle, name: str
+) -> None:
     source = make(tmp_path, name)
     element: Any = streamed(source, 5) if name.endswith(".gz") else Task(source, 0, 5)
-    found = _Read(FileSources(), LedgerHandle(str(tmp_path / "L"), run_dir=folder)).process(element)
-    assert in_work() == []
+    found = _Read(FileSources(), handle).process(element)
+    assert in_work(handle) == []
     for task in found:
         assert isinstance(task, Task)
-        assert in_work() == [task.name]
-    assert in_work() == []
-    InflightMarks(folder).close()
+        assert in_work(handle) == [task.name]
+    assert in_work(handle) == []
 
 
 def test_a_stream_is_read_once_for_all_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
