@@ -71,7 +71,7 @@ class OnStore:
         self._command = [places.get(word, word) for word in command]
 
     def kill(self) -> None:
-        """Kill a start between two stages."""
+        """Kill a start between its first two stages."""
         killing = {**self._env, "LEDGERBEAM_FAULT": "exchange.tabulated:1"}
         assert self._workspace.run(*self._command, env=killing).status != 0
 
@@ -236,11 +236,12 @@ def test_on_an_object_store_with_kills_between_the_stages(
 ) -> None:
     exchange.write(workspace)
     on_store = OnStore(workspace, s3, exchange.command)
-    for _ in between(len(exchange.ledgers)):
+    for _ in range(2):  # the second time, what the first one has not noted is made again
         on_store.kill()
     ran = on_store.run()
-    *before, last = (stage["done"]["tasks"] for stage in ran.json["stages"].values())
-    assert (set(before), last > 0) == ({0}, True)
+    first, *others = (stage["done"]["tasks"] for stage in ran.json["stages"].values())
+    assert first == 0
+    assert all(others)
     assert exchange.records is not None
     assert on_store.records() == exchange.records(workspace)
     out = f"{on_store.bucket}/out/"
