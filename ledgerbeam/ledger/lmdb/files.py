@@ -300,39 +300,17 @@ def _foreign(path: str) -> LedgerDamagedError:
     )
 
 
+_FUSE = (
+    *("ceph", "ceph-fuse", "gcsfuse", "glusterfs", "goofys", "juicefs", "mount-s3", "mountpoint-s3", "rclone", "s3fs"),
+    "sshfs",
+)
+
 NETWORK_FILESYSTEMS = frozenset(
-    {
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "dvs",
-        "fuse.ceph",
-        "fuse.ceph-fuse",
-        "fuse.gcsfuse",
-        "fuse.glusterfs",
-        "fuse.goofys",
-        "fuse.juicefs",
-        "fuse.mount-s3",
-        "fuse.mountpoint-s3",
-        "fuse.rclone",
-        "fuse.s3fs",
-        "fuse.sshfs",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb3",
-        "smbfs",
-        "wekafs",
-    }
+    (
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "dvs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4"),
+        *("orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs"),
+        *(f"fuse.{name}" for name in _FUSE),
+    )
 )
 """Filesystem types, as in ``/proc/self/mountinfo``, on which a ledger is refused."""
 
