@@ -18,18 +18,13 @@ PACKS_A_PAGE, MEMBERS_A_PAGE = 1000, 100_000
 
 @dataclass(frozen=True, slots=True)
 class PendingSource:
-    """A source that has work left, with the recorded state of its tasks.
-
-    Attributes:
-        applied: Deltas of its recorded tasks by node; see `LedgerStore.applied`.
-        attempts: Worker deaths by node; see `LedgerStore.attempts`.
-        replaces: Whether the content at its URL has changed since this job registered the URL before.
-    """
+    """A source that has work left, with the recorded state of its tasks."""
 
     source: Source
+    # Deltas of its recorded tasks by node; see `LedgerStore.applied`.
     applied: Mapping[bytes, int] = field(default_factory=dict)
-    attempts: Mapping[bytes, int] = field(default_factory=dict)
-    replaces: bool = False
+    attempts: Mapping[bytes, int] = field(default_factory=dict)  # worker deaths by node; see `LedgerStore.attempts`
+    replaces: bool = False  # whether the content at its URL has changed since this job registered the URL before
 
     @classmethod
     def of(cls, element: PendingSource | Source) -> PendingSource:
@@ -75,10 +70,9 @@ def open_sources(
 
 
 def open_packs(packs: Iterable[Source], store: LedgerStore) -> Iterator[tuple[list[Source], list[bytes]]]:
-    """Register the composite sources that are not complete as open, and yield them page by page.
+    """Register the composite sources that are not complete as open.
 
-    Yields:
-        Pairs of the open composite sources, in order, and the ids of all packs of the page.
+    Yield for each page its open composite sources, in order, and the ids of all packs of the page.
     """
     for page in _pages(packs):
         ids = [pack.id for pack in page]
@@ -103,31 +97,20 @@ def _pages(packs: Iterable[Source]) -> Iterator[list[Source]]:
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """A request to audit one finished task of a source.
-
-    Attributes:
-        audited: Nodes of the tasks that were audited before.
-        newest: Whether to take the last finished task of the source; else the first.
-        seconds: Longest time for mapping records. At least one record is mapped. None maps all records of the task.
-    """
+    """A request to audit one finished task of a source."""
 
     source: PendingSource
     is_complete: bool
     outputs: tuple[Output, ...]
-    audited: frozenset[bytes] = frozenset()
-    newest: bool = False
+    audited: frozenset[bytes] = frozenset()  # nodes of the tasks that were audited before
+    newest: bool = False  # whether to take the last finished task of the source; else the first
+    # Longest time for mapping records. At least one record is mapped. None maps all records of the task.
     seconds: float | None = None
 
 
 class AuditAnswer(NamedTuple):
-    """The result of an audit.
+    """The result of an audit."""
 
-    Attributes:
-        node: The audited task; None if the source has no task left to audit.
-        difference: How its results differ; empty if they are the same.
-        problem: Why the task could not be computed again; empty if it could.
-    """
-
-    node: bytes | None = None
-    difference: str = ""
-    problem: str = ""
+    node: bytes | None = None  # the audited task; None if the source has no task left to audit
+    difference: str = ""  # how its results differ; empty if they are the same
+    problem: str = ""  # why the task could not be computed again; empty if it could

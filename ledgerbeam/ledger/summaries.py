@@ -204,8 +204,7 @@ def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, 
 def joined_statistics(one: Mapping[str, Statistic], other: Mapping[str, Statistic]) -> Mapping[str, Statistic]:
     """Merge the statistics that two steps of a task made, by name.
 
-    Raises:
-        FunctionError: Both steps made a statistic of the same name, but of different kinds.
+    Raises FunctionError if both made a statistic of the same name, but of different kinds.
     """
     if not (one and other):
         return one or other

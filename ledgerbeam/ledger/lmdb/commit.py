@@ -58,19 +58,13 @@ def record(
     again: bool = False,
     in_history: bool = True,
 ) -> CommitChanges:
-    """Record leaves, then failures, in a write transaction.
+    """Record leaves, from `prepare`, then failures, in a write transaction. A failure of a finished task is ignored.
 
-    Args:
-        txn: Open for writing.
-        by_source: From `commit.prepare`.
-        failures: A failure of a task that is already finished is ignored.
-        stamp: Stamp of this commit.
-        number: Number of the run that recorded it, for history; None for the number of the stamp.
-        passed: Older failures of the tasks above a leaf are cleared, also those recorded later. None clears all
-            existing failures, for commits that arrive in the order in which they were made.
-        again: Whether the leaves were recorded before and withdrawn with others: the time of their recording and
-            their durations are already known.
-        in_history: Whether to add the commit to history; false if the rows of history come from elsewhere.
+    `passed` clears older failures of the tasks above a leaf, also those recorded later. None clears all existing
+    failures, for commits that arrive in the order in which they were made. `again` means that the leaves were recorded
+    before and withdrawn with others: the time of their recording and their durations are known. `number` is that of the
+    run that recorded it, for history; None for the number of the stamp. Without `in_history`, rows of history come from
+    elsewhere.
     """
     outcome = CommitChanges()
     rows = _Rows(txn, by_source)
@@ -322,19 +316,11 @@ def add_totals(txn: Transaction, change: Iterable[int], sign: int) -> None:
 
 
 class PreparedLeaf:
-    """A leaf with its rows.
-
-    Attributes:
-        is_all: Whether no task above it fanned out into more than one, so that it is the only task of its source.
-        node: Node of the leaf, 16 bytes.
-        outputs: Its rows of `outputs`, in key order.
-        counts: Counts of its records; None for a plain leaf.
-        account: Its row of `counts`; None for a plain leaf.
-        statistics: Its row of `statistics`; None without statistics.
-    """
+    """A leaf with its rows: of `outputs` in key order, of `counts` unless it is plain, and of `statistics` if any."""
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
+        # No task above it fanned out into more than one: it is the only task of its source.
         self.is_all = leaf.lineage == ((0, 1),) * len(leaf.lineage)
         self.node = node_id(leaf.source_id, leaf.lineage) if self.is_all else self.group[-1].node
         node, source = self.node.hex(), leaf.source_id

@@ -40,31 +40,21 @@ NEVER_CLEARED = 2**62  # the number of failures that no leaf clears
 
 
 class Death(NamedTuple):
-    """A death of a worker, or a failure that counts as one.
-
-    Attributes:
-        place: Index among several deaths of the task in one commit.
-        broke: Whether it was a failure.
-    """
+    """A death of a worker, or a failure that counts as one."""
 
     number: int
     at: float
-    place: int
-    broke: bool
+    place: int  # index among several deaths of the task in one commit
+    broke: bool  # whether it was a failure
 
 
 @dataclass(slots=True)
 class TaskFailures:
-    """The failures and worker deaths of one task.
-
-    Attributes:
-        failed: Row of `failed`; None if only workers died.
-        deaths: Deaths of its workers, the newest `KEPT_DEATHS`.
-    """
+    """The failures and worker deaths of one task."""
 
     task: str = ""
-    failed: dict[str, Any] | None = None
-    deaths: set[Death] = field(default_factory=set)
+    failed: dict[str, Any] | None = None  # row of `failed`; None if only workers died
+    deaths: set[Death] = field(default_factory=set)  # deaths of its workers, the newest `KEPT_DEATHS`
 
     @classmethod
     def of(cls, failed: bytes | None, attempts: bytes | None) -> TaskFailures:

@@ -42,17 +42,11 @@ MOST_TASKS = 2**20
 
 
 class Withdrawal(NamedTuple):
-    """The effect of withdrawing tasks of a source.
+    """The effect of withdrawing tasks of a source."""
 
-    Attributes:
-        staying: The leaves that stay, to be recorded again after the source was forgotten.
-        withdrawn: Number of tasks that run again.
-        why: The reasons of their rejected records.
-    """
-
-    staying: Sequence[Leaf]
-    withdrawn: int
-    why: Withdrawn
+    staying: Sequence[Leaf]  # the leaves that stay, to be recorded again after the source was forgotten
+    withdrawn: int  # number of tasks that run again
+    why: Withdrawn  # the reasons of their rejected records
 
 
 class _Recorded(NamedTuple):

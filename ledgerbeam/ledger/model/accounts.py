@@ -134,10 +134,9 @@ class RecordCounts:
 
     @classmethod
     def from_parts(cls, parts: Mapping[Part, int]) -> RecordCounts:
-        """Return the counts from numbers as `parts` yields them; names with the number zero are left out.
+        """Return the counts from numbers as `parts` yields them, without names whose number is zero.
 
-        Raises:
-            UnsupportedShapeError: The numbers do not add up, or one is below zero.
+        Raises UnsupportedShapeError if the numbers do not add up, or one is below zero.
         """
         named: dict[str, dict[str, int]] = {part: {} for part in _NAMED_PARTS}
         for (part, name), number in parts.items():

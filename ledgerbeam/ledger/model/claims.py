@@ -37,21 +37,13 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims of one launcher at one time.
+    """The claims of one launcher at one time."""
 
-    Attributes:
-        run: Id of its run.
-        place: `LedgerStore.environment_id` of its ledger. Launchers with the same id see each other's locks.
-        number: Count of the launcher's publications, so that each has different bytes.
-        seconds: Time for which the claims are valid after a reader first sees them.
-        spans: Spans that the launcher is processing, or is about to start.
-    """
-
-    run: str
-    place: str
-    number: int
-    seconds: float
-    spans: Sequence[Span] = ()
+    run: str  # id of its run
+    place: str  # `LedgerStore.environment_id` of its ledger. Launchers with the same id see each other's locks
+    number: int  # count of the launcher's publications, so that each has different bytes
+    seconds: float  # time for which the claims are valid after a reader first sees them
+    spans: Sequence[Span] = ()  # spans that the launcher is processing, or is about to start
     _by_source: Mapping[bytes, list[Span]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

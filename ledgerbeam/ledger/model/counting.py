@@ -23,24 +23,14 @@ Terminal = Literal["published", "filtered"]  # end of a leaf: its output is dura
 
 
 class Entry(NamedTuple):
-    """One change of a source's count.
+    """One change of a source's count."""
 
-    Attributes:
-        node: The key of the entry within its source, 16 bytes: `identity.ROOT` or an `identity.node_id`.
-        delta: The number added to the count, >= -1.
-    """
-
-    node: bytes
-    delta: int
+    node: bytes  # the key of the entry within its source, 16 bytes: `identity.ROOT` or an `identity.node_id`
+    delta: int  # the number added to the count, >= -1
 
 
 def check_leaf(source_id: bytes, lineage: Lineage, terminal: Terminal) -> None:
-    """Check the identity of a finished leaf.
-
-    Raises:
-        UnsupportedShapeError: A pair of the lineage is not ``0 <= ordinal < count``, the id of the source is not 16
-            bytes long, or `terminal` is unknown.
-    """
+    """Check the identity of a finished leaf. Raises UnsupportedShapeError for any value that cannot be."""
     if len(source_id) != ID_BYTES:
         raise UnsupportedShapeError(f"a source is named by {ID_BYTES} bytes, found {source_id!r}")
     if terminal not in ("published", "filtered"):
@@ -56,16 +46,9 @@ def check_leaf(source_id: bytes, lineage: Lineage, terminal: Terminal) -> None:
 def entries(source_id: bytes, lineage: Lineage, *, terminal: Terminal = "published") -> tuple[Entry, ...]:
     """Return the entries that a finished leaf adds to its source's count: one group, to be applied together.
 
-    Args:
-        source_id: 16 bytes.
-        lineage: Path from the source to the leaf. A task that fanned out into 0 is itself the leaf.
-        terminal: How the leaf ended; both ways count the same.
-
-    Returns:
-        The source's entry (+1), each ancestor's fan-out (+N-1) from the source downwards, the leaf (-1).
-
-    Raises:
-        UnsupportedShapeError: See `check_leaf`.
+    These are the source's entry (+1), each ancestor's fan-out (+N-1) from the source downwards, and the leaf (-1). A
+    task that fanned out into 0 is itself the leaf; both ways to end count the same. Raises UnsupportedShapeError; see
+    `check_leaf`.
     """
     check_leaf(source_id, lineage, terminal)
     above = _above(source_id, lineage[:-1], lineage[-1][1]) if lineage else (Entry(ROOT, 1),)
@@ -83,15 +66,9 @@ def _above(source_id: bytes, lineage: Lineage, count: int) -> tuple[Entry, ...]:
 def fold(
     pending: int, applied: Mapping[bytes, int] | Callable[[bytes], int | None], group: Iterable[Entry]
 ) -> tuple[int, list[Entry]]:
-    """Apply the entries of one leaf, or of several whole leaves, to a source's count.
+    """Apply whole groups of `entries`, in which a repeated entry counts once, to a source's count.
 
-    Args:
-        pending: The count before.
-        applied: Delta of each entry that is already in the count, by node.
-        group: Whole groups of `entries`. A repeated entry counts once.
-
-    Returns:
-        The count after, and the entries that were not yet applied, in their order.
+    Return the count after, and the entries that were not yet applied, in their order.
 
     Raises:
         NonDeterministicTaskError: An entry is applied with another delta.
@@ -120,14 +97,9 @@ def fold(
 
 
 def require_count(pending: int, deltas: Iterable[int]) -> None:
-    """Check that the entries of a source add up to its count.
+    """Check that the deltas of the applied entries of a source, except its own, add up to its count.
 
-    Args:
-        pending: The count.
-        deltas: Deltas of all applied entries, except the source's own.
-
-    Raises:
-        ValueError: They do not. A lost entry would be applied once more, and the count would reach zero early.
+    Raises ValueError if not. A lost entry would be applied once more, and the count would reach zero early.
     """
     found = 1 + sum(deltas)
     if found != pending:
@@ -142,12 +114,8 @@ def is_done(
 ) -> bool:
     """Return whether a task and all tasks that it fanned out into are finished.
 
-    Args:
-        lineage: Path from the source to the task.
-        source_id: 16 bytes.
-        applied: Delta of each applied entry of the source, by node. A complete source has no entries left: check
-            its completion first.
-        most: Upper limit of the number of entries, where `applied` is a function.
+    A complete source has no applied entries left: check its completion first. `most` limits the number of entries,
+    where `applied` is a function.
     """
     known = applied if callable(applied) else applied.get
     limit = most if callable(applied) else len(applied)

@@ -32,8 +32,7 @@ _reached = 0
 def arm(fault: str) -> None:
     """Set the fault of this process after a fork, as the environment variable would have done.
 
-    Raises:
-        UsageError: The text is neither empty nor ``point:n``.
+    Raises UsageError if the text is neither empty nor ``point:n``.
     """
     global _fault, _reached
     _fault, _reached = _parse(fault), 0

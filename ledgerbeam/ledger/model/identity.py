@@ -51,15 +51,10 @@ def run_order(run: str) -> tuple[int, str]:
 
 
 def source_id(url: str, size: int, version: str) -> bytes:
-    """Identify one input object.
+    """Identify one input object by 16 bytes: its canonical URL, its size, and its version.
 
-    Args:
-        url: Canonical URL. Bytes of a local name that are not UTF-8 travel as surrogate escapes.
-        size: Bytes.
-        version: ETag, generation, or modification time in nanoseconds as decimal text.
-
-    Returns:
-        16 bytes. Another size or version of the same URL is another identity.
+    The version is an ETag, a generation, or a modification time in nanoseconds as decimal text. Bytes of a local name
+    that are not UTF-8 travel as surrogate escapes.
     """
     return _digest(_SOURCE, f"{size}:{len(version)}:{version}{url}".encode("utf-8", "surrogateescape"))
 

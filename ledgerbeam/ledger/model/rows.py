@@ -98,14 +98,6 @@ class Totals(NamedTuple):
 class Leaf:
     """A finished task. All of its `outputs` must already be durable.
 
-    Attributes:
-        kind: ``published``, or ``filtered`` for a task without output.
-        outputs: Its published outputs; empty if filtered.
-        records: Records written, over all routes; none if filtered.
-        seconds: Duration, from reading to the durable output.
-        counts: Counts of its records; None if all records that were read are written, or they were not counted.
-        statistics: Statistics of its function, by name.
-
     Raises:
         UnsupportedShapeError: See `counting.check_leaf`; also for a filtered leaf with outputs or records, and for
             counts of another number of records.
@@ -113,13 +105,14 @@ class Leaf:
 
     source_id: bytes
     lineage: Lineage
-    kind: Terminal = "published"
-    outputs: tuple[Output, ...] = ()
-    records: int = 0
+    kind: Terminal = "published"  # ``published``, or ``filtered`` for a task without output
+    outputs: tuple[Output, ...] = ()  # its published outputs; empty if filtered
+    records: int = 0  # records written, over all routes; none if filtered
     bytes: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # duration, from reading to the durable output
+    # Counts of its records; None if all records that were read are written, or they were not counted.
     counts: RecordCounts | None = None
-    statistics: Mapping[str, Statistic] = field(default_factory=dict)
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)  # statistics of its function, by name
 
     def __post_init__(self) -> None:
         check_leaf(self.source_id, self.lineage, self.kind)
@@ -175,19 +168,14 @@ class Failure:
     """A task that failed. It keeps its source open and runs again in the next run.
 
     Texts longer than `FAILURE_CHARACTERS` are cut.
-
-    Attributes:
-        task: Its name for people, `task.Task.name`.
-        reason: One line that groups failures.
-        broke: Whether it counts as a death of the worker; see `task.FailedTask`.
     """
 
     source_id: bytes
     lineage: Lineage
-    task: str
-    reason: str
+    task: str  # its name for people, `task.Task.name`
+    reason: str  # one line that groups failures
     error: str = ""
-    broke: bool = False
+    broke: bool = False  # whether it counts as a death of the worker; see `task.FailedTask`
 
     def __post_init__(self) -> None:
         try:
@@ -219,83 +207,54 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The changes of one commit.
+    """The changes of one commit."""
 
-    Attributes:
-        completed: Ids of the sources that became complete.
-        fresh: Leaves that were not recorded before.
-    """
-
-    completed: list[bytes]
-    fresh: int = 0
+    completed: list[bytes]  # ids of the sources that became complete
+    fresh: int = 0  # leaves that were not recorded before
     seconds: float = 0.0
 
 
 class SourceProgress(NamedTuple):
-    """The progress of an open source.
+    """The progress of an open source."""
 
-    Attributes:
-        applied: The result of `LedgerStore.applied`.
-        attempts: The result of `LedgerStore.attempts`.
-        replaces: Whether the content at its URL has changed since this job registered the URL before.
-    """
-
-    applied: Mapping[bytes, int]
-    attempts: Mapping[bytes, int]
-    replaces: bool
+    applied: Mapping[bytes, int]  # the result of `LedgerStore.applied`
+    attempts: Mapping[bytes, int]  # the result of `LedgerStore.attempts`
+    replaces: bool  # whether the content at its URL has changed since this job registered the URL before
 
 
 HISTORY_SECONDS = 10  # length of a step of `LedgerStore.history`, in seconds
 
 
 class HistoryRow(NamedTuple):
-    """The work that one run recorded in one step of time.
+    """The work that one run recorded in one step of time."""
 
-    Attributes:
-        time: Start of the step, seconds since 1970 UTC.
-        run: Id of the run; None if it is not known.
-    """
-
-    time: int
-    run: str | None
+    time: int  # start of the step, seconds since 1970 UTC
+    run: str | None  # id of the run; None if it is not known
     totals: Totals
     completed: int
     failures: int
 
 
 class SourceRow(NamedTuple):
-    """A registered source.
-
-    Attributes:
-        url: URL; for a pack the URL of its first member.
-        members: Number of packed sources; 0 for a plain source.
-        state: ``complete``, ``failed`` (open, with a failure), ``open`` or ``gone`` (not complete, and not in the
-            last listing).
-        completed: Time of its completion, seconds since 1970 UTC; 0 for other sources.
-        member_urls: URLs of the packed sources, in order; empty for a plain source.
-    """
+    """A registered source."""
 
     source_id: bytes
-    url: str
+    url: str  # URL; for a pack the URL of its first member
     size: int
-    members: int
+    members: int  # number of packed sources; 0 for a plain source
+    # ``complete``, ``failed`` (open, with a failure), ``open`` or ``gone`` (not complete, and not in the last listing).
     state: Literal["complete", "failed", "open", "gone"]
-    completed: int
+    completed: int  # time of its completion, seconds since 1970 UTC; 0 for other sources
     totals: Totals
-    member_urls: tuple[str, ...] = ()
+    member_urls: tuple[str, ...] = ()  # URLs of the packed sources, in order; empty for a plain source
     counts: RecordCounts = RecordCounts()
 
 
 class Withdrawn(NamedTuple):
-    """The reasons why withdrawn tasks of a source run again.
+    """The reasons why withdrawn tasks of a source run again."""
 
-    Attributes:
-        rejected: Reasons of the records that the tasks had rejected.
-        failed: Reasons of the failures of the tasks.
-    """
-
-    rejected: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()  # reasons of the records that the tasks had rejected
+    failed: tuple[str, ...] = ()  # reasons of the failures of the tasks
 
     def plus(self, other: Withdrawn) -> Withdrawn:
         """Return the reasons of both, sorted."""
@@ -351,13 +310,7 @@ class ContentColumns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FailureRow:
-    """A recorded failure.
-
-    Attributes:
-        attempts: Number of failures and worker deaths of the task.
-        last: Time of the last failure, seconds since 1970 UTC.
-        quarantined: Whether the task is not started again until its failure is forgotten.
-    """
+    """A recorded failure."""
 
     url: str
     source_id: bytes
@@ -365,9 +318,9 @@ class FailureRow:
     task: str
     reason: str
     error: str
-    attempts: int
-    last: float
-    quarantined: bool
+    attempts: int  # number of failures and worker deaths of the task
+    last: float  # time of the last failure, seconds since 1970 UTC
+    quarantined: bool  # whether the task is not started again until its failure is forgotten
 
 
 def output_row(output: Output) -> list[Any]:
@@ -391,16 +344,12 @@ PARTS = (*MEASURED, WAIT)
 
 @dataclass(frozen=True)
 class WorkTime:
-    """The time that the worker processes of a run spent, by part of the work.
+    """The time that the worker processes of a run spent, by part of the work."""
 
-    Attributes:
-        workers: Number of worker processes, including those that died.
-        seconds: Elapsed time by part, summed over the workers. The sum of all parts is the lifetime of the workers.
-        cpu: Processor time by part, in seconds, summed over all threads of the workers.
-    """
-
-    workers: int = 0
+    workers: int = 0  # number of worker processes, including those that died
+    # Elapsed time by part, summed over the workers. The sum of all parts is the lifetime of the workers.
     seconds: Mapping[str, float] = field(default_factory=dict)
+    # Processor time by part, in seconds, summed over all threads of the workers.
     cpu: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -473,19 +422,12 @@ def read_set_ups(value: Any) -> dict[str, Any]:
 
 
 class Audit(NamedTuple):
-    """The results of the audits of a run.
+    """The results of the audits of a run."""
 
-    Attributes:
-        tasks: Number of tasks that were computed again.
-        differ: Number of these tasks whose results differ from the published ones.
-        found: The first difference, for people; empty without a difference.
-        job: Fingerprint of the audited job.
-    """
-
-    tasks: int = 0
-    differ: int = 0
-    found: str = ""
-    job: str = ""
+    tasks: int = 0  # number of tasks that were computed again
+    differ: int = 0  # number of these tasks whose results differ from the published ones
+    found: str = ""  # the first difference, for people; empty without a difference
+    job: str = ""  # fingerprint of the audited job
 
 
 def read_audit(value: Any) -> dict[str, Any]:

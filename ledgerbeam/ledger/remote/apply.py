@@ -70,12 +70,10 @@ def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: 
 def apply_segment(
     txn: Transaction, segment: Segment, *, of_snapshot: bool = False
 ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
-    """Make the changes of a segment. Its writer and its readers get the same rows.
+    """Make the changes of a segment; return those by its leaves, and the tasks that its deaths have quarantined.
 
-    A part of a snapshot has the time of the snapshot, and other parts have the times of its leaves.
-
-    Returns:
-        The changes by its leaves, and the tasks that its deaths have quarantined.
+    Its writer and its readers get the same rows. A part of a snapshot has the time of the snapshot, and other parts
+    have the times of its leaves.
     """
     for run, changed in (segment.runs or {}).items():
         lmdb_jobs.change_run(txn, run, changed)

@@ -48,25 +48,18 @@ _NAME = re.compile(rf"{CONTROLS}/([0-9]{{6}}|[1-9][0-9]{{6,11}})(-[0-9a-f]+)?\.j
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One numbered event of a ledger.
-
-    Attributes:
-        at: Time, seconds since 1970 UTC.
-        token: Random text that distinguishes the same event created by two hosts.
-        failures_only: Whether only the failures of these sources were forgotten.
-        withdrawn: Reasons why tasks of sources run again. For a forgotten source they replace all earlier reasons.
-        job: The job that opened the ledger.
-    """
+    """One numbered event of a ledger."""
 
     number: int
     kind: Kind
-    at: float
-    token: str
+    at: float  # time, seconds since 1970 UTC
+    token: str  # random text that distinguishes the same event created by two hosts
     info: Mapping[str, Any] = field(default_factory=dict)
     sources: Sequence[bytes] = ()
-    failures_only: bool = False
+    failures_only: bool = False  # whether only the failures of these sources were forgotten
+    # Reasons why tasks of sources run again. For a forgotten source they replace all earlier reasons.
     withdrawn: Mapping[bytes, Withdrawn] = field(default_factory=dict)
-    job: Job | None = None
+    job: Job | None = None  # the job that opened the ledger
 
     def __post_init__(self) -> None:
         """Check the values, of new and of decoded events."""

@@ -148,16 +148,12 @@ class Cutoff(NamedTuple):
     """The least number with which leaves, or failures, of a source count.
 
     Cutoffs merge as sets do, independent of the order in which their parts arrive.
-
-    Attributes:
-        replaced: The greatest number with which the source was replaced; 0 if it never was.
-        forgotten: The greatest number with which it was forgotten; 0 if it never was.
-        comebacks: Numbers of its registrations after it was replaced, ascending. All known ones, because a late
-            replacement may exclude the first of them.
     """
 
-    replaced: int = 0
-    forgotten: int = 0
+    replaced: int = 0  # the greatest number with which the source was replaced; 0 if it never was
+    forgotten: int = 0  # the greatest number with which it was forgotten; 0 if it never was
+    # Numbers of its registrations after it was replaced, ascending. All known ones, because a late replacement may
+    # exclude the first of them.
     comebacks: tuple[int, ...] = ()
 
     @classmethod

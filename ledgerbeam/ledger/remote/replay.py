@@ -74,20 +74,14 @@ class _Piece(NamedTuple):
 
 
 class SnapshotManifest(NamedTuple):
-    """The manifest that makes a snapshot whole.
+    """The manifest that makes a snapshot whole."""
 
-    Attributes:
-        name: Name of the snapshot, the folder of its parts. It prevents the use of an older manifest.
-        number: The greatest number of a control object that was folded into it.
-        parts: Checksum of each of its objects by name, in the order of folding. It prevents the use of parts of an
-            older snapshot.
-        covers: Names of the objects that it replaces.
-    """
-
-    name: str
-    number: int
+    name: str  # name of the snapshot, the folder of its parts. It prevents the use of an older manifest
+    number: int  # the greatest number of a control object that was folded into it
+    # Checksum of each of its objects by name, in the order of folding. It prevents the use of parts of an older
+    # snapshot.
     parts: Mapping[str, str]
-    covers: Sequence[str]
+    covers: Sequence[str]  # names of the objects that it replaces
 
 
 def segment_name(segment: Segment, number: int, writer: str, sequence: int) -> str:
@@ -157,9 +151,8 @@ def read_listed(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the name and content of listed objects.
 
-    They are read in chunks: large enough to hide the latency of requests, smaller after large objects.
-
-    The checksums are those of parts of snapshots in their manifests, by name.
+    They are read in chunks: large enough to hide the latency of requests, smaller after large objects. The checksums
+    are those of parts of snapshots in their manifests, by name.
 
     Raises:
         LedgerDamagedError: A part of a snapshot was lost, or has another checksum.
@@ -198,12 +191,7 @@ def _missing_error(objects: Objects, name: str) -> Exception:
 
 
 class Replayer:
-    """Folds the objects of one ledger into one sidecar.
-
-    Attributes:
-        claims: Names of the claims in the last listing, which are not folded.
-        has_job: Whether the last listing had ``job.json``.
-    """
+    """Folds the objects of one ledger into one sidecar."""
 
     def __init__(self, objects: Objects, environment: Environment, job: bytes | None = None) -> None:
         """Create a replayer without a request. The content of ``job.json`` is read when needed, if it is not known."""
@@ -211,8 +199,8 @@ class Replayer:
         self._environment = environment
         self._job = job
         self._listed: list[str] = []
-        self.claims: list[str] = []
-        self.has_job = False
+        self.claims: list[str] = []  # names of the claims in the last listing, which are not folded
+        self.has_job = False  # whether the last listing had ``job.json``
         self._waited_for: set[str] = set()
         self._checksums: dict[str, str] = {}  # of parts of snapshots, from their manifests
 

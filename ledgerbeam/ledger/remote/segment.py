@@ -63,34 +63,21 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The entries that one writer recorded together. A payload has only the fields that are not empty.
+    """The entries that one writer recorded together. A payload has only the fields that are not empty."""
 
-    Attributes:
-        number: The highest number of a control object (`controls`) that its writer had seen.
-        at: Time of writing, seconds since 1970 UTC.
-        job: Fingerprint of the job for which it was written; None if not given.
-        deaths: Tasks whose worker died.
-        dropped: Names of stale outputs whose objects were deleted.
-        runs: Changed fields of runs, by run.
-        back: Sources that were gone and are listed again.
-        gone: Sources missing from a listing; None without a listing.
-        state: Rows of a snapshot; see `snapshot`.
-        again: Whether its leaves were recorded before, and withdrawn with others.
-    """
-
-    number: int
-    at: float
-    job: str | None = None
+    number: int  # the highest number of a control object (`controls`) that its writer had seen
+    at: float  # time of writing, seconds since 1970 UTC
+    job: str | None = None  # fingerprint of the job for which it was written; None if not given
     sources: Sequence[Source] = ()
     leaves: Sequence[Leaf] = ()
     failures: Sequence[Failure] = ()
-    deaths: Sequence[Mark] = ()
-    dropped: Sequence[str] = ()
-    runs: Mapping[str, Mapping[str, Any]] | None = None
-    back: Sequence[bytes] = ()
-    gone: Sequence[bytes] | None = None
-    state: Mapping[str, Any] | None = None
-    again: bool = False
+    deaths: Sequence[Mark] = ()  # tasks whose worker died
+    dropped: Sequence[str] = ()  # names of stale outputs whose objects were deleted
+    runs: Mapping[str, Mapping[str, Any]] | None = None  # changed fields of runs, by run
+    back: Sequence[bytes] = ()  # sources that were gone and are listed again
+    gone: Sequence[bytes] | None = None  # sources missing from a listing; None without a listing
+    state: Mapping[str, Any] | None = None  # rows of a snapshot; see `snapshot`
+    again: bool = False  # whether its leaves were recorded before, and withdrawn with others
 
     def __post_init__(self) -> None:
         """Check the values that no row checks itself, of new and of decoded segments."""
@@ -280,8 +267,7 @@ _RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
 def create_own(objects: Objects, name: str, data: bytes) -> None:
     """Create an object under a name that no other writer should use.
 
-    Raises:
-        LedgerDamagedError: The name holds other content; nothing was written.
+    Raises LedgerDamagedError if the name holds other content; nothing was written.
     """
     if not objects.create(name, data):
         raise LedgerDamagedError(
@@ -314,11 +300,9 @@ class Objects(Protocol):
         """Return the contents of objects, in order; None for objects that do not exist (any more)."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create an object. It is whole and durable when this returns.
+        """Create an object, whole and durable; return False if the name holds other content already.
 
-        Returns:
-            False if the name holds other content already. Creating the same content again succeeds, so that a creation
-            whose answer was lost can be repeated.
+        Creating the same content again succeeds, so that a creation whose answer was lost can be repeated.
         """
 
     def replace(self, name: str, data: bytes) -> None:

@@ -46,10 +46,7 @@ class RemoteSink:
         return partial(RemoteSink, job=self._job, run=self._run), (self._objects,)
 
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
-        """Create a segment of finished and failed tasks.
-
-        Returns:
-            The result of the commit, without completed sources, which are not known here.
+        """Create a segment of finished and failed tasks. The result has no completed sources: they are not known here.
 
         Raises:
             JobMismatchError: Another job has opened the ledger, as of a check at most `CHECK_SECONDS` ago. Nothing was

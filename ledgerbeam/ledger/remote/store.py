@@ -94,9 +94,6 @@ class RemoteStore(LmdbStore):
 
     All reads use the sidecar, with the state of the last `refresh`. A change is made in the sidecar and created as an
     object in one step. If the process dies between the two, the next refresh folds the object.
-
-    Attributes:
-        claimed: Names of the claims in the listing of the last refresh.
     """
 
     def __init__(
@@ -113,7 +110,7 @@ class RemoteStore(LmdbStore):
         self._writer = ""
         self._sequence = 0
         self._naming = threading.Lock()
-        self.claimed: list[str] = []
+        self.claimed: list[str] = []  # names of the claims in the listing of the last refresh
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings: dict[str, Any] = {"read_only": self._read_only, "job": self._job, "run": self._run}
@@ -363,8 +360,7 @@ class RemoteStore(LmdbStore):
     def _create_ledger(self, job: Job) -> Job:
         """Create ``job.json``; of several launchers one wins. Return the job of the ledger.
 
-        Raises:
-            LedgerDamagedError: It was deleted: the recorded runs were written after it, for an unknown job.
+        Raises LedgerDamagedError if it was deleted: the recorded runs were written after it, for an unknown job.
         """
         self._require_writable()
         with self._open().read() as txn:

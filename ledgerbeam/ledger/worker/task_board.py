@@ -57,17 +57,11 @@ class Drawn(NamedTuple):
 
 
 class Instructions(NamedTuple):
-    """The launcher's instructions to the workers.
+    """The launcher's instructions to the workers."""
 
-    Attributes:
-        shared: Whether other launchers share the job, so that only claimed tasks may be drawn.
-        until: Time until which tasks may be drawn, by `time.monotonic`; None for no limit.
-        over: Whether no more tasks will become available, as far as is known.
-    """
-
-    shared: bool = False
-    until: float | None = None
-    over: bool = False
+    shared: bool = False  # whether other launchers share the job, so that only claimed tasks may be drawn
+    until: float | None = None  # time until which tasks may be drawn, by `time.monotonic`; None for no limit
+    over: bool = False  # whether no more tasks will become available, as far as is known
 
 
 class Board:

@@ -79,9 +79,8 @@ class LedgerWriter:
     def add(self, leaf: Leaf) -> None:
         """Add a finished task, whose outputs are durable. Commit if there are `max_entries`.
 
-        Raises:
-            LedgerError: A commit failed, here or earlier in the background. The leaf is kept.
-            UsageError: The writer is closed.
+        Raises LedgerError if a commit failed, here or earlier in the background; the leaf is kept. Raises UsageError if
+        the writer is closed.
         """
         self._append(leaf)
 
@@ -114,14 +113,10 @@ class LedgerWriter:
                 self._slow = _SLOW_COMMITS
 
     def flush(self) -> CommitResult:
-        """Commit everything that was added before. It is durable when this returns.
+        """Commit everything that was added before, durably; return the result of all commits since the last call.
 
-        Returns:
-            The result of all commits since the last call of `flush`, including those in the background.
-
-        Raises:
-            LedgerError: And other errors of `LedgerStore.commit`, of this commit or of one in the background. Entries
-                that were not recorded are kept, and committed by the next flush.
+        Raises LedgerError, and other errors of `LedgerStore.commit`, of this commit or of one in the background.
+        Entries that were not recorded are kept, and committed by the next flush.
         """
         self._flush()
         with self._changed:
@@ -196,16 +191,11 @@ class LedgerWriter:
 
 
 class LedgerPlace(NamedTuple):
-    """The destination of this process's rows. Rows with the same destination can share an open store.
-
-    Attributes:
-        job: Fingerprint that the ledger must have; None does not check.
-        run: Id of the run whose work is recorded; empty for the newest.
-    """
+    """The destination of this process's rows. Rows with the same destination can share an open store."""
 
     url: str
-    job: str | None = None
-    run: str = ""
+    job: str | None = None  # fingerprint that the ledger must have; None does not check
+    run: str = ""  # id of the run whose work is recorded; empty for the newest
     options: str = "{}"
 
     @classmethod
