@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 PRELUDE = """
 import os, sys, time
@@ -17,7 +23,31 @@ from ledgerbeam.ledger.worker.inflight import *
 from ledgerbeam.ledger.worker.writer import *
 
 from tests.ledger.builders import *
+from tests.ledger.processes import fork_beside
 """
+
+
+def fork_beside(lock: AbstractContextManager[Any], act: Callable[[], object]) -> int:
+    """Fork while another thread holds a lock; return the exit status of the child, which calls a function."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            go_on.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # for a thread that is not there it would wait for ever
+        act()
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    go_on.set()
+    thread.join()
+    return status
 
 
 def start(program: str, *arguments: str) -> subprocess.Popen[str]:

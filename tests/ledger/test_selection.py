@@ -15,7 +15,6 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources
 from tests.ledger.builders import leaf_of, plain
-from tests.ledger.stores import several
 
 
 @pytest.mark.parametrize(("packs_a_page", "members_a_page"), [(3, 1000), (1000, 9), (1000, 12)])
@@ -93,9 +92,3 @@ def test_an_open_source_tells_what_of_it_is_done_and_what_is_not_to_be_started(s
         assert [found.has_quarantined(task) for task in (first, second)] == [False, deaths == MAX_ATTEMPTS]
         store.record_deaths([Mark(source.id, second.node, second.name)])
     assert [(fresh.has_done(task), fresh.has_quarantined(task)) for task in (first, second)] == [(False, False)] * 2
-
-
-def test_a_source_that_was_completed_since_it_was_found_open_is_left_out(store: LmdbStore) -> None:
-    done, left = several(store, "done", "left")
-    store.commit([leaf_of(done)])
-    assert [found.source for found in selection.with_progress([done, left], store)] == [left]

@@ -141,16 +141,6 @@ def test_stores_of_one_process_share_an_environment_until_the_last_is_closed(sto
     assert os.path.realpath(store.url) not in lmdb_environment._open
 
 
-def test_looking_first_does_not_keep_from_writing(store: LmdbStore) -> None:
-    store.close()
-    looking = open_local_store(store.url, create=False, read_only=True)
-    assert looking.completed_count() == 0
-    store.register([plain()])
-    store.commit([leaf_of(plain())])
-    assert looking.completed_count() == 1
-    looking.close()
-
-
 def test_a_ledger_that_was_removed_in_use_is_an_error_and_can_be_made_anew(store: LmdbStore) -> None:
     store.register([plain()])
     shutil.rmtree(store.url)
@@ -329,19 +319,6 @@ def small(tmp_path: Path) -> Iterator[LmdbStore]:
     store.open(create=True)
     yield store
     store.close()
-
-
-@pytest.mark.parametrize(
-    ("look", "found"),
-    [(LmdbStore.source_count, 9000), (lambda store: store.register([plain("one more")]), None)],
-    ids=["read", "write"],
-)
-def test_a_grown_map_is_adopted(small: LmdbStore, look: Callable[[LmdbStore], int | None], found: int | None) -> None:
-    in_child(lambda: small.register([plain(f"s{n}") for n in range(9000)]))
-    assert look(small) == found
-    assert small._open().gate.is_empty()
-    assert small._open()._env.info()["map_size"] > SMALL_MAP
-    assert small.source_count() >= 9000
 
 
 @pytest.mark.parametrize(

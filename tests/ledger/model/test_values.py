@@ -46,12 +46,11 @@ from ledgerbeam.ledger.model.rows import (
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.ledger.remote.controls import Control, decode_control, decode_ledger, encode_control, encode_ledger
-from ledgerbeam.ledger.remote.replay import SnapshotManifest, decode_manifest, encode_manifest
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from tests.cases import each
-from tests.ledger.builders import ONE, counted_leaf, plain
+from tests.ledger.builders import ONE, plain
 from tests.ledger.remote.test_store import Hosts
 from tests.ledger.stores import picture
 
@@ -142,28 +141,6 @@ def test_a_job_decodes_to_what_was_encoded(pipeline: str, parameters: dict[str, 
         found = decode_ledger(data, "here")[1]
         assert found == job
         assert found.fingerprint == job.fingerprint
-
-
-SNAPSHOT = "snapshots/000007-000001-abcdabcd"
-
-
-@pytest.mark.parametrize(
-    "manifest",
-    [
-        SnapshotManifest(SNAPSHOT, -1, {}, []),
-        SnapshotManifest(SNAPSHOT, 1, {"x": "ab" * 16}, []),
-        SnapshotManifest(SNAPSHOT, 1, {}, ["../victim"]),
-        SnapshotManifest(SNAPSHOT, 1, {f"{SNAPSHOT}/000001.seg": 1}, []),  # type: ignore[dict-item]
-    ],
-)
-def test_a_manifest_that_readers_refuse_is_not_written(manifest: SnapshotManifest) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        encode_manifest(manifest)
-
-
-def test_a_manifest_decodes_to_what_was_encoded() -> None:
-    manifest = SnapshotManifest(SNAPSHOT, 7, {f"{SNAPSHOT}/000001.seg": "ab" * 16}, ["segments/000001/t-a.seg"])
-    assert decode_manifest(encode_manifest(manifest), f"here/{SNAPSHOT}.json") == manifest
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -520,13 +497,6 @@ LONG = "x" * (NAME_CHARACTERS + 1)
 def test_a_row_of_accounts_that_cannot_be_is_refused(read: Callable[[Any], Any], row: list[Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         read(row)
-
-
-def test_a_row_of_an_older_segment_is_a_plain_task() -> None:
-    leaf = counted_leaf(plain(), ((0, 2),))
-    bare = Leaf(leaf.source_id, leaf.lineage, "published", leaf.outputs, leaf.records, leaf.bytes, leaf.seconds)
-    payload = decode(encode_segment(Segment(1, 1.0, leaves=[bare, leaf]))[32:])
-    assert [len(row) for row in payload["leaves"]] == [7, 9]
 
 
 MANY = {f"r{number}": 1 for number in range(MOST_NAMES + 1)}

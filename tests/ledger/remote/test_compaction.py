@@ -177,16 +177,6 @@ def test_leaves_of_open_sources_are_kept_in_pages(hosts: Hosts, monkeypatch: pyt
         compact(hosts.store())
 
 
-def test_sources_that_were_registered_with_one_number_are_kept_together(hosts: Hosts) -> None:
-    store = hosts.store()
-    for number in range(3):
-        store.begin_run({})
-        store.register([plain(f"{number}-{place}") for place in range(5)])
-    compact(store)
-    kept = [(part.number, len(part.sources)) for part in hosts.segments("snapshots") if part.sources]
-    assert kept == [(1, 5), (2, 5), (3, 5)]
-
-
 def test_how_runs_ended_and_what_was_gone_when_is_kept(hosts: Hosts) -> None:
     store = hosts.store()
     run = store.begin_run({})
@@ -220,16 +210,6 @@ def test_of_deletions_those_are_repeated_after_which_nothing_was_superseded_agai
     assert empty not in [encode_segment(replace(part, number=0, at=0.0, job=None)) for part in made]
     for host in (store, hosts.store()):
         assert superseded(host) == ["x"]
-
-
-def test_a_task_that_failed_once_it_had_fanned_out_has_failed_after_a_compaction_too(hosts: Hosts) -> None:
-    store = hosts.launcher(plain())
-    store.commit([leaf_of(plain(), ((0, 2), (0, 2)))])
-    store.commit([], [failure_of(plain(), ((0, 2),))])
-    expected = [(row.node, row.error, row.attempts) for row in store.failures()]
-    assert len(expected) == 1
-    compact(store)
-    assert [(row.node, row.error, row.attempts) for row in hosts.store().failures()] == expected
 
 
 def test_leaves_that_do_not_count_are_not_kept(hosts: Hosts) -> None:
@@ -422,15 +402,15 @@ def test_a_pack_and_a_source_that_was_registered_before_any_run_are_kept(hosts: 
     store.register([plain("c"), pack])
     for number in range(3):
         store.begin_run({})
-        store.register([plain(f"run-{number}")])
+        several(store, f"run-{number}", f"beside-{number}")
     expected = picture(store)
     compact(store)
     host = hosts.store()
     assert picture(host) == expected
     (row,) = [row for row in host.sources() if row.members]
     assert (row.source_id, row.member_urls) == (pack.id, tuple(pack.urls))
-    made = hosts.segments("snapshots")
-    assert sorted((part.number, len(part.sources)) for part in made if part.sources) == [(0, 2), (1, 1), (2, 1), (3, 1)]
+    kept = [(part.number, len(part.sources)) for part in hosts.segments("snapshots") if part.sources]
+    assert sorted(kept) == [(number, 2) for number in range(4)]
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -74,67 +75,53 @@ def deaths(source: Source, number: int) -> Segment:
     return Segment(number, 1.0, deaths=[mark_of(source)] * MAX_ATTEMPTS)
 
 
-def forget(store: RemoteStore, source: Source) -> None:
-    store.forget(source.url)
-
-
-def forget_failures(store: RemoteStore, source: Source) -> None:
-    store.forget(source.url, failures_only=True)
-
-
-def replace_and_take_back(store: RemoteStore, source: Source) -> None:
+def replace_it(store: RemoteStore) -> None:
     store.begin_run({})
     store.register([plain(version="other")])
+
+
+def replace_and_take_back(store: RemoteStore) -> None:
+    replace_it(store)
     store.begin_run({})
-    store.register([source])
+    store.register([plain()])
 
 
-@pytest.mark.parametrize(
-    ("change", "what", "late_counts"),
-    [
-        (forget, leaf, False),
-        (forget, failure, False),
-        (forget, deaths, False),
-        (forget_failures, leaf, True),
-        (forget_failures, failure, False),
-        (forget_failures, deaths, False),
-        (replace_and_take_back, leaf, False),
-        (replace_and_take_back, failure, False),
-        (replace_and_take_back, deaths, False),
-    ],
-)
+CHANGES: dict[str, Callable[[RemoteStore], object]] = {
+    "nothing": lambda store: None,
+    "forget": lambda store: store.forget(plain().url),
+    "forget failures": lambda store: store.forget(plain().url, failures_only=True),
+    "replace": replace_it,
+    "replace and take back": replace_and_take_back,
+    "restart": lambda store: store.open_job(TWO, "restart"),
+}
+
+
+What = Callable[[Source, int], Segment]
+
+
+@pytest.mark.parametrize("change", ["forget", "forget failures", "replace and take back"])
+@pytest.mark.parametrize("what", [leaf, failure, deaths])
 @pytest.mark.parametrize("is_late", [True, False])
 def test_what_was_recorded_before_a_change_does_not_count_after_it(
-    hosts: Hosts,
-    change: Callable[[RemoteStore, Source], None],
-    what: Callable[[Source, int], Segment],
-    late_counts: bool,
-    is_late: bool,
+    hosts: Hosts, change: str, what: What, is_late: bool
 ) -> None:
-    store = hosts.store()
-    source = plain()
-    store.begin_run({})
-    store.register([source])
+    store = hosts.launcher(plain())
     untouched = picture(store)
-    change(store, source)
+    CHANGES[change](store)
     numbers = len(hosts.objects.names("controls"))
     reader = hosts.store()
-    put(hosts, what(source, numbers - 1 if is_late else numbers))
+    put(hosts, what(plain(), numbers - 1 if is_late else numbers))
+    late_counts = change == "forget failures" and what is leaf
     for host in (reader, hosts.store()):
         host.refresh()
         counted = host.status()["sources"] != untouched["sources"]
         assert counted == (late_counts or not is_late)
 
 
-@pytest.mark.parametrize("change", [forget, replace_and_take_back])
-def test_outputs_of_a_late_leaf_are_stale_once_its_source_is_complete(
-    hosts: Hosts, change: Callable[[RemoteStore, Source], None]
-) -> None:
-    store = hosts.store()
-    source = plain()
-    store.begin_run({})
-    store.register([source])
-    change(store, source)
+@pytest.mark.parametrize("change", ["forget", "replace and take back"])
+def test_outputs_of_a_late_leaf_are_stale_once_its_source_is_complete(hosts: Hosts, change: str) -> None:
+    store, source = hosts.launcher(plain()), plain()
+    CHANGES[change](store)
     put(hosts, Segment(1, 1.0, leaves=[Leaf(source.id, (), "published", (Output("late", 1, "x", 1),))]))
     store.refresh()
     assert store.stale_outputs() == []
@@ -546,30 +533,14 @@ def test_what_was_written_over_with_the_same_content_counts(hosts: Hosts) -> Non
 # Listings that pass a place at which something is created meanwhile
 
 
-def nothing(store: RemoteStore, source: Source) -> None:
-    pass
-
-
-def replace_it(store: RemoteStore, source: Source) -> None:
-    store.begin_run({})
-    store.register([plain(version="other")])
-
-
-def restart(store: RemoteStore, source: Source) -> None:
-    store.open_job(TWO, "restart")
-
-
-@pytest.mark.parametrize("change", [nothing, forget, forget_failures, replace_it, replace_and_take_back, restart])
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("what", [leaf, failure, deaths])
 def test_what_speaks_of_sources_that_are_known_is_taken_in_with_one_listing(
-    hosts: Hosts,
-    passing: tuple[RemoteStore, Passing],
-    change: Callable[[RemoteStore, Source], None],
-    what: Callable[[Source, int], Segment],
+    hosts: Hosts, passing: tuple[RemoteStore, Passing], change: str, what: What
 ) -> None:
     store = hosts.launcher(plain(), plain("b"))
     put(hosts, what(plain(), 1), "early")
-    change(store, plain())
+    CHANGES[change](store)
     put(hosts, what(plain(), 1), "late")
     put(hosts, what(plain("b"), 1), "other")
     reader, objects = passing
@@ -581,7 +552,7 @@ def test_what_speaks_of_sources_that_are_known_is_taken_in_with_one_listing(
 @pytest.mark.parametrize("what", [leaf, failure, deaths])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_what_speaks_of_a_missed_source_waits(
-    hosts: Hosts, passing: tuple[RemoteStore, Passing], what: Callable[[Source, int], Segment], restarted: bool
+    hosts: Hosts, passing: tuple[RemoteStore, Passing], what: What, restarted: bool
 ) -> None:
     store = hosts.launcher()
     if restarted:
@@ -589,15 +560,10 @@ def test_what_speaks_of_a_missed_source_waits(
     number = len(hosts.objects.names("controls"))
     put(hosts, Segment(number, 1.0, sources=[plain("known")]), "known")
     put(hosts, Segment(number, 1.0, sources=[plain()]), "passed")
-    both = [what(source, number) for source in (plain("known"), plain())]
-    whole = Segment(
-        number,
-        1.0,
-        leaves=[leaf for segment in both for leaf in segment.leaves],
-        failures=[failure for segment in both for failure in segment.failures],
-        deaths=[death for segment in both for death in segment.deaths],
-    )
-    put(hosts, whole, "tasks")
+    known, other = (what(source, number) for source in (plain("known"), plain()))
+    columns = ("leaves", "failures", "deaths")
+    both: dict[str, Any] = {name: [*getattr(known, name), *getattr(other, name)] for name in columns}
+    put(hosts, Segment(number, 1.0, **both), "tasks")
     reader, objects = passing
     objects.passed = "s-passed"
     reader.refresh()

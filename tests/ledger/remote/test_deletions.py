@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError
-from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import OUTPUTS, SUPERSEDED
 from ledgerbeam.ledger.lmdb.withdrawal import decode_superseded, supersede
@@ -21,7 +20,7 @@ from ledgerbeam.ledger.remote.replay import Replayer, SnapshotManifest, encode_m
 from ledgerbeam.ledger.remote.segment import Segment, checksum_of, encode_segment
 from ledgerbeam.ledger.remote.snapshot import UnnamedOutputs
 from ledgerbeam.ledger.remote.store import RemoteStore
-from tests.ledger.builders import ONE, plain
+from tests.ledger.builders import plain
 from tests.ledger.remote.test_store import Hosts
 from tests.ledger.stores import folded, superseded
 
@@ -41,22 +40,9 @@ class Ledger:
     """A ledger of objects that are put there one by one, and a host that has seen some of them."""
 
     def __init__(self, folder: Path) -> None:
-        self.read: list[str] = []
-        read = self.read
-
-        class Noted(ObjectFolder):
-            """Records the names of read objects."""
-
-            def read(self, names: Sequence[str]) -> list[bytes | None]:
-                read.extend(names)
-                return super().read(names)
-
         self.hosts = Hosts(folder)
-        store = self.hosts.store()
-        store.open_job(ONE)
-        store.begin_run({})
-        self.host = RemoteStore(Noted(self.hosts.objects.url), str(folder / "seeing"))
-        self.host.open(create=True)
+        self.hosts.launcher()
+        self.host, self.read = self.hosts.store(), self.hosts.objects.reads
 
     def segment(self, name: str, *outputs: str) -> Ledger:
         assert self.hosts.objects.create(f"segments/000001/t-{name}.seg", encode_segment(naming(*outputs)))
@@ -84,16 +70,12 @@ class Ledger:
         assert self.hosts.objects.create(f"{base}.json", encode_manifest(SnapshotManifest(base, 1, checksums, covered)))
         return self
 
-    def close(self) -> None:
-        self.host.close()
-        self.hosts.close()
-
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     ledger = Ledger(tmp_path)
     yield ledger
-    ledger.close()
+    ledger.hosts.close()
 
 
 Step = Callable[[Ledger], object]

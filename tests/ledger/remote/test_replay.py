@@ -37,22 +37,18 @@ from ledgerbeam.pipelines.report.state import job_progress, shown_runs
 from tests.cases import each
 from tests.conftest import S3Server
 from tests.ledger.builders import ONE, TWO, failure_of, leaf_of, leaves_of_split, plain
-from tests.ledger.remote.test_store import Hosts
+from tests.ledger.remote.test_store import Hosts, Noted
 from tests.ledger.stores import finish, picture, superseded
 
 
-class Noted(ObjectFolder):
-    """A folder of objects that records the names of read objects, and fails from the nth read of a snapshot's part."""
+class Interrupted(Noted):
+    """A folder of objects that notes how many are read at once, and fails from the nth read of a snapshot's part."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.noted: list[str] = []
-        self.at_once: list[int] = []
-        self.parts_left = 10**9
+    at_once: list[int]
+    parts_left = 10**9
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
-        self.noted += names
-        self.at_once.append(len(names))
+        self.at_once = [*getattr(self, "at_once", ()), len(names)]
         if any(name.startswith("snapshots/") and name.endswith(".seg") for name in names):
             if self.parts_left == 0:
                 raise ConnectionError("interrupted")
@@ -142,7 +138,7 @@ def test_segments_are_batched(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, siz
         sink.commit([leaf_of(plain(f"s{n}"))])
     lengths = {len(hosts.objects.read([name])[0] or b"") for name in hosts.objects.names("segments") if "/t-" in name}
     monkeypatch.setattr(folding, "_BATCH_BYTES", (size - 1) * max(lengths) + 1)
-    noted = Noted(hosts.objects.url)
+    noted = Interrupted(hosts.objects.url)
     reader = hosts.on(noted)
     folded: list[int] = []
     real = folding.Replayer._fold_batch
@@ -160,11 +156,11 @@ def test_segments_are_batched(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, siz
 
 def test_of_large_objects_fewer_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "_BATCH_BYTES", 1_000)
-    objects = Noted(str(tmp_path))
+    objects = Interrupted(str(tmp_path))
     names = [f"{number:02d}" for number in range(40)]
     for name in names:
         objects.create(name, b"x" * 1_000)
-    objects.at_once.clear()
+    objects.at_once = []
     assert [name for name, _ in folding.read_listed(objects, names)] == names
     assert objects.at_once == [32, 2, 2, 2, 2]
 
@@ -174,11 +170,11 @@ def test_objects_of_any_size_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, at_once: list[int]
 ) -> None:
     monkeypatch.setattr(folding, "_BATCH_BYTES", 1_000)
-    objects = Noted(str(tmp_path))
+    objects = Interrupted(str(tmp_path))
     names = [f"{number:02d}" for number in range(40)]
     for name in names:
         objects.create(name, b"x" * size)
-    objects.at_once.clear()
+    objects.at_once = []
     assert list(folding.read_listed(objects, names)) == [(name, b"x" * size) for name in names]
     assert objects.at_once == at_once
 
@@ -255,16 +251,13 @@ def test_of_a_ledger_that_was_not_listed_yet_nothing_is_known(hosts: Hosts) -> N
 
 
 def test_a_host_that_is_up_to_date_reads_nothing(hosts: Hosts) -> None:
-    store = hosts.launcher(plain())
-    noted = Noted(hosts.objects.url)
-    reader = hosts.on(noted)
-    reader.open()
+    store, reader = hosts.launcher(plain()), hosts.store()
     compact(store)
     store.begin_run({})
     reader.refresh()
-    noted.noted.clear()
+    hosts.objects.reads.clear()
     reader.refresh()
-    assert noted.noted == []
+    assert hosts.objects.reads == []
     assert picture(reader) == picture(store)
 
 
@@ -273,16 +266,16 @@ def test_a_host_interrupted_in_a_snapshot_goes_on_where_it_was(hosts: Hosts, mon
     store = hosts.launcher(plain(), plain("b"))
     store.commit([leaf_of(plain()), leaves_of_split(plain("b"), 2)[0]])
     assert compact(store).parts > 2
-    noted = Noted(hosts.objects.url)
+    noted = Interrupted(hosts.objects.url)
     reader = hosts.on(noted)
     noted.parts_left = 2
     with pytest.raises(ConnectionError):
         reader.open()
-    begun = [name for name in noted.noted if name.endswith(".seg")][:2]
+    begun = [name for name in noted.reads if name.endswith(".seg")][:2]
     noted.parts_left = 10**9
-    noted.noted.clear()
+    noted.reads.clear()
     reader.refresh()
-    assert not set(begun) & set(noted.noted)
+    assert not set(begun) & set(noted.reads)
     assert picture(reader) == picture(store)
 
 
@@ -477,73 +470,48 @@ def test_a_snapshot_may_stand_for_segments_and_for_snapshots() -> None:
     assert decode_manifest(encode_manifest(manifest), f"here/{OBJECTS[0]}") == manifest
 
 
-def test_a_manifest_under_the_name_of_another_is_refused_until_its_own_is_restored(hosts: Hosts) -> None:
-    """An old snapshot under the newest one's name, with its parts: work that it does not know would look not done."""
-    store = hosts.launcher(runs=0)
-    kept: dict[str, bytes | None] = {}
-    for name in "ab":
-        finish(store, plain(name))
-        compact(store)
-        names = hosts.objects.names("snapshots")
-        kept |= zip(names, hosts.objects.read(names), strict=True)
-    old, new = (name for name in sorted(kept) if name.endswith(".json"))
-    for name in [name for name in kept if name.startswith(f"{old.removesuffix('.json')}/")]:
-        hosts.objects.replace(name, kept[name] or b"")
-    hosts.objects.replace(new, kept[old] or b"")
-    said = rf"{new}: .*has the name {old}; .*delete it"
-    for _ in range(2):
-        with pytest.raises(LedgerDamagedError, match=said):
-            hosts.store()
-    store.register([plain("c")])
-    with pytest.raises(LedgerDamagedError, match=said):
-        compact(store)
-    hosts.objects.replace(new, kept[new] or b"")  # as it says
-    assert picture(hosts.store()) == picture(store)
-
-
-def test_an_older_part_under_the_name_of_another_is_refused_until_its_own_is_restored(hosts: Hosts) -> None:
-    """It denied work that the newest snapshot knows, or claimed that a changed source was complete."""
+@pytest.mark.parametrize("what", ["manifest", "part"])
+def test_an_older_object_in_place_of_another_is_refused_until_that_is_restored(hosts: Hosts, what: str) -> None:
+    """Work that the newest snapshot knows would look not done, or a changed source would look complete."""
     store = hosts.launcher(runs=0)
     kept: list[dict[str, bytes]] = []
     for name in "ab":
         finish(store, plain(name))
         compact(store)
-        parts = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
-        found = zip(parts, hosts.objects.read(parts), strict=True)
-        kept.append({name: data or b"" for name, data in found})
+        names = hosts.objects.names("snapshots")
+        kept.append({name: data or b"" for name, data in zip(names, hosts.objects.read(names), strict=True)})
     old, new = kept
-    for name, data in zip(new, old.values(), strict=False):
+    (was, *old_parts), (now, *new_parts) = (sorted(found, key=lambda name: name.endswith(".seg")) for found in kept)
+    if what == "manifest":
+        planted, said = {name: old[name] for name in old_parts} | {now: old[was]}, rf"{now}: .*has the name {was}; "
+    else:
+        planted = dict(zip(new_parts, (old[name] for name in old_parts), strict=False))
+        said = "expected the checksum .* of snapshots/.*json, found "
+    for name, data in planted.items():
         hosts.objects.replace(name, data)
-    said = "expected the checksum .* of snapshots/.*json, found .*delete it"
-    with pytest.raises(LedgerDamagedError, match=said):
-        hosts.store()
+    for _ in range(2):
+        with pytest.raises(LedgerDamagedError, match=f"{said}.*delete it"):
+            hosts.store()
     store.register([plain("c")])
-    with pytest.raises(LedgerDamagedError, match=said):
+    with pytest.raises(LedgerDamagedError, match=f"{said}.*delete it"):
         compact(store)
     for name, data in new.items():
-        hosts.objects.replace(name, data)
+        hosts.objects.replace(name, data)  # as it says
     assert picture(hosts.store()) == picture(store)
+
+
+MANIFEST: dict[str, Any] = {"name": BASE, "number": 1, "parts": {}, "covers": []}
+BAD_PARTS: list[Any] = [OBJECTS[1:2], {OBJECTS[1]: "ab"}, {OBJECTS[1]: 1}, *({OBJECTS[n]: "ab" * 16} for n in (0, 2))]
+BAD_COVERS: list[Any] = [[1], ["controls/000001.json"], [f"{OBJECTS[0]}x"], None]
 
 
 @each(
     "fields",
     [
-        {"name": BASE, "number": 1, "parts": {OBJECTS[0]: "ab" * 16}, "covers": []},
-        {"name": BASE, "number": 1, "parts": {OBJECTS[2]: "ab" * 16}, "covers": []},
-        {"name": BASE, "number": 1, "parts": {OBJECTS[1]: "ab"}, "covers": []},
-        {"name": BASE, "number": 1, "parts": {OBJECTS[1]: 1}, "covers": []},
-        {"name": BASE, "number": 1, "parts": OBJECTS[1:2], "covers": []},
-        {"name": BASE, "number": 1, "covers": []},
-        {"name": BASE, "number": 1, "parts": {}, "covers": [1]},
-        {"name": BASE, "number": 1, "parts": {}, "covers": ["controls/000001.json"]},
-        {"name": BASE, "number": 1, "parts": {}, "covers": [f"{OBJECTS[0]}x"]},
-        {"name": BASE, "number": 1, "parts": {}, "covers": None},
-        {"name": BASE, "number": 1, "parts": {}},
-        {"name": BASE, "number": -1, "parts": {}, "covers": []},
-        {"name": BASE, "parts": {}, "covers": []},
-        {"number": 1, "parts": {}, "covers": []},
-        {"name": 1, "number": 1, "parts": {}, "covers": []},
-        [],
+        *({**MANIFEST, "parts": parts} for parts in BAD_PARTS),
+        *({**MANIFEST, "covers": covers} for covers in BAD_COVERS),
+        *({name: value for name, value in MANIFEST.items() if name != missing} for missing in MANIFEST),
+        *({**MANIFEST, "number": -1}, {**MANIFEST, "name": 1}, []),
     ],
 )
 def test_a_manifest_whose_values_cannot_be_is_refused_by_name(fields: Any) -> None:
@@ -559,10 +527,12 @@ def test_a_manifest_whose_values_cannot_be_is_refused_by_name(fields: Any) -> No
         (BASE, True, {}, []),
         (BASE, 1, {OBJECTS[0]: "ab" * 16}, []),
         (BASE, 1, {OBJECTS[1]: "ab"}, []),
+        (BASE, 1, {OBJECTS[1]: 1}, []),
         (BASE, 1, {}, ["controls/000001.json"]),
+        (BASE, 1, {}, ["../victim"]),
     ],
 )
-def test_an_unreadable_manifest_is_not_made(name: str, number: int, parts: dict[str, str], covers: list[str]) -> None:
+def test_an_unreadable_manifest_is_not_made(name: str, number: int, parts: dict[str, Any], covers: list[str]) -> None:
     with pytest.raises(ValueError, match="expected"):
         encode_manifest(SnapshotManifest(name, number, parts, covers))
 

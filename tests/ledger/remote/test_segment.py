@@ -190,11 +190,7 @@ def test_every_kind_of_control_comes_back(control: Control) -> None:
     found = decode_control(encode_control(control), "here")
     assert encode_control(found) == encode_control(control)
     assert (found.kind, found.number, list(found.sources)) == (control.kind, control.number, list(control.sources))
-    assert (found.failures_only, found.job, dict(found.info)) == (
-        control.failures_only,
-        control.job,
-        dict(control.info),
-    )
+    assert (found.failures_only, found.job, found.info) == (control.failures_only, control.job, control.info)
 
 
 FIELDS: dict[str, Any] = {"format": LEDGER_FORMAT, "number": 1, "kind": "run", "at": 1.0, "token": "t"}
@@ -203,18 +199,10 @@ FIELDS: dict[str, Any] = {"format": LEDGER_FORMAT, "number": 1, "kind": "run", "
 @each(
     "fields",
     [
-        {"format": 0},
-        {"format": None},
-        {"format": True},
-        {"number": 0},
-        {"kind": "other"},
-        {"token": 5},
-        {"info": None},
-        {"sources": {}},
-        {"sources": ["00"]},
-        {"failures_only": None},
-        {"kind": "accept"},
-        {"kind": "accept", "job": None},
+        *({"format": number} for number in (0, None, True)),
+        *({"number": 0}, {"kind": "other"}, {"token": 5}, {"info": None}, {"failures_only": None}),
+        *({"sources": {}}, {"sources": ["00"]}),
+        *({"kind": "accept"}, {"kind": "accept", "job": None}),
         {"kind": "accept", "job": {"pipeline": 5, "parameters": {}}},
         {"kind": "accept", "job": {"pipeline": "map", "parameters": []}},
     ],

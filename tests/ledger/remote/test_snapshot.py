@@ -22,7 +22,6 @@ from ledgerbeam.ledger.lmdb.failures import Stamp
 from ledgerbeam.ledger.lmdb.sources import register
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import APPLIED, COUNTS, META, OUTPUTS, PENDING, Transaction
-from ledgerbeam.ledger.lmdb.withdrawal import drop_stale
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic, counts_row, statistics_row
 from ledgerbeam.ledger.model.identity import ROOT, node_id
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, output_row
@@ -282,7 +281,9 @@ def rule_out(store: RemoteStore, leaves: int, failures: int) -> RemoteStore:
 
 
 @pytest.mark.parametrize(("number", "counts"), [(4, False), (5, True), (6, True)])
-def test_finished_tasks_of_a_snapshot_count_from_the_leaf_cutoff_on(hosts: Hosts, number: int, counts: bool) -> None:
+def test_a_snapshot_counts_from_the_cutoffs_of_leaves_and_of_failures_on(
+    hosts: Hosts, number: int, counts: bool
+) -> None:
     store, other = (rule_out(numbered_host(hosts, 0, plain()), 5, 9) for _ in range(2))
     sketch = [ID, NODE, statistics_row({"length": Statistic("count", b"5")})]
     merge(store, number, complete=[DONE], statistics=[sketch])
@@ -294,15 +295,12 @@ def test_finished_tasks_of_a_snapshot_count_from_the_leaf_cutoff_on(hosts: Hosts
     assert rows_of(other).get("contradicted") == [[ID]] * counts
     merge(other, 9, complete=[DONE])
     assert other.completed_count() == (not counts)
-
-
-@pytest.mark.parametrize(("number", "counts"), [(4, False), (5, True), (6, True)])
-def test_failures_of_a_snapshot_count_from_the_failure_cutoff_on(hosts: Hosts, number: int, counts: bool) -> None:
-    store, other = (rule_out(numbered_host(hosts, 0, plain()), 9, 5) for _ in range(2))
-    merge(store, number, failed=[[ID, NODE, "task", "KeyError", "why", 2, 10.0, 7]])
-    assert [(row.task, row.error, row.attempts) for row in store.failures()] == [("task", "why", 2)] * counts
-    merge(other, number, attempts=[[ID, NODE, "task", [[7, 1.0, 0, False]]]])
-    assert other.attempts(plain().id) == ({bytes.fromhex(NODE): 1} if counts else {})
+    failed = rule_out(numbered_host(hosts, 0, plain()), 9, 5)
+    merge(failed, number, failed=[[ID, NODE, "task", "KeyError", "why", 2, 10.0, 7]])
+    assert [(row.task, row.error, row.attempts) for row in failed.failures()] == [("task", "why", 2)] * counts
+    died = rule_out(numbered_host(hosts, 0, plain()), 9, 5)
+    merge(died, number, attempts=[[ID, NODE, "task", [[7, 1.0, 0, False]]]])
+    assert died.attempts(plain().id) == ({bytes.fromhex(NODE): 1} if counts else {})
 
 
 def test_a_finished_task_has_neither_failures_nor_deaths(hosts: Hosts) -> None:
@@ -427,12 +425,12 @@ def test_a_source_is_retired_by_its_later_successor(hosts: Hosts, registered: in
         assert rows_of(store).get("retired", []) == [[ID, [plain().url], retired]] * is_gone
 
 
-@pytest.mark.parametrize("order", [(5, 3), (3, 5)])
-def test_a_source_replaced_twice_was_replaced_with_the_greater_number(hosts: Hosts, order: tuple[int, int]) -> None:
-    store = hosts.store()
-    for number in order:
-        merge(store, 9, retired=[[ID, [plain().url], number]])
-    assert rows_of(store)["retired"] == [[ID, [plain().url], 5]]
+def test_a_source_replaced_twice_was_replaced_with_the_greater_number(hosts: Hosts) -> None:
+    for order in ((5, 3), (3, 5)):
+        store = hosts.store()
+        for number in order:
+            merge(store, 9, retired=[[ID, [plain().url], number]])
+        assert rows_of(store)["retired"] == [[ID, [plain().url], 5]]
 
 
 def test_the_url_of_a_retired_source_is_that_of_who_has_it(hosts: Hosts) -> None:
@@ -781,15 +779,6 @@ def test_what_a_snapshot_completes_can_be_done_again(history: History, tmp_path:
     host.refresh()
     assert host.completed_count() == 1
     host.close()
-
-
-def test_a_snapshot_does_not_take_back_when_an_output_was_superseded(hosts: Hosts) -> None:
-    store = hosts.store()
-    for number in (5, 3):
-        merge(store, 5, superseded=[[OLD.id.hex(), "old", number]])
-    for number, left in ((4, ["old"]), (5, [])):  # the first by a run that did not see number 5
-        store._open().write(lambda txn, number=number: drop_stale(txn, ["old"], number))  # type: ignore[misc]
-        assert store.stale_outputs() == left
 
 
 def test_a_source_that_is_open_here_and_complete_in_a_snapshot_counts_once(history: History, tmp_path: Path) -> None:

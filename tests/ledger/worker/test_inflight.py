@@ -164,9 +164,8 @@ def test_a_worker_that_ends_while_it_is_looked_at_has_not_died(folder: str, monk
     assert dead_marks(folder) == []
 
 
-def test_nobody_has_died_for_who_looks_while_a_worker_ends(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    marks, real, found = InflightMarks(folder), os.unlink, list[list[DeadWorker]]()
-    marks.register()
+def test_nobody_has_died_while_one_ends(folder: str, marks: InflightMarks, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, found = os.unlink, list[list[DeadWorker]]()
 
     def looked_at_first(path: str) -> None:
         found.append(dead_marks(folder))

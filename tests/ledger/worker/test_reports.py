@@ -19,7 +19,17 @@ from ledgerbeam.ledger.model.rows import MEASURED, PARTS, SetUps, WorkTime, read
 from ledgerbeam.ledger.worker import reports
 from tests.cases import each
 from tests.disk import no_larger_than
+from tests.ledger.processes import run
 from tests.ledger.stores import in_threads
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Nothing of other tests is to be called or reported."""
+    reports.end_work()
+    reports.begin_times()
+    yield
+    reports.begin_times()
 
 
 def test_each_file_is_of_its_process_and_of_no_other_file(tmp_path: Path) -> None:
@@ -139,11 +149,6 @@ def test_where_there_is_no_folder_no_error_is_left_and_none_found(tmp_path: Path
     assert reports.reported_errors(str(tmp_path / "gone")) == []
 
 
-@pytest.fixture(autouse=True)
-def _nothing_of_others() -> None:
-    reports.end_work()
-
-
 def test_what_was_added_last_is_called_first_and_all_of_it_once() -> None:
     called: list[int] = []
     for number in range(3):
@@ -183,48 +188,27 @@ def test_what_raises_is_not_called_again_and_the_rest_is_left_for_the_next_call(
 
 
 FORKS_BESIDE = """
-import os, threading
 from ledgerbeam.ledger.worker import reports
 
 reports.at_end(lambda: print("of", here, flush=True))
 here = "the parent"
-held, go_on = threading.Event(), threading.Event()
 
-def hold():
-    with reports._lock:
-        held.set()
-        go_on.wait()
-
-thread = threading.Thread(target=hold)
-thread.start()
-held.wait()
-child = os.fork()  # while another thread holds the lock
-if child == 0:
+def child():
+    global here
     here = "the child"
     reports.at_end(lambda: print("its own", flush=True))
     reports.end_work()
-    os._exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-go_on.set()
-thread.join()
+
+assert fork_beside(reports._lock, child) == 0
 reports.end_work()
 """
 
 
 def test_a_forked_process_ends_what_it_has_begun_alone() -> None:
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS_BESIDE]
-    found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=dict(os.environ))
-    assert found.stdout.splitlines() == ["its own", "of the parent"]
+    assert run(FORKS_BESIDE).splitlines() == ["its own", "of the parent"]
 
 
 SHORT = 0.05
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    reports.begin_times()
-    yield
-    reports.begin_times()
 
 
 def busy(seconds: float) -> None:

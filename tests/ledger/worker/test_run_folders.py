@@ -160,26 +160,6 @@ def test_an_empty_folder_that_a_killed_launcher_left_is_taken(folders: RunFolder
         assert folder.is_in_place()
 
 
-def test_a_launcher_is_alone_once_all_others_have_ended(folders: RunFolders, tmp_path: Path) -> None:
-    other = start(tmp_path, "000001", OTHERS)  # an invisible marker, like a marker of another user
-    with folders.enter("000002") as folder, folder.alone() as alone:
-        assert not alone
-    kill(other)
-    with folders.enter("000003") as folder, folder.alone() as alone:
-        assert alone
-        late = subprocess.Popen(
-            [sys.executable, "-c", LAUNCHER, str(tmp_path), OURS, "000004"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        time.sleep(1)
-        assert not (tmp_path / "run" / "000004").exists(), "it has begun while another one tidies up"
-    assert late.stdout is not None
-    assert late.stdout.readline() == "entered\n"
-    kill(late)
-
-
 def test_a_launcher_is_alone_if_none_of_another_ledger_is_at_work_either(folders: RunFolders, tmp_path: Path) -> None:
     with folders.enter("000001") as folder, RunFolders(str(tmp_path), OTHERS).enter("000002"), folder.alone() as alone:
         assert not alone

@@ -280,15 +280,6 @@ def test_of_two_who_claim_the_same_one_gives_way(party: Party) -> None:
     assert not before <= set(party.claimed())  # the others have some of it
 
 
-def test_what_is_done_elsewhere_is_passed_over(party: Party) -> None:
-    party.other((39, 40))
-    party.store.commit([leaf_of(SOURCE, ((n, COUNT),)) for n in range(10)])
-    party.pass_time(1)
-    assert party.draw() == 10
-    left, held = party.sharing.open_tasks([*party.board.ready(99)])
-    assert held.free == len(left)
-
-
 def test_at_most_one_write_and_one_look_each_ten_seconds(party: Party) -> None:
     for _ in range(100):
         party.meet((0, 1))

@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,8 @@ from ledgerbeam.errors import LedgerbeamError, LedgerError
 from ledgerbeam.ledger.model.claims import Span
 from ledgerbeam.ledger.worker import task_board as worker_task_board
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Instructions, task_board
+from tests.ledger.processes import run
+from tests.ledger.stores import in_threads
 
 
 def element(number: int, source: bytes = b"s" * 16) -> tuple[BoardTask, bytes]:
@@ -131,35 +132,15 @@ def test_a_forked_process_never_touches_the_board_of_its_parent(board: Board, tm
 
 
 FORKS_BESIDE = """
-import os, signal, sys, threading
 from ledgerbeam.ledger.worker import task_board
 
-held, go_on = threading.Event(), threading.Event()
-
-def hold():
-    with task_board._boards_lock:
-        held.set()
-        go_on.wait()
-
-thread = threading.Thread(target=hold)
-thread.start()
-held.wait()
-child = os.fork()
-if child == 0:
-    signal.alarm(20)  # for a thread that is not there it would wait for ever
-    task_board.task_board(sys.argv[1]).close()
-    os._exit(0)
-status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-go_on.set()
-thread.join()
-print(status)
+print(fork_beside(task_board._boards_lock, lambda: task_board.task_board(sys.argv[1]).close()))
 """
 
 
 def test_a_process_that_is_forked_while_a_board_is_looked_up_has_its_own(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS_BESIDE, str(tmp_path / "run")]
-    assert subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout == "0\n"
+    assert run(FORKS_BESIDE, str(tmp_path / "run")) == "0\n"
 
 
 def test_while_others_share_only_what_is_offered_is_drawn(board: Board) -> None:
@@ -251,11 +232,7 @@ def test_threads_and_processes_draw_what_is_left(board: Board, tmp_path: Path) -
         for _ in range(2)
     ]
     found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.extend(one.decode() for one in drawn(board))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[lambda: found.extend(one.decode() for one in drawn(board))] * 2)
     for other in others:
         found += other.communicate(timeout=60)[0].splitlines()
     assert sorted(found) == sorted(f"task {number}" for number in range(400))
@@ -287,11 +264,6 @@ def test_a_board_may_be_opened_again_and_is_for_its_user_alone(tmp_path: Path) -
     task_board(str(folder)).close()
 
 
-def run_python(script: str, folder: Path) -> str:
-    command = [sys.executable, "-c", script, str(folder)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
-
-
 def test_a_board_that_another_process_made_grow_is_read_on(board: Board, tmp_path: Path) -> None:
     script = """
 import sys
@@ -301,7 +273,7 @@ tasks = [BoardTask(b"%04d" % n, Span(b"s" * 16, n, n + 1), (((n, 1000),),)) for 
 task_board(sys.argv[1]).post([(task, b"x" * (1 << 20)) for task in tasks])
 """
     assert board.left() == 0
-    run_python(script, tmp_path)
+    run(script, str(tmp_path))
     assert len(drawn(board)) == 100
 
 
@@ -313,4 +285,4 @@ from ledgerbeam.ledger.worker.task_board import Board
 board = Board(sys.argv[1])
 print(os.readlink("/proc/self/fd/0"))
 """
-    assert run_python(script, tmp_path) == os.devnull
+    assert run(script, str(tmp_path)) == f"{os.devnull}\n"
