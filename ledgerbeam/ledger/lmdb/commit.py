@@ -16,16 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
-from ledgerbeam.ledger.lmdb import tables
-from ledgerbeam.ledger.lmdb.accounts import (
-    add_counted,
-    add_durations,
-    add_to_history,
-    duration_steps,
-    encode_account,
-    encode_statistics,
-    sum_parts,
-)
+from ledgerbeam.ledger.lmdb import accounts, tables
 from ledgerbeam.ledger.lmdb.failures import CLEARED, PASSED, Stamp, clear_passed, passed_at, record_failures
 from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.counting import Entry, entries, fold, require_count
@@ -76,12 +67,14 @@ def record(
     tally = total(outcome.fresh)
     if outcome.fresh:
         add_totals(txn, tally, 1)
-        add_counted(txn, sum_parts(leaf.counts for leaf in outcome.fresh if leaf.counts is not None), 1)
+        accounts.add_counted(
+            txn, accounts.sum_parts(leaf.counts for leaf in outcome.fresh if leaf.counts is not None), 1
+        )
     if outcome.fresh and not again:
-        add_durations(txn, duration_steps([leaf.leaf.seconds for leaf in outcome.fresh]))
+        accounts.add_durations(txn, accounts.duration_steps([leaf.leaf.seconds for leaf in outcome.fresh]))
     if in_history and ((outcome.fresh and not again) or outcome.failures):
         counted = {"completed": len(outcome.completed), "failures": outcome.failures}
-        add_to_history(txn, now, stamp.number if number is None else number, tally, **counted)
+        accounts.add_to_history(txn, now, stamp.number if number is None else number, tally, **counted)
     return outcome
 
 
@@ -327,8 +320,8 @@ class PreparedLeaf:
         self.outputs = sorted((source + name_key(output.name), encode_output(output, node)) for output in leaf.outputs)
         self.share = leaf.share()
         self.counts = leaf.special_counts()
-        self.account = encode_account(leaf)
-        self.statistics = encode_statistics(leaf.statistics)
+        self.account = accounts.encode_account(leaf)
+        self.statistics = accounts.encode_statistics(leaf.statistics)
         if not self.is_all:
             self.digest  # noqa: B018 - computed now, since it is needed inside the transaction
 

@@ -91,7 +91,7 @@ class TaskFailures:
 
     def clear(self, passed: Stamp) -> None:
         """Drop the failures and deaths that are older than a leaf below the task."""
-        if self.failed is not None and _stamp(self.failed) < passed:
+        if self.failed is not None and Stamp(self.failed["number"], self.failed["last"]) < passed:
             self.failed = None
         self.deaths = {death for death in self.deaths if death[:2] >= passed}
 
@@ -219,10 +219,6 @@ def has_failed(txn: Transaction, source: bytes, number: int) -> bool:
         read_failure(row)["number"] >= number or TaskFailures.of(None, txn.get(ATTEMPTS, key)).quarantined
         for key, row in txn.rows(FAILED, source)
     )
-
-
-def _stamp(row: Mapping[str, Any]) -> Stamp:
-    return Stamp(row["number"], row["last"])
 
 
 def _put_or_delete(txn: Transaction, table: str, key: bytes, row: Mapping[str, Any] | None) -> None:

@@ -17,15 +17,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 from ledgerbeam._base.lazy import NDArray, np
-from ledgerbeam.ledger.lmdb import tables
-from ledgerbeam.ledger.lmdb.accounts import (
-    PartSums,
-    decode_account,
-    record_counts,
-    require_counted,
-    source_counts,
-    sum_parts,
-)
+from ledgerbeam.ledger.lmdb import accounts, tables
 from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, read_totals
 from ledgerbeam.ledger.lmdb.environment import CompletenessCheck, Environment, key_pages, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
@@ -80,7 +72,7 @@ def status(txn: Transaction) -> dict[str, Any]:
         "job": None if job is None else {**job.as_dict(), "fingerprint": job.fingerprint},
         "sources": {"complete": complete, "open": still_open, "failed": failed},
         "tasks": {"done": totals.tasks, "failed": failed_tasks},
-        "records": record_counts(txn, totals).as_dict(),
+        "records": accounts.record_counts(txn, totals).as_dict(),
         "bytes": totals.bytes,
         "filtered": totals.filtered,
         "complete": listed and is_any and still_open == 0 and failed == 0,
@@ -157,10 +149,10 @@ def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed:
     about = (source, fields["url"], fields["size"], len(members))
     if row is not None:
         completed, done = tables.unpack_completion(row)
-        return SourceRow(*about, "complete", completed, done, members, source_counts(txn, source, done))
+        return SourceRow(*about, "complete", completed, done, members, accounts.source_counts(txn, source, done))
     pending = txn.get(tables.PENDING, source)
     done = Totals() if pending is None else Totals(*tables.PENDING_ROW.unpack(pending)[1:])
-    counts = source_counts(txn, source, done)
+    counts = accounts.source_counts(txn, source, done)
     if txn.get(tables.GONE, source) is not None:
         return SourceRow(*about, "gone", 0, done, members, counts)
     return SourceRow(*about, "failed" if source in failed else "open", 0, done, members, counts)
@@ -268,21 +260,23 @@ def source_outputs(txn: Transaction, source: bytes) -> list[Output]:
 
 def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:
     """Yield the record counts of tasks, by source id; see `store.LedgerStore.task_counts`."""
-    sums = PartSums()
+    sums = accounts.PartSums()
     with environment.read() as txn:
         first = txn.moment
     for page in row_pages(environment, tables.COUNTS):
         with environment.read() as txn:
             urls = {source: url_of(txn, source) for source in {key[:ID_BYTES] for key, _ in page}}
             rows = [
-                TaskCountsRow(urls[key[:ID_BYTES]], key[:ID_BYTES], key[ID_BYTES:], decode_account(value).counts)
+                TaskCountsRow(
+                    urls[key[:ID_BYTES]], key[:ID_BYTES], key[ID_BYTES:], accounts.decode_account(value).counts
+                )
                 for key, value in page
             ]
-        sums += sum_parts(row.counts for row in rows)
+        sums += accounts.sum_parts(row.counts for row in rows)
         yield from rows
     with environment.read() as txn:
         if txn.moment == first:
-            require_counted(txn, sums)
+            accounts.require_counted(txn, sums)
 
 
 def _output_rows(txn: Transaction, source: bytes, url: str, rows: Any) -> list[OutputRow]:

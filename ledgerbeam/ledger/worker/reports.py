@@ -200,10 +200,6 @@ class _WorkerTimes:
         lap.seconds.clear()
         lap.cpu.clear()
 
-    def add_cpu(self, part: str, taken: float) -> None:
-        with self.lock:
-            self.cpu[part] += taken
-
     def times(self) -> WorkTime:
         lived, used = time.perf_counter() - self.born, time.process_time() - self.cpu_born
         with self.lock:
@@ -250,7 +246,9 @@ def counted_beside(part: str, work: Callable[..., T], *args: Any) -> T:
     try:
         return work(*args)
     finally:
-        _process.add_cpu(part, time.thread_time() - began)
+        taken = time.thread_time() - began
+        with _process.lock:
+            _process.cpu[part] += taken
 
 
 class SharedTime:
