@@ -174,12 +174,6 @@ def test_a_source_with_pages_of_rejected_tasks_is_told_once(store: LmdbStore, mo
     assert list(store.rejected_tasks()) == list(zip([source.id for source in sources], nodes, strict=True))
 
 
-def test_a_source_that_is_not_registered_has_no_url(store: LmdbStore) -> None:
-    store.register([plain()])
-    with store._open().read() as txn:
-        assert [lmdb_views.url_of(txn, source) for source in (plain().id, bytes(16))] == [plain().url, ""]
-
-
 def test_a_source_has_its_outputs_in_the_order_of_its_records(store: LmdbStore) -> None:
     source = registered(store)
     outputs = [Output(name, 1, "x", 1, first) for name, first in (("b", 0), ("a", 7), ("c", 7), ("d", 3))]

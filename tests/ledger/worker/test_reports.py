@@ -144,11 +144,6 @@ def test_the_errors_of_several_workers_arrive_without_secrets(tmp_path: Path) ->
     assert str(lost).endswith("@host/a: not found")
 
 
-def test_where_there_is_no_folder_no_error_is_left_and_none_found(tmp_path: Path) -> None:
-    reports.report_error(str(tmp_path / "gone"), UsageError("m"))
-    assert reports.reported_errors(str(tmp_path / "gone")) == []
-
-
 def test_what_was_added_last_is_called_first_and_all_of_it_once() -> None:
     called: list[int] = []
     for number in range(3):

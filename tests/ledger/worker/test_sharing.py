@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -479,21 +478,6 @@ def test_what_waits_for_others_is_told_in_words(held: WaitingTasks, expected: st
     assert held.text() == expected
 
 
-def test_what_cannot_be_said_or_heard_is_logged(party: Party, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "ledgerbeam")
-    party.place.others["damaged"] = b"{"
-    party.pass_time(0.5)
-    party.place.is_away = True
-    party.pass_time(10)
-    party.sharing.close()
-    assert {record.getMessage().partition(":")[0] for record in caplog.records} == {
-        "damaged",
-        "claims cannot be read",
-        "claims cannot be published",
-        "claims cannot be removed",
-    }
-
-
 def test_claimed_tasks_may_begin_until_a_time_from_before(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
     real = party.place.put
 
@@ -643,12 +627,6 @@ def test_claims_of_more_than_ten_thousand_spans_are_refused() -> None:
     assert decode_claims(encode_claims(Claims("1", "", 1, 1.0, spans))).spans == spans
     with pytest.raises(ValueError, match="expected at most 10000 spans, found 10001"):
         decode_claims(encode_claims(Claims("1", "", 1, 1.0, [*spans, spans[0]])))
-
-
-def test_claims_are_shown_and_compared_by_what_was_said() -> None:
-    claims = Claims("1", "here", 2, 30.0, (Span(ONE, 0, 1),))
-    assert repr(claims) == f"Claims(run='1', place='here', number=2, seconds=30.0, spans={claims.spans!r})"
-    assert len({claims, replace(claims), replace(claims, number=3)}) == 2
 
 
 @each(

@@ -589,17 +589,12 @@ def test_a_shared_writer_records_for_the_job_and_the_run_of_its_place(store: Lmd
         close_shared_writers()
 
 
-def test_options_decide_of_a_place_and_none_are_no_others(store: LmdbStore) -> None:
-    assert LedgerPlace.of(store.url) == LedgerPlace.of(store.url, options={}) == LedgerPlace.of(store.url, options=None)
-    assert LedgerPlace.of(store.url, options={"key": "a"}) != LedgerPlace.of(store.url, options={"key": "b"})
-
-
 def test_a_ledger_has_one_place_however_its_path_is_given(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, name = os.path.split(store.url)
     monkeypatch.chdir(folder)
     for url in (name, f"./{name}", f"{folder}//{name}/", f"file://{store.url}"):
         assert LedgerPlace.of(url) == LedgerPlace.of(store.url)
-    assert LedgerPlace.of(name).url == store.url
+    assert LedgerPlace.of(name, options={}) == LedgerPlace.of(name, options=None) == LedgerPlace.of(store.url)
     assert LedgerPlace.of("s3://bucket/ledger//").url == "s3://bucket/ledger"
 
 
@@ -609,6 +604,7 @@ def test_what_decides_where_rows_go_has_a_writer_of_its_own(store: LmdbStore) ->
         LedgerPlace.of(store.url, job="a"),
         LedgerPlace.of(store.url, run="000001"),
         LedgerPlace.of(store.url, options={"key": "a", "client": {"b": 1, "c": object}}),
+        LedgerPlace.of(store.url, options={"key": "b"}),
         LedgerPlace.of("memory://bucket/ledger"),
     ]
     writers = [shared_writer(place, open_sink=lambda: store) for place in places]
@@ -618,6 +614,7 @@ def test_what_decides_where_rows_go_has_a_writer_of_its_own(store: LmdbStore) ->
         LedgerPlace.of(store.url, job="a"),
         LedgerPlace.of(store.url, run="000001"),
         LedgerPlace.of(store.url, options={"client": {"c": object, "b": 1}, "key": "a"}),
+        LedgerPlace.of(store.url, options={"key": "b"}),
         LedgerPlace.of("memory://bucket/ledger/"),
     ]
     assert [shared_writer(place, interval=NEVER) for place in same] == writers
