@@ -102,16 +102,15 @@ def _texts(kind: str, value: Any) -> list[str]:
             shown = ", ".join(f"{part} {_number(value[part])}" for part in ("min", "p50", "mean", "p99", "max"))
             return [f"{value['count']:,} values: {shown}"]
         case "top":
-            return [f"{row['estimate']:,}  {_value(row['value'])}" for row in value[:SHOWN_VALUES]] or ["none"]
+            most = [(row["estimate"], row["value"]) for row in value[:SHOWN_VALUES]]
+            return [f"{number:,}  {one if isinstance(one, str) else json.dumps(one)}" for number, one in most] or [
+                "none"
+            ]
     return [f"{value:,}"]
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:,.6g}"
-
-
-def _value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def describe_time(found: Mapping[str, Any]) -> str:

@@ -163,7 +163,7 @@ class RunLineage:
         self, kind: str, *, done: Totals | None = None, routes: Sequence[str] = (), error: str | None = None
     ) -> None:
         """Send an event of a kind, with the totals of the run and the names of all datasets but the main one."""
-        from openlineage.client.event_v2 import Job, Run, RunEvent, RunState  # noqa: PLC0415 - an extra
+        from openlineage.client.event_v2 import InputDataset, Job, Run, RunEvent, RunState  # noqa: PLC0415 - an extra
         from openlineage.client.facet_v2 import job_type_job  # noqa: PLC0415
 
         job_type = job_type_job.JobTypeJobFacet("BATCH", "LEDGERBEAM", jobType="JOB", producer=_PRODUCER)
@@ -173,7 +173,7 @@ class RunLineage:
             eventTime=datetime.now(UTC).isoformat(),
             run=Run(run_id, facets=self._run_facets(error)),
             job=Job(**self._subject.job(), facets={"jobType": job_type}),
-            inputs=self._inputs(),
+            inputs=[InputDataset(*found) for found in self._subject.inputs()],
             outputs=self._outputs(done, routes),
             producer=_PRODUCER,
         )
@@ -200,11 +200,6 @@ class RunLineage:
             message = without_secrets(error)
             facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(message, "PYTHON", producer=_PRODUCER)
         return facets
-
-    def _inputs(self) -> list[Any]:
-        from openlineage.client.event_v2 import InputDataset  # noqa: PLC0415
-
-        return [InputDataset(*found) for found in self._subject.inputs()]
 
     def _outputs(self, done: Totals | None, routes: Sequence[str]) -> list[Any]:
         from openlineage.client.event_v2 import OutputDataset  # noqa: PLC0415

@@ -90,9 +90,7 @@ class Wave:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.pid: int | None = None  # of the leader, once it is forked
-        self.status: int | None = (
-            None  # of the leader as by `subprocess.Popen`; None while it runs, or if its server died
-        )
+        self.status: int | None = None  # of the leader, as by `Popen`; None while it runs, or if its server died
         self._is_over = False
 
     def wait(self, seconds: float) -> bool:

@@ -58,9 +58,7 @@ WAVE_TASKS = 200_000
 # wave shows faults of a function or an output early.
 FIRST_BYTES = 1 << 30
 WAVE_GROWTH = 4
-LEAST_BYTES = (
-    8 << 20
-)  # minimum size of a source for an index ahead; workers plan several smaller ones at once, and soon
+LEAST_BYTES = 8 << 20  # minimum size of a source for an index ahead; workers plan several smaller ones at once
 
 _JOB = "ahead.json"
 _AT_ONCE = 0.001
