@@ -29,9 +29,9 @@ from ledgerbeam.pipelines.calls.values import (
 
 REQUIRED = inspect.Parameter.empty  # the default of an option that must be given
 
-UNCHECKED = ("progress", "options")
-"""Options whose types are checked where they are used: the console, and the options of Beam."""
+UNCHECKED = ("progress", "options")  # options whose types are checked where they are used: console and Beam options
 
+# Functions that read values, by the name of the value in the help of a command.
 _PARSERS: Mapping[str | None, Callable[[Any], Any]] = {
     "BYTES": parse_size,
     "ID,...": parse_devices,
@@ -40,22 +40,18 @@ _PARSERS: Mapping[str | None, Callable[[Any], Any]] = {
     "NAME,...": parse_columns,
     "SECONDS": parse_seconds,
 }
-"""Functions that read values, by the name of the value in the help of a command."""
 
 _REQUIRED: Any = Required
 _WIDTH = 100  # characters of a line in the reference of a call
 
-_JOB = """The same call again does only what is left. The command line with the same values runs the same job."""
-
-_JOB_RETURNS = """The result of the run. `Result.raise_for_failures` raises if tasks failed."""
-
+_JOB = "The same call again does only what is left. The command line with the same values runs the same job."
+_JOB_RETURNS = "The result of the run. `Result.raise_for_failures` raises if tasks failed."
 _JOB_RAISES = (
     "JobMismatchError: The ledger belongs to a job that did something else; the message names the differences.",
     "KeyboardInterrupt: Ctrl-C ended the run; its state is saved, and the same call resumes it.",
     "LedgerbeamError: The run ended early. Everything that was recorded stays recorded.",
     "UsageError: The options exclude each other, or a value is invalid.",
 )
-
 
 _SECRET = ("storage_options",)  # options whose values are never shown
 _WORDS: Mapping[Any, str] = {
@@ -75,7 +71,6 @@ class Option(NamedTuple):
     """One option of calls, commands and steps of flows."""
 
     group: str  # heading in the help of a command; empty for an option that the command line does not have
-    text: str  # description, in lower case and without a full stop. Names of options stand in backquotes
     metavar: str | None = None  # name of the value in the help of a command
     default: Any = None  # default value; `REQUIRED` for none
     unset: str = ""  # meaning of a default that is None or empty
@@ -85,19 +80,16 @@ class Option(NamedTuple):
     choices: OutputFormats | None = None  # accepted formats, of which other packages may add some
     const: Any = None  # value of the bare flag; None if the flag needs a value
     repeats: bool = False  # whether the flag may be given several times
+    text: str = ""  # description, from the declaration
 
     @property
     def default_text(self) -> str:
         """Return the default as readers see it; empty for an option that has none worth a word."""
         if self.default in (None, (), "") or isinstance(self.default, bool):
             return self.unset
-        return (
-            ""
-            if self.default is REQUIRED
-            else f"{self.default:g}"
-            if isinstance(self.default, float)
-            else str(self.default)
-        )
+        if self.default is REQUIRED:
+            return ""
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
 
 class Row(NamedTuple):
@@ -114,7 +106,7 @@ class Row(NamedTuple):
         kinds = [get_origin(kind) or kind for kind in get_args(self.hint)]
         if PathLike not in kinds:
             return None
-        return _several_paths if Iterable in kinds else path
+        return (lambda value: paths([value])) if Iterable in kinds else path
 
     def read(self, name: str, value: Any) -> Any:
         """Return a value as given, or a default, read; raise `UsageError` if it is invalid."""
@@ -124,22 +116,18 @@ class Row(NamedTuple):
         return given(name, value, parse)
 
 
-def _several_paths(value: Any) -> list[str]:
-    return paths([value])
-
-
 def rows_of(options: type, changes: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Row]:
-    """Return the options of a `TypedDict`, whose fields are `Annotated` with an `Option` each, by name and in order.
+    """Return the options of a `TypedDict` by name and in order.
 
-    `changes` are fields of `Option` that differ from the declaration, by option.
+    Each field is `Annotated` with its description and an `Option`. The description is in lower case and without a full
+    stop; names of options stand in backquotes. `changes` are fields of `Option` that differ from the declaration.
     """
     rows = {}
     for name, annotated in options.__annotations__.items():
-        is_required = get_origin(annotated) is _REQUIRED
-        hint, option = get_args(get_args(annotated)[0] if is_required else annotated)
-        changed = {"default": REQUIRED} if is_required else {}
-        changed |= (changes or {}).get(name, {})
-        rows[name] = Row(hint, option._replace(**changed) if changed else option)
+        hint, text, option = get_args(annotated)
+        if get_origin(hint) is _REQUIRED:
+            (hint,), option = get_args(hint), option._replace(default=REQUIRED)
+        rows[name] = Row(hint, option._replace(**{"text": text, **(changes or {}).get(name, {})}))
     return rows
 
 
@@ -161,7 +149,7 @@ class CallSpec:
 
     name: str
     summary: str
-    options: type  # `TypedDict` whose fields are `Annotated` with an `Option` each
+    options: type  # `TypedDict` of options, see `rows_of`
     arguments: tuple[Argument, ...]  # positional arguments, in order
     is_job: bool = True  # whether the call runs a job, which a ledger makes restartable
     # Fields of `Option` that differ from the shared declaration, by option.

@@ -42,11 +42,8 @@ class ConvertOptions(
 
     pack_by: Annotated[
         Literal["order", "folder"],
-        Option(
-            OUTPUT,
-            "pack all sources in their order, or the sources of each folder apart, such as the folders of routes",
-            default="order",
-        ),
+        "pack all sources in their order, or the sources of each folder apart, such as the folders of routes",
+        Option(OUTPUT, default="order"),
     ]
 
 
@@ -55,9 +52,9 @@ class MaterializeOptions(
 ):
     """Options of `materialize`."""
 
-    epochs: Annotated[int, Option(WORK, "number of passes, each in its own order", "N", default=1)]
+    epochs: Annotated[int, "number of passes, each in its own order", Option(WORK, "N", default=1)]
     task_records: Annotated[
-        int | None, Option(WORK, "places of a task, the most items of a shard", "N", unset="derived from `task_bytes`")
+        int | None, "places of a task, the most items of a shard", Option(WORK, "N", unset="derived from `task_bytes`")
     ]
 
 

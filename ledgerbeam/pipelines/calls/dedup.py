@@ -41,29 +41,25 @@ class DedupOptions(
 
     by: Annotated[
         By | None,
-        Option(
-            KEYS,
-            "key of which each value stays once: the name of a field, a.b for a nested value, several names with "
-            "commas; or module:function that returns the key of a record. A record whose key is null stays",
-            "KEY",
-            more="Names may be a list, and the function may be the object itself.",
-        ),
+        "key of which each value stays once: the name of a field, a.b for a nested value, several names with "
+        "commas; or module:function that returns the key of a record. A record whose key is null stays",
+        Option(KEYS, "KEY", more="Names may be a list, and the function may be the object itself."),
     ]
     content: Annotated[
         bool,
+        "use the whole record as its key, in place of `by`",
         Option(
             KEYS,
-            "use the whole record as its key, in place of `by`",
             default=False,
             more="Two records are equal if they are the same JSON; the order of names does not matter.",
         ),
     ]
     near: Annotated[
         By | None,
+        "text by which records are near, in place of `by`: the name of a field, or module:function of a record. "
+        "Records are near if their signatures share a band; of each cluster one record stays",
         Option(
             KEYS,
-            "text by which records are near, in place of `by`: the name of a field, or module:function of a record. "
-            "Records are near if their signatures share a band; of each cluster one record stays",
             "FIELD",
             more="A cluster holds records that are near each other, also by way of others. Signatures stay below the "
             "output. It needs the extra `near`.",
@@ -71,42 +67,34 @@ class DedupOptions(
     ]
     minhash: Annotated[
         str | None,
+        "of `near`: bands of a signature, and hashes of a band",
         Option(
             KEYS,
-            "of `near`: bands of a signature, and hashes of a band",
             "BANDSxROWS",
             unset="14x8",
             more="Records that have the share s of their n-grams in common share a band with the probability "
             "1 - (1 - s^ROWS)^BANDS.",
         ),
     ]
-    ngram: Annotated[int | str | None, Option(KEYS, "of `near`: words of an n-gram", "N", unset="5")]
+    ngram: Annotated[int | str | None, "of `near`: words of an n-gram", Option(KEYS, "N", unset="5")]
     threshold: Annotated[
         float | str | None,
-        Option(
-            KEYS,
-            "of `near`, in place of `minhash`: least share of n-grams in common, such as 0.8; it chooses the best "
-            "bands and rows of at most 128 hashes",
-            "SHARE",
-            more="With `verify` both may be given.",
-        ),
+        "of `near`, in place of `minhash`: least share of n-grams in common, such as 0.8; it chooses the best "
+        "bands and rows of at most 128 hashes",
+        Option(KEYS, "SHARE", more="With `verify` both may be given."),
     ]
     verify: Annotated[
         bool,
-        Option(
-            KEYS,
-            "of `near`, with `threshold`: compare the n-grams of texts that share a band; they are near only if they "
-            "have at least this share in common; `minhash` may be given as well",
-            default=False,
-            more="Such records are read again.",
-        ),
+        "of `near`, with `threshold`: compare the n-grams of texts that share a band; they are near only if they "
+        "have at least this share in common; `minhash` may be given as well",
+        Option(KEYS, default=False, more="Such records are read again."),
     ]
     against: Annotated[
         Places,
+        "of `near`: ledger of an earlier deduplication; records near one of its records go, too. Its signatures "
+        "are read, with `verify` also its records that share a band; may be repeated",
         Option(
             KEYS,
-            "of `near`: ledger of an earlier deduplication; records near one of its records go, too. Its signatures "
-            "are read, with `verify` also its records that share a band; may be repeated",
             "LEDGER",
             default=(),
             repeats=True,
@@ -115,34 +103,21 @@ class DedupOptions(
     ]
     prefer: Annotated[
         By | None,
-        Option(
-            KEYS,
-            "field or module:function; of the records of a key or a cluster the one with the greatest value stays",
-            "KEY",
-            unset="the first record stays",
-            more="Of equal values the first record stays.",
-        ),
+        "field or module:function; of the records of a key or a cluster the one with the greatest value stays",
+        Option(KEYS, "KEY", unset="the first record stays", more="Of equal values the first record stays."),
     ]
     cluster_bytes: Annotated[
         Size | None,
-        Option(
-            KEYS,
-            "of `near`: pairs that one process clusters; more pairs are clustered in rounds, with the same result",
-            "BYTES",
-            unset="1G",
-        ),
+        "of `near`: pairs that one process clusters; more pairs are clustered in rounds, with the same result",
+        Option(KEYS, "BYTES", unset="1G"),
     ]
     mark: Annotated[
         bool,
-        Option(
-            OUTPUT,
-            "write the duplicates as JSON lines in place of the other records: source and number of each, with `near` "
-            "also of the record that stays",
-            default=False,
-            more="The record that stays is the field `of`.",
-        ),
+        "write the duplicates as JSON lines in place of the other records: source and number of each, with `near` "
+        "also of the record that stays",
+        Option(OUTPUT, default=False, more="The record that stays is the field `of`."),
     ]
-    bucket_bytes: Annotated[Size, Option(WORK, "size of the sources whose hashes make a bucket", "BYTES", default="1G")]
+    bucket_bytes: Annotated[Size, "size of the sources whose hashes make a bucket", Option(WORK, "BYTES", default="1G")]
 
 
 DEDUP = CallSpec(

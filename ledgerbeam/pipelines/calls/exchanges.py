@@ -42,17 +42,15 @@ class ExchangeOptions(StoreOptions, IndexOptions, ReadOptions, ShardOptions, Buc
 class SplitOptions(RecordOptions, ShardOptions, KeyOptions, BaseOptions, LimitOptions, AnyJobOptions, total=False):
     """Options of `split`."""
 
-    parts: Required[
-        Annotated[
-            str | int | Mapping[str, int],
-            Option(
-                KEYS,
-                "names and shares of the parts, such as train=98,val=2; or a number of equal parts",
-                "NAME=SHARE,...",
-                parse=lambda value: dict(parse_shares(value)),
-                more='Also a mapping: `{"train": 98, "val": 2}`.',
-            ),
-        ]
+    parts: Annotated[
+        Required[str | int | Mapping[str, int]],
+        "names and shares of the parts, such as train=98,val=2; or a number of equal parts",
+        Option(
+            KEYS,
+            "NAME=SHARE,...",
+            parse=lambda value: dict(parse_shares(value)),
+            more='Also a mapping: `{"train": 98, "val": 2}`.',
+        ),
     ]
 
 
@@ -63,14 +61,14 @@ class RepartitionOptions(ExchangeOptions, ListOptions, total=False):
 class SortOptions(RepartitionOptions, KeyOptions, total=False):
     """Options of `sort`."""
 
-    descending: Annotated[bool, Option(KEYS, "put the greatest key first", default=False)]
-    nulls: Annotated[Literal["first", "last"], Option(KEYS, "place of the records whose key is null", default="last")]
+    descending: Annotated[bool, "put the greatest key first", Option(KEYS, default=False)]
+    nulls: Annotated[Literal["first", "last"], "place of the records whose key is null", Option(KEYS, default="last")]
 
 
 class ShuffleOptions(RepartitionOptions, total=False):
     """Options of `shuffle`."""
 
-    seed: Annotated[int, Option(OUTPUT, "seed of the order", "N", default=0, parse=partial(parse_count, least=0))]
+    seed: Annotated[int, "seed of the order", Option(OUTPUT, "N", default=0, parse=partial(parse_count, least=0))]
 
 
 class GroupOptions(RepartitionOptions, KeyOptions, AuditOptions, total=False):
@@ -81,38 +79,29 @@ class JoinOptions(ExchangeOptions, KeyOptions, total=False):
     """Options of `join`."""
 
     right_by: Annotated[
-        By | None, Option(KEYS, "key of the records of the right side", "KEY", unset="the key of the left side")
+        By | None, "key of the records of the right side", Option(KEYS, "KEY", unset="the key of the left side")
     ]
     right_columns: Annotated[
         str | Iterable[str],
-        Option(SOURCES, "read only these columns of the files of the right side", "NAME,...", default=(), unset="all"),
+        "read only these columns of the files of the right side",
+        Option(SOURCES, "NAME,...", default=(), unset="all"),
     ]
     how: Annotated[
         Literal["inner", "left", "semi", "anti"],
-        Option(
-            OUTPUT,
-            "records to write: pairs with the same key (inner), and also records of the left side without a match "
-            "(left); or unchanged records of the left side with a match (semi), or without one (anti)",
-            default="inner",
-        ),
+        "records to write: pairs with the same key (inner), and also records of the left side without a match "
+        "(left); or unchanged records of the left side with a match (semi), or without one (anti)",
+        Option(OUTPUT, default="inner"),
     ]
     suffix: Annotated[
         str | None,
-        Option(
-            OUTPUT,
-            "suffix for the name of a field of the right side that the left side also has",
-            "TEXT",
-            unset="such a field is an error",
-        ),
+        "suffix for the name of a field of the right side that the left side also has",
+        Option(OUTPUT, "TEXT", unset="such a field is an error"),
     ]
     as_: Annotated[
         str | None,
-        Option(
-            OUTPUT,
-            "field for the whole record of the right side, in place of its fields; of a sample the member. It is null "
-            "without a match",
-            "NAME",
-        ),
+        "field for the whole record of the right side, in place of its fields; of a sample the member. It is null "
+        "without a match",
+        Option(OUTPUT, "NAME"),
     ]
 
 

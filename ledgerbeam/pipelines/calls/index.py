@@ -41,18 +41,15 @@ class SourceIndexOptions(FileOptions, SharOptions, ProfileOptions, AnyJobOptions
 
     force: Annotated[
         bool,
-        Option(
-            SOURCES,
-            "index again what the ledger records as indexed, and replace any file with the name of an index",
-            default=False,
-        ),
+        "index again what the ledger records as indexed, and replace any file with the name of an index",
+        Option(SOURCES, default=False),
     ]
 
 
 class VerifyOptions(FileOptions, ColumnOptions, ConsoleOptions, total=False):
     """Options of `verify`."""
 
-    deep: Annotated[bool, Option(SOURCES, "scan the sources again and decode every record", default=False)]
+    deep: Annotated[bool, "scan the sources again and decode every record", Option(SOURCES, default=False)]
 
 
 INDEX = CallSpec(

@@ -36,75 +36,44 @@ class MapOptions(
 
     nan: Annotated[
         Literal["refuse", "null"],
-        Option(
-            OUTPUT, "treatment of NaN and infinities in JSONL: fail the task, or write and count null", default="refuse"
-        ),
+        "treatment of NaN and infinities in JSONL: fail the task, or write and count null",
+        Option(OUTPUT, default="refuse"),
     ]
     set: Annotated[
         Mapping[str, Any] | Sequence[str] | None,
-        Option(
-            FUNCTION,
-            "keyword argument of the function or class: JSON, else a text. Part of the job; may be repeated",
-            "NAME=VALUE",
-            repeats=True,
-            more="A mapping, or a list of `NAME=VALUE`.",
-        ),
+        "keyword argument of the function or class: JSON, else a text. Part of the job; may be repeated",
+        Option(FUNCTION, "NAME=VALUE", repeats=True, more="A mapping, or a list of `NAME=VALUE`."),
     ]
     watch_file: Annotated[
         Places,
-        Option(
-            FUNCTION,
-            "file or URL that the function reads; its content is part of the job; may be repeated",
-            "FILE",
-            default=(),
-            repeats=True,
-        ),
+        "file or URL that the function reads; its content is part of the job; may be repeated",
+        Option(FUNCTION, "FILE", default=(), repeats=True),
     ]
     batch: Annotated[
         int | None,
-        Option(
-            FUNCTION,
-            "call the function with lists of up to N records; it returns a list of as many results. With `as_` arrow: "
-            "most rows of a batch",
-            "N",
-            unset="single records; 65536 rows",
-        ),
+        "call the function with lists of up to N records; it returns a list of as many results. With `as_` arrow: "
+        "most rows of a batch",
+        Option(FUNCTION, "N", unset="single records; 65536 rows"),
     ]
     as_: Annotated[
         Literal["records", "arrow"],
-        Option(
-            FUNCTION,
-            "call the function with records, or with a pyarrow.RecordBatch; it then returns a batch, a frame, or Rows",
-            default="records",
-        ),
+        "call the function with records, or with a pyarrow.RecordBatch; it then returns a batch, a frame, or Rows",
+        Option(FUNCTION, default="records"),
     ]
     batch_schema: Annotated[
         Place | None,
-        Option(
-            FUNCTION,
-            "with `as_` arrow: file with the columns of JSONL, in JSON",
-            "FILE",
-            unset="the columns of the first lines",
-        ),
+        "with `as_` arrow: file with the columns of JSONL, in JSON",
+        Option(FUNCTION, "FILE", unset="the columns of the first lines"),
     ]
     devices: Annotated[
         str | Iterable[str | int],
-        Option(
-            FUNCTION,
-            "IDs of CUDA devices; each worker process sees one, and workers share devices if there are fewer",
-            "ID,...",
-            default=(),
-        ),
+        "IDs of CUDA devices; each worker process sees one, and workers share devices if there are fewer",
+        Option(FUNCTION, "ID,...", default=()),
     ]
     sample: Annotated[
         int | None,
-        Option(
-            WORK,
-            "try the function on N records from all over the sources, in this process; report the results, write "
-            "nothing",
-            "N",
-            more="`Result.summary` has the results.",
-        ),
+        "try the function on N records from all over the sources, in this process; report the results, write nothing",
+        Option(WORK, "N", more="`Result.summary` has the results."),
     ]
 
 

@@ -37,42 +37,28 @@ class TokenizeOptions(
 ):
     """Options of `tokenize`."""
 
-    tokenizer: Required[
-        Annotated[Place, Option(TOKENS, "tokenizer.json of Hugging Face tokenizers; or `bytes`", "FILE")]
+    tokenizer: Annotated[
+        Required[Place], "tokenizer.json of Hugging Face tokenizers; or `bytes`", Option(TOKENS, "FILE")
     ]
     key: Annotated[
         str | Iterable[str],
-        Option(
-            TOKENS,
-            "name of the text in a record, a.b for a nested text; several names make one dataset each",
-            "NAME",
-            default="text",
-            repeats=True,
-            parse=texts,
-        ),
+        "name of the text in a record, a.b for a nested text; several names make one dataset each",
+        Option(TOKENS, "NAME", default="text", repeats=True, parse=texts),
     ]
-    append_eod: Annotated[bool, Option(TOKENS, "end each document with a token", default=True)]
+    append_eod: Annotated[bool, "end each document with a token", Option(TOKENS, default=True)]
     eod: Annotated[
-        str | None, Option(TOKENS, "name of that token", "TOKEN", unset="the first usual name in the vocabulary")
+        str | None, "name of that token", Option(TOKENS, "TOKEN", unset="the first usual name in the vocabulary")
     ]
     special_tokens: Annotated[
         Literal["text", "token"],
-        Option(
-            TOKENS,
-            "encoding of the name of a special token inside a text, such as <|endoftext|>: as ordinary text, or as the "
-            "special token",
-            default="text",
-            more="A text that still becomes a special token is an error of its record.",
-        ),
+        "encoding of the name of a special token inside a text, such as <|endoftext|>: as ordinary text, or as the "
+        "special token",
+        Option(TOKENS, default="text", more="A text that still becomes a special token is an error of its record."),
     ]
     split_sentences: Annotated[
         str | Callable[[str], list[str]] | None,
-        Option(
-            TOKENS,
-            "function that makes a list of texts of one; each is a sequence of the document",
-            "module:function",
-            more="The name of a function, or the function itself.",
-        ),
+        "function that makes a list of texts of one; each is a sequence of the document",
+        Option(TOKENS, "module:function", more="The name of a function, or the function itself."),
     ]
 
 
@@ -166,7 +152,7 @@ def _token_dtype(name: str | None, vocabulary: int, url: str) -> str:
 class MergeOptions(StoreOptions, ConsoleOptions, total=False):
     """Options of `merge`."""
 
-    output: Required[Annotated[Place, Option(OUTPUT, "prefix of the result", "PREFIX")]]
+    output: Annotated[Required[Place], "prefix of the result", Option(OUTPUT, "PREFIX")]
 
 
 MERGE = CallSpec(

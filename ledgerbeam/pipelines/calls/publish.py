@@ -24,37 +24,30 @@ class PublishOptions(StoreOptions, ConsoleOptions, total=False):
 
     as_: Annotated[
         Literal["energon", "hf", "idxpack", "lit", "megatron", "shar", "webdataset"] | None,
-        Option(OUTPUT, "format whose index files and metadata to write"),
+        "format whose index files and metadata to write",
+        Option(OUTPUT),
     ]
     to: Annotated[
         str | None,
-        Option(
-            OUTPUT,
-            "send shards, indexes and metadata to hf://datasets/OWNER/NAME[@BRANCH][/FOLDER], in one commit",
-            "URL",
-        ),
+        "send shards, indexes and metadata to hf://datasets/OWNER/NAME[@BRANCH][/FOLDER], in one commit",
+        Option(OUTPUT, "URL"),
     ]
     overwrite: Annotated[
-        bool, Option(OUTPUT, "with `to`: also replace files that this ledger has not put there", default=False)
+        bool, "with `to`: also replace files that this ledger has not put there", Option(OUTPUT, default=False)
     ]
     route: Annotated[
         str,
-        Option(
-            OUTPUT,
-            "route whose dataset to publish; without it a job that wrote only to routes is one dataset of hf",
-            "NAME",
-            default="",
-            unset="the main dataset",
-        ),
+        "route whose dataset to publish; without it a job that wrote only to routes is one dataset of hf",
+        Option(OUTPUT, "NAME", default="", unset="the main dataset"),
     ]
-    output: Annotated[Place | None, Option(OUTPUT, "URL of the file for idxpack or shar; prefix for megatron", "URL")]
-    name: Annotated[str | None, Option(OUTPUT, "name of the dataset", "NAME", unset="last part of the job's output")]
+    output: Annotated[Place | None, "URL of the file for idxpack or shar; prefix for megatron", Option(OUTPUT, "URL")]
+    name: Annotated[str | None, "name of the dataset", Option(OUTPUT, "NAME", unset="last part of the job's output")]
     part: Annotated[
         Mapping[str, str] | Sequence[str],
+        "part of energon, hf or lit and the shards in it, a shell pattern; the first match counts. If the job "
+        "wrote only to routes, such as split, each route is a part of hf",
         Option(
             OUTPUT,
-            "part of energon, hf or lit and the shards in it, a shell pattern; the first match counts. If the job "
-            "wrote only to routes, such as split, each route is a part of hf",
             "NAME=PATTERN",
             default=(),
             unset="train=*",
