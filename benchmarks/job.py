@@ -42,6 +42,10 @@ FAR_LIMIT, FAR_SECONDS = 1.15, 0.02
 AROUND_LIMIT = 10
 """Per cent of the processors' time of workers that may go to what is around the work: the ledger, and the runner."""
 
+AUDIT_LIMIT, AUDIT_SECONDS = 2, 1
+"""Per cent of a job's CPU time that its audit may add; a job of less than a minute may spend a second on it."""
+
+_UNAUDITED = "unaudited"
 _INDEXES = ("which makes its indexes", "which finds its indexes")
 
 _PEERS = ("polars", "datatrove", "ray")
@@ -82,7 +86,8 @@ class _Bench:
         for leftover in (program, f"{program}.logs", f"{program}.ledger"):
             shutil.rmtree(self.folder / leftover, ignore_errors=True)
         self.forget()
-        command = self.ours() if program == "ours" else self.theirs(program)
+        ours = {"ours": self.ours(), _UNAUDITED: self.ours("--audit=off", name=_UNAUDITED)}
+        command = ours.get(program) or self.theirs(program)
         return measure(command, self.folder / program)
 
     def forget(self) -> None:
@@ -142,7 +147,7 @@ def _start(data: Data) -> Generator[Row, None, tuple[Measured, Measured]]:
 
 def _size(bench: _Bench, start: Measured, imported: Measured, *, rounds: int) -> Iterator[Row]:
     """Yield the rows of the jobs of one size."""
-    programs = ["bare", "ours", "beam", *(_PEERS if peer_python() else ())]
+    programs = ["bare", "ours", _UNAUDITED, "beam", *(_PEERS if peer_python() else ())]
     runs: dict[str, list[Measured]] = {program: [] for program in programs}
     written: dict[str, tuple[int, int]] = {}
     for number in range(rounds):
@@ -154,6 +159,7 @@ def _size(bench: _Bench, start: Measured, imported: Measured, *, rounds: int) ->
     found = {program: _least(each) for program, each in runs.items()}
     ours, bare = found["ours"], found["bare"]
     yield from _against_bare(f"map of {bench.label}", ours, bare, start)
+    yield _audit(bench.label, ours, found[_UNAUDITED])
     for program in ("beam", *_PEERS):
         work = f"map of {bench.label}, vs {_NAMES[program]}"
         if program not in found:
@@ -162,7 +168,7 @@ def _size(bench: _Bench, start: Measured, imported: Measured, *, rounds: int) ->
         theirs = found[program]
         other = f"{_shown(theirs)}; {theirs.wall / bare.wall:.2f} x the bare loop"
         yield most_row(work, ours.wall / theirs.wall, 1, " x", ours=_shown(ours), other=other)
-    peers = {program: each for program, each in found.items() if program not in ("bare", "ours")}
+    peers = {program: each for program, each in found.items() if program not in ("bare", "ours", _UNAUDITED)}
     best = min(peers, key=lambda program: peers[program].wall)
     yield most_row(
         f"map of {bench.label}, vs the best peer",
@@ -177,7 +183,7 @@ def _size(bench: _Bench, start: Measured, imported: Measured, *, rounds: int) ->
         ours.memory / 1e6,
         MEMORY_LIMIT / 1e6,
         " MB",
-        other=", ".join(f"{_NAMES[name]} {each.memory / 1e6:.0f}" for name, each in found.items() if name != "ours"),
+        other=", ".join(f"{_NAMES[name]} {each.memory / 1e6:.0f}" for name, each in found.items() if name in _NAMES),
     )
     # What it takes to begin, and one task at the speed of the bare loop in one process.
     task = PROCESSES * bare.wall * TASK_BYTES / _bytes(bench.folder / "in")
@@ -195,6 +201,19 @@ def _against_bare(work: str, ours: Measured, bare: Measured, start: Measured) ->
         " x",
         ours=f"{_shown(ours)}; {ours.wall / bare.wall:.2f} x the wall, {ours.cpu / bare.cpu:.2f} x all CPU",
         other=f"bare loop {_shown(bare)}",
+    )
+
+
+def _audit(label: str, ours: Measured, unaudited: Measured) -> Row:
+    """Return the row of what an audit adds to a job."""
+    limit = max(AUDIT_LIMIT, 100 * AUDIT_SECONDS / unaudited.cpu if unaudited.wall < 60 else 0)
+    return most_row(
+        f"map of {label}, CPU time that the audit adds",
+        100 * (ours.cpu / unaudited.cpu - 1),
+        round(limit, 1),
+        " %",
+        ours=_shown(ours),
+        other=f"without an audit {_shown(unaudited)}",
     )
 
 
