@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PEERS=(
   array-record==0.8.6
+  blake3==1.0.11 # of ours
   datasets==5.2.0
   datatrove==0.10.1
   duckdb==2.0.0
