@@ -93,12 +93,6 @@ def check_command(words: Sequence[str]) -> None:
     """Refuse a command that contains a secret, or a command of ledgerbeam that hosts cannot share."""
     if not words:
         raise UsageError("no command: give it after '--', for example -- ledgerbeam map ... --ledger s3://bucket/run")
-    _refuse_secrets(words)
-    if words[0] == PROGRAM:
-        _check_job(words[1:])
-
-
-def _refuse_secrets(words: Sequence[str]) -> None:
     for word, shown in zip(words, command_without_secrets(words), strict=True):
         # Storage options are always hidden in `shown`; the secrets in them are registered by now.
         options = word.removeprefix("--storage-options=").startswith("{")
@@ -107,6 +101,8 @@ def _refuse_secrets(words: Sequence[str]) -> None:
                 f"the command contains a secret, which would be printed ({' '.join(command_without_secrets(words))}); "
                 "leave it out and set it on the hosts, in the environment of the store's client"
             )
+    if words[0] == PROGRAM:
+        _check_job(words[1:])
 
 
 def _check_job(words: Sequence[str]) -> None:
@@ -190,26 +186,22 @@ def _manifest(args: argparse.Namespace, words: Sequence[str]) -> str:
     import yaml  # type: ignore[import-untyped]
 
     labels = {"app.kubernetes.io/name": "ledgerbeam", "app.kubernetes.io/instance": args.name}
+    rules = [
+        # An evicted pod, for example of a spot instance, is not a failure.
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": {"containerName": args.name, "operator": "In", "values": [_USAGE]}},
+    ]
     metadata = {"name": args.name, **({"namespace": args.namespace} if args.namespace else {}), "labels": labels}
     spec = {
         "completionMode": "Indexed",
         "completions": args.hosts,
         "parallelism": args.hosts,
         "backoffLimitPerIndex": _RETRIES,
-        "podFailurePolicy": {"rules": _rules(args.name)},
+        "podFailurePolicy": {"rules": rules},
         "template": {"metadata": {"labels": dict(labels)}, "spec": _pod(args, words)},
     }
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
-    printed: str = yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=10_000)
-    return printed
-
-
-def _rules(container: str) -> list[dict[str, Any]]:
-    return [
-        # An evicted pod, for example of a spot instance, is not a failure.
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "FailJob", "onExitCodes": {"containerName": container, "operator": "In", "values": [_USAGE]}},
-    ]
+    return yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=10_000)
 
 
 def _pod(args: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
@@ -221,7 +213,9 @@ def _pod(args: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
         container["env"] = env
     if args.env_from_secret:
         container["envFrom"] = [{"secretRef": {"name": secret}} for secret in args.env_from_secret]
-    if sizes := _sizes(args):
+    sizes = {} if args.cpus is None else {"cpu": str(args.cpus)}
+    sizes |= {} if args.memory is None else {"memory": f"{_mebibytes(args.memory)}Mi"}
+    if sizes:
         # Pods that use more memory than requested are evicted first, so the request equals the limit.
         container["resources"] = {"requests": sizes, "limits": dict(sizes)}
     container["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -231,11 +225,6 @@ def _pod(args: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
     if args.node_selector:
         pod["nodeSelector"] = dict(args.node_selector)
     return {**pod, "containers": [container]}
-
-
-def _sizes(args: argparse.Namespace) -> dict[str, str]:
-    cpus = {} if args.cpus is None else {"cpu": str(args.cpus)}
-    return {**cpus, **({} if args.memory is None else {"memory": f"{_mebibytes(args.memory)}Mi"})}
 
 
 def _with_workers(words: Sequence[str], cores: int | None) -> list[str]:
@@ -248,27 +237,24 @@ def _with_workers(words: Sequence[str], cores: int | None) -> list[str]:
 
 
 def _plain(text: str) -> tuple[str, str]:
-    found = _PLAIN.fullmatch(text)
-    if found is None:
+    if (found := _PLAIN.fullmatch(text)) is None:
         raise argparse.ArgumentTypeError("expected NAME=VALUE")
-    name, words = found[1], [f"{found[1]}={found[2]}"]
-    if command_without_secrets(words) != words:
+    name, value = found[1], found[2]
+    if command_without_secrets([text]) != [text]:
         raise argparse.ArgumentTypeError(
             f"{name}: its value would be printed; use a Secret of the cluster: --secret-env {name}=SECRET:KEY"
         )
-    return found[1], found[2]
+    return name, value
 
 
 def _secret(text: str) -> tuple[str, str, str]:
-    found = _SECRET.fullmatch(text)
-    if found is None:
+    if (found := _SECRET.fullmatch(text)) is None:
         raise argparse.ArgumentTypeError("expected NAME=SECRET:KEY, the name of a Secret and of a key in it")
     return found[1], found[2], found[3]
 
 
 def _label(text: str) -> tuple[str, str]:
-    found = _LABEL.fullmatch(text)
-    if found is None:
+    if (found := _LABEL.fullmatch(text)) is None:
         raise argparse.ArgumentTypeError(f"expected LABEL=VALUE, found {text!r}")
     return found[1], found[2]
 

@@ -107,8 +107,7 @@ def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     args, rest = build_parser(named, brief=not any(word in _NAMES for word in arguments)).parse_known_args(arguments)
     # argparse reads positionals from one place only, but patterns may be before and after options.
     if rest and (any(word.startswith("-") for word in rest) or not (args.takes_patterns or hasattr(args, "patterns"))):
-        shown = " ".join(command_without_secrets(rest))
-        raise UsageError(f"unrecognized arguments: {shown}; see: {args.prog} --help")
+        raise UsageError(f"unrecognized arguments: {' '.join(command_without_secrets(rest))}; see: {args.prog} --help")
     if rest:
         args.patterns = [*getattr(args, "patterns", ()), *rest]
     if behind and args.behind_dashes is None:
@@ -161,8 +160,7 @@ def _command(name: str) -> Command:
     if name == "completion":
         return Command("print the completion script of a shell", _add_completion, _print_completion)
     module = import_module(f"{__package__}.{name if name in ('launch', 'ledger') else 'commands'}")
-    found: Command = module.COMMANDS[name]
-    return found
+    return module.COMMANDS[name]
 
 
 def _run_call(name: str, args: argparse.Namespace, beam_args: list[str]) -> int:

@@ -208,8 +208,7 @@ class _Forecast:
         return known
 
     def _read_from(self, reader: JobSpec) -> tuple[RecordedOutputs, ...]:
-        found: tuple[RecordedOutputs, ...] = getattr(reader.sources(), "recorded", ())
-        return found
+        return getattr(reader.sources(), "recorded", ())
 
     def _pages(self, reader: JobSpec) -> Iterator[Page]:
         recorded = self._read_from(reader)

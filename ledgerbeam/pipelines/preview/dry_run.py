@@ -235,8 +235,7 @@ class KnownSources:
             return np.zeros(len(ids), np.bool_)
         wanted = np.array([_short(one) for one in ids], np.uint64)
         places = np.minimum(np.searchsorted(self._ids, wanted), len(self._ids) - 1)
-        found: NDArray[np.bool_] = (self._ids[places] == wanted) & self._stays[places]
-        return found
+        return (self._ids[places] == wanted) & self._stays[places]
 
     def lists(self, url: str) -> bool:
         """Return whether a source of this URL is recorded, and a source of this URL was listed."""

@@ -114,9 +114,7 @@ class Ledger:
         from ledgerbeam.pipelines.report.state import shown_runs  # noqa: PLC0415 - the same
 
         self._store.refresh()
-        found = hosts_of(self._store, shown_runs(self._store))
-        shown: list[dict[str, Any]] = plain_value([host.values() for host in found])
-        return shown
+        return plain_value([host.values() for host in hosts_of(self._store, shown_runs(self._store))])
 
     def outputs(self) -> LedgerRows:
         """Return the outputs of the job, in order.
@@ -230,8 +228,7 @@ def open_ledger(url: str | PathLike[str], storage_options: Mapping[str, Any] | N
 
 def output_values(row: OutputRow) -> dict[str, Any]:
     """Return an output as a JSON object, without secrets."""
-    shown: dict[str, Any] = plain_value({**dataclasses.asdict(row.output), "source": row.url, "complete": row.complete})
-    return shown
+    return plain_value({**dataclasses.asdict(row.output), "source": row.url, "complete": row.complete})
 
 
 def _rejects_table(rows: Iterator[dict[str, Any]]) -> pa.Table:

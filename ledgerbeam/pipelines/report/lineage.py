@@ -114,8 +114,8 @@ class _Sender:
 
 
 @dataclass(frozen=True)
-class _Subject:
-    """Facts about a run that each of its events contains."""
+class RunLineage:
+    """Events of one run. `run_lineage` creates it."""
 
     spec: JobSpec
     ledger_id: str
@@ -123,13 +123,13 @@ class _Subject:
     run: str
     runner: str
 
-    def job(self) -> dict[str, str]:
+    def _job(self) -> dict[str, str]:
         """Return namespace and name of the job: the command, and its output folder."""
         spec = self.spec
         where = spec.output or (spec.sources().names or (self.ledger,))[0]
         return {"namespace": _namespace(), "name": without_secrets(f"{spec.command} {where}")}
 
-    def inputs(self) -> list[Dataset]:
+    def _inputs(self) -> list[Dataset]:
         """Return the folders of the sources."""
         from ledgerbeam.iterators.job_source import GRAPH_SCHEME  # noqa: PLC0415 - few runs send events
 
@@ -144,51 +144,42 @@ class _Subject:
         found = (dataset(url, self.spec.storage_options) for url in urls if not url.startswith(GRAPH_SCHEME))
         return list(dict.fromkeys(found))
 
-    def outputs(self, routes: Sequence[str] = ()) -> list[Dataset]:
+    def _datasets(self, routes: Sequence[str] = ()) -> list[Dataset]:
         """Return the output folder and the folders of routes. Without an output, return the folders of the indexes."""
         output, options = self.spec.output, self.spec.storage_options
         if output is None:
             return [dataset(url, options) for url in sorted(self.spec.folders())]
         return [dataset(f"{output.rstrip('/')}/{route}".rstrip("/"), options) for route in ("", *routes)]
 
-
-class RunLineage:
-    """Events of one run. `run_lineage` creates it."""
-
-    def __init__(self, subject: _Subject, sender: _Sender) -> None:
-        self._subject = subject
-        self._sender = sender
-
-    def tell(
+    def event(
         self, kind: str, *, done: Totals | None = None, routes: Sequence[str] = (), error: str | None = None
-    ) -> None:
-        """Send an event of a kind, with the totals of the run and the names of all datasets but the main one."""
+    ) -> Any:
+        """Return an event of a kind, with the totals of the run and the names of all datasets but the main one."""
         from openlineage.client.event_v2 import InputDataset, Job, Run, RunEvent, RunState  # noqa: PLC0415 - an extra
         from openlineage.client.facet_v2 import job_type_job  # noqa: PLC0415
 
         job_type = job_type_job.JobTypeJobFacet("BATCH", "LEDGERBEAM", jobType="JOB", producer=_PRODUCER)
-        run_id = run_id_of(self._subject.ledger_id, self._subject.run)
-        event = RunEvent(
+        run_id = run_id_of(self.ledger_id, self.run)
+        return RunEvent(
             eventType=RunState[kind],
             eventTime=datetime.now(UTC).isoformat(),
             run=Run(run_id, facets=self._run_facets(error)),
-            job=Job(**self._subject.job(), facets={"jobType": job_type}),
-            inputs=[InputDataset(*found) for found in self._subject.inputs()],
+            job=Job(**self._job(), facets={"jobType": job_type}),
+            inputs=[InputDataset(*found) for found in self._inputs()],
             outputs=self._outputs(done, routes),
             producer=_PRODUCER,
         )
-        self._sender.send(event)
 
     def _run_facets(self, error: str | None) -> dict[str, Any]:
         from importlib.metadata import version  # noqa: PLC0415 - only runs with lineage need them
 
         from openlineage.client.facet_v2 import error_message_run, parent_run, processing_engine_run  # noqa: PLC0415
 
-        namespace, name, parent = _parent(self._subject)
+        namespace, name, parent = _parent(self)
         facets: dict[str, Any] = {
             "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
                 version("apache-beam"),
-                name=f"Apache Beam ({self._subject.runner})",
+                name=f"Apache Beam ({self.runner})",
                 openlineageAdapterVersion=__version__,
                 producer=_PRODUCER,
             ),
@@ -206,7 +197,7 @@ class RunLineage:
         from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics  # noqa: PLC0415
 
         made: list[Any] = []
-        for number, found in enumerate(self._subject.outputs(routes)):
+        for number, found in enumerate(self._datasets(routes)):
             facets: dict[str, Any] = {}
             if done is not None and not number and not routes:  # totals of a run are not known by route
                 facets["outputStatistics"] = statistics.OutputStatisticsOutputDatasetFacet(
@@ -219,7 +210,7 @@ class RunLineage:
         """Return the schema facet of the main dataset; empty if it has no schema."""
         from openlineage.client.facet_v2 import schema_dataset  # noqa: PLC0415
 
-        columns: Mapping[str, Any] = (self._subject.spec.schemas_json() or {}).get("columns", {})
+        columns: Mapping[str, Any] = (self.spec.schemas_json() or {}).get("columns", {})
         types = {name: kind if isinstance(kind, str) else str(kind.get("type")) for name, kind in columns.items()}
         fields = [
             schema_dataset.SchemaDatasetFacetFields(name, kind, ordinal_position=place)
@@ -232,7 +223,7 @@ def _namespace() -> str:
     return os.environ.get("OPENLINEAGE_NAMESPACE") or "default"
 
 
-def _parent(subject: _Subject) -> tuple[str, str, str]:
+def _parent(subject: RunLineage) -> tuple[str, str, str]:
     """Return namespace, job and ID of the parent run: from OPENLINEAGE_PARENT_ID, else the run of the ledger."""
     parts = os.environ.get("OPENLINEAGE_PARENT_ID", "").rsplit("/", 2)
     if len(parts) == 3 and all(parts):
@@ -268,11 +259,11 @@ def run_lineage(
     `warn` is called with a warning if events cannot be sent.
     """
     end = RunEnd()
-    told = _begun(_Subject(spec, store.ledger_id(), store.url, run, runner), warn) if is_configured() else None
-    if told is None:
+    lineage = RunLineage(spec, store.ledger_id(), store.url, run, runner) if is_configured() else None
+    sender = None if lineage is None else _begun(lineage, warn)
+    if lineage is None or sender is None:
         yield end
         return
-    lineage, sender = told
     error: str | None = None
     try:
         yield end
@@ -284,13 +275,13 @@ def run_lineage(
             error = f"{end.failures:,} tasks failed; to list them, run: ledgerbeam ledger failures"
         kind = "RUNNING" if end.outcome is None else _ENDS.get(end.outcome, "FAIL")
         with _said(warn):
-            lineage.tell(kind, done=end.done, routes=end.routes, error=error)
+            sender.send(lineage.event(kind, done=end.done, routes=end.routes, error=error))
         sender.close()
         if sender.error is not None:
             warn(f"OpenLineage did not receive all events; the run is not affected: {without_secrets(sender.error)}")
 
 
-def _begun(subject: _Subject, warn: Callable[[str], None]) -> tuple[RunLineage, _Sender] | None:
+def _begun(lineage: RunLineage, warn: Callable[[str], None]) -> _Sender | None:
     try:
         from openlineage.client import OpenLineageClient  # noqa: PLC0415 - an extra
     except ImportError:
@@ -299,9 +290,8 @@ def _begun(subject: _Subject, warn: Callable[[str], None]) -> tuple[RunLineage, 
     with _said(warn):
         _silence()
         sender = _Sender(OpenLineageClient())
-        lineage = RunLineage(subject, sender)
-        lineage.tell("START")
-        return lineage, sender
+        sender.send(lineage.event("START"))
+        return sender
     return None
 
 

@@ -54,7 +54,8 @@ def render_page(data: ReportData) -> bytes:
     """Return the page as UTF-8. Its size does not grow with the job."""
     import jinja2  # noqa: PLC0415 - an extra
 
-    style, template = (_resource(f"page.{suffix}") for suffix in ("css", "html"))
+    files = importlib.resources.files("ledgerbeam.pipelines.report")
+    style, template = (files.joinpath(f"page.{suffix}").read_text("utf-8") for suffix in ("css", "html"))
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=False, keep_trailing_newline=True
@@ -79,10 +80,6 @@ def render_page(data: ReportData) -> bytes:
         made=_moment(time.time()),
     )
     return html.encode()
-
-
-def _resource(name: str) -> str:
-    return importlib.resources.files("ledgerbeam.pipelines.report").joinpath(name).read_text("utf-8")
 
 
 def _text(text: str) -> str:

@@ -231,9 +231,6 @@ def _draw(label: str, **spec: Any) -> Plot:
     except ImportError as error:
         raise UsageError(f"the report needs its extra packages; install them: {install_command('report')}") from error
     whole = {"height": HEIGHT, "autosize": {"type": "fit-x", "contains": "padding"}, "config": _CONFIG, **spec}
-    wide, narrow = (_labelled(vl_convert.vegalite_to_svg({**whole, "width": width}), label) for width in (WIDE, NARROW))
-    return Plot(wide, narrow)
-
-
-def _labelled(svg: str, label: str) -> str:
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
+    start = f'<svg role="img" aria-label="{escape(label)}" '
+    drawn = (vl_convert.vegalite_to_svg({**whole, "width": width}) for width in (WIDE, NARROW))
+    return Plot(*(svg.replace("<svg ", start, 1) for svg in drawn))

@@ -101,8 +101,7 @@ def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str
     `living` are the IDs of the runs whose launchers are observed to be alive.
     """
     if run["outcome"] is not None:
-        state: RunState = run["outcome"]
-        return state
+        return run["outcome"]
     if run["id"] in living:
         return "running"
     return "killed" if is_seen(run, store) else UNSEEN
@@ -138,8 +137,7 @@ def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> st
     if not any(word == "--ledger" or word.startswith("--ledger=") for word in words[:cut]):
         words[cut:cut] = ["--ledger", without_secrets(ledger)]
         cut += 2
-    retry = shlex.join([*words[:cut], f"{ONLY_FAILED}={_literal(reason)}", *words[cut:]])
-    return _in_folder(retry, info)
+    return _in_folder(shlex.join([*words[:cut], f"{ONLY_FAILED}={_literal(reason)}", *words[cut:]]), info)
 
 
 def _in_folder(command: str, info: Mapping[str, Any]) -> str:

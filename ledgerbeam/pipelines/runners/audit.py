@@ -6,7 +6,7 @@ import math
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from operator import attrgetter
@@ -116,7 +116,11 @@ class RunAudit:
         `part` is the share of all sources that this call and earlier calls cover.
         """
         while True:
-            self._wait()
+            while self._process is not None and not self._process.wait(_GRACE_SECONDS):
+                if self._share.is_bounded:
+                    self._process.end()
+                    break
+            self._read_answer()
             if not self._is_due(set_up, part, at_end=True) or not self._start(sources):
                 self._record()
                 return
@@ -179,7 +183,8 @@ class RunAudit:
     def _next_request(self, sources: Sequence[Source]) -> AuditRequest | None:
         """Return the next task to audit: one of the first tasks, then the newest, which have built up most state."""
         newest = bool(self.found.tasks)
-        for page in _pages(reversed(sources) if newest else sources):
+        rest = iter(reversed(sources) if newest else sources)
+        while page := list(islice(rest, _PAGE)):
             ids = [source.id for source in page]
             complete = self._store.completed_mask(ids)
             progress = self._store.progress(ids)
@@ -189,21 +194,11 @@ class RunAudit:
                     pending = PendingSource(source) if known is None else PendingSource(source, *known)
                     outputs = tuple(self._store.source_outputs(source.id))
                     audited = self._audited.get(source.id, frozenset())
-                    return AuditRequest(pending, is_complete, outputs, audited, newest, self._seconds())
+                    is_small = time.monotonic() - self._began < SMALL_RUN
+                    seconds = _MAPPED_SECONDS if is_small else max(_MAPPED_SECONDS, self._left())
+                    limit = seconds if self._share.is_bounded else None
+                    return AuditRequest(pending, is_complete, outputs, audited, newest, limit)
         return None
-
-    def _seconds(self) -> float | None:
-        if not self._share.is_bounded:
-            return None
-        is_small = time.monotonic() - self._began < SMALL_RUN
-        return _MAPPED_SECONDS if is_small else max(_MAPPED_SECONDS, self._left())
-
-    def _wait(self) -> None:
-        while self._process is not None and not self._process.wait(_GRACE_SECONDS):
-            if self._share.is_bounded:
-                self._process.end()
-                break
-        self._read_answer()
 
     def _read_answer(self) -> None:
         """Read the answer of a process that has ended; raises NonDeterministicTaskError for a difference."""
@@ -232,20 +227,16 @@ class RunAudit:
             self._problems += bool(problem)
         else:
             self._audited[source] = self._audited.get(source, frozenset()) | {node}
-            self._count(difference, problem)
+            self._problems += bool(problem)
+            if not problem:
+                tasks, differ = self.found.tasks + 1, self.found.differ + bool(difference)
+                self.found = Audit(tasks, differ, difference, self._spec.identity().fingerprint)
+                if difference or time.monotonic() - self._recorded_at > _NOTE_SECONDS:
+                    self._record()
         if problem:
             self._warn(f"a task could not be audited: {problem}")
         if difference:
             raise difference_error(difference)
-
-    def _count(self, difference: str, problem: str) -> None:
-        if problem:
-            self._problems += 1
-            return
-        job, found = self._spec.identity().fingerprint, self.found
-        self.found = Audit(found.tasks + 1, found.differ + bool(difference), difference, job)
-        if difference or time.monotonic() - self._recorded_at > _NOTE_SECONDS:
-            self._record()
 
     def _record(self) -> None:
         """Record the audits so far. Each record is an object in a remote ledger, so this is not done for each task."""
@@ -254,9 +245,3 @@ class RunAudit:
             tasks, differ, text, job = self.found
             known = Audit(self._recorded.tasks + tasks, self._earlier.differ + differ, text or self._earlier.found, job)
             self._store.note(self._spec.run, known)
-
-
-def _pages(sources: Iterable[Source]) -> Iterator[list[Source]]:
-    rest = iter(sources)
-    while page := list(islice(rest, _PAGE)):
-        yield page

@@ -235,7 +235,11 @@ def _run(body: Callable[[], int], name: str, parent: int) -> Never:
     """Run the function of a forked process and exit, without returning to the parent's stack frames."""
     status = 1
     try:
-        _set_up_process(name, parent)
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        libc.prctl(_PR_SET_NAME, name.encode())
+        if os.getppid() != parent:
+            os._exit(1)
         status = body()
     except BaseException:  # noqa: BLE001 - shown, and reported by the exit status
         traceback.print_exc()
@@ -244,15 +248,6 @@ def _run(body: Callable[[], int], name: str, parent: int) -> Never:
             with suppress(AttributeError, ValueError, OSError):  # replaced by user code, or the reader is gone
                 stream.flush()
         os._exit(status)
-
-
-def _set_up_process(name: str, parent: int) -> None:
-    """Set the name of the process, and make it die with its parent."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    libc.prctl(_PR_SET_NAME, name.encode())
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _send(client: socket.socket, number: int) -> None:

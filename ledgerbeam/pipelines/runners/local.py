@@ -261,8 +261,7 @@ class LocalRunner:
 
     def _failed(self) -> int:
         """Return the number of failed tasks if there is a limit of tasks, else 0: counting reads the whole ledger."""
-        failed: int = 0 if self._left is None else self._store.status()["tasks"]["failed"]
-        return failed
+        return 0 if self._left is None else self._store.status()["tasks"]["failed"]
 
     def _update_limit(self, end: WaveEnd, done: int, failed: int) -> None:
         """Subtract the tasks of a pass from the limit: the started tasks, or after a death, the ended ones."""

@@ -70,18 +70,14 @@ def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
     if job.devices and not is_local_runner(beam_args):
         raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
     if job.profile is not None:
-        _check_profile(job.profile, job.storage_options, beam_args, dry_run=how.dry_run)
-    _check_choice(job, how, beam_args)
-    if beam_args:
-        import_beam()
-        with logging_kept():
-            check_options(beam_args)
-            check_reach(job, beam_args)
-    return beam_args
-
-
-def _check_choice(job: JobSpec, how: RunOptions, beam_args: Sequence[str]) -> None:
-    """Raise an error for a selection of sources or tasks that is invalid."""
+        if how.dry_run:
+            raise UsageError("--profile cannot be used with --dry-run")
+        if not is_local_runner(beam_args):
+            raise UsageError(
+                "--profile is for the local runner; on another, Beam's own options have each worker profiled by "
+                "cProfile: -- --profile_cpu --profile_location=URL"
+            )
+        refuse_no_profile(job.profile, job.storage_options)
     for option in ("only_failed", "only_rejected"):
         if how.dry_run and getattr(how, option) is not None:
             raise UsageError(f"--dry-run shows everything that is open: leave --{option.replace('_', '-')} out")
@@ -89,17 +85,12 @@ def _check_choice(job: JobSpec, how: RunOptions, beam_args: Sequence[str]) -> No
         raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
     if how.only_rejected is not None or how.only_failed is not None or (job.task_limit is not None and not how.dry_run):
         require_local(beam_args)
-
-
-def _check_profile(url: str, options: Mapping[str, Any], beam_args: Sequence[str], *, dry_run: bool) -> None:
-    if dry_run:
-        raise UsageError("--profile cannot be used with --dry-run")
-    if not is_local_runner(beam_args):
-        raise UsageError(
-            "--profile is for the local runner; on another, Beam's own options have each worker profiled by cProfile: "
-            "-- --profile_cpu --profile_location=URL"
-        )
-    refuse_no_profile(url, options)
+    if beam_args:
+        import_beam()
+        with logging_kept():
+            check_options(beam_args)
+            check_reach(job, beam_args)
+    return beam_args
 
 
 def require_local(beam_args: Sequence[str]) -> None:

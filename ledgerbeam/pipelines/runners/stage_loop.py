@@ -298,7 +298,14 @@ class StageLoop:
         outcome = run_job(job, store, pages, console, args, **shared, force=how.force, only=only, asked=asked)
         self._outcomes[job.ledger] = outcome
         self._ran.append(outcome)
-        self._summaries[stage.name] = _stage_summary(job, outcome)
+        self._summaries[stage.name] = {
+            "ledger": job.ledger,
+            "seconds": round(outcome.seconds, 3),
+            "skipped": outcome.skipped,
+            **{part: outcome.status[part] for part in ("complete", "sources", "tasks", "bytes")},
+            "records": shown_records(outcome.records),
+            "done": done_json(outcome),
+        }
         return outcome
 
     def _remove_gone(self, opened: OpenedJob, outcome: RunOutcome) -> RunOutcome:
@@ -367,17 +374,6 @@ class StageLoop:
 
 def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return {name: sum(one[name] for one in counts) for name in counts[0]}
-
-
-def _stage_summary(job: JobSpec, outcome: RunOutcome) -> dict[str, Any]:
-    return {
-        "ledger": job.ledger,
-        "seconds": round(outcome.seconds, 3),
-        "skipped": outcome.skipped,
-        **{part: outcome.status[part] for part in ("complete", "sources", "tasks", "bytes")},
-        "records": shown_records(outcome.records),
-        "done": done_json(outcome),
-    }
 
 
 def done_json(outcome: RunOutcome) -> dict[str, Any]:
@@ -464,8 +460,7 @@ class Ending:
     def _lines(self) -> Iterator[str]:
         """Yield messages about rejected records and failed tasks."""
         status, ledger = self.outcome.status, shlex.quote(self.ledger)
-        rejected = sum(status["records"]["rejected"].values())
-        if rejected:
+        if rejected := sum(status["records"]["rejected"].values()):
             yield f"{count(rejected, 'record')} rejected so far; to see them: ledgerbeam ledger rejects {ledger}"
         if failed := status["tasks"]["failed"]:
             shown = list(islice(self.store.failures(), SHOWN_FAILURES))
@@ -474,8 +469,7 @@ class Ending:
                 f"{count(failed, 'task')} of {count(status['sources']['failed'], 'source')} failed; run the same "
                 f"command again to retry{which}; to see all: ledgerbeam ledger failures {ledger}"
             )
-            product = self.job.product()
-            if product is not None:
+            if (product := self.job.product()) is not None:
                 yield product.not_made(self.job)
             for row in shown:
                 yield f"  {printable(without_secrets(row.error or row.reason))}"

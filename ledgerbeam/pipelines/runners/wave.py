@@ -93,8 +93,7 @@ def _apply_request(request: bytes) -> list[str]:
     content = json.loads(request)
     os.environ.clear()
     os.environ.update(content["environment"])
-    arguments: list[str] = content["arguments"]
-    return arguments
+    return content["arguments"]
 
 
 def _wave(arguments: Sequence[str]) -> int:

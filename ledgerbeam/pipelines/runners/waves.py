@@ -227,8 +227,7 @@ def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bo
         return WaveEnd(_describe_workers(dead, run_dir), [mark for worker in dead for mark in worker.marks])
     if os.path.exists(os.path.join(run_dir, DONE)):
         return WaveEnd()
-    text = read_text(run_dir, TRACEBACK)
-    if text:
+    if text := read_text(run_dir, TRACEBACK):
         failed = LedgerbeamError(text if debug else f"the pipeline failed: {text.strip().splitlines()[-1]}")
         failed.add_note(without_secrets(text))  # Python shows it; the command line only with --debug
         raise failed
@@ -294,18 +293,16 @@ class IndexesAhead:
         self.end()
         self._of = sources
         of = self._spec.sources()
-        large = [one for one in sources if indexed_bytes(of, one) >= LEAST_BYTES]
-        if large:
-            self._start(large)
-
-    def _start(self, sources: Sequence[Source]) -> None:
+        large = [PendingSource(one) for one in sources if indexed_bytes(of, one) >= LEAST_BYTES]
+        if not large:
+            return
         job = os.path.join(self._folder, _JOB)
         self._lists += 1
         self._list = os.path.join(self._folder, f"ahead-{self._lists:04d}")
         with file_errors(self._list):
             if self._lists == 1:
                 dump_job_file(job, self._spec)
-            dump_sources(self._list, [PendingSource(source) for source in sources])
+            dump_sources(self._list, large)
         arguments, environment = [job, self._list], environment_of(self._spec)
         self._process = self._waves.start(self._spec.parts_of_beam(), arguments, environment, "ahead")
 

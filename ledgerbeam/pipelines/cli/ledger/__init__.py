@@ -142,8 +142,7 @@ def _run(args: argparse.Namespace, _: list[str]) -> int:
 
     action = _ACTIONS[args.action]
     store = open_store(args.url, args.storage_options, create=False, read_only=not action.changes)
-    status: int = getattr(importlib.import_module(f"{__name__}.{action.module}"), args.action)(store, args)
-    return status
+    return getattr(importlib.import_module(f"{__name__}.{action.module}"), args.action)(store, args)
 
 
 COMMANDS = {"ledger": Command("show, check or change a ledger", _add_arguments, _run)}

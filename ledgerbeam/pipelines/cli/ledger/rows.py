@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.report.accounts import statistic_rows
 from ledgerbeam.pipelines.report.hosts import hosts_of
 from ledgerbeam.pipelines.report.ledger import failure_values, grouped_failures, output_values, rejected_rows
-from ledgerbeam.pipelines.report.metrics import Metric, exposition, job_metrics
+from ledgerbeam.pipelines.report.metrics import exposition, job_metrics
 from ledgerbeam.pipelines.report.state import every_ledger, ledger_state, stage_statistics
 
 SHOWN_ROWS = 5  # maximum number of failures printed per reason
@@ -169,13 +169,9 @@ def metrics(store: LedgerStore, args: argparse.Namespace) -> int:
     elif args.json:
         print_json([metric._asdict() for metric in found])
     else:
-        print_table(["metric", "labels", "value"], [[metric.name, _labels(metric), _value(metric)] for metric in found])
+        rows = []
+        for name, _, labels, value in found:
+            shown = ", ".join(f"{label}={without_secrets(text)}" for label, text in labels.items() if text)
+            rows.append([name, shown, f"{value:,.2f}".removesuffix(".00")])
+        print_table(["metric", "labels", "value"], rows)
     return 0
-
-
-def _labels(metric: Metric) -> str:
-    return ", ".join(f"{name}={without_secrets(value)}" for name, value in metric.labels.items() if value)
-
-
-def _value(metric: Metric) -> str:
-    return f"{metric.value:,.2f}".removesuffix(".00")

@@ -39,7 +39,6 @@ from ledgerbeam.pipelines.report.accounts import account_lines, describe_time
 from ledgerbeam.pipelines.report.hosts import Host, HostRun, hosts_of
 from ledgerbeam.pipelines.report.state import (
     BucketSizes,
-    LedgerState,
     ledger_state,
     shown_job,
     shown_runs,
@@ -77,11 +76,17 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         since = {} if changes is None else {"changed_since": _changes_values(changes)}
         print_json(state_values(state, stages) | since)
         return 0
-    rows = _job_rows(found)
+    job = shown_job(found["job"]) or {"pipeline": "none yet", "parameters": {}}
+    rows = [("job", job["pipeline"])]
+    for name, value in sorted(flat_parameters(job["parameters"])):
+        if value is not None:
+            rows.append((f"  {name}", _cut(f"{value}")))
     if runs and (steps := runs[-1]["info"].get("steps")):
         rows.append(("steps", " -> ".join(steps)))
     for name, stage in stages.items():
-        rows += _stage_rows(name, stage)
+        counted = _count_rows(stage.found, RecordCounts(**stage.found["records"]))
+        of_stage = dict([*counted, *_bucket_rows(stage.buckets)])
+        rows += [(name, of_stage.pop("state")), *((f"  {what}", said) for what, said in of_stage.items())]
     rows += [*_count_rows(found, RecordCounts(**found["records"])), *_bucket_rows(state.buckets)]
     if changes is not None:
         rows.append(("changed", _changes_line(changes)))
@@ -90,7 +95,9 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         (f"{'this' if progress.running else 'last'} run", progress.run),
     ):
         if rates is not None:
-            rows.append((name, _rates_line(rates)))
+            tasks, sources = (f"{rates[part]:,.1f} {part}/s" for part in ("tasks", "sources"))
+            seconds = duration(rates["seconds"])
+            rows.append((name, f"{tasks}, {sources}, {decimal(int(rates['bytes']))}/s over {seconds}"))
     if (audit := found["audit"])["tasks"]:
         rows.append(("audit", f"audited {count(audit['tasks'], 'task')}, {audit['differ']:,} differ"))
     if runs and runs[-1]["set_ups"]:
@@ -119,13 +126,6 @@ def _changes_values(changes: list[ChangedSource]) -> dict[str, Any]:
     return {"changed": kinds["changed"], "missing": kinds["missing"], "sources": urls}
 
 
-def _job_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
-    job = shown_job(found["job"]) or {"pipeline": "none yet", "parameters": {}}
-    parameters = sorted(flat_parameters(job["parameters"]))
-    shown = [(f"  {name}", _cut(f"{value}")) for name, value in parameters if value is not None]
-    return [("job", job["pipeline"]), *shown]
-
-
 def _cut(value: str) -> str:
     return value if len(value) <= SHOWN_VALUE else f"{value[:SHOWN_VALUE]} ... ({count(len(value), 'letter')})"
 
@@ -135,12 +135,6 @@ def _bucket_rows(sizes: BucketSizes | None) -> list[tuple[str, str]]:
         return []
     most = f"the largest, {sizes.largest_bucket}, {decimal(sizes.largest)}: {sizes.skew:,.1f} x the mean"
     return [("buckets", f"{sizes.number:,} of {decimal(sizes.bytes)}; {most}")]
-
-
-def _stage_rows(name: str, stage: LedgerState) -> list[tuple[str, str]]:
-    """Return the rows of an earlier stage."""
-    rows = dict([*_count_rows(stage.found, RecordCounts(**stage.found["records"])), *_bucket_rows(stage.buckets)])
-    return [(name, rows.pop("state")), *((f"  {what}", said) for what, said in rows.items())]
 
 
 def _count_rows(found: dict[str, Any], records: RecordCounts) -> list[tuple[str, str]]:
@@ -166,11 +160,6 @@ def _changes_line(changes: list[ChangedSource]) -> str:
     if not changes:
         return "no source since it was listed"
     return f"{count(kinds['changed'], 'source')} changed, {kinds['missing']:,} missing; the next run processes them"
-
-
-def _rates_line(rates: dict[str, float]) -> str:
-    tasks, sources = (f"{rates[name]:,.1f}" for name in ("tasks", "sources"))
-    return f"{tasks} tasks/s, {sources} sources/s, {decimal(int(rates['bytes']))}/s over {duration(rates['seconds'])}"
 
 
 def _print_runs(runs: list[dict[str, Any]]) -> None:
@@ -254,16 +243,13 @@ def host_rows(hosts: Sequence[Host]) -> Iterator[list[str]]:
     for host in ordered[:MOST_HOSTS]:
         ended = [run for run in host.runs if not _is_open(run)]
         shown = [run for run in host.runs if _is_open(run)] or ended[-1:]
-        shown = sorted({run.run: run for run in [*shown, *ended[-ENDED_RUNS:]]}.values(), key=_number)
+        by_id = {run.run: run for run in [*shown, *ended[-ENDED_RUNS:]]}
+        shown = sorted(by_id.values(), key=lambda run: (len(run.run), run.run))
         name = printable(host.host)
         if len(host.runs) > 1:
             yield _sum_row(name, host)
         for run in shown:
             yield _run_row(name if len(host.runs) == 1 else "", run)
-
-
-def _number(run: HostRun) -> tuple[int, str]:
-    return len(run.run), run.run
 
 
 def _is_open(run: HostRun) -> bool:

@@ -40,14 +40,8 @@ def watch(store: LedgerStore, args: argparse.Namespace) -> int:
 
     Returns 0, or 130 after Ctrl-C.
     """
-    with suppress(KeyboardInterrupt):
-        return _watch(store, args)
-    return INTERRUPTED
-
-
-def _watch(store: LedgerStore, args: argparse.Namespace) -> int:
-    watcher = _Watcher(store, args.storage_options)
-    with _output(as_json=args.json) as out:
+    with suppress(KeyboardInterrupt), _output(as_json=args.json) as out:
+        watcher = _Watcher(store, args.storage_options)
         while True:
             is_complete = False
             try:
@@ -62,6 +56,7 @@ def _watch(store: LedgerStore, args: argparse.Namespace) -> int:
             if is_complete or args.once:
                 return 0
             time.sleep(args.interval)
+    return INTERRUPTED
 
 
 @dataclass(frozen=True)
