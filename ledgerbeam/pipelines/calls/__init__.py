@@ -1,6 +1,6 @@
 """Calls: the functions of `ledgerbeam` that run jobs, each with a command of the same name."""
 
-MODULES = {
+MODULES = {  # module of each call
     "map": "map",
     "convert": "convert",
     "materialize": "convert",
@@ -17,4 +17,3 @@ MODULES = {
     "publish": "publish",
     "merge": "megatron",
 }
-"""Module of each call."""

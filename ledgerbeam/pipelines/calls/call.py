@@ -174,7 +174,14 @@ def prepare(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, An
 def begin(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Values, RunConsole]:
     """Return the values of a call, and the console of its run; see `read_values` for the arguments."""
     values = read_values(spec, arguments, options)
-    return values, console_of(values.progress)
+    progress: bool | RunConsole | None = values.progress  # None shows progress on a terminal and in a notebook
+    if progress is not None and not isinstance(progress, bool):
+        if not hasattr(progress, "ended"):
+            raise UsageError(f"progress: expected True, False or None, found {progress!r:.80}")
+        return values, progress
+    from ledgerbeam.pipelines.console.run_console import PythonConsole
+
+    return values, PythonConsole(progress)
 
 
 def read_values(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Values:
@@ -202,14 +209,3 @@ def check_urls(values: Mapping[str, Any]) -> None:
                 refuse_secrets(url, what)
                 if name in _ROOTS:
                     check_root(os.path.abspath(url) if "://" not in url else url)
-
-
-def console_of(progress: bool | RunConsole | None) -> RunConsole:
-    """Return the console of a run, or raise `UsageError`; None shows progress on a terminal and in a notebook."""
-    if progress is not None and not isinstance(progress, bool):
-        if not hasattr(progress, "ended"):
-            raise UsageError(f"progress: expected True, False or None, found {progress!r:.80}")
-        return progress
-    from ledgerbeam.pipelines.console.run_console import PythonConsole
-
-    return PythonConsole(progress)

@@ -27,16 +27,12 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
 
 
+class ConversionOptions(ShardOptions, FieldOptions, PartsOptions, total=False):
+    """Options of jobs that write records in any format."""
+
+
 class ConvertOptions(
-    RecordOptions,
-    SharOptions,
-    ShardOptions,
-    FieldOptions,
-    PartsOptions,
-    BaseOptions,
-    LimitOptions,
-    AnyJobOptions,
-    total=False,
+    RecordOptions, SharOptions, ConversionOptions, BaseOptions, LimitOptions, AnyJobOptions, total=False
 ):
     """Options of `convert`."""
 
@@ -47,9 +43,7 @@ class ConvertOptions(
     ]
 
 
-class MaterializeOptions(
-    StoreOptions, ShardOptions, FieldOptions, PartsOptions, LimitOptions, AnyJobOptions, total=False
-):
+class MaterializeOptions(StoreOptions, ConversionOptions, LimitOptions, AnyJobOptions, total=False):
     """Options of `materialize`."""
 
     epochs: Annotated[int, "number of passes, each in its own order", Option(WORK, "N", default=1)]

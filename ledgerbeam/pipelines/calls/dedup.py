@@ -17,14 +17,11 @@ from ledgerbeam.pipelines.calls.options import (
     SOURCES,
     WORK,
     AnyJobOptions,
-    IndexOptions,
-    ListOptions,
     Places,
-    ReadOptions,
+    RecordOptions,
     ShardOptions,
     Size,
     StageOptions,
-    StoreOptions,
 )
 from ledgerbeam.pipelines.calls.values import given, parse_count
 
@@ -34,9 +31,7 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.exchange.partition import KeyChoice
 
 
-class DedupOptions(
-    StoreOptions, ListOptions, IndexOptions, ReadOptions, ShardOptions, StageOptions, AnyJobOptions, total=False
-):
+class DedupOptions(RecordOptions, ShardOptions, StageOptions, AnyJobOptions, total=False):
     """Options of `dedup`."""
 
     by: Annotated[

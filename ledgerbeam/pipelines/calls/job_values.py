@@ -42,21 +42,18 @@ def job_call(kind: Callable[..., JobSpec], values: Values, /, **fields: Any) -> 
 def run_values_of(values: Values) -> dict[str, Any]:
     """Return the fields of `JobSpec` that do not shape the outputs."""
     profile = getattr(values, "profile", None)
+    if profile is not None:
+        profile = canonical_url(path(profile))
+        if is_local(profile) and (os.path.isdir(profile) or not os.path.isdir(os.path.dirname(profile))):
+            raise UsageError(f"{profile}: expected a file in a folder that exists, such as profile.json, for --profile")
     return {
         "storage_options": values.storage_options,
         "workers": len(os.sched_getaffinity(0)) if values.workers is None else values.workers,
         "flush_interval": values.flush_interval,
         "log_level": getattr(values, "log_level", "warning"),
         "task_limit": getattr(values, "limit_tasks", None),
-        "profile": None if profile is None else _profile(profile),
+        "profile": profile,
     }
-
-
-def _profile(place: Place) -> str:
-    url = canonical_url(path(place))
-    if is_local(url) and (os.path.isdir(url) or not os.path.isdir(os.path.dirname(url))):
-        raise UsageError(f"{url}: expected a file in a folder that exists, such as profile.json, for --profile")
-    return url
 
 
 def folder(url: Place) -> str:

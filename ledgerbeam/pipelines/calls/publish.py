@@ -15,8 +15,6 @@ from ledgerbeam.pipelines.calls.values import parse_parts, path
 if TYPE_CHECKING:
     from ledgerbeam.ledger import LedgerStore, OutputShard
     from ledgerbeam.pipelines.calls.result import Result
-    from ledgerbeam.pipelines.outputs.hub import HubPublication
-    from ledgerbeam.pipelines.outputs.metadata import Publication
 
 
 class PublishOptions(StoreOptions, ConsoleOptions, total=False):
@@ -67,8 +65,8 @@ PUBLISH = CallSpec(
     changes={"storage_options": {"group": OUTPUT}},
 )
 
+# Formats whose metadata names shards by where they lie, or that write them anew elsewhere.
 _WITH_PLACES = ("idxpack", "megatron", "shar")
-"""Formats whose metadata names shards by where they lie, or that write them anew elsewhere."""
 
 
 @public(PUBLISH)
@@ -113,7 +111,8 @@ def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
         known = ", ".join(map(repr, routes_of(store))) or "none"
         raise UsageError(f"ledger {place}: its job has written no shards {what}; --route NAME takes: {known}")
     require_shards(shards, manifest.root, stores, ledger=place)
-    made = sent = None
+    made = None
+    facts: dict[str, object] = {"shards": len(shards)}
     if as_ is not None:
         forget_published(store.url, as_, route, stores)
         made = publish_shards(
@@ -127,6 +126,8 @@ def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
             name=values.name,
             suffixes=_suffixes_of(store),
         )
+        facts |= {"format": made.format, "records": made.records, "published": made.urls}
+        facts |= {"keys": made.keys} if made.keys else {}
     if to is not None:
         files = files_of(shards, manifest.root, [] if made is None else made.urls, stores)
         ledger_id = "-".join(filter(None, [store.ledger_id(), route]))
@@ -134,6 +135,8 @@ def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
             sent = publish_to_hub(
                 to, files, ledger_id=ledger_id, options=stores, overwrite=values.overwrite, on_file=advance
             )
+        uploaded = asdict(sent)
+        facts |= {"to": uploaded.pop("url"), **uploaded}
     return Result(
         "publish",
         sources=len(shards),
@@ -142,7 +145,7 @@ def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
         ledger=store.url,
         output=to or (manifest.root if made is None or not made.urls else made.urls[-1]),
         outputs=ListedRows({"name": file} for file in (made.urls if made is not None else ())),
-        summary={"shards": len(shards), **_made_facts(made), **_sent_facts(sent)},
+        summary=facts,
     )
 
 
@@ -172,17 +175,3 @@ def _check(values: Values, *, is_made: bool) -> None:
         raise UsageError(f"publish: --to {to} sends what lies with the shards; leave --output out")
     if values.overwrite and to is None:
         raise UsageError("publish: --overwrite belongs to --to hf://datasets/...")
-
-
-def _made_facts(made: "Publication | None") -> dict[str, object]:
-    if made is None:
-        return {}
-    keys = {"keys": made.keys} if made.keys else {}
-    return {"format": made.format, "records": made.records, "published": made.urls, **keys}
-
-
-def _sent_facts(sent: "HubPublication | None") -> dict[str, object]:
-    if sent is None:
-        return {}
-    facts = asdict(sent)
-    return {"to": facts.pop("url"), **facts}

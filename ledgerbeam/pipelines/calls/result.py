@@ -14,8 +14,6 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.console.run_progress import count, duration
 
 SHOWN_FAILURES = 3
-
-
 MOST_SHOWN = 500  # maximum number of characters of a value
 
 

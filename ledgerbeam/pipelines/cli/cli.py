@@ -65,8 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("interrupted", INTERRUPTED, debug)
     except BrokenPipeError:
         _drop_output()
-        if _only_prints(args):  # the reader, such as `head`, has closed the pipe: it has all the output that it needs
-            return 0
+        only_prints = ("only_prints", "dry_run", "sample")  # arguments of commands that only print, as help does
+        if args is None or any(getattr(args, name, None) for name in only_prints):
+            return 0  # the reader, such as `head`, has closed the pipe: it has all the output that it needs
         why = "standard output: its reader has gone (broken pipe); send it elsewhere, and run the same command again"
         return _fail(why, 1, debug)
     except OSError as error:
@@ -81,11 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _only_prints(args: argparse.Namespace | None) -> bool:
-    """Return whether a command only prints, as help does. Then a closed pipe is not an error."""
-    return args is None or any(getattr(args, name, None) for name in ("only_prints", "dry_run", "sample"))
-
-
 def _drop_output() -> None:
     """Discard the remaining output, which would raise again when the process exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -95,7 +91,9 @@ def run() -> None:
     """Entry point of the ``ledgerbeam`` script. SIGTERM ends a run like Ctrl-C, with its state saved."""
     end_when_interrupted()
     hold_standard_descriptors()
-    _take_signals()
+    # The parent process may have changed the signals that a command needs.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, exit statuses of processes are lost
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGCHLD))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_AS_THEY_ARE)
@@ -125,12 +123,6 @@ def _run_interruptibly() -> int:
             end_when_interrupted()
     except KeyboardInterrupt:  # a second interrupt
         return _fail("interrupted", INTERRUPTED, debug=False)
-
-
-def _take_signals() -> None:
-    """Reset the signals that a command needs, because the parent process may have changed them."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, exit statuses of processes are lost
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGCHLD))
 
 
 def _register_secrets(arguments: Sequence[str]) -> None:

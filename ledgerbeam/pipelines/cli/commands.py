@@ -69,8 +69,7 @@ def _run(args: argparse.Namespace, beam_args: list[str]) -> int:
     if args.json:
         print_json(made.as_json())
     else:
-        for line in steps_line(made):
-            console.say(line)
+        console.say(steps_line(made))
     for error in made.errors.values():  # the console has shown each
         if args.debug:
             raise error

@@ -132,26 +132,18 @@ class PythonConsole:
         """Show the progress of the run."""
         if self._bar is not None:
             self._bar.update(now)
-        elif self._progress and self._lines is not None:
-            self._line(now)
-
-    def _line(self, now: RunProgress) -> None:
-        if time.monotonic() - self._last_line > LINE_SECONDS:
+        elif self._progress and self._lines is not None and time.monotonic() - self._last_line > LINE_SECONDS:
             self._last_line = time.monotonic()
             self._lines(f"{now.title}: {now.text()}")
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
         """Count something of unknown length, on a terminal if progress is not off, or if progress is on."""
         is_shown = self._progress is not False and _notebook() is None and sys.stderr.isatty()
-        return counting(noun) if is_shown or self._progress else nullcontext(_ignore)
+        return counting(noun) if is_shown or self._progress else nullcontext(lambda *_: None)
 
     def ended(self, result: Result) -> None:
         """Log the result of the run."""
         _log.info("%r", result)
-
-
-def _ignore(number: int, size: int) -> None:
-    """Ignore a count that is not shown."""
 
 
 def _is_logged() -> bool:

@@ -180,7 +180,8 @@ class Flow:
             outputs = []
             for one in side.upstream:
                 _check_readable(before[one.step].step, one, step.place)
-                outputs.append(_outputs(before[one.step].call, one))
+                job = before[one.step].call.job
+                outputs.append(RecordedOutputs(job.ledger, str(job.output), one.route, f"step {one}"))
                 reads[outputs[-1]] = one.step
             sides.append([*side.patterns, *outputs])
         args, options = step.arguments(sides)
@@ -192,7 +193,10 @@ class Flow:
 
     def _check_places(self, found: Mapping[str, PreparedStep]) -> None:
         """Refuse steps with a common folder, and patterns that match outputs of another step."""
-        written = [place for step in found.values() for place in _places(step)]
+        written = []
+        for step in found.values():
+            for key, url in ((OUTPUT, str(step.call.job.output)), (LEDGER, step.call.job.ledger)):
+                written.append(_Written(step, key, url, _as_folder(url)))
         above: list[_Written] = []  # each folder lies in the one before it
         for place in sorted(written, key=lambda place: place.folder):
             while above and not place.folder.startswith(above[-1].folder):
@@ -318,10 +322,6 @@ def _check_readable(step: FlowStep, one: Upstream, place: Place) -> None:
             place.refuse("from", f"a part of step {step.name}", str(one), f'such as "{step.name}/{parts[0]}"')
 
 
-def _outputs(call: PreparedCall, one: Upstream) -> RecordedOutputs:
-    return RecordedOutputs(call.job.ledger, str(call.job.output), one.route, f"step {one}")
-
-
 class _Written(NamedTuple):
     """An output or ledger folder of a step."""
 
@@ -329,11 +329,6 @@ class _Written(NamedTuple):
     key: str  # `OUTPUT` or `LEDGER`
     shown: str  # the folder in messages
     folder: str  # its canonical URL, with a slash at the end
-
-
-def _places(step: PreparedStep) -> list[_Written]:
-    urls = {OUTPUT: str(step.call.job.output), LEDGER: step.call.job.ledger}
-    return [_Written(step, key, url, _as_folder(url)) for key, url in urls.items()]
 
 
 def _as_folder(url: str) -> str:

@@ -170,7 +170,9 @@ class _Forecast:
         self._reason = "code" if any(map(_CODE.match, differences)) else "options" if differences else None
         self.plan = StepPlan(step.name, call.command, call.job.ledger, str(call.job.output), differences=differences)
         self.fresh = 0  # estimated number of outputs of new sources
-        self._lost = self._lost_sources()
+        self._lost: set[bytes] = set()
+        if self._store is not None and self._reason is None and call.job.keeps_shards:
+            self._lost = lost_sources(call.job, self._store)
         self._readers = [self._read(reader) for reader in call.readers()]
         status = None if self._store is None else self._store.status()
         is_single = not call.has_stages
@@ -182,11 +184,6 @@ class _Forecast:
             self.fresh = 0  # records of new sources go into existing buckets
         # Outputs that depend on all sources are written again if one source is processed.
         self._is_made_again = not is_single and bool(self.plan.sources or self.plan.withdrawn)
-
-    def _lost_sources(self) -> set[bytes]:
-        job, store = self._call.job, self._store
-        is_asked = store is not None and self._reason is None and job.keeps_shards
-        return lost_sources(job, store) if is_asked and store is not None else set()
 
     def _read(self, reader: JobSpec) -> KnownSources:
         """Count the sources of a job, by reason."""

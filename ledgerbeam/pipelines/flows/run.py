@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -196,9 +196,8 @@ class _StepConsole(PartConsole):
             self._ended(self, result)
 
 
-def steps_line(made: FlowRun) -> Iterator[str]:
-    """Yield one line with the result of all steps."""
+def steps_line(made: FlowRun) -> str:
+    """Return one line with the result of all steps."""
     done = sum(result.complete and name not in made.left for name, result in made.steps.items())
     state = "done" if made.complete else "finished"
-    tasks = f"{count(made.tasks, 'task')} in this run"
-    yield f"{state}: {done} of {count(len(made.order), 'step')} complete, {tasks}"
+    return f"{state}: {done} of {count(len(made.order), 'step')} complete, {count(made.tasks, 'task')} in this run"

@@ -40,7 +40,8 @@ def measured_speed(job: JobSpec) -> Speed | None:
         sampled = list(sampled_records(job, islice(job.pages(), 1), _RECORDS, sources=_SOURCES, most_bytes=_BYTES))
         for run in try_function(job, sampled, set_ups.append, read_back=False):
             if run.outcome != "unreadable":
-                size += _size(run.sampled.records)
+                records = run.sampled.records
+                size += sum(map(_record_size, records)) if isinstance(records, list) else 0  # tables have no size
                 seconds += run.seconds
             if time.perf_counter() - began > _SECONDS + sum(set_ups):
                 break
@@ -51,12 +52,8 @@ def measured_speed(job: JobSpec) -> Speed | None:
     return Speed(sum(set_ups), seconds / size) if size else None
 
 
-def _size(records: Any) -> int:
-    """Return the approximate size of records in their source, in bytes; 0 for tables."""
-    return sum(map(_record_size, records)) if isinstance(records, list) else 0
-
-
 def _record_size(record: Any) -> int:
+    """Return the approximate size of a record in its source, in bytes."""
     if isinstance(record, (bytes, str)):
         return len(record)
     parts = list(record.values()) if isinstance(record, Mapping) else []

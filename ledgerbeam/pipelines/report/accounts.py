@@ -34,7 +34,8 @@ def account_lines(counts: RecordCounts) -> list[tuple[str, str]]:
     lines = [("records", f"{became}; {counts.records:,} written")]
     for name, part in (("dropped", counts.dropped), ("rejected", counts.rejected), ("routes", _routes(counts))):
         if part:
-            lines.append((f"  {name}", _listed(_shown_names(part))))
+            most = (f"{printable(one)} {number:,}" for one, number in _most_first(_shown_names(part)))
+            lines.append((f"  {name}", ", ".join(most)))
     return lines
 
 
@@ -67,10 +68,6 @@ def _most_first(part: Mapping[str, int]) -> list[tuple[str, int]]:
     rest = ordered[SHOWN_NAMES:]
     others = [(f"{len(rest):,} more", sum(number for _, number in rest))] if rest else []
     return [*ordered[:SHOWN_NAMES], *others]
-
-
-def _listed(part: Mapping[str, int]) -> str:
-    return ", ".join(f"{printable(name)} {number:,}" for name, number in _most_first(part))
 
 
 class StatisticRow(NamedTuple):

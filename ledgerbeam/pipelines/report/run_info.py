@@ -59,7 +59,9 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str
 
     `words` is the command line after ``ledgerbeam``; None if Python called.
     """
-    command = command_without_secrets(_program() if words is None else [COMMAND, *words])
+    # The command line of the process is unknown in a notebook or a prompt.
+    program = sys.orig_argv if hasattr(sys.modules["__main__"], "__file__") else []
+    command = command_without_secrets(program if words is None else [COMMAND, *words])
     where = {"pid": os.getpid(), "host": os.uname().nodename, "place": store.environment_id(), "folder": os.getcwd()}
     info: dict[str, Any] = {**where, "workers": spec.workers, "runner": runner, "token": secrets.token_hex(8)}
     if spec.output is not None:
@@ -69,11 +71,6 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str
     if command and sum(map(len, command)) <= LONGEST_COMMAND:
         info["command"] = command
     return info
-
-
-def _program() -> list[str]:
-    """Return the command line of this process; empty for a notebook or a prompt."""
-    return sys.orig_argv if hasattr(sys.modules["__main__"], "__file__") else []
 
 
 def is_seen(run: Mapping[str, Any], store: LedgerStore) -> bool:

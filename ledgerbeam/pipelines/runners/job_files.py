@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pickle
 import site
@@ -10,7 +9,7 @@ import stat
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, is_dataclass, replace
 from importlib import import_module
 from types import NoneType, UnionType
 from typing import IO, Any, get_args, get_origin, get_type_hints
@@ -123,7 +122,7 @@ def kept_job(ledger: str, storage_options: dict[str, Any]) -> JobSpec:
 
 def dump_job(job: JobSpec) -> bytes:
     """Return a job as JSON, without the storage options, which may hold credentials and must not be in a file."""
-    return encode({"command": job.command, "job": {**dataclasses.asdict(job), "storage_options": {}}})
+    return encode({"command": job.command, "job": {**asdict(job), "storage_options": {}}})
 
 
 def load_job(data: bytes, storage_options: dict[str, Any]) -> JobSpec:
@@ -131,7 +130,7 @@ def load_job(data: bytes, storage_options: dict[str, Any]) -> JobSpec:
     found = decode(data)
     module, kind = KINDS[found["command"]]
     job: JobSpec = _built(getattr(import_module(f"ledgerbeam.pipelines.{module}"), kind), found["job"])
-    return dataclasses.replace(job, storage_options=storage_options)
+    return replace(job, storage_options=storage_options)
 
 
 def _built(kind: Any, value: Any) -> Any:
@@ -139,8 +138,8 @@ def _built(kind: Any, value: Any) -> Any:
     if get_origin(kind) is UnionType:
         others = [other for other in get_args(kind) if other is not NoneType]
         # Of a name or an object that stands for one: objects are mappings here.
-        (kind, *_) = sorted(others, key=lambda other: dataclasses.is_dataclass(other) != isinstance(value, Mapping))
-    if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+        (kind, *_) = sorted(others, key=lambda other: is_dataclass(other) != isinstance(value, Mapping))
+    if is_dataclass(kind) and isinstance(value, Mapping):
         hints = get_type_hints(kind)
         return kind(**{name: _built(hints[name], part) for name, part in value.items()})  # type: ignore[operator]
     if get_origin(kind) is tuple:

@@ -231,7 +231,9 @@ class LocalRunner:
                 self._note_committed()
                 fresh = self._store.totals().minus(before)
                 self.records = self.records.plus(self._store.records().since(records_before))
-            self._update_limit(end, fresh.tasks, max(0, self._failed() - failed))
+            if self._left is not None:  # subtract the started tasks, or after a death, the ended ones
+                ended = fresh.tasks + max(0, self._failed() - failed)
+                self._left = max(0, self._left - ended if end.died else TaskBudget.below(self._pass_folder).left())
             fruitless = 0 if end.marks or fresh.tasks else fruitless + 1
             if end.died:
                 self.deaths += 1
@@ -262,12 +264,6 @@ class LocalRunner:
     def _failed(self) -> int:
         """Return the number of failed tasks if there is a limit of tasks, else 0: counting reads the whole ledger."""
         return 0 if self._left is None else self._store.status()["tasks"]["failed"]
-
-    def _update_limit(self, end: WaveEnd, done: int, failed: int) -> None:
-        """Subtract the tasks of a pass from the limit: the started tasks, or after a death, the ended ones."""
-        if self._left is not None:
-            left = self._left - done - failed if end.died else TaskBudget.below(self._pass_folder).left()
-            self._left = max(0, left)
 
     def _pass(self, sources: Sequence[PendingSource], listed: JobListing) -> WaveEnd:
         folder = self._new_folder(listed)

@@ -143,17 +143,12 @@ def _report_thread(run_dir: str, failure: threading.ExceptHookArgs) -> None:
         module = frame.f_globals.get("__name__", "")
         if module not in ("threading", __name__):
             if module.partition(".")[0] in _RUNNERS and failure.exc_value is not None:
-                _report_death(run_dir, describe_error(failure.exc_value))
+                try:
+                    touch(run_dir, DIED, describe_error(failure.exc_value))
+                except LedgerbeamError:  # on a full disk the file is empty; if there is none, exit
+                    if not os.path.exists(os.path.join(run_dir, DIED)):
+                        os._exit(1)
             return
-
-
-def _report_death(run_dir: str, text: str) -> None:
-    """Write the file that reports a dead thread; an empty one on a full disk. If that fails too, exit."""
-    try:
-        touch(run_dir, DIED, text)
-    except LedgerbeamError:
-        if not os.path.exists(os.path.join(run_dir, DIED)):
-            os._exit(1)
 
 
 def _die_with_launcher(launcher: int) -> None:

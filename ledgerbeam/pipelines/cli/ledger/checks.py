@@ -9,6 +9,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from glob import escape
 from itertools import chain
 from typing import Any, NamedTuple
@@ -140,8 +141,9 @@ def audit(store: LedgerStore, args: argparse.Namespace) -> int:
         raise UsageError(f"--share {args.share}: expected a share of the tasks such as 1% or 0.01, up to 100%")
     spec = _spec(store, args)
     spec = dataclasses.replace(spec, run=store.runs()[-1]["id"])
+    warn = partial(print, file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="ledgerbeam-") as folder:
-        run = RunAudit(spec, store, share, folder=folder, before=Totals(), warn=_warn, is_separate=True)
+        run = RunAudit(spec, store, share, folder=folder, before=Totals(), warn=warn, is_separate=True)
         try:
             run.settle_listed()
         except NonDeterministicTaskError:
@@ -176,7 +178,3 @@ def _spec(store: LedgerStore, args: argparse.Namespace) -> JobSpec:
             "audit with the code of the run"
         )
     return spec
-
-
-def _warn(text: str) -> None:
-    print(text, file=sys.stderr)
