@@ -214,8 +214,7 @@ def index_source(
         UsageError: The name has no suffix of a known format, or another file has the name of the index.
     """
     formats = tuple(configured)
-    folder = _dataset_folder(os.fspath(url), storage_options, formats)
-    if folder is not None:
+    if (folder := _dataset_folder(os.fspath(url), storage_options, formats)) is not None:
         how: dict[str, Any] = {"index_root": index_root, "index_rule": index_rule, "force": force}
         files = folder.kind.files_to_index(folder.url, storage_options)
         places = [index_source(file, storage_options, configured=[kind], **how) for file, kind in files]
@@ -274,8 +273,7 @@ def seek_points_of(
     if compression is None or compression.name != "gzip":
         return None
     size = int(offsets[-1])
-    points = member_points(url, options, size=size, listed=listed)
-    if points is None:
+    if (points := member_points(url, options, size=size, listed=listed)) is None:
         points = gzip_points(url, options, size=size, listed=listed)
     return points_url(index), points
 

@@ -141,8 +141,7 @@ def dumps(value: Any, option: int = 0, default: Callable[[Any], Any] | None = js
 def dumps_wide(value: Any, option: int, error: TypeError, default: Callable[[Any], Any] | None = json_form) -> bytes:
     """Encode a value that orjson refused; its TypeError again if the reason was not integers beyond 64 bits."""
     try:
-        replaced = _with_wide(value)
-        if replaced is not value:
+        if (replaced := _with_wide(value)) is not value:
             return orjson.dumps(replaced, default, option)
     except OverflowError:
         raise orjson.JSONEncodeError("an integer exceeds the range of floats, which JSON readers accept") from error

@@ -155,8 +155,7 @@ def decoded_payload(record: Mapping[str, Any]) -> bytes:
     for name in reversed(_encodings(record)):
         if not payload:
             break
-        decode = _DECODERS.get(name)
-        if decode is None:
+        if (decode := _DECODERS.get(name)) is None:
             raise _undecodable(name, f"which is none of {', '.join(sorted(_DECODERS))}")
         try:
             payload = decode(payload)
@@ -174,8 +173,7 @@ def _content_end(data: bytes, start: int, base: int) -> int:
     line = data.find(b"\n", start)
     if line >= 0 and data[line - 1 : line] != b"\r":
         raise _bare_line_feed(data[start:line])
-    end = data.find(_END, start)
-    if end < 0:
+    if (end := data.find(_END, start)) < 0:
         if len(data) - start > _MOST_HEADERS:
             raise ValueError(f"expected headers of at most {_MOST_HEADERS:,} bytes, found more")
         return -1

@@ -285,15 +285,13 @@ class _Table:
 
     def table(self, field: int) -> _Table:
         """Return a table."""
-        at = self._place(field)
-        if not at:
+        if not (at := self._place(field)):
             raise ValueError(f"expected a table in field {field}, found none")
         return _Table(self._data, at + self._read("<I", at))
 
     def structs(self, field: int, kind: struct.Struct) -> list[tuple[int, ...]]:
         """Return a vector of structs; an empty one if it is missing."""
-        at = self._place(field)
-        if not at:
+        if not (at := self._place(field)):
             return []
         at += self._read("<I", at)
         count = self._read("<I", at)

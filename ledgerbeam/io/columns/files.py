@@ -131,8 +131,7 @@ class ColumnFiles:
         return [(self.files[file].url, group) for file, group in zip(files.tolist(), inside, strict=True)]
 
     def _reader(self, file: int) -> ColumnReader:
-        reader = self._readers.get(file)
-        if reader is None:
+        if (reader := self._readers.get(file)) is None:
             info = self.files[file]
             reader = self._formats[file].select(self.columns).open_columns(info.url, self.options, listed=info)
             reader.held = self.held
@@ -142,8 +141,7 @@ class ColumnFiles:
 
 def _format_of(url: str) -> ColumnFormat:
     found = recognize(url)
-    columns = found.columns()
-    if columns is None:
+    if (columns := found.columns()) is None:
         raise UsageError(f"{url}: expected a file of columns (Parquet, Arrow), found {found.format.name}")
     return columns
 

@@ -181,8 +181,7 @@ class _Seen:
 
 
 def _kind(value: Any) -> str:
-    kind = _KINDS.get(type(value))
-    if kind is None:
+    if (kind := _KINDS.get(type(value))) is None:
         kind = next((name for base, name in _KINDS.items() if isinstance(value, base)), None)
     if kind == "date" and isinstance(value, dt.datetime):  # which is a subclass of date
         kind = "datetime"
@@ -239,16 +238,14 @@ def _list(seen: _Seen, path: Path) -> pa.DataType | None:
     if seen.items is None or not seen.items.count or seen.is_deep:
         return None
     path = (*path, "[]")
-    kind = _type(seen.items, path)
-    if kind is None:
+    if (kind := _type(seen.items, path)) is None:
         _require_json(seen.items, path)
         return pa.list_(json_field(ELEMENT))
     return pa.list_(pa.field(ELEMENT, kind))
 
 
 def _decimal(seen: _Seen, path: Path) -> pa.DataType:
-    digits = max(seen.digits, len(str(max(-seen.low, seen.high)))) + seen.scale
-    if digits > 76:
+    if (digits := max(seen.digits, len(str(max(-seen.low, seen.high)))) + seen.scale) > 76:
         raise RecordError(f"{_shown(path)}: expected decimals of at most 76 digits, found {digits}; make them strings")
     digits = max(digits, 1)
     return pa.decimal128(digits, seen.scale) if digits <= 38 else pa.decimal256(digits, seen.scale)

@@ -256,8 +256,7 @@ _PERIOD = re.compile(r"(-?)PT(\d+)(?:\.(\d{1,9}))?S")
 
 def _read_duration(value: Any) -> dt.timedelta | _Nanoseconds:
     if isinstance(value, str):
-        found = _PERIOD.fullmatch(value)
-        if found is None:
+        if (found := _PERIOD.fullmatch(value)) is None:
             raise ValueError(value)
         nanoseconds = int(found[2]) * 10**9 + int((found[3] or "").ljust(9, "0"))
         nanoseconds = -nanoseconds if found[1] else nanoseconds

@@ -116,11 +116,9 @@ def _pages(read: Read, chunk: Chunk) -> Iterator[tuple[int, _PageHead]]:
 
 def _lengths(data: bytes | memoryview, page: _PageHead, codec: int) -> NDArray[np.int64]:
     """Return the bytes of each value of a dictionary of texts; of one with all bytes if that is unknown."""
-    plain = _decompressed(data, page.plain_size, codec)
-    if plain is None:
+    if (plain := _decompressed(data, page.plain_size, codec)) is None:
         return np.array([page.plain_size])
-    found = _lengths_by_zeros(plain)
-    if found is None:
+    if (found := _lengths_by_zeros(plain)) is None:
         lengths: list[int] = []
         at, stop, length_at = 0, len(plain) - _LENGTH.size, _LENGTH.unpack_from
         while at <= stop:

@@ -173,8 +173,7 @@ class GroupedRows(ABC):
         for group, table in zip(needed, self._tables(needed), strict=True):
             places = np.flatnonzero(of_groups == group)
             rows = (numbers[places] - (ends[group] - self._groups[group].rows)).tolist()
-            copied = _copied(table, rows)
-            if copied is not None:
+            if (copied := _copied(table, rows)) is not None:
                 parts.append(self._plain(copied, limit))
                 together += places.tolist()
             else:
@@ -312,8 +311,7 @@ class GroupedRows(ABC):
                             f"{group.rows:,}; it is damaged, write it again"
                         )
                 self._schema = self._chosen(schema)
-                rows = sum(group.rows for group in groups)
-                if rows > _MOST_IN_ALL:
+                if (rows := sum(group.rows for group in groups)) > _MOST_IN_ALL:
                     raise SourceError(
                         f"{self.url}: expected at most {_MOST_IN_ALL:,} rows, found {rows:,}; it is damaged, write it "
                         "again"
@@ -330,8 +328,7 @@ class GroupedRows(ABC):
                 f"{self.url}: has more than one column {double!r}; expected names that differ, so that a record can be "
                 "a dict. Write the file again with other names"
             )
-        lacking = next((name for name in self.columns if name not in names), None)
-        if lacking is not None:
+        if (lacking := next((name for name in self.columns if name not in names), None)) is not None:
             raise UsageError(
                 f"{self.url}: has no column {lacking!r}; expected one of {', '.join(map(repr, names)) or 'none'}"
             )

@@ -397,18 +397,15 @@ def _named_of(found: Any, usual: str, where: str) -> pa.Field:
 def _type_of(found: Mapping[str, Any], where: str) -> pa.DataType:
     """Return the type of a JSON form."""
     name = found["type"]
-    read = _READ.get(name)
-    if read is None:
+    if (read := _READ.get(name)) is None:
         _require_known(found, {"type"}, where)
-        kind = _leaf_of(name)
-        if kind is None:
+        if (kind := _leaf_of(name)) is None:
             raise UsageError(
                 f"{where}: expected the name of a type such as string, int64 or timestamp[us], found {name!r}"
             )
         return kind
     required, optional, make = read
-    lacking = required - found.keys()
-    if lacking:
+    if lacking := required - found.keys():
         raise UsageError(f"{where}: expected {sorted(lacking)[0]!r} for the type {name}, found {sorted(found)}")
     _require_known(found, {"type", *required, *optional}, where)
     try:
@@ -440,8 +437,7 @@ def _dictionary_of(found: Mapping[str, Any], where: str) -> pa.DataType:
 
 
 def _extension_of(found: Mapping[str, Any], where: str) -> pa.DataType:
-    make = _EXTENSIONS.get(found["name"])
-    if make is None:
+    if (make := _EXTENSIONS.get(found["name"])) is None:
         raise UsageError(f"{where}: unknown extension type {found['name']!r}; known: {', '.join(_EXTENSIONS)}")
     return make(field_of("", found["storage"], where).type)
 
@@ -471,8 +467,7 @@ def _leaf_of(name: str) -> pa.DataType | None:
         return pa.type_for_alias(name)
     except ValueError:
         pass
-    found = _PARAMETERS.fullmatch(name)
-    if found is None:
+    if (found := _PARAMETERS.fullmatch(name)) is None:
         return None
     word, text = found.groups()
     try:
@@ -532,6 +527,5 @@ def _require_names(names: list[str], where: str) -> None:
 
 
 def _require_known(found: Mapping[str, Any], known: set[str], where: str) -> None:
-    unknown = sorted(found.keys() - known)
-    if unknown:
+    if unknown := sorted(found.keys() - known):
         raise UsageError(f"{where}: unknown {unknown[0]!r}; expected {', '.join(sorted(known))}")

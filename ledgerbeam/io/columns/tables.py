@@ -164,8 +164,7 @@ def _dict_copier(fields: Sequence[pa.Field]) -> Callable[[Any], Any]:
             return copied(value)
         row = value.copy()
         for name, copy_of in deep:
-            part = row.get(name)
-            if part is not None:
+            if (part := row.get(name)) is not None:
                 row[name] = copy_of(part)
         return row
 

@@ -42,8 +42,7 @@ def open_content(
 
     The seek points of a gzip file are beside its index. `size` is the stored size, if the caller has it.
     """
-    compression = split_compression(url).compression
-    if compression is not None and compression.seekable:
+    if (compression := split_compression(url).compression) is not None and compression.seekable:
         return ContentReader(url, index, options, size, listed)
     return RangeReader(url, options, size, listed)
 
@@ -194,8 +193,7 @@ class ContentReader(RangeReader):
         while start < stop:
             first, last = bounds[number], bounds[number + 1]
             end = min(stop, last)
-            kept = self._kept.get(number)
-            if kept is None:
+            if (kept := self._kept.get(number)) is None:
                 kept = self._part(number, self._pieces(number, at, stored), start - first, end - first)
             else:
                 kept = kept[start - first : end - first]

@@ -234,8 +234,7 @@ def gzip_points(
             if raw.error is not None:
                 raise raw.error from error
             raise SourceError(f"{reader.url}: the gzip data is damaged ({error}); write the file again") from error
-    total = _HEADER.unpack_from(found.getbuffer())[4]
-    if total < size:
+    if (total := _HEADER.unpack_from(found.getbuffer())[4]) < size:
         raise cut_while_indexed(reader.url, size, total)
     return found.getvalue()
 
@@ -366,8 +365,7 @@ class _Members:
     def _decompressed(self) -> Iterator[int]:
         decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
         while not decompressor.eof:
-            piece = self._near(_PIECE)
-            if not piece:
+            if not (piece := self._near(_PIECE)):
                 return
             try:
                 yield len(decompressor.decompress(piece))

@@ -96,8 +96,7 @@ class Frame:
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Decompress bytes and yield the result in blocks."""
         while not self.ended:
-            found = self._decompressor.decompress(data, BLOCK)
-            if found:
+            if found := self._decompressor.decompress(data, BLOCK):
                 yield found
             data = b""
             if self._decompressor.needs_input:
@@ -123,8 +122,7 @@ class DeflateFrame(Frame):
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Decompress bytes and yield the result in blocks."""
         while not self.ended:
-            found = self._decompressor.decompress(data, BLOCK)
-            if found:
+            if found := self._decompressor.decompress(data, BLOCK):
                 yield found
             data = self._decompressor.unconsumed_tail
             if not data and len(found) < BLOCK:
@@ -143,8 +141,7 @@ class _ZstdFrame(Frame):
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         view = memoryview(data)  # so the bytes after a frame are not copied: there may be thousands of frames
         for start in range(0, len(view), _PIECE):
-            found = self._decompressor.decompress(view[start : start + _PIECE])
-            if found:
+            if found := self._decompressor.decompress(view[start : start + _PIECE]):
                 yield found
             if self.ended:
                 fed = min(start + _PIECE, len(view))
@@ -161,8 +158,7 @@ _decompressors = threading.local()
 
 def _zstd_decompressor() -> Any:
     """Return the decompressor of this thread for whole frames; creating one costs as much as a small frame."""
-    found = getattr(_decompressors, "zstd", None)
-    if found is None:
+    if (found := getattr(_decompressors, "zstd", None)) is None:
         zstandard = importlib.import_module("zstandard")
         found = _decompressors.zstd = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
         _decompressors.size_in, _decompressors.error = zstandard.frame_content_size, zstandard.ZstdError
@@ -323,8 +319,7 @@ class Stream:
 
     def close(self) -> None:
         """Close the source."""
-        close = getattr(self._blocks, "close", None)
-        if close is not None:
+        if (close := getattr(self._blocks, "close", None)) is not None:
             close()
 
     def _take(self) -> bool:

@@ -176,8 +176,7 @@ class _SliceCursor:
     @property
     def end(self) -> Bound:
         """The last loaded record."""
-        block = self._block
-        if block is None:
+        if (block := self._block) is None:
             raise AssertionError("nothing is loaded")
         return Bound(block.keys[-1], self.run, block.numbers[-1])
 

@@ -14,9 +14,5 @@ __all__ = ["IndexPack", "PackArray", "PackSources", "collection_key", "write_ind
 
 if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name valid
     __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "reader": "IndexPack collection_key",
-            "writer": "PackArray PackSources write_index_pack",
-        },
+        __name__, {"reader": "IndexPack collection_key", "writer": "PackArray PackSources write_index_pack"}
     )

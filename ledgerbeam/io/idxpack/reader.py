@@ -320,8 +320,7 @@ class PackedRecords:
         self.pack.close()
 
     def _reader(self, source: int) -> Reader:
-        reader = self._open.pop(source, None)
-        if reader is None:
+        if (reader := self._open.pop(source, None)) is None:
             reader = self.pack.reader(self._segments[source])
             if len(self._open) >= _MOST_OPEN:
                 self._open.popitem(last=False)[1].close()

@@ -102,8 +102,7 @@ def scan_newlines(source: RangeReader | str, start: int, stop: int, *, threads: 
 
 
 def _scan(reader: RangeReader, start: int, stop: int, threads: int, name: str = "") -> Iterator[Offsets]:
-    path = reader.local_path
-    if path is None:
+    if (path := reader.local_path) is None:
         return _scan_remote(reader, start, stop, name)
     if name:
         require_kind(reader.read(start, min(start + HEAD, stop)), reader.url, name)

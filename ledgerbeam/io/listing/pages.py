@@ -117,8 +117,7 @@ def _require_one_meaning(name: str) -> None:
             matches = [pattern.text] if os.path.lexists(pattern.text) else []
         else:
             matches = [url for page in _list_local(pattern, 1, lambda _: False) for url in page.urls]
-        other = next((url for url in matches if url != name), None)
-        if other is not None:
+        if (other := next((url for url in matches if url != name), None)) is not None:
             raise UsageError(
                 f"{name}: expected a pattern or the name of one file, found a file of this name and other files that "
                 f"match it as a pattern, such as {other}; rename that file, or name the files in a list: "
@@ -196,8 +195,7 @@ def _list_local(pattern: Pattern, size: int, is_wanted: Callable[[str], bool]) -
             for begin in range(0, len(names), size):
                 yield _stat_local(folder, names[begin : begin + size], is_wanted)
         for name, linked in sorted(folders, reverse=True):
-            reached = below(pattern.parts, states, name, linked=linked)
-            if reached:
+            if reached := below(pattern.parts, states, name, linked=linked):
                 waiting.append((os.path.join(folder, name), reached))
 
 
@@ -247,8 +245,7 @@ def _stat_run(folder: str, names: list[str], is_wanted: Callable[[str], bool]) -
     if native.compiled is not None:
         sizes, versions = native.compiled.stat_files(folder, names)
     for url in itertools.islice(urls, len(sizes), None):
-        found = _stat_file(url, is_wanted)
-        if found is None:
+        if (found := _stat_file(url, is_wanted)) is None:
             break
         sizes.append(found.st_size)
         versions.append(str(found.st_mtime_ns))

@@ -112,8 +112,7 @@ def expand_braces(pattern: str) -> list[str]:
         >>> expand_braces("s-{08..10}.{tar,jsonl}")[:3]
         ['s-08.tar', 's-08.jsonl', 's-09.tar']
     """
-    group = _first_group(pattern)
-    if group is None:
+    if (group := _first_group(pattern)) is None:
         return [pattern]
     start, stop, choices = group
     tails = expand_braces(pattern[stop:])

@@ -67,8 +67,7 @@ def filesystem(url: str, options: Options | None = None) -> Any:
 
     scheme = split_scheme(url)[0]
     key = (os.getpid(), scheme, fsspec.utils.tokenize(**options) if options else "")
-    found = _filesystems.get(key)
-    if found is None:
+    if (found := _filesystems.get(key)) is None:
         # A forked child keeps its parent's instance in the table: closing it there could touch its sockets.
         found = _filesystems.setdefault(key, _connect(scheme, options or {}))
     return found

@@ -53,8 +53,7 @@ def read_many_files(
     found: dict[int, bytes] = {
         i: _read_local(url, None if listed is None else listed[i]) for i, url in enumerate(names) if is_local(url)
     }
-    rest = [i for i in range(len(names)) if i not in found]
-    if rest:
+    if rest := [i for i in range(len(names)) if i not in found]:
         store = filesystem(names[rest[0]], options)
         whole = store_of(names[rest[0]]).whole_read
         nothing = [None] * len(rest)

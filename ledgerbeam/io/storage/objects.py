@@ -171,8 +171,7 @@ class ObjectFolder:
         except FileExistsError:
             return False
         except OSError as error:
-            status = http_status(error)
-            if status == _CONFLICT:
+            if (status := http_status(error)) == _CONFLICT:
                 # Raised to be retried; `from None`, since the status of the response is otherwise final.
                 raise ConnectionError(f"{url}: is being created by another writer ({error})") from None
             if status == _PRECONDITION_FAILED or error.errno == errno.EINVAL:

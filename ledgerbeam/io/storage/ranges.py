@@ -96,8 +96,7 @@ class RangeReader:
 
     def close(self) -> None:
         """Close the descriptor, if one is open."""
-        descriptor = self._handle.pop("fd", None)
-        if descriptor is not None:
+        if (descriptor := self._handle.pop("fd", None)) is not None:
             os.close(descriptor)
 
     def read(self, start: int, stop: int) -> bytes:
@@ -128,8 +127,7 @@ class RangeReader:
         if start >= stop:
             return b""
         try:
-            size = stop - start
-            if size <= _MAX_REQUEST:
+            if (size := stop - start) <= _MAX_REQUEST:
                 data = os.pread(self._handle["fd"], size, start)
                 if len(data) == size:
                     return data
@@ -220,8 +218,7 @@ class RangeReader:
             return
         if np.count_nonzero(_joined(starts, stops, _LOCAL_GAP)) > _MANY_NEIGHBOURS * len(starts):
             return
-        descriptor = self.descriptor()
-        if descriptor is None:
+        if (descriptor := self.descriptor()) is None:
             return
         starts, stops = np.ascontiguousarray(starts), np.ascontiguousarray(stops)
         place = 0
@@ -289,13 +286,11 @@ class RangeReader:
 
     def _open(self) -> int:
         """Return the descriptor; open the file first if it is not open."""
-        kept = self._handle.get("fd")
-        if kept is not None:
+        if (kept := self._handle.get("fd")) is not None:
             return kept
         mine = open_descriptor(self.url, self.listed)
         # No lock, since a fork could copy it locked: if two threads open the file, the later one closes its descriptor.
-        kept = self._handle.setdefault("fd", mine)
-        if kept != mine:
+        if (kept := self._handle.setdefault("fd", mine)) != mine:
             os.close(mine)
         return kept
 

@@ -98,8 +98,7 @@ def is_transient(error: BaseException) -> bool:
         return False
     if error_code(error) in _TRANSIENT_CODES:
         return True
-    status = http_status(error)
-    if status is not None:
+    if (status := http_status(error)) is not None:
         return status in _TRANSIENT_STATUS
     if is_offline(error) or distrusts_certificate(error):
         return False

@@ -226,8 +226,7 @@ def decode_rle(data: bytes, most: int = MOST_VALUES) -> NDArray[Any]:
     if len(rows) % 2 or len(shape) > 32:
         raise ValueError(f"expected pairs of numbers and at most 32 dimensions, found {len(rows)} and {len(shape)}")
     numbers, counts = rows.reshape(2, -1)
-    size = math.prod(shape)
-    if size > most:
+    if (size := math.prod(shape)) > most:
         raise ValueError(f"expected at most {most} values, found the shape {shape}; pass most= to decode more")
     if int(numbers.max(initial=0)) >= max(len(table), 1) or (len(numbers) and not len(table)):
         raise ValueError(f"expected numbers below {len(table)}, the size of the table, found {numbers.max()}")

@@ -71,8 +71,7 @@ class LitDataset(NumberedRecords[Any]):
         if not self.modalities or isinstance(modalities, str):
             raise UsageError(f"{self.url}: expected a list of at least one modality, found {modalities!r}")
         overrides = {name.removeprefix("."): decoder for name, decoder in (decoders or {}).items()}
-        unknown = sorted(set(overrides) - set(self.modalities))
-        if unknown:
+        if unknown := sorted(set(overrides) - set(self.modalities)):
             raise UsageError(f"{self.url}: there is a decoder for {unknown[0]!r}, which is not read: {self.modalities}")
         shards = stat_many([join_url(self.url, name) for name in names], options)
         self._shards = [shard.url for shard in shards]

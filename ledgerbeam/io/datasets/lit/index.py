@@ -78,8 +78,7 @@ class LitConfig:
         for name in names:
             if "://" in name or posixpath.normpath(f"/./{name}") != f"/{name}" or not name:
                 raise SourceError(f"{self.url}: expected shards below the folder for {fold!r}, found {name!r}")
-            base = posixpath.basename(name)
-            if base in bases:
+            if (base := posixpath.basename(name)) in bases:
                 raise SourceError(
                     f"{self.url}: expected shards of {fold!r} that differ in their base names, found {bases[base]!r} "
                     f"and {name!r}, which are the same shard in an index; correct the pattern, or rename one"

@@ -99,8 +99,7 @@ class LitWriter:
     def _encode(self, key: str, modality: str, value: Any) -> bytes:
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
-        encoder = self._encoders.get(modality)
-        if encoder is None:
+        if (encoder := self._encoders.get(modality)) is None:
             encoder = encoder_of(modality, self._overrides.get(modality), self.url)
             self._encoders[modality] = encoder
         try:

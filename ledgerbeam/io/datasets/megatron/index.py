@@ -85,8 +85,7 @@ class MegatronIndex:
 
     def load(self) -> Bytes:
         """Load the whole index: map a local one, read a remote one in pieces, some concurrently."""
-        content = self._content
-        if content is None:
+        if (content := self._content) is None:
             size, path = self.layout.size, self._reader.local_path
             if path is not None:
                 content = _map_file(path)

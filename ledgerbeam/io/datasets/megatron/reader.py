@@ -291,8 +291,7 @@ class MegatronReader:
             IndexError: The document does not exist.
             IndexMismatchError: The document has sequences that do not exist.
         """
-        at = operator.index(number)
-        if at < 0:
+        if (at := operator.index(number)) < 0:
             at += self.document_count
         if not 0 <= at < self.document_count:
             raise IndexError(f"{self.url}: there is no document {number}; it has {self.document_count}")
@@ -343,8 +342,7 @@ class MegatronReader:
 
     def _open_tokens(self) -> TokenSource:
         """Return the tokens, without the index of a remote dataset."""
-        source = self._source
-        if source is None:
+        if (source := self._source) is None:
             self._require_modes()
             if self.mmap:
                 source = MappedTokens(self.url, self.dtype)

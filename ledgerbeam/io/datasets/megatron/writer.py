@@ -220,8 +220,7 @@ class MegatronBuilder:
         Raises:
             RecordError: The last sequences belong to no document.
         """
-        left = len(self._lengths) - (self._ends[-1] if self._ends else 0)
-        if left:
+        if left := len(self._lengths) - (self._ends[-1] if self._ends else 0):
             raise self._error_at(f"the last {left} sequences belong to no document; call end_document after them")
         writer = IndexWriter(file, self.layout)
         writer.add_documents(np.asarray(self._ends))

@@ -158,8 +158,7 @@ def group_shards(urls: Iterable[str]) -> list[list[str]]:
     """
     shards: dict[str, dict[str, str]] = {}
     for url in urls:
-        found = shard_field(url)
-        if found is not None:
+        if (found := shard_field(url)) is not None:
             fields = shards.setdefault(found[0], {})
             if found[1] not in fields or split_compression(url).compression is None:
                 fields[found[1]] = url
@@ -297,8 +296,7 @@ def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
     duration: float | None = None
     channels: list[int] = [0]
     for name, extension in fields.items():
-        data = left.pop(extension, None)
-        if data is None:
+        if (data := left.pop(extension, None)) is None:
             continue
         if _kind(extension) not in _AUDIO | _ARRAYS:
             found[name] = text_or_json(extension, data)
@@ -307,8 +305,7 @@ def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
         found[name] = {_kind(extension): data, "json": manifest}
         if duration is None and _kind(extension) in _AUDIO:
             duration, channels = manifest.get("duration"), manifest.get("channel_ids") or [0]
-    cut = _stored_cut(sample.key, left)
-    if cut is None:
+    if (cut := _stored_cut(sample.key, left)) is None:
         if not isinstance(duration, int | float):
             raise RecordError(
                 f"{sample.key!r}: a cut needs a length; name its audio with --fields recording=EXTENSION, or provide "

@@ -42,8 +42,7 @@ def array_shape(data: bytes, extension: str) -> list[int]:
     """Read the shape of a `.npy`. RecordError if it is not one, or is shorter than its header claims."""
     file = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(file)
-        if version not in _VERSIONS:
+        if (version := np.lib.format.read_magic(file)) not in _VERSIONS:
             raise ValueError(f"expected version 1.0, 2.0 or 3.0, found {'.'.join(map(str, version))}")
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(file)

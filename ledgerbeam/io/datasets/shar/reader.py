@@ -84,8 +84,7 @@ def split_cut(
             if field in row or field in custom:
                 parts[field][field] = row.pop(field) if field in row else custom[field]
             continue
-        value = row.pop(field, None)
-        if value is None:
+        if (value := row.pop(field, None)) is None:
             parts[field] = Sample(name, {"nodata": b"", "nometa": b""})
             continue
         parts[field], manifest = _pair(name, value, f"cut {number} ({name!r}): field {field!r}")
@@ -379,8 +378,7 @@ def stream_shar(
             count = 0
             for count, cut in enumerate(stream_records(url, options, known.get(url)), 1):
                 for field, records in beside.items():
-                    record = next(records, None)
-                    if record is None:
+                    if (record := next(records, None)) is None:
                         raise _count_error(urls[field], url, f"only {count - 1}")
                     put_field(cut, field, record, urls[field], count - 1)
                 yield cut

@@ -59,8 +59,7 @@ def write_dali_index(url: str, index: str | None = None, options: Options | None
     url = canonical_url(url)
     source = stat(url, options)
     members = walk_tar(url, options, source)
-    firsts = group_key(members, url).tolist()
-    if not firsts:
+    if not (firsts := group_key(members, url).tolist()):
         raise ArchiveError(f"{url}: it has no samples, which DALI refuses")
     names = members.names
     regular, places, sizes = members.regular.tolist(), members.data_offset.tolist(), members.size.tolist()

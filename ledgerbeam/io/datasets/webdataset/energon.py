@@ -184,8 +184,7 @@ def write_energon(
     _require_names(root, counts)
     parts = {part: list(names) for part, names in (splits or {"train": list(counts)}).items()}
     for part, names in parts.items():
-        unknown = sorted(set(names) - set(counts))
-        if unknown:
+        if unknown := sorted(set(names) - set(counts)):
             raise UsageError(f"{root}: the part {part!r} has {unknown[0]!r}, which is not a shard with samples")
     folder = f"{root.rstrip('/')}/{_FOLDER}"
     refuse_links(root, [folder])
@@ -239,8 +238,7 @@ def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
     splits = {}
     for part, listed in parts.items():
         names = _parse_shard_names(listed, part, url)
-        unknown = next((name for name in names if name not in counts), None)
-        if unknown is not None:
+        if (unknown := next((name for name in names if name not in counts), None)) is not None:
             raise SourceError(f"{url}: the part {part!r} has {unknown!r}, which has no count beside it")
         splits[str(part)] = [name for name in names if name not in exclude]
     return EnergonDataset(root, counts, splits, sorted(exclude - set(counts)))

@@ -120,8 +120,7 @@ class ShardReader(NumberedRecords[Sample]):
         return self._reader(shard), record - int(self._ends[shard])
 
     def _reader(self, shard: int) -> TarReader:
-        kept = self._open.get(shard)
-        if kept is not None:
+        if (kept := self._open.get(shard)) is not None:
             return kept
         url = self.shards[shard]
         index = IndexFile(self.indexes.url_for(url), self.options, source=url)
@@ -306,8 +305,7 @@ def _list(content: Mapping[str, Any], key: str, where: str) -> list[dict[str, An
 
 
 def _component(component: dict[str, Any], where: str, url: str, options: Options | None) -> list[WidsShard]:
-    source = component.get("source_url")
-    if source is None:
+    if (source := component.get("source_url")) is None:
         return _shards(component, url, where)
     if not isinstance(source, str):
         raise SourceError(f"{where}: expected a URL under 'source_url', found {source!r:.80}")
@@ -319,8 +317,7 @@ def _component(component: dict[str, Any], where: str, url: str, options: Options
 
 
 def _shards(content: Mapping[str, Any], url: str, where: str | None = None) -> list[WidsShard]:
-    base = content.get("base")
-    if base is not None and not isinstance(base, str):
+    if (base := content.get("base")) is not None and not isinstance(base, str):
         raise SourceError(f"{where or url}: expected a URL under 'base', found {base!r:.80}")
     folder = posixpath.dirname(url) if not base else join_url(posixpath.dirname(url), base)
     rows = _list(content, "shardlist", where or url)

@@ -106,8 +106,7 @@ class ShardWriter:
         """Write a sample; return the name of its shard, and the offset of the header of each member."""
         if self.is_full:
             self.__exit__(None, None, None)
-        shard = self._open
-        if shard is None:
+        if (shard := self._open) is None:
             url = _NUMBER.sub(f"{self._number:0{self._width}d}", self._pattern)
             shard = self._open = TarWriter(url, self._options, md5=self._md5)
             self._number += 1
