@@ -223,9 +223,7 @@ def _first(headers: Mapping[str, Any], name: str) -> str | None:
 
 def _without_brackets(uri: str | None) -> str | None:
     """Return a URI without the brackets that the grammar of WARC 1.0 puts around it, as wget does."""
-    if uri is not None and uri.startswith("<") and uri.endswith(">"):
-        return uri[1:-1].strip()
-    return uri
+    return uri[1:-1].strip() if uri is not None and uri.startswith("<") and uri.endswith(">") else uri
 
 
 def _lines(first: str, headers: Mapping[str, Any]) -> bytes:

@@ -113,8 +113,7 @@ class PlacedFile(io.RawIOBase):
             return
         most = int(sum(stop - start for start, stop in wanted) * _MOST_WASTE) // len(wanted)
         starts, stops = [start for start, _ in wanted], [stop for _, stop in wanted]
-        blocks = self._content.read_many(starts, stops, gap=min(_GAP, most))
-        for start, data in zip(starts, blocks, strict=True):
+        for start, data in zip(starts, self._content.read_many(starts, stops, gap=min(_GAP, most)), strict=True):
             self.hold(start, data)
 
     def readable(self) -> bool:

@@ -175,8 +175,7 @@ def _without_views(table: pa.Table) -> pa.Table:
 
 def _plain(array: pa.Array) -> pa.Array:
     if isinstance(array, pa.DictionaryArray):  # pyarrow cannot cast the values of a dictionary
-        words = _plain(array.dictionary)
-        return pa.DictionaryArray.from_arrays(array.indices, words, ordered=array.type.ordered)
+        return pa.DictionaryArray.from_arrays(array.indices, _plain(array.dictionary), ordered=array.type.ordered)
     return array.cast(_plain_type(array.type))
 
 

@@ -146,7 +146,11 @@ class _Seen:
         if kind == "int":
             self.low, self.high = min(self.low, value), max(self.high, value)
         elif kind == "Decimal":
-            self._add_decimal(value)
+            _, digits, exponent = value.as_tuple()
+            if not isinstance(exponent, int):
+                raise RecordError(f"expected numbers, found the decimal {value}, which no column holds")
+            self.scale = max(self.scale, -exponent)
+            self.digits = max(self.digits, len(digits) + exponent)
         elif kind in ("object", "list"):
             if depth >= MOST_DEPTH:
                 self.is_deep = True
@@ -164,13 +168,6 @@ class _Seen:
             if name not in self.fields:
                 self.fields[name] = _Seen(exact=self.exact)
             self.fields[name].add(part, depth + 1)
-
-    def _add_decimal(self, value: decimal.Decimal) -> None:
-        _, digits, exponent = value.as_tuple()
-        if not isinstance(exponent, int):
-            raise RecordError(f"expected numbers, found the decimal {value}, which no column holds")
-        self.scale = max(self.scale, -exponent)
-        self.digits = max(self.digits, len(digits) + exponent)
 
     @property
     def is_scattered(self) -> bool:
@@ -230,8 +227,7 @@ def _type(seen: _Seen, path: Path) -> pa.DataType | None:
 def _struct(seen: _Seen, path: Path) -> pa.DataType | None:
     if not seen.fields or seen.is_scattered or seen.is_deep:
         return None
-    objects = seen.kinds["object"]
-    return pa.struct([_field(name, part, objects, (*path, name)) for name, part in seen.fields.items()])
+    return pa.struct([_field(name, part, seen.kinds["object"], (*path, name)) for name, part in seen.fields.items()])
 
 
 def _list(seen: _Seen, path: Path) -> pa.DataType | None:

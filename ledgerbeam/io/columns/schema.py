@@ -332,7 +332,10 @@ _LIST_NAMES: dict[type, str] = {
 def _type_json(kind: pa.DataType) -> dict[str, Any]:
     """Return a type as JSON, its name under `type`."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _extension_json(kind)
+        make = _EXTENSIONS.get(kind.extension_name)
+        if make is None or make(kind.storage_type) != kind:
+            return _other_json(kind)
+        return {"type": "extension", "name": kind.extension_name, "storage": _short(_type_json(kind.storage_type))}
     if isinstance(kind, pa.DictionaryType):
         found = {"type": "dictionary", "index": str(kind.index_type), "values": _short(_type_json(kind.value_type))}
         return found | ({"ordered": True} if kind.ordered else {})
@@ -363,13 +366,6 @@ _EXTENSIONS: dict[str, Callable[[pa.DataType], pa.DataType]] = {
 """Constructors of the extension types without parameters, by name; they get the storage type."""
 
 
-def _extension_json(kind: pa.BaseExtensionType) -> dict[str, Any]:
-    make = _EXTENSIONS.get(kind.extension_name)
-    if make is None or make(kind.storage_type) != kind:
-        return _other_json(kind)
-    return {"type": "extension", "name": kind.extension_name, "storage": _short(_type_json(kind.storage_type))}
-
-
 def _other_json(kind: pa.DataType) -> dict[str, Any]:
     """Return a type without a JSON form as Arrow IPC bytes, with a readable text."""
     written = base64.b64encode(pa.schema([pa.field("", kind)]).serialize().to_pybytes()).decode()
@@ -379,11 +375,9 @@ def _other_json(kind: pa.DataType) -> dict[str, Any]:
 def _named_json(field: pa.Field, usual: str) -> Any:
     """Return a field inside another one as JSON, with its name if it is not the usual one."""
     found = _field_json(field)
-    return (
-        found
-        if field.name == usual
-        else {"field": field.name, **({"type": found} if isinstance(found, str) else found)}
-    )
+    if field.name == usual:
+        return found
+    return {"field": field.name, **({"type": found} if isinstance(found, str) else found)}
 
 
 def _named_of(found: Any, usual: str, where: str) -> pa.Field:

@@ -62,8 +62,7 @@ class TableMaker:
         self.schema = schema
         exact = exact or has_exact_keys(schema)
         if record_is_value(schema):
-            field = schema.field(0)
-            self._value = _column_of(field, exact=exact)
+            self._value = _column_of(schema.field(0), exact=exact)
             self._row: _StructColumn | None = None
         else:
             self._row = _StructColumn(list(schema), exact=exact)
@@ -143,16 +142,12 @@ def copied(value: Any) -> Any:
 def _copier(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """Return the function that copies values of a type; None if they are immutable."""
     if isinstance(kind, pa.ListType | pa.LargeListType) and _copier(kind.value_type) is None:
-        return _list_copied
+        return lambda value: value.copy() if type(value) is list else copied(value)
     if isinstance(kind, pa.StructType):
         return _dict_copier([kind.field(place) for place in range(kind.num_fields)])
     is_fixed = not pa.types.is_nested(kind) and not isinstance(kind, pa.BaseExtensionType | pa.DictionaryType)
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
     return None if is_fixed and not is_bytes and not pa.types.is_binary_view(kind) else copied
-
-
-def _list_copied(value: Any) -> Any:
-    return value.copy() if type(value) is list else copied(value)
 
 
 def _dict_copier(fields: Sequence[pa.Field]) -> Callable[[Any], Any]:
@@ -399,9 +394,11 @@ class _Map(TypedColumn):
         items = self._part(self._items, [part for _, part in flat], len(values), "values")
         ends = np.cumsum([0, *(0 if value is None else len(value) for value in pairs)])
         valid = [value is not None for value in pairs]
-        offsets = pa.array(ends, pa.int32())
-        made = pa.MapArray.from_arrays(offsets, keys, items, type=self.type)
-        return made if all(valid) else _nulled(made, valid)
+        made = pa.MapArray.from_arrays(pa.array(ends, pa.int32()), keys, items, type=self.type)
+        if all(valid):
+            return made
+        places = [place if is_there else None for place, is_there in enumerate(valid)]
+        return made.take(pa.array(places, pa.int64()))
 
     def _part(self, column: TypedColumn, values: list[Any], of: int, what: str) -> pa.Array:
         try:
@@ -452,7 +449,9 @@ class _StructColumn(TypedColumn):
             except MisfitError as error:
                 raise error.below(path) from None
         if found != sum(map(len, rows)):
-            raise self._unknown_key(rows)
+            known = {field.name for field in self.fields}
+            name, value = next((name, value) for row in rows for name, value in row.items() if name not in known)
+            raise MisfitError("no such key in the schema", describe(value), _path(name))
         return arrays
 
     def _present(self, field: pa.Field, column: TypedColumn, values: list[Any]) -> list[Any]:
@@ -467,11 +466,6 @@ class _StructColumn(TypedColumn):
                 raise MisfitError(column.expected, "no such key")
             return values if is_text else [None if value is ABSENT else value for value in values]
         return values
-
-    def _unknown_key(self, rows: Sequence[Mapping[Any, Any]]) -> MisfitError:
-        known = {field.name for field in self.fields}
-        name, value = next((name, value) for row in rows for name, value in row.items() if name not in known)
-        return MisfitError("no such key in the schema", describe(value), _path(name))
 
 
 class _Required(TypedColumn):
@@ -561,10 +555,6 @@ def _path(name: Any) -> str:
 def _mask(valid: list[bool]) -> pa.Array | None:
     """Return the mask of the null values for pyarrow; None if there are none."""
     return None if all(valid) else pa.array([not is_there for is_there in valid], pa.bool_())
-
-
-def _nulled(made: pa.Array, valid: list[bool]) -> pa.Array:
-    return made.take(pa.array([place if is_there else None for place, is_there in enumerate(valid)], pa.int64()))
 
 
 def _whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -117,9 +117,7 @@ def _finite(value: Any) -> Any:
         return str(value)
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return value
+    return [_finite(part) for part in value] if isinstance(value, list) else value
 
 
 def _rows(fields: list[pa.Field], columns: list[pa.Array | pa.ChunkedArray]) -> list[dict[str, Any]]:

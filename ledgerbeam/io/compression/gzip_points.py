@@ -216,8 +216,7 @@ def gzip_points(
     Points are at least `spacing` bytes apart, more than 32768. `ChangedSourceError`: the decompressed data has less
     than `size` bytes.
     """
-    need = "Seek points of gzip files need a package that is not installed"
-    library = import_extra("indexed_gzip", "seekable", need)
+    library = import_extra("indexed_gzip", "seekable", "Seek points of gzip files need a package that is not installed")
     found = io.BytesIO()
     with (
         RangeReader(url, options, listed=listed) as reader,

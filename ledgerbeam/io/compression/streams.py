@@ -290,7 +290,9 @@ class Stream:
             raise ArchiveError(f"{self.url}: byte {start} of a stream is no longer held; the first is {self._base}")
         while self.reached < stop and not self._ended:
             self._forget(start)
-            self._ended = not self._take()
+            block = self._next()
+            self._data += block or b""
+            self._ended = block is None
         return bytes(self._data[start - self._base : stop - self._base])
 
     def window(self, start: int) -> tuple[bytes, int]:
@@ -321,12 +323,6 @@ class Stream:
         """Close the source."""
         if (close := getattr(self._blocks, "close", None)) is not None:
             close()
-
-    def _take(self) -> bool:
-        """Append the next block; return False at the end."""
-        block = self._next()
-        self._data += block or b""
-        return block is not None
 
     def _next(self) -> bytes | None:
         """Return the next block, None at the end. After an error every further read raises it again."""

@@ -354,8 +354,7 @@ def ranked(*some: Hashes) -> tuple[Hashes, list[Places]]:
     begins = _begins(high, low)
     places = np.empty(len(high), np.int64)
     places[order] = np.cumsum(begins) - 1
-    cuts = np.cumsum([len(one.high) for one in some])[:-1]
-    return Hashes(high[begins], low[begins]), np.split(places, cuts)
+    return Hashes(high[begins], low[begins]), np.split(places, np.cumsum([len(one.high) for one in some])[:-1])
 
 
 def large_star(edges: Edges, count: int, own: NDArray[np.bool_]) -> tuple[Edges, int]:

@@ -28,12 +28,15 @@ _SIZE_BYTES = 4  # of the size of the list of a sample's members
 def payload_of(record: Any) -> bytes:
     """Return a record as bytes; raises RecordError if JSON cannot hold it."""
     if isinstance(record, Sample):
-        return _encode_sample(record)
+        sizes = [(_json_name(name), len(data)) for name, data in record.items()]
+        head = orjson.dumps([_json_name(record.key), *sizes])
+        return b"".join([bytes([_SAMPLE]), len(head).to_bytes(_SIZE_BYTES, "little"), head, *record.values()])
     value = json_value(record)
     try:
         return dumps(value)
     except RecordError:
-        return _encode_not_finite(value)
+        text = json.dumps(value, default=json_form, ensure_ascii=True, separators=(",", ":"))
+        return bytes([_NOT_FINITE]) + text.encode()  # NaN or infinities: JSON does not have these numbers
     except TypeError as error:
         raise RecordError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
 
@@ -56,11 +59,6 @@ def record_of(payload: bytes) -> Any:
         return json.loads(payload[1:]) if payload[0] == _NOT_FINITE else loads(payload)
     except (ValueError, IndexError, TypeError) as error:
         raise RecordError(f"expected a record, found {payload[:120]!r} ({error})") from error
-
-
-def _encode_sample(sample: Sample) -> bytes:
-    head = orjson.dumps([_json_name(sample.key), *((_json_name(name), len(data)) for name, data in sample.items())])
-    return b"".join([bytes([_SAMPLE]), len(head).to_bytes(_SIZE_BYTES, "little"), head, *sample.values()])
 
 
 def _decode_sample(payload: bytes) -> Sample:
@@ -89,9 +87,3 @@ def _json_name(name: str) -> Any:
 
 def _text_name(name: Any) -> str:
     return bytes.fromhex(name[0]).decode("utf-8", "surrogateescape") if isinstance(name, list) else str(name)
-
-
-def _encode_not_finite(value: Any) -> bytes:
-    """Return a value with NaN or infinities as bytes; JSON does not have these numbers."""
-    text = json.dumps(value, default=json_form, ensure_ascii=True, separators=(",", ":"))
-    return bytes([_NOT_FINITE]) + text.encode()

@@ -296,8 +296,7 @@ def _read_entries(
 ) -> NDArray[np.void]:
     """Return the entries of some buckets: a row for each bucket, with a column for each run."""
     columns = []
-    tail = tail_bytes(buckets)
-    for run, data in zip(runs, _read_footers(folder, runs, tail, options), strict=True):
+    for run, data in zip(runs, _read_footers(folder, runs, tail_bytes(buckets), options), strict=True):
         columns.append(parse_footer(data, run.size, buckets, run.url(folder), run.mark)[some])
     rows = len(range(buckets)[some])
     return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), ENTRY)
@@ -305,8 +304,7 @@ def _read_entries(
 
 def _read_footers(folder: str, runs: Sequence[RunFile], tail: int, options: Options | None) -> Iterator[bytes]:
     for first in range(0, len(runs), _AT_ONCE):
-        some = runs[first : first + _AT_ONCE]
-        ranges = [(run.url(folder), max(0, run.size - tail), run.size) for run in some]
+        ranges = [(run.url(folder), max(0, run.size - tail), run.size) for run in runs[first : first + _AT_ONCE]]
         yield from read_ranges(ranges, options)
 
 

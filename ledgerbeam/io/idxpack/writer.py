@@ -96,8 +96,7 @@ def layout_hash(collections: Sequence[Collection]) -> bytes:
     for collection in collections:
         digest.update(collection_key(collection.role, collection.kind, collection.source_spec))
         if isinstance(collection, PackArray):
-            lengths = [len(collection.shards), *map(len, collection.shards)]
-            digest.update(b"\x02" + np.array(lengths, "<u8").tobytes())
+            digest.update(b"\x02" + np.array([len(collection.shards), *map(len, collection.shards)], "<u8").tobytes())
             continue
         digest.update(bytes([collection.offsets]) + len(collection.sources).to_bytes(8, "little"))
         for source in collection.sources:

@@ -180,8 +180,7 @@ class IndexFile:
         """
         if self._ends is not None:
             return self._ends
-        count = self.count
-        last = max(0, count - 1) * _ENTRY
+        last = max(0, self.count - 1) * _ENTRY
         head, tail = self._reader.read_many([0, last], [_ENTRY, self.info.size])
         ends = np.frombuffer(tail, "<u8")
         return int.from_bytes(head, "little"), int(ends[0]), int(ends[-1])

@@ -285,9 +285,7 @@ class IndexedRecords(ABC, Generic[_T]):
             UsageError: `0 <= start <= stop` does not hold.
         """
         require_span(start, stop, self.url)
-        if start == stop:
-            return []
-        return self._read_span(start, stop)
+        return [] if start == stop else self._read_span(start, stop)
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Read the raw bytes of the records that `read_span` decodes, with their positions, in its order.

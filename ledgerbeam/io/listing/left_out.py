@@ -55,7 +55,9 @@ class Sieve:
         self._whole, self._mixed = tuple(whole), tuple(mixed)
         # The rejected records of a job are not sources, unless a pattern or a list names their folder.
         self._rejects = bool(patterns) and not any(f"/{REJECTS}/" in f"{pattern}/" for pattern in patterns)
-        self.refuse([pattern for pattern in patterns if _is_plain(pattern)])
+        self.refuse(
+            [pattern for pattern in patterns if fixed_part(f"{canonical_url(pattern)}/x") == canonical_url(pattern)]
+        )
 
     def refuse(self, urls: Sequence[str]) -> None:
         """Raise UsageError if the job writes a file of one of these names."""
@@ -121,11 +123,6 @@ def _spellings(folder: str | None) -> tuple[str, ...]:
         return ()
     names = {folder, os.path.realpath(folder)} if is_local(folder) else {folder}
     return tuple(f"{name.rstrip('/')}/" for name in sorted(names))
-
-
-def _is_plain(pattern: str) -> bool:
-    url = canonical_url(pattern)
-    return fixed_part(f"{url}/x") == url
 
 
 RequireSource: TypeAlias = Callable[[str], object]

@@ -183,8 +183,7 @@ def parse(pattern: str, *, plain_if_file: bool = True) -> Pattern:
     if not _MAGIC.search(text) or (plain_if_file and is_local(text) and os.path.lexists(text)):
         return Pattern(text, _folder_of(text), ())
     base = _fixed(text)
-    relative = text[len(base) :].lstrip("/")
-    return Pattern(text, base, tuple(_part(level) for level in relative.split("/")))
+    return Pattern(text, base, tuple(_part(level) for level in text[len(base) :].lstrip("/").split("/")))
 
 
 def alternatives(pattern: str) -> list[Pattern]:

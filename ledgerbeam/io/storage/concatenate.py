@@ -46,7 +46,9 @@ def concatenated(sources: Sequence[FileInfo], target: str, options: Options | No
             if is_local(source.url) and is_local(target):
                 _copy_file(source, file, target)
             else:
-                _stream(source, file, options)
+                with RangeReader(source.url, options, listed=source) as reader:
+                    for block in reader.blocks(_CHUNK, _AHEAD):
+                        file.write(block)
         yield
 
 
@@ -74,12 +76,6 @@ def _copy_file(source: FileInfo, file: BinaryIO, target: str) -> None:
             if done == 0:
                 raise _changed(source, source.size - left)
             left -= done
-
-
-def _stream(source: FileInfo, file: BinaryIO, options: Options | None) -> None:
-    with RangeReader(source.url, options, listed=source) as reader:
-        for block in reader.blocks(_CHUNK, _AHEAD):
-            file.write(block)
 
 
 def _changed(source: FileInfo, size: int) -> ChangedSourceError:

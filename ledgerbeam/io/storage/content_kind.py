@@ -58,9 +58,7 @@ def kind_of(head: bytes) -> tuple[str, str] | None:
         return "bzip2 data", ".bz2"
     if _SKIPPABLE.match(head):
         return "Zstandard data", ".zst"
-    if head[_TAR_AT:].startswith(_TAR):
-        return "a tar archive", ".tar"
-    return None
+    return ("a tar archive", ".tar") if head[_TAR_AT:].startswith(_TAR) else None
 
 
 def require_kind(head: bytes, url: str, name: str) -> None:
@@ -123,9 +121,7 @@ def line_fault(line: bytes) -> str | None:
         return f"{kind}; " + (f"give it a name that ends with {suffix}" if suffix else "convert it to JSON lines")
     if line.lstrip()[:1] in (b"{", b"["):
         return f"a part of a value, perhaps of JSON over several lines; correct it, or {_ONE_LINE_EACH}"
-    if _COLUMNS.fullmatch(line.strip()):
-        return _TABLE
-    return None
+    return _TABLE if _COLUMNS.fullmatch(line.strip()) else None
 
 
 def require_lines(head: bytes, url: str) -> None:

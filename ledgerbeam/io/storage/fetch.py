@@ -66,8 +66,7 @@ def fetch_many(
         if listed is None and store_of(urls[0]).api not in ("http", "hub"):  # a web server may send another range
             answers = store.cat_ranges(*ranges, on_error="return", **kwargs)
         else:
-            versions = [None if listed is None else listed[i].version for i in left]
-            answers = cat_listed(store, *ranges, versions)
+            answers = cat_listed(store, *ranges, [None if listed is None else listed[i].version for i in left])
         again = []
         for position, answer in zip(left, answers, strict=True):
             if isinstance(answer, LedgerbeamError):
@@ -100,9 +99,7 @@ def _final(error: BaseException, url: str, listed: FileInfo | None) -> StorageEr
         return changed_error(listed, f"version {error}")
     if http_status(error) == _NO_MATCH:
         return changed_error(listed, "another version")
-    if isinstance(worded, SourceNotFoundError):
-        return changed_error(listed, "none: it was deleted")
-    return worded
+    return changed_error(listed, "none: it was deleted") if isinstance(worded, SourceNotFoundError) else worded
 
 
 class OtherVersionError(Exception):

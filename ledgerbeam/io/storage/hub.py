@@ -72,8 +72,7 @@ class HubFileSystem(HfFileSystem):
         hf_raise_for_status(answer)
         url = self.unstrip_protocol(path)
         require_range(url, wanted, answer.status_code, answer.headers, "download the file to a local disk")
-        hops = [hop.headers for hop in (*answer.history, answer)]
-        return _version_read(url, where, hops), answer.content
+        return _version_read(url, where, [hop.headers for hop in (*answer.history, answer)]), answer.content
 
     def _address(self, where: HfUri) -> str:
         if where.is_bucket:

@@ -59,15 +59,12 @@ class ObjectFolder:
     def names(self, folder: str) -> list[str]:
         """Return the names of all objects below a folder, relative to the root, sorted."""
         root = f"{self._url}/{folder}".rstrip("/")
-        if self._local:
-            return sorted(self._walk(root or "/"))
-        return sorted(call(root, "list", self._find, root))
-
-    def _walk(self, root: str) -> list[str]:
+        if not self._local:
+            return sorted(call(root, "list", self._find, root))
         found: list[str] = []
-        for here, _, files in os.walk(root, onerror=_raise_unless_gone):
+        for here, _, files in os.walk(root or "/", onerror=_raise_unless_gone):
             found += [os.path.join(here, name) for name in files if not name.endswith(TEMPORARY_SUFFIX)]
-        return [os.path.relpath(path, self._url or "/") for path in found]
+        return sorted(os.path.relpath(path, self._url or "/") for path in found)
 
     def _find(self, root: str) -> list[str]:
         if self._kind.api == "s3":  # fsspec makes two more requests for an empty folder
@@ -112,9 +109,7 @@ class ObjectFolder:
         try:
             return list(fetch_many(self._store, urls, nothing, nothing, None, **self._kind.whole_read))
         except FileNotFoundError:
-            if len(urls) == 1:
-                return [None]
-            return [data for url in urls for data in self._fetch([url])]
+            return [None] if len(urls) == 1 else [data for url in urls for data in self._fetch([url])]
 
     def create(self, name: str, data: bytes) -> bool:
         """Create an object, whole and durable when this returns; return False if it exists already with other content.

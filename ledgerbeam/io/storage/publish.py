@@ -338,8 +338,7 @@ def _write_errors(url: str, place: str) -> Iterator[None]:
         if is_full(error):
             raise _full(url, place) from error
         if isinstance(error, IsADirectoryError):
-            message = f"{url}: cannot write, a folder of that name exists; choose another name."
-            raise StorageError(message) from error
+            raise StorageError(f"{url}: cannot write, a folder of that name exists; choose another name.") from error
         raise storage_error(error, url, "write") from error
 
 
@@ -354,8 +353,7 @@ def _open_temporary(path: str) -> tuple[str, int]:
     """Create and lock a hidden temporary file; create another one if it was removed as stale before it was locked."""
     folder, name = os.path.split(path)
     while True:
-        tail = f".{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
-        temporary = os.path.join(folder, _temporary_name(name, tail))
+        temporary = os.path.join(folder, _temporary_name(name, f".{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"))
         try:
             descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         except FileExistsError:  # left by a former process with the same id, or by another host

@@ -276,8 +276,7 @@ class SourceWatch:
 
     def check(self) -> None:
         """Raise ChangedSourceError if a source changed since it was listed, or since the first check."""
-        marks = self._look()
-        for source, before, now in zip(self._listed, self.marks, marks, strict=True):
+        for source, before, now in zip(self._listed, self.marks, self._look(), strict=True):
             if before != now:
                 raise changed_error(
                     source,

@@ -61,8 +61,7 @@ async def _upload_blob(store: Any, url: str, file: BinaryIO, exclusive: bool) ->
     container, key, _ = store.split_path(url)
     mark = uuid.uuid4().hex
     names: list[str] = []
-    size = file.seek(0, 2)
-    block = max(_BLOCK, -(-size // _MOST_BLOCKS))
+    block = max(_BLOCK, -(-file.seek(0, 2) // _MOST_BLOCKS))
     file.seek(0)
     condition = {"headers": {"If-None-Match": "*"}} if exclusive else {}
     async with store.service_client.get_blob_client(container, key) as blob:

@@ -160,8 +160,7 @@ class DocumentOffsets(IndexFile):
         end = stat(self.source, self.options).size
         self._index.load()
         self._index.check_all()
-        places = np.append(self._index.pointers, end)[self._index.documents]
-        return places.astype(np.uint64)
+        return np.append(self._index.pointers, end)[self._index.documents].astype(np.uint64)
 
     def slice(self, start: int, stop: int) -> Offsets:
         """Read the offsets of the documents `[start, stop)`, and the end of the last one."""

@@ -88,8 +88,7 @@ class Layout:
 
     def header(self) -> bytes:
         """Return the first bytes of a Megatron index of this layout."""
-        head = _HEAD.pack(MAGIC, _VERSION, dtype_code(self.dtype), self.sequences)
-        return head + _COUNT.pack(self.entries)
+        return _HEAD.pack(MAGIC, _VERSION, dtype_code(self.dtype), self.sequences) + _COUNT.pack(self.entries)
 
 
 def dtype_code(dtype: DTypeLike) -> int:

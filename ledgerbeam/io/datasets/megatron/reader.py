@@ -250,9 +250,7 @@ class MegatronReader:
         require_span(start, stop, self.url)
         if stop > len(self):
             raise self.index.mismatch(f"expected at least {stop} records, found {len(self)}")
-        if start == stop:
-            return []
-        return self._read_rows(self.index.rows(start, stop), range(start, stop))
+        return [] if start == stop else self._read_rows(self.index.rows(start, stop), range(start, stop))
 
     def get(self, idx: int, offset: int = 0, length: int | None = None) -> Any:
         """Read a part of a sequence; with `multimodal` a pair of tokens and mode.

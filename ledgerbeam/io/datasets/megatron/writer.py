@@ -59,20 +59,16 @@ class _TokenEncoder:
         if values.size and values.dtype.kind not in ("iub" if self._integers else "iubf"):
             raise ValueError(self._expected(f"{values.dtype} values"))
         if self._integers:
-            self._check_range(values)
+            if values.size and not np.can_cast(values.dtype, dtype):
+                least, most = int(np.minimum.reduce(values)), int(np.maximum.reduce(values))
+                if least < self._range[0] or most > self._range[1]:
+                    raise ValueError(self._expected(f"tokens from {least} to {most}"))
             return np.ascontiguousarray(values, dtype)
         try:
             with np.errstate(over="raise"):
                 return np.ascontiguousarray(values, dtype)
         except FloatingPointError as error:
             raise ValueError(self._expected(f"values up to {np.abs(values).max()}")) from error
-
-    def _check_range(self, values: NDArray[Any]) -> None:
-        if not values.size or np.can_cast(values.dtype, self._dtype):
-            return
-        least, most = int(np.minimum.reduce(values)), int(np.maximum.reduce(values))
-        if least < self._range[0] or most > self._range[1]:
-            raise ValueError(self._expected(f"tokens from {least} to {most}"))
 
     def _expected(self, found: str) -> str:
         limits = f", from {self._range[0]} to {self._range[1]}" if self._integers else ""
