@@ -21,15 +21,7 @@ from ledgerbeam.iterators.node import (
     resolve_iterator_source,
     supports_graph_restore,
 )
-from ledgerbeam.iterators.tokens import (
-    MISSING,
-    Token,
-    below,
-    item_chance,
-    load_chance,
-    new_chance,
-    save_chance,
-)
+from ledgerbeam.iterators.tokens import MISSING, Token, below, item_chance, load_chance, new_chance, save_chance
 
 if TYPE_CHECKING:
     import random

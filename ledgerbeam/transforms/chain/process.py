@@ -204,10 +204,7 @@ class _Batch(beam.DoFn):
             return
         with working_on(self._ledger, batch):
             yield from _guarded(
-                self._ledger,
-                batch,
-                lambda: self._checked(batch, self._function(list(batch))),
-                self._without_statistics,
+                self._ledger, batch, lambda: self._checked(batch, self._function(list(batch))), self._without_statistics
             )
 
     def _without_statistics(self, results: list[TaskResult], collected: stats.Collected) -> list[TaskResult]:
