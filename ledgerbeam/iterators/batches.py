@@ -246,8 +246,7 @@ class Buckets(BatchingNode):
     def merge_held(self, states: Sequence[Mapping[str, Any]]) -> State:
         parts = [field(state, "buckets", self._name) for state in states]
         held = [list(chain.from_iterable(bucket)) for bucket in zip(*parts, strict=True)]
-        chance = field(states[0], "chance", self._name)
-        return {"buckets": held, "of_all_shards": True, "chance": chance}
+        return {"buckets": held, "of_all_shards": True, "chance": field(states[0], "chance", self._name)}
 
     def parameters(self) -> dict[str, Any]:
         own = {"boundaries": self.boundaries, "buffer_size": self.buffer_size, "seed": self.seed}

@@ -124,8 +124,7 @@ class Records(OrderedNode):
 
     @property
     def first_block(self) -> int:
-        near = self.name is not None or is_local(self.records.url)
-        return super().first_block if near else _FIRST_REMOTE_BLOCK
+        return super().first_block if self.name is not None or is_local(self.records.url) else _FIRST_REMOTE_BLOCK
 
     @property
     def largest_block(self) -> int:

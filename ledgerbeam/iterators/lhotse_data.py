@@ -111,8 +111,7 @@ class CutSource(_Node):
             CheckpointMismatchError: It belongs to another graph, other data or another worker.
         """
         self._take_part()
-        saved = field(state, "graph", "CutSource")
-        self.graph.load_state_dict(saved)
+        self.graph.load_state_dict(field(state, "graph", "CutSource"))
         self._epoch, self._has_ended, self._is_loaded = self.graph.epoch, field(state, "ended", "CutSource"), True
 
     def _cuts(self, items: Iterator[Any]) -> Iterator[Any]:

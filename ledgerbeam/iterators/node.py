@@ -226,8 +226,7 @@ class IteratorNode(ABC):
         wanted = np.arange(start, stop, dtype=np.int64)
         if not self.is_single:
             return [item for _, item in self.pairs_at(wanted, epoch)]
-        found = self.read_at(wanted, epoch)
-        return [item for item in found if item is not MISSING]
+        return [item for item in self.read_at(wanted, epoch) if item is not MISSING]
 
     def with_origins(self) -> Iterator[Any]:
         """Iterate as `iter` does, with its token attached to each item; see `attach_graph_origin`."""

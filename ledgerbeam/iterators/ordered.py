@@ -355,5 +355,4 @@ def merge_states(graph: IteratorNode, states: Sequence[Mapping[str, Any]], *, tr
         identities.require_same(field(state, "graph", own), now, trust_data=trust_data)
     scratch.set_epoch(epochs.pop())
     ordered = sorted(states, key=lambda state: int(state["shard"][0]))
-    merged = scratch.merge([field(state, "state", own) for state in ordered])
-    return {**states[0], "shard": None, "state": merged}
+    return {**states[0], "shard": None, "state": scratch.merge([field(state, "state", own) for state in ordered])}

@@ -160,8 +160,7 @@ class BlockPermutation(PermutedRange):
         self._lanes = len(lanes)
         self._even = int(lengths.min()) if len(lengths) else 0
         self._left = np.cumsum([0, *(lengths - self._even).tolist()])
-        rng = np.random.RandomState(seed & 0xFFFFFFFF)
-        self._seeds = rng.randint(0, 2**32, len(laid), np.uint64)
+        self._seeds = np.random.RandomState(seed & 0xFFFFFFFF).randint(0, 2**32, len(laid), np.uint64)
         self._permuted: dict[int, Permutation | NDArray[np.int64]] = {}
 
     def __repr__(self) -> str:

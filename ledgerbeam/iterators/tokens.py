@@ -132,8 +132,7 @@ def item_chance(seed: int, epoch: int, token: Token | None, owner: str) -> rando
 
     Raises CheckpointError without a token.
     """
-    plain = normalize_graph_token(require_graph_origin(token, owner))
-    text = json.dumps([seed, epoch, plain], separators=(",", ":"))
+    text = json.dumps([seed, epoch, normalize_graph_token(require_graph_origin(token, owner))], separators=(",", ":"))
     return new_chance(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little"))
 
 

@@ -38,8 +38,7 @@ class Frequent:
     def data(self) -> bytes:
         """Return the bytes of the sketch: values, their least weights, and the greatest error of a weight."""
         with self._lock:
-            rows = _frequent_rows(self._sketch)
-            return _frequent_bytes(rows, _offset(self._sketch), self._total)
+            return _frequent_bytes(_frequent_rows(self._sketch), _offset(self._sketch), self._total)
 
 
 class MergedFrequent:
@@ -68,8 +67,7 @@ class MergedFrequent:
 
     def data(self) -> bytes:
         """Return the bytes of the merged sketch."""
-        rows = _frequent_rows(self._sketch)
-        return _frequent_bytes(rows, self._offset + _offset(self._sketch), self._total)
+        return _frequent_bytes(_frequent_rows(self._sketch), self._offset + _offset(self._sketch), self._total)
 
     def value(self) -> list[dict[str, Any]]:
         """Return the heaviest values with their estimates and bounds."""

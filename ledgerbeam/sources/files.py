@@ -96,8 +96,7 @@ class FileSources:
         if not columns:
             return self.formats
         known = {kind.name: kind for kind in (*formats().values(), *self.formats)}
-        chosen = (kind.select(columns) for kind in known.values() if is_columnar(kind))
-        return (*self.formats, *chosen)
+        return (*self.formats, *(kind.select(columns) for kind in known.values() if is_columnar(kind)))
 
     def type_of(self, url: str) -> FileType:
         """Return the type of a file from its name; raises the errors of `recognize`."""
@@ -301,8 +300,7 @@ class IndexedFile(_OffsetFile):
         source = with_file_marks(source, self.sources.storage_options)
         if self.type.by_offsets().is_streamable and not self._takes_ranges(source):
             return self._cut_stream(source, self.sources.scan(source), limits)
-        offsets = self.sources.load_index(source, changed=changed)
-        return Cut(source, plan_spans(offsets, **limits._asdict()))
+        return Cut(source, plan_spans(self.sources.load_index(source, changed=changed), **limits._asdict()))
 
     def make_index(self, source: Source) -> None:
         source = with_file_marks(source, self.sources.storage_options)

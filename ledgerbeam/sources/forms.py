@@ -300,8 +300,7 @@ class PlacedForm:
         records = kind.split(data, url, span)
         if span is None or len(records) == span.records:
             first = 0 if span is None else span.record
-            numbers = np.arange(first, first + len(records), dtype=np.uint64)
-            return PlacedRecords([PlacedPart(url, numbers, records)])
+            return PlacedRecords([PlacedPart(url, np.arange(first, first + len(records), dtype=np.uint64), records)])
         return PlacedRecords([_numbered(url, records, kind.split_raw(data, url, span))])
 
     def joined(self, parts: Sequence[PlacedRecords]) -> PlacedRecords:
@@ -353,8 +352,7 @@ class PartialTable:
     places: NDArray[np.int64] = field(init=False)  # the positions of the rows of `table` among all records
 
     def __post_init__(self) -> None:
-        places = np.delete(np.arange(len(self)), list(self.unreadable))
-        object.__setattr__(self, "places", places)
+        object.__setattr__(self, "places", np.delete(np.arange(len(self)), list(self.unreadable)))
 
     @classmethod
     def joined(cls, parts: Sequence[pa.Table | PartialTable]) -> pa.Table | PartialTable:

@@ -80,8 +80,7 @@ class SharShard(SourceKind):
                 )
             offsets = offsets - offsets[0]
             total = offsets if total is None else total + offsets
-        joined = np.zeros(1, np.uint64) if total is None else total
-        return Cut(source, plan_spans(joined, **limits._asdict()))
+        return Cut(source, plan_spans(np.zeros(1, np.uint64) if total is None else total, **limits._asdict()))
 
     def make_index(self, source: Source) -> None:
         for file in with_file_marks(source, self.files_of.storage_options).members:
@@ -105,8 +104,7 @@ class SharShard(SourceKind):
         if self.files_of.type_of(file.url).compression is None:
             return self.files_of.open_file(file)
         data = read_bytes(file.url, self.files_of.storage_options, listed_file(file))
-        kind = self.files_of.type_of(file.url).in_one_pass()
-        return HeldRecords(file.url, kind, split_source_raw(data, file.url))
+        return HeldRecords(file.url, self.files_of.type_of(file.url).in_one_pass(), split_source_raw(data, file.url))
 
 
 class _OpenedShard:

@@ -432,8 +432,7 @@ class _Follower:
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and not value.dtype.hasobject:
             return b"array" + _hash([str((value.dtype.descr, value.shape)).encode(), value.tobytes()])
         self._refuse_random(value)
-        parts = self._reduced(value)
-        return f"object {_short(kind)}".encode() + _hash(map(self._token, parts))
+        return f"object {_short(kind)}".encode() + _hash(map(self._token, self._reduced(value)))
 
     def _reduced(self, value: Any) -> tuple[Any, ...]:
         """Return the parts of an object as pickle has them: what to call, its arguments, the state, and the items."""

@@ -52,8 +52,7 @@ class EarlierSignatures(NamedTuple):
                 f"were changed; to have them made again: ledgerbeam ledger forget {shlex.quote(self.writer.store.url)} "
                 "'*', then the command of that ledger"
             )
-        own = {url for store in stores for url in _urls(store)}
-        both = sorted(own.intersection(self.urls()))
+        both = sorted({url for store in stores for url in _urls(store)}.intersection(self.urls()))
         if both:
             raise UsageError(
                 f"--against {self.ledger}: it has {count(len(both), 'source')} that this job has, too, such as "

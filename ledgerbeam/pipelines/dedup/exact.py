@@ -99,8 +99,7 @@ class FilesWithLists(ListedFiles):
     storage_options: dict[str, Any] = field(default_factory=dict)
 
     def packer(self) -> Packer:
-        buckets = ListBuckets(self.url, self.storage_options)
-        return partial(with_lists, buckets=buckets, pack_bytes=self.pack_bytes)
+        return partial(with_lists, buckets=ListBuckets(self.url, self.storage_options), pack_bytes=self.pack_bytes)
 
     def _is_pack(self, source: Source) -> bool:
         return len(source.members) > 2  # more than a file and its list

@@ -197,8 +197,7 @@ class TextsJob(ListedJob, RunsJob):
     own: OwnFiles = field(default_factory=OwnFiles)
 
     def decide(self) -> CandidatesJob:
-        values = self.decide_values(self.cluster)
-        return CandidatesJob(**values, near=self.near, signatures=self.signatures)
+        return CandidatesJob(**self.decide_values(self.cluster), near=self.near, signatures=self.signatures)
 
     def scatters(self) -> list[ScatterJob]:
         return self.decide().scatters()
@@ -310,8 +309,7 @@ class NearJob(DedupJob):
         near: dict[str, Any] = {"near": self.near, "signatures": f"{self.output}/{SIGNATURES_FOLDER}"}
         if self.near.verify is None:
             return ClusterJob(**self.decide_values(stage_ledger(self.ledger, CLUSTER)), **near)
-        values = self.decide_values(stage_ledger(self.ledger, VERIFY))
-        return VerifyJob(**values, **near, earlier=self.ledger)
+        return VerifyJob(**self.decide_values(stage_ledger(self.ledger, VERIFY)), **near, earlier=self.ledger)
 
     def places(self) -> dict[str, list[str]]:
         return {**super().places(), "--against": list(self.near.against)}

@@ -110,8 +110,7 @@ class RunFiles:
                     runs.append(RunFile(name, output.size, some, side, task))
                     _add_output(digest, name, output)
             _require_complete(writer)
-        layout = RunLayout.of_one(runs, reading.partition.inner(0)[0].stop, reading.fan)
-        return cls(reading, layout, digest)
+        return cls(reading, RunLayout.of_one(runs, reading.partition.inner(0)[0].stop, reading.fan), digest)
 
     def merged(self, store: LedgerStore, fingerprint: str, reading: Reading) -> Self:
         """Return the merged run files of a job."""
@@ -184,8 +183,7 @@ class RunFiles:
         """Find the slices of each bucket, and store them for workers and later runs."""
         rows = self._tables.write(self._layout)
         fault_point("exchange.tabulated")
-        names = list(self._layout.cells)
-        found = FoundBuckets(names, [row.size for row in rows], [row.version for row in rows])
+        found = FoundBuckets(list(self._layout.cells), [row.size for row in rows], [row.version for row in rows])
         stored = {"of": self.state, "names": found.names, "sizes": found.sizes, "versions": found.versions}
         stored["earlier"] = list(self._earlier_states())
         publish_bytes(self.reading.listing_url, orjson.dumps(stored), self.reading.storage_options)
@@ -196,8 +194,7 @@ class RunFiles:
 
         Tables of the next stage may be in the same folder and in use by another launcher. They stay.
         """
-        states = [self.state, *self._earlier_states()]
-        names = [f"{state}{ending}" for state in states for ending in (RUNS, SLICES)]
+        names = [f"{state}{ending}" for state in [self.state, *self._earlier_states()] for ending in (RUNS, SLICES)]
         remove_below(self.reading.folder, names, self.reading.storage_options, ledger=ledger)
 
     @property

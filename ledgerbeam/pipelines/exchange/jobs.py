@@ -423,8 +423,7 @@ class BucketStage(Stage):
         return cast(BucketsJob, self.job)
 
     def with_job(self, job: JobSpec) -> Self:
-        whole = job if isinstance(job, GatherJob) else self.whole
-        return dataclasses.replace(self, job=job, whole=whole)
+        return dataclasses.replace(self, job=job, whole=job if isinstance(job, GatherJob) else self.whole)
 
     def inputs(self) -> list[Stage]:
         """Return the stage that merges before it, or those that write what is not merged yet."""
@@ -511,8 +510,7 @@ def layout_of_rows(job: ShardJob, files: ListedFiles, say: Callable[[str], None]
     if layout is None or layout.schema is not None:
         return layout
     places: dict[str, Any] = {"output": job.output, "ledger": job.ledger, "storage_options": job.storage_options}
-    whole = ConvertJob(to=job.to, layout=layout, files=files, **places)
-    return whole.with_decisions(say).layout
+    return ConvertJob(to=job.to, layout=layout, files=files, **places).with_decisions(say).layout
 
 
 def own_files(job: ShardJob) -> OwnFiles:

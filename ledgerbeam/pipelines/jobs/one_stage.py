@@ -106,8 +106,7 @@ class MapJob(ShardJob):
 
     def trial_work(self) -> MapRecords:
         """Return the function that maps sampled records one by one. An error is raised."""
-        trial = replace(self, on_error="fail").work()
-        return trial.with_storage_options(self.storage_options)
+        return replace(self, on_error="fail").work().with_storage_options(self.storage_options)
 
     def encoder(self) -> str | ShardEncoder:
         return self.output_format

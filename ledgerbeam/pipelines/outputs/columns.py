@@ -260,8 +260,7 @@ def read_batch_schema(url: str, options: Options) -> str:
 
     from ledgerbeam.io.columns.schema import schema_json  # noqa: PLC0415 - brings pyarrow
 
-    schema = read_schema(url, options).of()
-    return orjson.dumps(schema_json(schema)).decode()
+    return orjson.dumps(schema_json(read_schema(url, options).of())).decode()
 
 
 def _lines(job: BatchJob) -> list[str]:

@@ -149,8 +149,7 @@ class _Publisher:
     def run(self, *, overwrite: bool) -> HubPublication:
         with tempfile.TemporaryDirectory(prefix="ledgerbeam-hub-") as scratch:
             for _ in range(_TRIES):
-                head = self._place.head()
-                done = self._try(head, scratch, overwrite=overwrite)
+                done = self._try(self._place.head(), scratch, overwrite=overwrite)
                 if done is not None:
                     return done
         raise PublicationError(
@@ -168,8 +167,7 @@ class _Publisher:
                 f"{self._place.url}: {_named(plan.strangers)} there with content that this ledger has not published; "
                 "publish to another folder, or replace them with --overwrite"
             )
-        missing = [file for file in (*plan.added, *plan.replaced) if file.name not in self._uploads]
-        for batch in _batches(missing):
+        for batch in _batches([file for file in (*plan.added, *plan.replaced) if file.name not in self._uploads]):
             self._send(batch, scratch)
         note = self._new_note(plan, noted)
         if not plan.changes and note == noted:

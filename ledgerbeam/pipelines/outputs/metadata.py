@@ -249,8 +249,7 @@ def write_card(
         before = f"# {name}\n"
     except UnicodeDecodeError as error:
         raise UsageError(f"{url}: not UTF-8 ({error}); move it away and publish again") from error
-    text = card_text(before, split_patterns(splits, suffix))
-    publish_bytes(url, text.encode(), options)
+    publish_bytes(url, card_text(before, split_patterns(splits, suffix)).encode(), options)
     return [url]
 
 

@@ -270,8 +270,7 @@ class OutputStamp:
 
     def end(self, files: Iterable[str], **facts: Any) -> None:
         """Record that the product is complete."""
-        sizes = {url: stat(url, self._options).size for url in files}
-        self._write({"of": self._of, "files": sizes, **facts})
+        self._write({"of": self._of, "files": {url: stat(url, self._options).size for url in files}, **facts})
 
     def _load(self) -> dict[str, Any]:
         """Return the note; empty if it is missing or unreadable, since the product can be made again."""

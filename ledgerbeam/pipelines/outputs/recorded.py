@@ -215,8 +215,7 @@ def _named(
         for place in np.flatnonzero(_among(missing, keys)).tolist():
             name = np.uint64(hash(page.names[place]) % 2**64)
             at = np.searchsorted(odd, name, sorter=order)
-            same_name = at < len(odd) and odd[order[at]] == name
-            found[place] = odd_sizes[order[at]] if same_name else -1
+            found[place] = odd_sizes[order[at]] if at < len(odd) and odd[order[at]] == name else -1
         yield from _differing(page, found)
 
 

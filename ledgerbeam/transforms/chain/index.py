@@ -138,8 +138,7 @@ class _BuildIndexes(beam.DoFn):
 
     def _scan(self, task: Task, ordinal: int) -> WrittenTask:
         listed = listed_file(task.source)
-        options = self._sources.storage_options
-        with SourceWatch([listed]), RangeReader(listed.url, options, listed=listed) as reader:
+        with SourceWatch([listed]), RangeReader(listed.url, self._sources.storage_options, listed=listed) as reader:
             part = scan_newlines(reader, task.start, task.stop)
         publish_bytes(
             f"{self._work}/{part_name(task.source, ordinal)}", index_bytes(part), self._sources.storage_options

@@ -398,8 +398,7 @@ class _Plan(beam.DoFn):
         if self._ledger is not None:
             self._ledger.wait_for_index(source.source)
         try:
-            kind = self._sources.kind_of(source.source)
-            return kind.cut(source.source, self._limits, changed=source.replaces)
+            return self._sources.kind_of(source.source).cut(source.source, self._limits, changed=source.replaces)
         except (DiskFullError, LedgerError):  # the fault of the job; any other error is the fault of the source
             raise
         except LedgerbeamError as error:

@@ -316,8 +316,7 @@ def _path(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[App
 def _misplaced(applied: _Applied, path: list[AppliedPTransform]) -> Iterator[str]:
     """Yield refusals of transforms that are not in the order of the chain."""
     units = list(dict.fromkeys(applied.unit(leaf) for leaf in path))
-    steps = [unit for unit in units if _kind(unit) in _ORDER]
-    for step, kind in zip(steps, _ORDER, strict=False):
+    for step, kind in zip([unit for unit in units if _kind(unit) in _ORDER], _ORDER, strict=False):
         if _kind(step) is not kind:
             yield (
                 f"{step.full_label!r} is in the place of {kind.__name__}: {_WHY[kind]}; the order is "

@@ -199,8 +199,7 @@ class SignRecords(TextRecords):
         except LedgerbeamError as error:
             return failed_by(error, task, message_of(error))
         payloads = None if scores is None else [scores[place] for place in kept.tolist()]
-        signed = HashedRecords(hashes, records.places[kept], payloads)
-        return moved(task, signed, len(records) - len(kept))
+        return moved(task, HashedRecords(hashes, records.places[kept], payloads), len(records) - len(kept))
 
     def _signed(self, records: PlacedRecords) -> tuple[NDArray[np.int64], Hashes]:
         """Return the positions of records that have bands, and the bands."""
@@ -398,8 +397,7 @@ class FindCandidates(DecideTrees):
             stats.observe(CANDIDATES, size)
         forest, compared = trees.forest, compared & trees.own
         found = _by_file(forest, forest.nodes[compared])
-        names = node_hashes(forest, forest.nodes[forest.roots[compared]])
-        return replace(found, payloads=Pieces.of(names))
+        return replace(found, payloads=Pieces.of(node_hashes(forest, forest.nodes[forest.roots[compared]])))
 
 
 def node_hashes(forest: Forest, nodes: Nodes) -> Hashes:

@@ -71,8 +71,7 @@ class MakeStars(StarTask):
 
     def found(self, gathered: GatheredRecords) -> HashedRecords:
         """Return for each record its least record and its details, and for each least record the others."""
-        payloads = (data for part in gathered.merged() for data in part.payloads)
-        forest = join_forests(map(Forest.decode, payloads))
+        forest = join_forests(map(Forest.decode, (data for part in gathered.merged() for data in part.payloads)))
         if forest is None:
             return _numbered([], [], [])
         hashes = node_hashes(forest, forest.nodes)
@@ -141,15 +140,13 @@ class FindLabels(StarTask):
         roots = Hashes(nodes.high.copy(), nodes.low.copy())
         roots.high[labelled], roots.low[labelled] = Pieces(b"".join(targets)).hashes()
         _, firsts = np.unique(named, return_index=True)  # each forest with the record gives a row
-        clusters = _at(roots, named[firsts])
-        return self._by_cluster(clusters, [payloads[place] for place in firsts.tolist()])
+        return self._by_cluster(_at(roots, named[firsts]), [payloads[place] for place in firsts.tolist()])
 
     def _by_cluster(self, clusters: Hashes, payloads: list[bytes]) -> HashedRecords:
         if not payloads:
             return _numbered([], [], [])
         _, (groups,) = ranked(clusters)
-        members = _members(payloads)
-        forest, places = members.forest(groups)
+        forest, places = _members(payloads).forest(groups)
         sizes = np.bincount(forest.roots, minlength=len(forest))[places]
         is_first = forest.roots[places] == places
         leads = is_first | (forest.best()[places] == places)

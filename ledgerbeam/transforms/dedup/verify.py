@@ -64,8 +64,7 @@ class CollectGrams(TextRecords):
         payloads = [_SCORE.pack(len(score)) + score + one for score, one in zip(scored, sets, strict=True)]
         names = np.frombuffer(b"".join([chosen.notes[place] for place in kept]), ">u8").reshape(-1, 2)
         hashes = Hashes(names[:, 0].astype(np.uint64), names[:, 1].astype(np.uint64))
-        collected = HashedRecords(hashes, chosen.records.places[kept], payloads)
-        return moved(task, collected, len(chosen) - len(kept))
+        return moved(task, HashedRecords(hashes, chosen.records.places[kept], payloads), len(chosen) - len(kept))
 
 
 @dataclass(frozen=True)

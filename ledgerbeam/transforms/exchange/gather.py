@@ -237,8 +237,7 @@ def lines_of(payloads: Iterable[bytes]) -> JsonLines | None:
 def as_part(task: Task) -> Task:
     """Return a part of a bucket as a task with a source of its own, which gives names to samples."""
     source = task.source
-    apart = Source(f"{source.url}-{task.start:06d}", source.size, source.version)
-    return task.replace(source=apart, start=0, stop=0)
+    return task.replace(source=Source(f"{source.url}-{task.start:06d}", source.size, source.version), start=0, stop=0)
 
 
 def as_bucket(done: Any, task: Task) -> Any:

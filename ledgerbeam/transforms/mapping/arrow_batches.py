@@ -89,8 +89,7 @@ class ArrowMapping(BatchMapping):
                 self._take_batch(results, positions)
                 for route, table in results.kept.items():
                     has_all = table.num_rows == len(positions)
-                    made_of = positions if has_all else [positions[0]] * table.num_rows
-                    origins.setdefault(route, []).extend(made_of)
+                    origins.setdefault(route, []).extend(positions if has_all else [positions[0]] * table.num_rows)
         return self._recomputed(backwards[-1][0].start if backwards else 0, total, origins)
 
     def _take_batch(self, results: RowsOutcome, positions: Sequence[int]) -> None:
@@ -290,8 +289,7 @@ def _labels_of_masks(masks: Mapping[Any, Any], rows: int, what: str, function: s
         if not pa.types.is_boolean(array.type) or array.null_count:
             found = f"{array.null_count} nulls in it; use fill_null" if array.null_count else f"{array.type}"
             raise FunctionError(f"{function}: {named}: expected a mask of true and false, found {found}")
-        mask = array.to_numpy(zero_copy_only=False)
-        codes[mask & (codes < 0)] = code
+        codes[array.to_numpy(zero_copy_only=False) & (codes < 0)] = code
     return _Labels(codes, list(masks), said)
 
 

@@ -139,8 +139,7 @@ def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Out
             for file in encoded.get(route, ()):
                 with open(os.path.join(folder, f"again{file.ending}"), "wb") as copy:
                     copy.write(file.data)
-            endings = {**dict.fromkeys(files), **{_ending(shard.name, files): None for shard in shards}}
-            for ending in endings:
+            for ending in {**dict.fromkeys(files), **{_ending(shard.name, files): None for shard in shards}}:
                 shard = next((one for one in shards if _ending(one.name, files) == ending), None)
                 url = f"{work.output}/{shard.name}" if shard else f"{work.output}/{route}".rstrip("/")
                 try:

@@ -279,8 +279,7 @@ class TaskMapping:
         if type(error) in (FunctionError, RecordError):
             return failed_by(error, self._task, f"{place}: {message_of(error)}")
         if type(error) is CategoryError:
-            said = f"{place}: {self._name}: {message_of(error)}"
-            return FailedTask(self._task, FunctionError.__name__, said)
+            return FailedTask(self._task, FunctionError.__name__, f"{place}: {self._name}: {message_of(error)}")
         return failed_by(error, self._task, f"{place}: {self._name} raised {describe_error(error)}")
 
 

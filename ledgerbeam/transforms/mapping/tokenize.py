@@ -44,8 +44,7 @@ class TokenizeRecords(MapRecords):
         eod: int | None = None,
         on_error: OnError = "fail",
     ) -> None:
-        name = "tokenize" if split is None else split
-        super().__init__(name, "megatron", on_error=on_error)
+        super().__init__("tokenize" if split is None else split, "megatron", on_error=on_error)
         self._tokenizer = tokenizer
         self._checksum = checksum
         self._keys = keys
