@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
@@ -158,7 +158,7 @@ class GraphPass(SourceKind):
 
         Raises ChangedSourceError, FunctionError, and the errors of reading the data.
         """
-        with self._alone():
+        with nullcontext() if callable(import_object(self._source.reference)) else _object_lock:
             if self._built is None:
                 built = self._source.build()
                 self._built = built, _version(built)
@@ -174,17 +174,19 @@ class GraphPass(SourceKind):
             try:
                 with watch:
                     items = graph.read_span(start, stop, epoch)
-                    return items if _are_apart(items) else _read_one_by_one(graph, start, stop, epoch)
+                    if _are_apart(items):
+                        return items
+                    # Copy the items of each place before a function of the graph changes them for the next place.
+                    places = (graph.read_span(place, place + 1, epoch) for place in range(start, stop))
+                    return [copy.deepcopy(item) for items in places for item in items]
             except (FunctionError, IndexError_, SourceError, StorageError):
                 raise
             except BaseException as error:
                 if is_interrupt(error):
                     raise
-                place = f"{source.url}[{start}:{stop}]"
-                raise FunctionError(f"{place}: {self._source.reference} raised {describe_error(error)}") from error
-
-    def _alone(self) -> AbstractContextManager[Any]:
-        return nullcontext() if callable(import_object(self._source.reference)) else _object_lock
+                raise FunctionError(
+                    f"{source.url}[{start}:{stop}]: {self._source.reference} raised {describe_error(error)}"
+                ) from error
 
 
 class _OpenedPass:
@@ -208,11 +210,6 @@ class _OpenedPass:
 
     def close(self) -> None:
         """Do nothing: the graph stays open for all passes."""
-
-
-def _read_one_by_one(graph: IteratorNode, start: int, stop: int, epoch: int) -> list[Any]:
-    """Read each place and copy its items, before a function of the graph changes them for the next place."""
-    return [copy.deepcopy(item) for place in range(start, stop) for item in graph.read_span(place, place + 1, epoch)]
 
 
 def _are_apart(items: list[Any]) -> bool:
@@ -259,14 +256,10 @@ def _with_url(described: Any) -> Iterator[dict[str, Any]]:
 
 def _why_no_places(graph: IteratorNode) -> str:
     """Return a message with the lowest node without places, for which the nodes above it have none."""
-    node = next(node for node in walk(graph) if node.positions is None and all(_has_places(c) for c in node.children))
+    node = next(n for n in walk(graph) if n.positions is None and all(c.positions is not None for c in n.children))
     return (
         f"{node!r} has no fixed number of places that is known before it is read, so a pass cannot be divided into "
         "tasks; use GlobalShuffle instead of Shuffle, IndexedManifest instead of Jsonl and Manifest, Repeat with a "
         "number of times, and Filter, Flatten and Repeat above a Mux or a Slice, not below it; make batches when the "
         "shards are read"
     )
-
-
-def _has_places(node: IteratorNode) -> bool:
-    return node.positions is not None

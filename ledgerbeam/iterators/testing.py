@@ -115,7 +115,8 @@ class NodeContract(ABC):
                 raise AssertionError(f"{node!r} has no constant time access although all that it reads has")
             return
         tokens = [through_json(token) for token, _ in pairs]
-        _expect("no token" if None in tokens else "", "every item has a token")
+        if None in tokens:
+            raise AssertionError("every item has a token: no token")
         other = self.node()
         other.begin(2)
         _expect_equal(other.read_many(tokens[::-1]), [item for _, item in pairs][::-1], "items read by their tokens")
@@ -263,11 +264,6 @@ def _without_one_part(state: Any, path: str = "") -> Iterator[tuple[Any, str]]:
 def _expect_equal(found: Any, expected: Any, what: str) -> None:
     if found != expected:
         raise AssertionError(f"{what}: expected {expected!r}, found {found!r}")
-
-
-def _expect(problem: str, what: str) -> None:
-    if problem:
-        raise AssertionError(f"{what}: {problem}")
 
 
 def _expect_refused(

@@ -128,10 +128,7 @@ def load_chance(text: Any, owner: str) -> random.Random:
 
 
 def item_chance(seed: int, epoch: int, token: Token | None, owner: str) -> random.Random:
-    """Return the generator of one item in one epoch, which is always the same.
-
-    Raises CheckpointError without a token.
-    """
+    """Return the generator of one item in one epoch, always the same. Raises CheckpointError without a token."""
     text = json.dumps([seed, epoch, normalize_graph_token(require_graph_origin(token, owner))], separators=(",", ":"))
     return new_chance(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little"))
 

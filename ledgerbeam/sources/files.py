@@ -327,12 +327,10 @@ class CompressedFile(_OffsetFile):
     def _advise(self, source: Source, first: int) -> None:
         """Warn of a file that only one worker can read, if its format has advice."""
         kind, compression = self.type.format, self.type.compression
-        if compression is None or not isinstance(kind, StreamAdvisor):
-            return
-        if advice := kind.stream_advice(
-            compression.name, self.sources.found(source), self.sources.storage_options, first
-        ):
-            _log.warning("%s: %s", source.url, advice)
+        if compression is not None and isinstance(kind, StreamAdvisor):
+            listed, options = self.sources.found(source), self.sources.storage_options
+            if advice := kind.stream_advice(compression.name, listed, options, first):
+                _log.warning("%s: %s", source.url, advice)
 
     def _load_index(self, source: Source) -> NDArray[np.uint64] | None:
         """Return the offsets in the decompressed bytes; None if there is no index, or it does not fit."""

@@ -294,6 +294,9 @@ def current_file(file: Source, options: Options) -> FileInfo:
     return found
 
 
+_BLOCK = 4 * 2**20
+
+
 def with_file_marks(source: Source, options: Options) -> Source:
     """Return a source with the marks that identify its files in their store, so that all its tasks read the same files.
 
@@ -303,21 +306,12 @@ def with_file_marks(source: Source, options: Options) -> Source:
     if source.members:
         return dataclasses.replace(source, members=tuple(with_file_marks(member, options) for member in source.members))
     if lacks_store_version(source):
-        return _with_content(source, options)
+        found = current_file(source, options)
+        with SourceWatch([found]) as watch, RangeReader(source.url, options, listed=found) as reader:
+            require_content(source, reader.blocks(_BLOCK))
+        return dataclasses.replace(source, stored=found.version, changed_ns=watch.marks[0][2] if watch.marks else 0)
     marks = SourceWatch([listed_file(source)]).marks
     return dataclasses.replace(source, changed_ns=marks[0][2]) if marks else source
-
-
-_BLOCK = 4 * 2**20
-
-
-def _with_content(source: Source, options: Options) -> Source:
-    """Read a source that is identified by its content, compare it, and return it with its store's version."""
-    found = current_file(source, options)
-    with SourceWatch([found]) as watch, RangeReader(source.url, options, listed=found) as reader:
-        require_content(source, reader.blocks(_BLOCK))
-    changed_ns = watch.marks[0][2] if watch.marks else 0
-    return dataclasses.replace(source, stored=found.version, changed_ns=changed_ns)
 
 
 def require_content(file: Source, blocks: Iterable[bytes]) -> None:

@@ -49,6 +49,7 @@ from ledgerbeam.user_code.modules import (
 )
 
 CACHED = type(functools.lru_cache(len))
+_CODE = (FunctionType, BuiltinFunctionType, MethodType, functools.partial, type, CACHED)
 
 _TEXTS = (str, bytes, bytearray)
 _SHOWN = (bool, int, float, complex, type(None))
@@ -68,11 +69,8 @@ _OF_CACHED_PROPERTIES = {"func", "attrname", "lock"}  # attributes that Python s
 _OF_SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 
 _PYDANTIC, _VALIDATORS = "__pydantic_", "__pydantic_decorators__"
+# Attributes that decide the behaviour of a pydantic model. Its other ``__pydantic_...`` are derived, with addresses.
 _OF_PYDANTIC = {"__pydantic_fields__", "__pydantic_computed_fields__", _VALIDATORS}
-"""Attributes that decide the behaviour of a pydantic model.
-
-Its other ``__pydantic_...`` are derived, with addresses.
-"""
 
 
 @dataclass
@@ -345,11 +343,7 @@ class _Follower:
             made, arguments, state, *rest = self._reduced(target)
             self._token(type(target))
             named = state if isinstance(state, dict) else None
-            if (
-                isinstance(state, tuple)
-                and len(state) == 2
-                and all(isinstance(part, (dict, type(None))) for part in state)
-            ):
+            if isinstance(state, tuple) and len(state) == 2 and all(isinstance(part, dict | None) for part in state):
                 named = (state[0] or {}) | (state[1] or {})  # the second part has the slots
             others = [part for part in ([state] if named is None else []) + rest if part is not None]
             if made in (copyreg.__newobj__, copyreg.__newobj_ex__):  # type: ignore[attr-defined]
@@ -363,25 +357,21 @@ class _Follower:
 
     def _capture(self, variable: str, value: Any, owner: str) -> None:
         with self._at(f"the captured value {variable}", owner):
-            key = f"{variable} of {owner}"
+            plain = variable.strip("'")
             if _is_code(value):
                 shown = self.follow(value)
-                if shown == _short(value) == variable.strip("'"):
+                if shown == _short(value) == plain:
                     return  # a function known by its own name: its code is already a part
             elif isinstance(value, ModuleType):
                 self._use(value.__name__)
                 shown = f"module {value.__name__}"
-            elif self._is_shown(variable, value):
+            elif type(value) in _SHOWN and len(repr(value)) <= _LONGEST_SHOWN and not is_credential(plain, value):
                 shown = repr(value)
             else:
                 shown = f"{type(value).__name__} {blake2b(self._token(value), digest_size=8).hexdigest()}"
                 with suppress(ValueError):
-                    note_text(shown, functools.partial(str, shown_value(variable.strip("'"), value)), is_code=False)
-            self.parts.values[key] = shown
-
-    def _is_shown(self, variable: str, value: Any) -> bool:
-        is_plain = type(value) in _SHOWN and len(repr(value)) <= _LONGEST_SHOWN
-        return is_plain and not is_credential(variable.strip("'"), value)
+                    note_text(shown, functools.partial(str, shown_value(plain, value)), is_code=False)
+            self.parts.values[f"{variable} of {owner}"] = shown
 
     @contextmanager
     def _at(self, what: str, owner: str) -> Iterator[None]:
@@ -397,11 +387,8 @@ class _Follower:
         if kind in _SHOWN:
             return f"{kind.__name__} {value!r}".encode()
         if kind in _TEXTS:
-            return (
-                kind.__name__.encode()
-                + b" "
-                + _hash([value.encode("utf-8", "surrogatepass") if kind is str else value])
-            )
+            data = value.encode("utf-8", "surrogatepass") if kind is str else value
+            return kind.__name__.encode() + b" " + _hash([data])
         if id(value) in self._open:
             return f"the one {len(self._open) - self._open.index(id(value))} above".encode()
         known = self._tokens.get(id(value))
@@ -468,10 +455,7 @@ class _Follower:
 
 def _is_code(value: Any) -> bool:
     """Return whether a value is a function, class or method, perhaps in a partial."""
-    return (
-        isinstance(value, (FunctionType, BuiltinFunctionType, MethodType, functools.partial, type, CACHED))
-        or reference_to(value) is not None
-    )
+    return isinstance(value, _CODE) or reference_to(value) is not None
 
 
 def attributes_of(wrapper: Any) -> dict[str, Any]:

@@ -139,7 +139,10 @@ def import_object(reference: Reference) -> Any:
         )
     if os.environ.get("PYTHONSAFEPATH") == SAFE_PATH:
         del os.environ["PYTHONSAFEPATH"]
-    folder = _working_folder()
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:  # a function has removed the folder
+        folder = os.path.abspath(os.sep)
     _require_one(reference, folder)
     _finder.folder = folder
     if _finder not in sys.meta_path:
@@ -179,25 +182,13 @@ def _require_one(reference: str, folder: str) -> None:
     own = PathFinder.find_spec(name, [folder])
     if own is None or own.origin is None:  # a folder without __init__.py, such as a data folder, hides nothing
         return
-    other = _found_first(name)
+    try:
+        other = find_spec(name)
+    except (ImportError, ValueError):  # the module was loaded without a record of its file
+        other = ModuleSpec(name, None)
     if other is None or (other.origin and os.path.exists(other.origin) and os.path.samefile(own.origin, other.origin)):
         return
     raise FunctionError(
         f"{reference}: {own.origin} is hidden by another module {name!r}, {other.origin or 'a package'}, which Python "
         "or a package may need; rename your module, and use its new name"
     )
-
-
-def _found_first(name: str) -> ModuleSpec | None:
-    """Return the module that an import finds on the current path."""
-    try:
-        return find_spec(name)
-    except (ImportError, ValueError):  # the module was loaded without a record of its file
-        return ModuleSpec(name, None)
-
-
-def _working_folder() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # a function has removed the folder
-        return os.path.abspath(os.sep)

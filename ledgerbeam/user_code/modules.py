@@ -83,8 +83,7 @@ def recorded_modules(parameters: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in parameters.items():
         if isinstance(value, Mapping):
-            is_group = name == MODULES  # a parameter of the user may have this name too
-            known = value.items() if is_group else ()
+            known = value.items() if name == MODULES else ()  # a parameter of the user may have this name too
             found |= {one: text for one, text in known if isinstance(text, str) and _HASH.fullmatch(text)}
             found |= recorded_modules(value)
     return found
@@ -187,15 +186,13 @@ def _is_own(spec: ModuleSpec) -> bool:
     if spec.origin is None or not spec.has_location:
         return spec.origin is None and spec.submodule_search_locations is not None
     path = os.path.realpath(spec.origin)
-    is_installed = any(path.startswith(folder) for folder in _installed())
-    return not is_installed and not _PACKAGES & set(path.split(os.sep))
+    return not path.startswith(tuple(_installed())) and not _PACKAGES & set(path.split(os.sep))
 
 
 @functools.cache
 def _installed() -> set[str]:
     """Return the folders of installed modules: of Python, and of this package."""
-    paths = sysconfig.get_paths()
-    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.add(os.path.dirname(sys.modules["ledgerbeam"].__file__ or ""))
     return {os.path.join(os.path.realpath(folder), "") for folder in folders if folder}
 
@@ -319,8 +316,7 @@ def code_digest(code: CodeType) -> str:
 
 def global_names(code: CodeType) -> list[str]:
     """Return the globals that code, and the functions in it, look up, in the order of their first use."""
-    found = {step.argval: None for step in _steps(code) if step.opname in _GLOBALS}
-    return list(found)
+    return list(dict.fromkeys(step.argval for step in _steps(code) if step.opname in _GLOBALS))
 
 
 def attribute_names(code: CodeType) -> set[str]:

@@ -135,7 +135,7 @@ class ClusterJob(_NearDecideJob):
     def sources(self) -> BucketsOf:
         """Return the buckets. Pairs have one bucket, which is not divided."""
         found = super().sources()
-        return dataclasses.replace(found, part_bytes=PART_BYTES, within_keys=True) if self.in_rounds else found
+        return dataclasses.replace(found, task_bytes=PART_BYTES, within_keys=True) if self.in_rounds else found
 
     def trees(self) -> TreeReader:
         """Return the function that finds the clusters in a part of a bucket."""

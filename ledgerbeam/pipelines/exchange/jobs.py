@@ -56,13 +56,9 @@ class BucketsOf:
     shaping: dict[str, Json]  # parameters of the run files, without their location
     tables: SliceTables  # URL of the tables of slices
     url: str  # URL of the file that names the buckets
-    part_bytes: int  # size of a part of a bucket, which is a task
+    task_bytes: int  # size of a part of a bucket, which is a task
     within_keys: bool  # whether a part may start in the middle of the records of a key
     beside: int = 0  # see `BucketSources`
-
-    @property
-    def task_bytes(self) -> int:
-        return self.part_bytes
 
     @property
     def base(self) -> str | None:
@@ -76,16 +72,16 @@ class BucketsOf:
         return BucketListing(self.url, dict(options or {}))
 
     def expected_tasks(self, source: Source) -> int:
-        return max(1, round(source.size / self.part_bytes))
+        return max(1, round(source.size / self.task_bytes))
 
     def opened(self, options: Options) -> BucketSources:  # noqa: ARG002 - the tables have them
-        return BucketSources(self.tables, self.part_bytes, self.within_keys, self.beside)
+        return BucketSources(self.tables, self.task_bytes, self.within_keys, self.beside)
 
     def limits(self) -> tuple[int | None, int | None]:
-        return self.part_bytes, None
+        return self.task_bytes, None
 
     def parameters(self) -> dict[str, Json]:
-        return {**self.shaping, "shard_bytes": self.part_bytes}
+        return {**self.shaping, "shard_bytes": self.task_bytes}
 
     def places(self) -> dict[str, list[str]]:
         """Return only the URLs of the run files, which are in the output folder."""

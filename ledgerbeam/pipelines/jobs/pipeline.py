@@ -335,7 +335,7 @@ class _Buckets(BucketsOf):
     """The buckets that a pipeline gathers."""
 
     def parameters(self) -> dict[str, Json]:
-        return {**self.shaping, "whole_keys": not self.within_keys, "task_bytes": self.part_bytes}
+        return {**self.shaping, "whole_keys": not self.within_keys, "task_bytes": self.task_bytes}
 
     def places(self) -> dict[str, list[str]]:
         return {"the run files": [self.tables.folder]}

@@ -163,21 +163,17 @@ def parse_compression(compress: str | None, frame: int | None, to: str) -> Outpu
         if frame is not None:
             raise UsageError(f"--frame {frame}: only for compressed outputs; add --compress zstd")
         return None
-    if not _is_readable(to):
+    try:
+        by_position = to in formats() and recognize(f"a{formats()[to].suffixes[0]}{ZSTD_ENDING}").by_position()
+    except NotIndexableError:
+        by_position = None
+    if not by_position:
         raise UsageError(
             f"--compress {compress}: expected --to jsonl, tar or text, found --to {to}, {_WHY_NOT.get(to, _OTHER)}"
         )
     found = OutputCompression(parse_level(compress), FRAME if frame is None else frame)
     check_frames(found.level, found.frame)
     return found
-
-
-def _is_readable(to: str) -> bool:
-    """Return whether compressed files of a format can be read by position."""
-    try:
-        return to in formats() and bool(recognize(f"a{formats()[to].suffixes[0]}{ZSTD_ENDING}").by_position())
-    except NotIndexableError:
-        return False
 
 
 _WHY_NOT = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
@@ -252,7 +253,7 @@ class ListedFiles:
             else:
                 first = pattern.parts[0]
                 recursive = len(pattern.parts) > 1 or first.any_depth
-                places.add((pattern.base, _fixed_beginning(first.text), recursive))
+                places.add((pattern.base, re.split(r"[*?[]", first.text, maxsplit=1)[0], recursive))
         return sorted(places)
 
     def forget_patterns(self) -> list[str]:
@@ -314,8 +315,7 @@ def _require_shard(url: str) -> None:
 
 
 def _may_be_folder(pattern: str) -> bool:
-    plain = expand_braces(pattern)
-    if plain != [pattern] or not parse(pattern).is_plain:
+    if expand_braces(pattern) != [pattern] or not parse(pattern).is_plain:
         return False
     try:
         recognize(pattern.rstrip("/"))
@@ -387,7 +387,3 @@ def shar_sources(files: Iterable[Source]) -> list[Source]:
     """
     found: list[Source] = load_extension("ledgerbeam.sources", "shar").group(files)
     return found
-
-
-def _fixed_beginning(text: str) -> str:
-    return next((text[:place] for place, letter in enumerate(text) if letter in "*?["), text)

@@ -331,14 +331,10 @@ class JobSpec(ABC):
 
 
 class StageSources:
-    """Sources of a stage whose earlier stages are complete.
-
-    Attributes:
-        job: The job as it runs, with the outputs of earlier stages.
-    """
+    """Sources of a stage whose earlier stages are complete."""
 
     def __init__(self, job: JobSpec, pages: Iterator[Page]) -> None:
-        self.job = job
+        self.job = job  # as it runs, with the outputs of earlier stages
         self._pages = pages
 
     @property
@@ -354,11 +350,7 @@ class StageSources:
         return self._pages
 
     def check(self, store: LedgerStore, *, is_complete: bool, has_run: bool) -> None:
-        """Check after a run that it has read what the earlier stages have read.
-
-        Raises:
-            ChangedSourceError: It has read other sources.
-        """
+        """Raise ChangedSourceError if a run has read other sources than the earlier stages."""
 
     def remove_inputs(self, writers: Collection[str]) -> None:
         """Remove outputs of earlier stages that are no longer needed.

@@ -46,20 +46,11 @@ def user_function(given: str | Callable[..., Any]) -> UserFunction:
     Raises:
         FunctionError: It cannot be imported, or cannot be sent to other processes; the message has the reason.
     """
-    if isinstance(given, str):
-        reference = reference_to(import_object(given)) or given
-    else:
-        found = reference_to(given)
-        if found is None:
-            return _pickled_function(given)
-        reference = found
-    return UserFunction(reference, {"module": user_modules(reference)})
-
-
-def _pickled_function(function: Callable[..., Any]) -> UserFunction:
-    name = function_name(function)
-    parts = function_parts(function)
-    data = _pickled(function, name, parts)
+    reference = (reference_to(import_object(given)) or given) if isinstance(given, str) else reference_to(given)
+    if reference is not None:
+        return UserFunction(reference, {"module": user_modules(reference)})
+    name, parts = function_name(given), function_parts(given)
+    data = _pickled(given, name, parts)
     _require_stable(data, name, parts)
     return UserFunction(PickledObject(name, base64.b64encode(data).decode()), parts.as_parameters())
 

@@ -169,7 +169,9 @@ class _Publisher:
             )
         for batch in _batches([file for file in (*plan.added, *plan.replaced) if file.name not in self._uploads]):
             self._send(batch, scratch)
-        note = self._new_note(plan, noted)
+        kept = {name: noted[name] for name in plan.kept if name == CARD}
+        others = (file for file in self._files if file.name not in kept)
+        note = kept | {file.name: self._content(file, noted.get(file.name)) for file in others}
         if not plan.changes and note == noted:
             return self._done(plan, None)
         uploads = [self._uploads[file.name] for file in (*plan.added, *plan.replaced)]
@@ -267,12 +269,6 @@ class _Publisher:
             self._contents[file.name] = _content_of(file, _copied(_blocks(file, self._options), copy))
         return path
 
-    def _new_note(self, plan: _Changes, noted: Mapping[str, _Content]) -> dict[str, _Content]:
-        kept = {name: noted[name] for name in plan.kept if name == CARD}
-        return kept | {
-            file.name: self._content(file, noted.get(file.name)) for file in self._files if file.name not in kept
-        }
-
 
 def _batches(files: Sequence[LocalFile]) -> Iterator[list[LocalFile]]:
     """Split files into batches. The client sends one request per batch to get the method of upload."""
@@ -312,11 +308,10 @@ def _content_of(file: LocalFile, blocks: Iterator[bytes]) -> _Content:
             f"{file.url}: expected the recorded content with checksum {file.checksum}, found "
             f"{checksum.checksum}; nothing was published; to check all files: ledgerbeam ledger verify LEDGER"
         )
-    return _Content(sha256.hexdigest(), None if small is None else _git_name(small), checksum.checksum)
-
-
-def _git_name(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+    git_name = None
+    if small is not None:
+        git_name = hashlib.sha1(b"blob %d\0" % len(small) + small, usedforsecurity=False).hexdigest()
+    return _Content(sha256.hexdigest(), git_name, checksum.checksum)
 
 
 def _encoded(note: Mapping[str, _Content]) -> bytes:

@@ -91,7 +91,13 @@ class OutputOwner:
                 "  --existing keep     keeps all files there, beside the outputs of this job"
             )
         if self.replaces:
-            self._spare_sources()
+            shard = next(filter(named_below(self._output, self._spec.sources().names), self.shards()), None)
+            if shard is not None:  # it may be a source
+                raise UsageError(
+                    f"{self._output}/{printable(shard)}: --existing replace would remove it, and a pattern of the "
+                    "sources matches it; give another --output. If it is no source, remove it and similar files "
+                    "yourself"
+                )
             self.is_alone = store is None or has_kept_nothing(store)
 
     def replace(self) -> None:
@@ -273,15 +279,6 @@ class OutputOwner:
 
     def _a_shard(self) -> str | None:
         return next(self.shards(), None)
-
-    def _spare_sources(self) -> None:
-        """Raise an error if a pattern of the sources matches shards in the folder: they may be sources."""
-        shard = next(filter(named_below(self._output, self._spec.sources().names), self.shards()), None)
-        if shard is not None:
-            raise UsageError(
-                f"{self._output}/{printable(shard)}: --existing replace would remove it, and a pattern of the sources "
-                "matches it; give another --output. If it is no source, remove it and similar files yourself"
-            )
 
     def _mark_names(self) -> list[str]:
         return [name for name in self._folder.names(MARKS_FOLDER) if name.endswith(".json")]

@@ -237,12 +237,17 @@ class OutputStamp:
 
     def noted(self) -> dict[str, Any] | None:
         """Return the note if it records the same shards, without a check of its files; else None."""
-        note = self._load()
+        note = self.latest()
         return note if note.get("of") == self._of and isinstance(note.get("files"), dict) else None
 
     def latest(self) -> dict[str, Any]:
-        """Return the note, for any shards; empty if it is missing or unreadable."""
-        return self._load()
+        """Return the note, for any shards; empty if missing or unreadable, since the product can be made again."""
+        require_own_folder(self._work)
+        try:
+            note = decode(read_bytes(self._url, self._options))
+        except (SourceNotFoundError, ValueError):
+            return {}
+        return note if isinstance(note, dict) else {}
 
     def forget(self) -> None:
         """Remove the note."""
@@ -264,22 +269,13 @@ class OutputStamp:
 
         So a partial product is never taken for a complete one.
         """
-        unfinished = self._load().get("of", "") is None
+        unfinished = self.latest().get("of", "") is None
         self._write({"of": None})
         return unfinished
 
     def end(self, files: Iterable[str], **facts: Any) -> None:
         """Record that the product is complete."""
         self._write({"of": self._of, "files": {url: stat(url, self._options).size for url in files}, **facts})
-
-    def _load(self) -> dict[str, Any]:
-        """Return the note; empty if it is missing or unreadable, since the product can be made again."""
-        require_own_folder(self._work)
-        try:
-            note = decode(read_bytes(self._url, self._options))
-        except (SourceNotFoundError, ValueError):
-            return {}
-        return note if isinstance(note, dict) else {}
 
     def _write(self, note: dict[str, Any]) -> None:
         publish_bytes(self._url, encode(note), self._options)

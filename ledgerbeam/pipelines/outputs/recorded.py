@@ -75,8 +75,12 @@ def forget_lost(spec: Outputs, store: LedgerStore) -> int:
     """
     lost = 0
     for page, found in _lost(spec, store, refuse=partial(refuse_links, canonical_url(spec.output or "/"))):
-        if spec.output is not None:
-            _refuse_changed(spec.output, page, found)
+        for name, size, now in zip(page.names, page.sizes, found, strict=True) if spec.output is not None else ():
+            if now >= 0:
+                raise StorageError(
+                    f"{spec.output}/{name}: expected {size:,} bytes, as this job's ledger records, found {now:,}: it "
+                    "was cut short or replaced by another file; move it away or delete it: the next run writes it again"
+                )
         store.forget_sources(set(page.source_ids))
         lost += len(page.names)
     return lost
@@ -123,15 +127,6 @@ def forgotten_outputs(spec: Outputs, store: LedgerStore) -> list[str]:
         return [name for name, size in zip(known, sizes_of(spec.output, below), strict=True) if size >= 0]
     listed = (name for found, _ in _listed(spec, spec.output_places()) for name in found)
     return sorted(names.intersection(listed))
-
-
-def _refuse_changed(folder: str, page: OutputColumns, found: Iterable[int]) -> None:
-    for name, size, now in zip(page.names, page.sizes, found, strict=True):
-        if now >= 0:
-            raise StorageError(
-                f"{folder}/{name}: expected {size:,} bytes, as this job's ledger records, found {now:,}: it was cut "
-                "short or replaced by another file; move it away or delete it: the next run writes it again"
-            )
 
 
 def _lost(
@@ -310,7 +305,10 @@ def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
     for root, below in names.items():
         remove_below(root, below, spec.storage_options, ledger=spec.ledger)
     store.drop_stale(stale)
-    _remove_parts(spec, store)
+    remove_stale_temporaries(spec.work_folder)
+    parts = [name for name in ObjectFolder(spec.work_folder, spec.storage_options).names("") if _PART.fullmatch(name)]
+    done = store.completed_mask([bytes.fromhex(name.partition("-")[0]) for name in parts])
+    remove_below(spec.work_folder, compress(parts, done), spec.storage_options, ledger=spec.ledger)
     return [name for root, name in places if root is None]
 
 
@@ -333,13 +331,6 @@ def count_superseded(store: LedgerStore) -> int:
     """Return the number of outputs that `remove_superseded` would remove."""
     store.refresh()
     return len(store.stale_outputs())
-
-
-def _remove_parts(spec: JobSpec, store: LedgerStore) -> None:
-    remove_stale_temporaries(spec.work_folder)
-    parts = [name for name in ObjectFolder(spec.work_folder, spec.storage_options).names("") if _PART.fullmatch(name)]
-    done = store.completed_mask([bytes.fromhex(name.partition("-")[0]) for name in parts])
-    remove_below(spec.work_folder, compress(parts, done), spec.storage_options, ledger=spec.ledger)
 
 
 def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
@@ -378,9 +369,10 @@ def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: s
     chosen = list(names)
     parents = _require_below(root, chosen, ledger=ledger)
     ObjectFolder(root, options).delete(chosen)
+    base = f"{canonical_url(root).rstrip('/')}/"
     for empty in parents if prune else ():
         with suppress(OSError):  # not empty
-            while _is_below(empty, root):
+            while f"{empty}/".startswith(base):
                 os.rmdir(empty)
                 empty = os.path.dirname(empty)  # noqa: PLW2901
 
@@ -411,11 +403,6 @@ def require_own_folder(url: str) -> None:
             f"{url}: expected a folder for notes, marks or parts of indexes of the ledger, found a link or a file, "
             "which stays unchanged. Move it away and run the same command again"
         )
-
-
-def _is_below(path: str, root: str) -> bool:
-    """Return whether a path is that of a folder, or leads below it."""
-    return f"{path}/".startswith(f"{canonical_url(root).rstrip('/')}/")
 
 
 def _refuse(name: str, root: str, ledger: str) -> None:

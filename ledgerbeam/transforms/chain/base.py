@@ -300,10 +300,7 @@ class Emit(beam.DoFn):
 
 
 def size_of(name: str, value: int | str | None) -> int | None:
-    """Parse a size such as ``"16M"``, and return bytes; None for None.
-
-    Raises UsageError with the name of the argument.
-    """
+    """Parse a size such as ``"16M"`` into bytes; None for None. Raises UsageError with the name of the argument."""
     try:
         return None if value is None else read_size(value)
     except ValueError as error:

@@ -94,12 +94,16 @@ class _Commit(beam.DoFn):
 
     def process(self, element: WrittenTask | NoneTask | FailedTask) -> list[CommittedTask]:
         with timed("ledger"), self._ledger.fatal_errors():
-            self._require_modules()
+            loaded = self._ledger.modules.keys() & sys.modules.keys()
+            if loaded != self._checked:  # each imported module of user code is checked before its results are recorded
+                require_modules(self._ledger.modules, loaded)
+                self._checked = loaded
             writer = self._ledger.writer()
             if isinstance(element, FailedTask):
                 task = element.task
-                row = Failure(task.source.id, task.lineage, task.name, element.reason, element.error, element.broke)
-                writer.fail(row)
+                writer.fail(
+                    Failure(task.source.id, task.lineage, task.name, element.reason, element.error, element.broke)
+                )
                 return []
             leaf = _leaf(element)
             if self._has_downstream:
@@ -127,13 +131,6 @@ class _Commit(beam.DoFn):
         if self._notes is not None:
             self._notes.close()
             self._notes = None
-
-    def _require_modules(self) -> None:
-        """Check each imported module of user code before its results are recorded."""
-        loaded = self._ledger.modules.keys() & sys.modules.keys()
-        if loaded != self._checked:
-            require_modules(self._ledger.modules, loaded)
-            self._checked = loaded
 
     def _keep(self, task: Task, leaf: Leaf) -> None:
         summary = CommittedTask.of(task, leaf)

@@ -45,7 +45,13 @@ class RouteFolders:
                 f"{self._output}/{name}: the folder {REJECTS} is reserved for rejected records; pass the folder of "
                 "these sources as --base, or a pattern that starts in it"
             )
-        self._require_unowned(f"{route}/{name}" if route else name)
+        path = f"{route}/{name}" if route else name
+        for folder, mark in self._nested.items():
+            if path.startswith(f"{folder}/"):
+                raise UsageError(
+                    f"{self._output}/{path}: {self._output}/{folder} is the output folder of another job (see {mark} "
+                    "in it); give another --output, or rename the route if it is the folder of a route"
+                )
         if route in self._free:
             return
         try:
@@ -56,14 +62,6 @@ class RouteFolders:
         if found is not None:
             raise self._taken(route, found)
         self._free.add(route)
-
-    def _require_unowned(self, path: str) -> None:
-        for folder, mark in self._nested.items():
-            if path.startswith(f"{folder}/"):
-                raise UsageError(
-                    f"{self._output}/{path}: {self._output}/{folder} is the output folder of another job (see {mark} "
-                    "in it); give another --output, or rename the route if it is the folder of a route"
-                )
 
     def _source_in(self, route: str) -> str | None:
         """Return the URL of a file in the source folder that has the name of a route; None if there is none."""

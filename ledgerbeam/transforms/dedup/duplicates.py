@@ -72,9 +72,8 @@ class FindDuplicates:
         if not found:
             return NoneTask(task)
         if self.as_rows:
-            return task.replace(
-                records=[{"source": as_unicode(url), "record": number} for url, number in sorted(found)]
-            )
+            rows = [{"source": as_unicode(url), "record": number} for url, number in sorted(found)]
+            return task.replace(records=rows)
         keyed = sorted((file_key(url), number) for url, number in found)
         numbers = np.array([number for _, number in keyed], np.uint64)
         return task.replace(records=ScatteredRecords([key for key, _ in keyed], numbers, [b""] * len(keyed)))
@@ -266,10 +265,7 @@ class PairRecords:
 
 
 def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
-    """Yield a forest for each block of hashes.
-
-    Records of the first `earlier` runs are not connected with each other.
-    """
+    """Yield a forest for each block of hashes. The first `earlier` runs' records are not connected with each other."""
     before: HashRows | None = None  # the first record of the last hash of the previous block
     for rows in gathered.hashes(_ROWS):
         if not len(rows):

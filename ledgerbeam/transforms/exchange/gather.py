@@ -248,10 +248,7 @@ def as_bucket(done: Any, task: Task) -> Any:
 
 
 class _GroupMapping(TaskMapping):
-    """The mapping of the groups of one task: a group takes the place of a record.
-
-    Records are counted as read, not groups.
-    """
+    """The mapping of the groups of one task: a group replaces a record. Records are counted as read, not groups."""
 
     def __init__(self, rules: MappingRules, task: Task, keys: RecordKeys) -> None:
         super().__init__(rules, task)

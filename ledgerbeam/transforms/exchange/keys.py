@@ -53,10 +53,7 @@ class RecordKeys:
 
     @classmethod
     def of_user(cls, by: By, scheme: Scheme, order: KeyOrder | None = None) -> Self:
-        """Return the maker of the keys that a user names by fields or a function.
-
-        Raises UsageError for an invalid field.
-        """
+        """Return the maker of a user's keys, by fields or a function. Raises UsageError for an invalid field."""
         fields = key_fields(by)
         function = None if fields else reference_of(key_function(by))
         return cls(scheme, fields, function, order or KeyOrder())

@@ -55,10 +55,7 @@ class BatchMapping(TaskMapping):
 
     @abstractmethod
     def _understood(self, results: Any, positions: Sequence[int]) -> Any:
-        """Return the results of a batch.
-
-        Raises FunctionError for a wrong form, BatchFailedError if they cannot be read.
-        """
+        """Return a batch's results. Raises FunctionError for a wrong form, BatchFailedError if they are unreadable."""
 
     @abstractmethod
     def _take_batch(self, results: Any, positions: Sequence[int]) -> None:
