@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from ledgerbeam.sketches import packed, unpacked
 
 _LG_REGISTERS = 12
-_REGISTERS = 2**_LG_REGISTERS
-"""HyperLogLog with 4,096 registers: the error of an estimate is at most 3.2 % in 95 of 100 cases."""
-
+_REGISTERS = 2**_LG_REGISTERS  # 4,096 of HyperLogLog: an estimate's error is at most 3.2 % in 95 of 100 cases
 _MOST_COUPONS = 2_048
 
 _HLL_HEAD = struct.Struct("<8B")

@@ -11,10 +11,9 @@ from datasketches import frequent_items_error_type, frequent_strings_sketch
 
 from ledgerbeam.sketches import LIMIT, packed, shown, unpacked
 
+# Sizes of the frequent items sketches. A task keeps every value in more than 0.7 % of its calls; the merged sketch of
+# all tasks keeps 12,288 values.
 _LG_ITEMS, _LG_MERGED_ITEMS = 9, 14
-"""Sizes of the frequent items sketches. A task keeps every value in more than 0.7 % of its calls; the merged sketch of
-all tasks keeps 12,288 values."""
-
 _ITEM_CHARACTERS = 2_000
 _SHOWN_ITEMS = 20
 

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.sketches import LARGEST, LIMIT, packed, unpacked
 
-_SAMPLES = 200
-"""Size of the KLL sketch: the error in the rank of a quantile is at most 1.3 % of all values in 99 of 100 cases."""
-
+_SAMPLES = 200  # size of the KLL sketch: a quantile's rank error is at most 1.3 % of all values in 99 of 100 cases
 _BUFFERED = 4096
 _MOST_SAMPLES = 2**18
 

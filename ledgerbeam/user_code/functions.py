@@ -54,15 +54,13 @@ _CODE = (FunctionType, BuiltinFunctionType, MethodType, functools.partial, type,
 _TEXTS = (str, bytes, bytearray)
 _SHOWN = (bool, int, float, complex, type(None))
 _LONGEST_SHOWN = 40
+# Types of class attributes that `_Follower` takes apart itself: they cannot be pickled, or only with a lock.
 _FOLLOWED = (FunctionType, staticmethod, classmethod, property, functools.cached_property)
-"""Types of class attributes that `_Follower` takes apart itself: they cannot be pickled, or only with a lock."""
-
+# Attributes that give the place of a class, or that are derived from its other attributes.
 _OF_PYTHON = {
     *("__module__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__"),
     *("__slotnames__", "_abc_impl", "_value2member_map_"),  # filled at run time
 }
-"""Attributes that give the place of a class, or that are derived from its other attributes."""
-
 _OF_WRAPPERS = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"}
 _OF_CACHED_PROPERTIES = {"func", "attrname", "lock"}  # attributes that Python sets on wrappers of functions
 

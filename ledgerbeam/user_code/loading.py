@@ -20,10 +20,9 @@ from typing import Any
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.user_code.guards import describe_error, is_interrupt, no_exit
 
+# Value of the environment variable PYTHONSAFEPATH that keeps the working folder off the import path of Python
+# processes. It is removed before user code runs, so that processes started by user code do not inherit it.
 SAFE_PATH = "ledgerbeam"
-"""Value of the environment variable PYTHONSAFEPATH that keeps the working folder off the import path of Python
-processes. It is removed before user code runs, so that processes started by user code do not inherit it."""
-
 
 MAIN = "__main__"  # the module of a script, a notebook or a prompt. It is a different module in each process.
 

@@ -35,10 +35,8 @@ _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 OF_A_RECORD, OF_A_GROUP = ("record",), ("the key", "its records")  # what most commands, and ``group``, call with
 
+# Attribute of a function or a class. False means that its result for a record depends on the batch's other records.
 BATCH_INVARIANT = "batch_invariant"
-"""Attribute of a function or a class. False means that its result for a record depends on the other records of the
-batch."""
-
 _DEEPEST = 20  # largest number of levels of a value of `--set`. A job with a deeper one could not be read again.
 
 

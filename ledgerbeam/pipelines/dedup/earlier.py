@@ -22,8 +22,7 @@ from ledgerbeam.pipelines.exchange.stages import stages_of
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, count_lost
 from ledgerbeam.sources.listing import stat_source
 
-_NEAR = ("near", "cluster", "verify")
-"""Pipeline names of the jobs of ``dedup --near``, which are the names of their last stages."""
+_NEAR = ("near", "cluster", "verify")  # pipeline names of the jobs of ``dedup --near``: the names of their last stages
 _AT_ONCE = 16
 
 

@@ -41,8 +41,7 @@ LIST_BUCKETS = 1024  # number of buckets of lists, by file. A file is processed 
 LISTING = "drops.json"
 
 _PAGE_SOURCES = 10_000  # number of sources of a ledger that are checked together
-PART_RECORDS = 2_000_000
-"""Approximate size of the records of a part of a bucket, in bytes. A record takes some hundred bytes of memory."""
+PART_RECORDS = 2_000_000  # approximate bytes of the records of a bucket part; one takes some hundred in memory
 
 
 @dataclass(frozen=True, kw_only=True)

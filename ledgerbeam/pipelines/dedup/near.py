@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 
 SIGNATURES_FOLDER = "_signatures"  # folder for the signatures in an output folder
-COMPARED_BYTES = 1 << 26
-"""Approximate size of the n-grams of a part of a bucket, in bytes. A part has at least one whole cluster."""
+COMPARED_BYTES = 1 << 26  # approximate bytes of the n-grams of a bucket part, which has at least one whole cluster
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,15 +40,11 @@ from ledgerbeam.transforms.dedup.minhash import VERSION
 if TYPE_CHECKING:
     from ledgerbeam.transforms.dedup.minhash import MinHash
 
-PART_RECORDS = 1 << 20
-"""Approximate size of the bands of a part of a bucket, in bytes. A band takes some hundred bytes of memory."""
-
+PART_RECORDS = 1 << 20  # approximate bytes of the bands of a bucket part; one takes some hundred in memory
 CLUSTER_BYTES = 1 << 30  # maximum size of the pairs of all parts that one process clusters, in bytes
 STARS_FOLDER = "_stars"  # folder for the outputs of these jobs in an output folder
 
-PART_BYTES = 1 << 25
-"""Approximate size of the records of a part of a bucket, in bytes: some two million edges, of which a worker holds some
-hundred bytes each."""
+PART_BYTES = 1 << 25  # approximate bytes of a bucket part: two million edges, of some hundred bytes in memory each
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,7 @@ GATHER = "gather"  # the last stage of a job that is an exchange
 SCATTER = "scatter"  # writes the records, or hashes of them, by bucket
 DECIDE = "decide"  # finds records with the key of an earlier record
 PAIRS = "pairs"  # connects records that share a band
-STARS, ROUND, LABELS = "stars", "round", "labels"
-"""Find connected records, for more pairs than one process can join."""
-
+STARS, ROUND, LABELS = "stars", "round", "labels"  # find connected records, for more pairs than one process can join
 CLUSTER = "cluster"  # joins all pairs
 TEXTS = "texts"  # reads the texts of candidates
 VERIFY = "verify"  # compares candidates; also the parameter of a job with the minimum similarity of near documents

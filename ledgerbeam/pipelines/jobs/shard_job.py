@@ -131,6 +131,7 @@ def shard_form(to: Any) -> str:
     return NO_SHARDS if ending is None else rf"(?:{task}{ending}|(?:^|/){REJECTS}/(?s:.*){task}\.jsonl)"
 
 
+# Regular expressions for the end of the names of a shard's files, by output format; see `transforms.chain.write`.
 _ENDINGS = {
     "jsonl": r"\.jsonl(?:\.zst)?(?:\.idx)?",
     "tar": r"\.tar(?:\.zst)?(?:\.idx)?",
@@ -138,7 +139,6 @@ _ENDINGS = {
     "megatron": r"[^/]*\.(?:bin|idx)",
     "run": r"\.run",
 }
-"""Regular expressions for the end of the names of a shard's files, by output format; see `transforms.chain.write`."""
 
 
 @dataclass(frozen=True)

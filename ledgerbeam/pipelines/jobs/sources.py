@@ -39,17 +39,11 @@ if TYPE_CHECKING:  # for few jobs
 
 
 CONTENT = "sources by content"  # parameter of jobs whose sources are the outputs of other jobs
-_GRAPH_TASK_RECORDS = 1_000
-"""Number of positions in a task of a graph, for an estimate if only a size in bytes is given."""
-
-_RECORD_BYTES = 100
-"""Size of a record of a file in bytes, for an estimate if only a number of records is given. It is less than usual, so
-that the number of tasks is not overestimated."""
-
+_GRAPH_TASK_RECORDS = 1_000  # positions in a task of a graph, for an estimate if only a size in bytes is given
+_RECORD_BYTES = 100  # size of a record, to estimate tasks from a number of records; low, so as not to overestimate
 Packer = Callable[[Iterable[Source]], Iterable[Source]]
 
-OutputPlace = tuple[str, str, bool]
-"""A folder, the prefix of output names there, and whether outputs may be in subfolders."""
+OutputPlace = tuple[str, str, bool]  # folder, prefix of output names there, and whether outputs may be in subfolders
 
 
 class SourceFiles(Protocol):

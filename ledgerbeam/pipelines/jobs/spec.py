@@ -41,9 +41,7 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
     from ledgerbeam.transforms.mapping.audit import AuditedWork
 
 
-Part: TypeAlias = Literal["whole", "chain", "rest"]
-"""Part of a job's pipeline: all of it, the part up to `CommitTasks`, or the part after it."""
-
+Part: TypeAlias = Literal["whole", "chain", "rest"]  # all of a pipeline, up to `CommitTasks`, or after it
 DEFAULT_LEDGERS = ".ledgerbeam"  # folder, below the working folder, of the ledgers of jobs without a given ledger
 NO_SHARDS = r"(?!)"  # a regular expression that matches no name
 

@@ -46,8 +46,10 @@ def user_function(given: str | Callable[..., Any]) -> UserFunction:
     Raises:
         FunctionError: It cannot be imported, or cannot be sent to other processes; the message has the reason.
     """
-    reference = (reference_to(import_object(given)) or given) if isinstance(given, str) else reference_to(given)
-    if reference is not None:
+    if isinstance(given, str):
+        given = reference_to(import_object(given)) or given
+        return UserFunction(given, {"module": user_modules(given)})
+    if reference := reference_to(given):
         return UserFunction(reference, {"module": user_modules(reference)})
     name, parts = function_name(given), function_parts(given)
     data = _pickled(given, name, parts)

@@ -23,9 +23,8 @@ from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import OutputShard
 
 _CUTS = "cuts"
+# Suffixes of files that `datasets` reads. It reads no compressed tars.
 _ON_HUB = (".parquet", ".arrow", ".jsonl", ".jsonl.zst", ".tar", ".txt", ".txt.zst")
-"""Suffixes of files that `datasets` reads. It reads no compressed tars."""
-
 # Patterns of the start of metadata files. A publication replaces only matching files; others are foreign.
 WIDS = re.compile(rb'\s*\{(?s:.*)"(?:__kind__|wids_version|shardlist)"')
 
@@ -224,8 +223,8 @@ def shar_fields(dataset: PublishedShards) -> dict[str, list[str]]:
     return {name: [fields[name] for fields in tasks.values()] for name in sorted(names)}
 
 
+# Functions that publish, by format. Formats of datasets are in the entry-point group `ledgerbeam.publications`.
 FORMATS: dict[str, Callable[[PublishedShards], Published]] = {"hf": _publish_hf, "idxpack": _publish_pack}
-"""Functions that publish, by format. Formats of datasets are in the entry-point group `ledgerbeam.publications`."""
 
 
 def write_card(

@@ -34,9 +34,7 @@ from ledgerbeam.pipelines.jobs.shard_job import shard_form
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.recorded import require_own_folder, unrecorded
 
-Existing = Literal["replace", "keep"]
-"""Treatment of existing files of others at the place of the outputs: remove or keep."""
-
+Existing = Literal["replace", "keep"]  # what to do with existing files of others at the place of the outputs
 FORMAT = 1  # version of the mark format
 MOST_STRANGERS = 1_000
 

@@ -37,10 +37,10 @@ from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWrit
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.user_code.objects import close_objects
 
+# A function that packs listed files, in order, into composite sources. Picklable.
 Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
-"""A function that packs listed files, in order, into composite sources. Picklable."""
+# The type of the elements between `ReadTasks` and `WriteTasks`.
 TASKS: Any = Union[Task, NoneTask, FailedTask]  # noqa: UP007 - Beam reads it as a type hint
-"""The type of the elements between `ReadTasks` and `WriteTasks`."""
 _TASK_BYTES = 512
 _NO_LEDGER = (
     "this pipeline has no ledger: make it with ledgerbeam.Pipeline(ledger=..., name=...) in place of beam.Pipeline, or "

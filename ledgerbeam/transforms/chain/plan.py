@@ -48,16 +48,14 @@ from ledgerbeam.transforms.chain.base import (
 from ledgerbeam.transforms.chain.schedule import DrawTasks, Planned, PostTasks, StreamedTasks, ThreadsBeside
 
 AT_ONCE = 8  # number of sources that a worker divides concurrently
+# Number of small local sources that one thread divides in turn, with one publication of their indexes. Concurrent
+# threads would compete for the interpreter more than they wait for the disk.
 TOGETHER = 8
-"""Number of small local sources that one thread divides in turn, with one publication of their indexes. Concurrent
-threads would compete for the interpreter more than they wait for the disk."""
 TOGETHER_BYTES = 1 << 16  # maximum size of a small source
+# Ratio of wall time to CPU time from which a thread is assumed to wait for a disk or a network. Other sources are then
+# divided concurrently.
 _WAITS = 4
-"""Ratio of wall time to CPU time from which a thread is assumed to wait for a disk or a network. Other sources are then
-divided concurrently."""
-BESIDE_BYTES = 1 << 30
-"""Maximum total size of the sources that are divided concurrently. A worker holds their indexes, a few percent of
-this."""
+BESIDE_BYTES = 1 << 30  # maximum bytes of sources divided concurrently; a worker holds their indexes, a few percent
 _log = library_logger(__name__)
 
 

@@ -23,9 +23,9 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.worker.reports import counted_beside
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
 
+# Interpreter switch interval while other threads read or publish, in seconds. A request to a store needs many short
+# turns of the interpreter. With Python's default of 5 ms, an upload of 20 MB would wait for half a second.
 HAND_OVER_SECONDS = 0.0005
-"""Interpreter switch interval while other threads read or publish, in seconds. A request to a store needs many short
-turns of the interpreter. With Python's default of 5 ms, an upload of 20 MB would wait for half a second."""
 
 
 @dataclass(frozen=True)

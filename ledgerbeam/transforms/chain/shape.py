@@ -30,8 +30,8 @@ from ledgerbeam.transforms.chain.process import ProcessBatch, ProcessTask
 from ledgerbeam.transforms.chain.read import ReadTasks
 from ledgerbeam.transforms.chain.write import WriteTasks
 
+# The transforms of a chain, in order. Each occurs once.
 _ORDER: tuple[type[ChainTransform], ...] = (MatchSources, SkipCompleted, PlanTasks, ReadTasks, WriteTasks, CommitTasks)
-"""The transforms of a chain, in order. Each occurs once."""
 _WHY = {
     MatchSources: 'start the chain with it: pipeline | MatchSources("texts/*.jsonl")',
     SkipCompleted: "put it after MatchSources: without it a rerun would repeat completed sources",

@@ -36,22 +36,18 @@ from ledgerbeam.transforms.chain.schedule import ThreadsBeside, this_overlap
 from ledgerbeam.transforms.mapping.outcomes import TaskResults, encode_rejects
 from ledgerbeam.user_code.guards import describe_error, failed_by, message_of
 
+# Number of groups of tasks that are published concurrently. A store answers many requests in the time of one, and a
+# file system combines the syncs of several threads. On a store each task is a group of its own.
 BEHIND_GROUPS = 4
-"""Number of groups of tasks that are published concurrently. A store answers many requests in the time of one, and a
-file system combines the syncs of several threads. On a store each task is a group of its own."""
-
+# Number of outputs on a disk that are published as one group; a group has at least one task. One sync of a folder for
+# many outputs, and fewer thread switches, halve the time per output.
 TOGETHER_FILES = 32
-"""Number of outputs on a disk that are published as one group; a group has at least one task. One sync of a folder for
-many outputs, and fewer thread switches, halve the time per output."""
-
 TOGETHER_BYTES = 1 << 20  # size in bytes from which a group of outputs on a disk is published at once
 TOGETHER_SECONDS = 0.05  # time in seconds that a smaller group waits for more outputs. A long next task extends it.
-BEHIND_BYTES = 16 << 20
-"""Maximum size in bytes of the groups that are published concurrently. One task is always allowed."""
-
+BEHIND_BYTES = 16 << 20  # maximum size of the groups that are published concurrently; one task is always allowed
+# Share of a worker's time from which publishing moves to threads. A task that a thread publishes is recorded only
+# after a later task was mapped. If the worker dies before, its work is lost.
 BEHIND_SHARE = 0.05
-"""Share of a worker's time from which publishing moves to threads. A task that a thread publishes is recorded only
-after a later task was mapped. If the worker dies before, its work is lost."""
 
 
 @dataclass(frozen=True)

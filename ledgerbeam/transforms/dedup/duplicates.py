@@ -328,8 +328,8 @@ class Trees:
         return found
 
 
+# A function that returns the connected records of a part of a bucket; None if there are none.
 TreeReader: TypeAlias = Callable[[GatheredRecords], Trees | None]
-"""A function that returns the connected records of a part of a bucket; None if there are none."""
 
 
 def joined_trees(gathered: GatheredRecords) -> Trees | None:

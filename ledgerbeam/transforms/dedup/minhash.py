@@ -43,6 +43,7 @@ _TEXT_BYTES = 1 << 17  # size in bytes of texts whose words are hashed together.
 _LONGEST = 64
 _PLAIN = bytes(ord(chr(byte).lower()) if byte < 128 and chr(byte).isalnum() else 32 for byte in range(256))
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
+# First and last code points of scripts without spaces between words.
 SPACELESS = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Myanmar
@@ -61,7 +62,6 @@ SPACELESS = (
     (0x1B000, 0x1B16F),
     (0x20000, 0x3FFFF),
 )
-"""First and last code points of scripts without spaces between words."""
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,9 @@ from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.dedup.duplicates import HashedRecords, Trees, node_hashes
 from ledgerbeam.user_code.guards import failed_by, message_of
 
+# Header of a member: number of the record in its file, number of records of the tree that it represents, and size of
+# its score in bytes. The score and the name of the file follow.
 _MEMBER = Struct("<QII")
-"""Header of a member: number of the record in its file, number of records of the tree that it represents, and size of
-its score in bytes. The score and the name of the file follow."""
-
 _ROWS = 1 << 18  # number of rows that are read together
 
 

@@ -31,9 +31,7 @@ from ledgerbeam.transforms.exchange.scatter import moved
 from ledgerbeam.user_code.guards import failed_by, message_of
 
 MOST_BYTES = 1 << 28  # maximum size in bytes of the n-grams of connected candidates, which are compared in memory
-AT_ONCE = 1 << 24
-"""Minimum size in bytes of the n-grams of candidates that are compared together. Connected candidates always are."""
-
+AT_ONCE = 1 << 24  # minimum bytes of the n-grams of candidates compared together; connected ones always are
 RECORD_BYTES = 64  # approximate memory of a record, besides its n-grams, in bytes
 FEW = 32  # number of sets up to which all are compared, without a filter by rare n-grams
 _SCORE = Struct("<I")
@@ -166,8 +164,7 @@ class _Component:
 
     members: NDArray[np.int64]
     passed: int = 0
-    is_connected: bool = False
-    """Whether all remaining sets are connected."""
+    is_connected: bool = False  # whether all remaining sets are connected
 
 
 class _Rare(NamedTuple):

@@ -25,9 +25,7 @@ from ledgerbeam.user_code.guards import failed_by, message_of
 
 MATCHED, UNMATCHED = "matched", "unmatched"  # drop reasons of records of the left side
 MOST_HELD = 256 * 2**20  # maximum size in bytes of the right records of one key, which are held in memory
-MOST_DECODED = 16 * 2**20
-"""Maximum size in bytes of right records of a key that stay decoded. Larger groups are decoded for each left record."""
-
+MOST_DECODED = 16 * 2**20  # most bytes of a key's decoded right records; larger groups are decoded for each left record
 MOST_MADE = 2**30  # maximum size in bytes of the joined records of a part, which are held until they are written
 
 
@@ -268,5 +266,5 @@ class _MadeRecords:
         return as_bucket(self._convert(as_part(task).replace(records=self._records)), task)
 
 
+# A collector of the joined records of a part: `take` adds an unchanged record, `add` a joined one.
 _Made = _MadeLines | _MadeRecords
-"""A collector of the joined records of a part: `take` adds an unchanged record, `add` a joined one."""

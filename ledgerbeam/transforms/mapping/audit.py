@@ -38,9 +38,7 @@ from ledgerbeam.transforms.mapping.outcomes import NotRecomputedError, Recompute
 SHOWN_CHARACTERS = 160  # longest excerpt of a result in a message
 _BEFORE = 40  # characters of an excerpt before the first difference
 _BYTES_PER_SECOND = 8e6  # estimated speed of a function, in bytes of records per second. Fast functions map more.
-_SMALL_STREAM = 64 * 2**20
-"""Maximum size in bytes of a stream whose last task is audited. The first tasks of a larger stream are audited."""
-
+_SMALL_STREAM = 64 * 2**20  # maximum bytes of a stream whose last task is audited; of a larger one, the first tasks are
 _NEIGHBOURS = 64  # number of following results that are searched for a result which one side lacks
 
 

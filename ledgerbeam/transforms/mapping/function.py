@@ -27,9 +27,7 @@ from ledgerbeam.user_code.functions import code_identity, made_of, reference_of
 from ledgerbeam.user_code.loading import Reference
 from ledgerbeam.user_code.objects import ReadyObject, UserObject, check_object, depends_on_batches
 
-RESTARTS = 3
-"""Number of times that a task with statistics starts again because a batch raises. After that, all its batches have one
-record."""
+RESTARTS = 3  # restarts of a task with statistics whose batch raises; after that, all its batches have one record
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from ledgerbeam.transforms.mapping.collectors import Collector
 
 EXPECTED = "expected a record, None or a list of records"
-_OF_OBJECTS = ("jsonl", "tar", "parquet", "arrow")
-"""Formats whose records are usually objects. Another result is probably a mistake of the function."""
+_OF_OBJECTS = ("jsonl", "tar", "parquet", "arrow")  # usually of objects; another result is probably a mistake
 MOST_RAW = 64 * 1024  # maximum number of bytes that are kept of a rejected record
 REJECTS_ENDING = ".jsonl"  # suffix of a file of rejects, for any output format
 
