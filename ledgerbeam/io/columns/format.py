@@ -26,20 +26,14 @@ PAGE_BYTES = 2**20  # default size of a page before compression
 
 @dataclass(frozen=True)
 class ColumnFileFormat(ABC):
-    """A format whose files are tables, with the footer as the index.
-
-    Attributes:
-        columns: Names of the columns to read. Default: all.
-        schema: The schemas of the outputs, or one schema for all. Default: inferred from the records of each file.
-        row_group_bytes: Approximate size of a row group in memory.
-    """
+    """A format whose files are tables, with the footer as the index."""
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
 
-    columns: tuple[str, ...] = ()
-    schema: JobSchema | pa.Schema | None = None
-    row_group_bytes: int = ROW_GROUP_BYTES
+    columns: tuple[str, ...] = ()  # names of the columns to read; all if empty
+    schema: JobSchema | pa.Schema | None = None  # of the outputs. Default: inferred from the records of each file
+    row_group_bytes: int = ROW_GROUP_BYTES  # approximate size of a row group in memory
 
     @property
     @abstractmethod

@@ -208,7 +208,10 @@ def _type(seen: _Seen, path: Path) -> pa.DataType | None:
     """Return the type that holds all seen values; None if only JSON text does."""
     kinds = set(seen.kinds)
     if kinds == {"object"}:
-        return _struct(seen, path)
+        if not seen.fields or seen.is_scattered or seen.is_deep:
+            return None
+        fields = [_field(name, part, seen.kinds["object"], (*path, name)) for name, part in seen.fields.items()]
+        return pa.struct(fields)
     if kinds == {"list"}:
         return _list(seen, path)
     if kinds == {"int"}:
@@ -222,12 +225,6 @@ def _type(seen: _Seen, path: Path) -> pa.DataType | None:
     if "Decimal" in kinds and kinds <= {"Decimal", "int"}:
         return _decimal(seen, path)
     return _SIMPLE[next(iter(kinds))] if len(kinds) == 1 else None
-
-
-def _struct(seen: _Seen, path: Path) -> pa.DataType | None:
-    if not seen.fields or seen.is_scattered or seen.is_deep:
-        return None
-    return pa.struct([_field(name, part, seen.kinds["object"], (*path, name)) for name, part in seen.fields.items()])
 
 
 def _list(seen: _Seen, path: Path) -> pa.DataType | None:

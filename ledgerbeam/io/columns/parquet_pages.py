@@ -82,11 +82,9 @@ def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> De
     words = 0
     if dictionary is not None and in_dictionary:
         at, page = dictionary
-        words = in_dictionary * page.plain_size
-        if words > enough:
+        if (words := in_dictionary * page.plain_size) > enough:
             lengths = _lengths(read(at, at + page.size), page, chunk.codec)
-            words = in_dictionary * int(lengths.max(initial=0))
-            if words > enough:
+            if (words := in_dictionary * int(lengths.max(initial=0))) > enough:
                 found = (_values_of(read, chunk, leaf, at, page) for at, page in numbers)
                 words = sum(map(_words_size, found, (page.values for _, page in numbers), repeat(lengths)))
     return DecodedChunk(size, words, largest)
@@ -290,8 +288,6 @@ _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3  # kinds of pages
 
 
 class _PageHead(NamedTuple):
-    """The head of a page."""
-
     kind: int  # `_DATA_PAGE`, `_DICTIONARY_PAGE`, `_DATA_PAGE_V2`, or another number of the format
     head: int  # bytes of the head; the data follow
     size: int  # bytes of the data

@@ -286,11 +286,7 @@ class GroupedRows(ABC):
         ]
 
     def raw(self, index: int) -> bytes:
-        """Return one record as JSON.
-
-        Raises:
-            IndexError: The number is out of range.
-        """
+        """Return one record as JSON. Raises IndexError if the number is out of range."""
         number = number_of(operator.index(index), len(self), self.url)
         return self.read_raw(number, number + 1)[0].data
 

@@ -209,7 +209,6 @@ def common_schema(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema | None:
 
 
 def _difference(one: pa.Schema, other: pa.Schema) -> str:
-    """Return the first difference of two schemas."""
     if one.names != other.names:
         only = [name for name in one.names if name not in other.names]
         added = [name for name in other.names if name not in one.names]
@@ -244,11 +243,7 @@ _BASE64 = "__base64__"
 
 
 def schema_json(schema: pa.Schema) -> dict[str, Any]:
-    """Return a schema as JSON.
-
-    Raises:
-        UsageError: Two columns have the same name, or a type has no JSON form.
-    """
+    """Return a schema as JSON. Raises UsageError if two columns have the same name, or a type has no JSON form."""
     _require_names([field.name for field in schema], "")
     found: dict[str, Any] = {"columns": {field.name: _field_json(field) for field in schema}}
     metadata = dict(schema.metadata or {})
@@ -389,7 +384,6 @@ def _named_of(found: Any, usual: str, where: str) -> pa.Field:
 
 
 def _type_of(found: Mapping[str, Any], where: str) -> pa.DataType:
-    """Return the type of a JSON form."""
     name = found["type"]
     if (read := _READ.get(name)) is None:
         _require_known(found, {"type"}, where)
@@ -457,14 +451,12 @@ _DECIMALS = {f"decimal{bits}": getattr(pa, f"decimal{bits}") for bits in (32, 64
 
 def _leaf_of(name: str) -> pa.DataType | None:
     """Return a type without fields by its name; None if there is no such type."""
-    try:
+    with suppress(ValueError):
         return pa.type_for_alias(name)
-    except ValueError:
-        pass
     if (found := _PARAMETERS.fullmatch(name)) is None:
         return None
     word, text = found.groups()
-    try:
+    with suppress(pa.ArrowException, ValueError):
         if word in _DECIMALS:
             precision, scale = text.split(",")
             return _DECIMALS[word](int(precision), int(scale))
@@ -473,8 +465,6 @@ def _leaf_of(name: str) -> pa.DataType | None:
         if word == "timestamp":
             unit, _, zone = text.partition(",")
             return pa.timestamp(unit.strip(), zone.strip().removeprefix("tz=") or None)
-    except (pa.ArrowException, ValueError):
-        pass
     return None
 
 

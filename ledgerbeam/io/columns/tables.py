@@ -151,7 +151,6 @@ def _copier(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 
 def _dict_copier(fields: Sequence[pa.Field]) -> Callable[[Any], Any]:
-    """Return the function that copies objects with the given fields."""
     deep = [(field.name, copy_of) for field in fields if (copy_of := _copier(field.type)) is not None]
 
     def copy_dict(value: Any) -> Any:
@@ -565,5 +564,4 @@ def _whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _as_extension(kind: pa.BaseExtensionType, storage: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return an array of an extension type from its storage."""
     return pa.ExtensionArray.from_storage(kind, _whole(storage))

@@ -203,8 +203,7 @@ class ContentReader(RangeReader):
 
     def _part(self, number: int, pieces: Iterator[bytes], start: int, stop: int) -> bytes:
         """Return a range of a segment; keep the segment unless it is too long."""
-        size = self._bounds[number + 1] - self._bounds[number]
-        if size > _KEPT:
+        if (size := self._bounds[number + 1] - self._bounds[number]) > _KEPT:
             return self._decompress(number, pieces, start, stop)
         data = self._decompress(number, pieces, 0, size)
         self._kept.put(number, data)

@@ -386,7 +386,6 @@ class _Members:
 
 
 def _header_length(data: bytes, url: str, at: int) -> int:
-    """Return the length of the header of a gzip member."""
     flags = data[3] if len(data) > 10 and data.startswith(_MAGIC) else -1
     end = 10
     if flags >= 0 and flags & _EXTRA:

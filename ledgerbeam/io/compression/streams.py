@@ -281,11 +281,7 @@ class Stream:
         return self._base + len(self._data)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes `[start, stop)`; fewer at the end.
-
-        Raises:
-            ArchiveError: `start` is before the kept bytes.
-        """
+        """Return the bytes `[start, stop)`; fewer at the end. ArchiveError: `start` is before the kept bytes."""
         if start < self._base:
             raise ArchiveError(f"{self.url}: byte {start} of a stream is no longer held; the first is {self._base}")
         while self.reached < stop and not self._ended:
@@ -335,8 +331,7 @@ class Stream:
             raise
 
     def _forget(self, start: int) -> None:
-        unneeded = min(start - self._base, len(self._data))
-        if unneeded > 0:
+        if (unneeded := min(start - self._base, len(self._data))) > 0:
             del self._data[:unneeded]
             self._base += unneeded
 

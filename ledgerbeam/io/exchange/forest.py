@@ -139,7 +139,6 @@ def span(urls: list[bytes], nodes: Nodes, left: Any, right: Any, scores: Scores 
 
 
 def _first_positions(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Return the first position of each label."""
     found = np.empty(count, np.int64)
     found[labels[::-1]] = np.arange(len(labels) - 1, -1, -1)  # the last of several assignments stays
     return found

@@ -385,8 +385,7 @@ def plan_merges(runs: int, buckets: int, parts: int, most: int, sides: int = 1) 
     for number in range(1, MOST_MERGES + 1):
         plans = (Merges(number, fan) for fan in range(2, min(runs, most // runs) + 1))
         read = ((list(slices_read(plan, runs, buckets, parts, sides)), plan) for plan in plans)
-        found = [(sum(slices), plan.fan, plan) for slices, plan in read if max(slices) <= most]
-        if found:
+        if found := [(sum(slices), plan.fan, plan) for slices, plan in read if max(slices) <= most]:
             return min(found)[2]
     return None
 

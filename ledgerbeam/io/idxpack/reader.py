@@ -81,8 +81,7 @@ class IndexPack:
         self.url = canonical_url(url)
         self.options = options
         self._reader = RangeReader(self.url, options)
-        size = self._reader.size
-        if size < HEADER_BYTES:
+        if (size := self._reader.size) < HEADER_BYTES:
             raise self._damaged(f"expected a header of {HEADER_BYTES} bytes, found {size} bytes")
         magic, self.version, header, *sections, layout = HEADER.unpack(self._reader.read(0, HEADER.size))
         if magic != MAGIC or self.version not in (2, 3) or header != HEADER_BYTES:
@@ -113,8 +112,11 @@ class IndexPack:
         if row["flags"]:
             raise UsageError(f"{self.url}: collection {wanted.hex()} has no offsets of records to read by")
         sequences = self._rows_of(row)
-        self._check_ends(sequences, wanted)
-        return PackedRecords(self, wanted, sequences, int(self._segments["source_size"][sequences["segment"]].sum()))
+        segments = self._segments[sequences["segment"]]
+        ends = np.cumsum(segments["items"].astype(np.int64) - 1)
+        if segments["flags"].any() or (segments["items"] == 0).any() or (ends != sequences["end"]).any():
+            raise self._damaged(f"collection {wanted.hex()} counts other records than the indexes of its sources have")
+        return PackedRecords(self, wanted, sequences, int(segments["source_size"].sum()))
 
     def sources(self, key: bytes | str | None = None) -> list[str]:
         """Return the sources of a collection in order, as they were named when it was packed; of arrays none.
@@ -241,13 +243,6 @@ class IndexPack:
         texts = segments["path"].astype(np.int64) - self._strings_at
         if ((texts < 0) | (texts + segments["path_size"] > len(self._strings))).any():
             raise self._damaged("a segment's path lies outside its strings")
-
-    def _check_ends(self, sequences: NDArray[Any], key: bytes) -> None:
-        """Raise unless a collection counts the records that the indexes of its sources have."""
-        segments = self._segments[sequences["segment"]]
-        ends = np.cumsum(segments["items"].astype(np.int64) - 1)
-        if segments["flags"].any() or (segments["items"] == 0).any() or (ends != sequences["end"]).any():
-            raise self._damaged(f"collection {key.hex()} counts other records than the indexes of its sources have")
 
     def _damaged(self, what: str) -> IndexMismatchError:
         return IndexMismatchError(f"{self.url}: {what}; {_remedy(self.url)}")

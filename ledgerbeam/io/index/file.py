@@ -127,8 +127,7 @@ class IndexFile:
             IndexNotFoundError: The file does not exist.
             IndexMismatchError: It is empty or not a whole number of entries.
         """
-        size = self.info.size
-        if size == 0:
+        if (size := self.info.size) == 0:
             raise self.mismatch("expected at least 8 bytes, found an empty file")
         if size % _ENTRY:
             raise self.mismatch(f"expected a multiple of 8 bytes, found {size}")

@@ -56,8 +56,7 @@ class _Scanner:
         view = self._buffer[: stop - start]
         filled = 0
         while filled < len(view):
-            got = os.preadv(descriptor, [view[filled:]], start + filled)
-            if not got:
+            if not (got := os.preadv(descriptor, [view[filled:]], start + filled)):
                 raise ChangedSourceError(
                     f"{path}: expected {stop} bytes, found {start + filled}: it was truncated while it was scanned. "
                     "Index it again when it is complete"

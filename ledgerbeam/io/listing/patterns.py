@@ -293,7 +293,6 @@ def _select_suffix(suffix: str) -> Select:
 
 
 def _level_regex(text: str) -> str:
-    """Translate one level of a pattern."""
     pieces = [r"(?!\.)"] if text.startswith(("*", "?", "[")) else []
     position = 0
     while position < len(text):

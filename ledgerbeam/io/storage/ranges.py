@@ -109,8 +109,7 @@ class RangeReader:
             UsageError: `0 <= start <= stop` does not hold.
         """
         try:
-            size = stop - start
-            if size <= _MAX_REQUEST:  # a larger size may be wrong, and `pread` allocates the memory first
+            if (size := stop - start) <= _MAX_REQUEST:  # a larger size may be wrong, and `pread` allocates it first
                 data = os.pread(self._handle["fd"], size, start)
                 if len(data) == size:
                     return data

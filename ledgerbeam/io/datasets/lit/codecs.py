@@ -38,7 +38,6 @@ _MAT_TEXT = b"MATLAB 5.0 MAT-file".ljust(116)  # start of a MAT file, where SciP
 
 
 def _encode_text(value: Any) -> bytes:
-    """Encode a text as UTF-8."""
     if not isinstance(value, str):
         raise ValueError(f"expected a text, found a {type(value).__name__}")
     return value.encode()
@@ -146,7 +145,6 @@ def _decode_npz(data: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _encode_safetensors(value: Any) -> bytes:
-    """Encode arrays by name as safetensors."""
     arrays = {name: np.ascontiguousarray(array) for name, array in _array_mapping(value).items()}
     data: bytes = _extra("safetensors.numpy").save(arrays)
     return data

@@ -358,7 +358,11 @@ class MegatronReader:
 
     def _slice(self, part: slice) -> Any:
         if self.compat:
-            return self._slice_as_megatron(part)
+            source = self._open()
+            start, stop, cuts = compat_slice(part, self.index.lengths, self.index.pointers, self.dtype.itemsize)
+            run = self._take(source, start, stop, part.indices(len(self))[0])
+            parts = [run[first:last] for first, last in pairwise(cuts)]
+            return parts if self._modes is None else (parts, self._modes[part])
         start, stop, step = part.indices(len(self))
         if step != 1:
             return self.read_many(range(start, stop, step))
@@ -368,13 +372,6 @@ class MegatronReader:
             if found is not None:
                 return found
         return self.read_span(start, max(start, stop))
-
-    def _slice_as_megatron(self, part: slice) -> Any:
-        source = self._open()
-        start, stop, cuts = compat_slice(part, self.index.lengths, self.index.pointers, self.dtype.itemsize)
-        run = self._take(source, start, stop, part.indices(len(self))[0])
-        found = [run[first:last] for first, last in pairwise(cuts)]
-        return found if self._modes is None else (found, self._modes[part])
 
     def _read_rows(self, rows: IndexRows, numbers: Sequence[int] | NDArray[np.int64]) -> list[Any]:
         """Read the sequences of index entries. Their numbers are for messages."""

@@ -316,8 +316,7 @@ def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
             said = {"id": sample.key, "recording_id": sample.key, "start": 0, "duration": duration}
             cut["supervisions"] = [said | {"channel": cut["channel"], "text": text}]
             del left[_TEXT]
-    custom = {extension: _custom(sample.key, extension, data) for extension, data in left.items()}
-    if custom:
+    if custom := {extension: _custom(sample.key, extension, data) for extension, data in left.items()}:
         cut["custom"] = {**(cut.get("custom") or {}), **custom}
     return cut | found
 

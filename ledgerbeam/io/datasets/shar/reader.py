@@ -134,8 +134,7 @@ def find_shar(
     """
     if isinstance(folder, str):
         base = canonical_url(folder).rstrip("/")
-        is_list = base.endswith(".json")
-        if is_list:
+        if is_list := base.endswith(".json"):
             found = _parse_field_list(read_json(base, options, "shards by field"), base, posixpath.dirname(base))
         else:
             found = _list_shards(base, options, fields, compressed=streamed)
@@ -146,8 +145,7 @@ def find_shar(
     if pipe is not None:
         raise SourceError(f"{base}: {pipe} is a pipe, which can only be streamed; read it with iterators.Shar")
     wanted = sorted(set(found) - {CUTS}) if fields is None else list(fields)
-    missing = [field for field in wanted if field not in found]
-    if missing:
+    if missing := [field for field in wanted if field not in found]:
         raise SourceError(f"{base}: there is no field {missing[0]!r}; it has {sorted(set(found) - {CUTS})}")
     return {field: found[field] for field in (CUTS, *wanted)}
 

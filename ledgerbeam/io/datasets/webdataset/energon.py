@@ -181,7 +181,14 @@ def write_energon(
     """
     root = canonical_url(root).rstrip("/") or "/"
     counts = {shard.name: shard.records for shard in filled(shards, root)}
-    _require_names(root, counts)
+    for name in counts:
+        if not name.endswith(".tar") or set(name) & set("{}\\,"):
+            raise UsageError(
+                f"{root}: Energon cannot have a shard named {name!r}; expected a name that ends with .tar, without "
+                "braces, commas and backslashes"
+            )
+    if not counts:
+        raise UsageError(f"{root}: no shard holds samples; Energon refuses an empty dataset")
     parts = {part: list(names) for part, names in (splits or {"train": list(counts)}).items()}
     for part, names in parts.items():
         if unknown := sorted(set(names) - set(counts)):
@@ -198,17 +205,6 @@ def write_energon(
     for name, content in files.items():
         publish_bytes(f"{folder}/{name}", content, options)
     return [f"{folder}/{name}" for name in (*(["index.sqlite"] if sample_table else []), *files)]
-
-
-def _require_names(root: str, counts: Mapping[str, int]) -> None:
-    for name in counts:
-        if not name.endswith(".tar") or set(name) & set("{}\\,"):
-            raise UsageError(
-                f"{root}: Energon cannot have a shard named {name!r}; expected a name that ends with .tar, without "
-                "braces, commas and backslashes"
-            )
-    if not counts:
-        raise UsageError(f"{root}: no shard holds samples; Energon refuses an empty dataset")
 
 
 def _yaml(content: Mapping[str, Any]) -> bytes:
