@@ -269,8 +269,7 @@ def seek_points_of(
 
     They must be published before the index. `UsageError`: the package that finds them in long members is not installed.
     """
-    compression = split_compression(url).compression
-    if compression is None or compression.name != "gzip":
+    if (compression := split_compression(url).compression) is None or compression.name != "gzip":
         return None
     size = int(offsets[-1])
     if (points := member_points(url, options, size=size, listed=listed)) is None:

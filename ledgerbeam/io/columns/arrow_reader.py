@@ -307,5 +307,4 @@ class _Table:
     def _read(self, kind: str, at: int) -> int:
         if at < 0:  # would count from the end
             raise struct.error(at)
-        number: int = struct.unpack_from(kind, self._data, at)[0]
-        return number
+        return struct.unpack_from(kind, self._data, at)[0]

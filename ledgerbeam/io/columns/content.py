@@ -207,8 +207,7 @@ class DecodedLimit:
     def add(self, rows: pa.Table) -> None:
         """Count some more of the rows.
 
-        Raises:
-            SourceError: They have too many bytes; the message names the column with most of them.
+        SourceError: they have too many bytes; the message names the column with most of them.
         """
         sizes = list(map(decoded_size, rows.columns))
         self._taken += sum(sizes)
@@ -229,8 +228,7 @@ def too_large(place: str, size: int, stored: int) -> str:
 def decoded_size(column: pa.Array | pa.ChunkedArray) -> int:
     """Return the bytes that a column has, or would have as plain values."""
     if not _expands(column.type):
-        size: int = column.nbytes
-        return size
+        return column.nbytes
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     return sum(int(_sizes(chunk).sum()) for chunk in chunks)
 

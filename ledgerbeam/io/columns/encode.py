@@ -94,8 +94,7 @@ def _joined(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def unified(table: pa.Table) -> pa.Table:
     """Return a table with one dictionary for each column that has dictionaries.
 
-    Raises:
-        RecordError: The indices of a column cannot count the values of all its dictionaries.
+    RecordError: the indices of a column cannot count the values of all its dictionaries.
     """
     try:
         return table.unify_dictionaries()
@@ -124,8 +123,7 @@ def fits_one_batch(table: pa.Table, start: int, stop: int) -> bool:
 def record_batch(table: pa.Table, start: int, stop: int) -> pa.RecordBatch:
     """Return the rows `[start, stop)` of a table, at least one, as one batch; without a copy if they are in one chunk.
 
-    Raises:
-        RecordError: They have too many bytes for one batch; the message names the column.
+    RecordError: they have too many bytes for one batch; the message names the column.
     """
     rows = joined_chunks(table.slice(start, stop - start))
     for name, column in zip(rows.column_names, rows.columns, strict=True):
@@ -198,8 +196,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 def as_array(values: Any) -> pa.Array:
     """Return a column of any library, or a list, as one array.
 
-    Raises:
-        pa.ArrowException, TypeError, ValueError: It cannot be converted, or has too many bytes for one array.
+    pa.ArrowException, TypeError, ValueError: it cannot be converted, or has too many bytes for one array.
     """
     if isinstance(values, pa.Array):
         return values

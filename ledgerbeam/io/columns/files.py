@@ -70,8 +70,7 @@ class ColumnFiles:
     @property
     def blocks(self) -> list[int]:
         """Number of rows of each row group, in order."""
-        found: list[int] = np.diff(self._group_ends, prepend=0).tolist()
-        return found
+        return np.diff(self._group_ends, prepend=0).tolist()
 
     def hold(self, blocks: int) -> None:
         """Keep at least this many decoded row groups of any size in memory."""

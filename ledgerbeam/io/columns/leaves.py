@@ -58,8 +58,7 @@ class TypedColumn(ABC):
     def array(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
         """Return values as an array; None becomes null.
 
-        Raises:
-            MisfitError: A value does not fit; the path is exact only for a single value.
+        MisfitError: a value does not fit; the path is exact only for a single value.
         """
 
     def misfit(self, values: Sequence[Any]) -> MisfitError:
@@ -275,8 +274,7 @@ def _refuse(value: Any) -> Any:
 def leaf_column(kind: pa.DataType, name: str) -> TypedColumn:
     """Return the column that makes arrays of a scalar type.
 
-    Raises:
-        UsageError: Python values cannot be converted to this type.
+    UsageError: Python values cannot be converted to this type.
     """
     is_ = pa.types
     if is_.is_integer(kind):

@@ -92,8 +92,7 @@ def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> De
 
 def dictionary_size(data: bytes | memoryview, chunk: Chunk) -> int:
     """Return the bytes of values in a dictionary, at most; `data` is the column up to its first page of data."""
-    page = _parse_page(bytes(data))
-    if page is None or page.kind != _DICTIONARY_PAGE:
+    if (page := _parse_page(bytes(data))) is None or page.kind != _DICTIONARY_PAGE:
         return chunk.values * chunk.plain_size
     return chunk.values * int(_lengths(data[page.head :], page, chunk.codec).max(initial=0))
 

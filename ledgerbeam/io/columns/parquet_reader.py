@@ -35,8 +35,7 @@ _MOST_FOOTER = 256 * 2**20  # largest size of a footer; a larger one is treated 
 def _footer_bytes(content: Content, url: str) -> bytes:
     """Read the footer of a file, with the bytes after it up to the end of the file.
 
-    Raises:
-        SourceError: The file is not a Parquet file, cut off, or encrypted.
+    SourceError: the file is not a Parquet file, cut off, or encrypted.
     """
     size = content.size
     if size < len(_MAGIC) + _FOOTER_END:

@@ -54,8 +54,7 @@ class JobSchema:
     def of(self, route: str = "") -> pa.Schema:
         """Return the schema of a route; of one that is not known the schema of the others.
 
-        Raises:
-            RecordError: The others have none in common.
+        RecordError: the others have none in common.
         """
         schema = self.by_route.get(route)
         if schema is None and self.is_of_all:
@@ -82,8 +81,7 @@ class JobSchema:
     def from_json(cls, found: Any, where: str = "the schema") -> JobSchema:
         """Return the schemas of a JSON object of `as_json`.
 
-        Raises:
-            UsageError: The object is not valid; the message names the place.
+        UsageError: the object is not valid; the message names the place.
         """
         if not isinstance(found, Mapping):
             raise UsageError(f"{where}: expected a JSON object, found {found!r:.80}")
@@ -147,8 +145,7 @@ class JobSchema:
     def inferred(cls, datasets: Mapping[str, Iterable[Any]]) -> JobSchema:
         """Infer the schemas of records by route.
 
-        Raises:
-            RecordError: The records of a route have no common schema; the message names the route.
+        RecordError: the records of a route have no common schema; the message names the route.
         """
         by_route = {}
         held = {route: list(records) for route, records in datasets.items()}
@@ -193,8 +190,7 @@ def written_table(records: Any, schemas: JobSchema | pa.Schema | None) -> pa.Tab
 def common_schema(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema | None:
     """Return the common schema of all sources, given the URL and the schema of each; None if there are no sources.
 
-    Raises:
-        UsageError: Two sources differ; the message names them and the first different column.
+    UsageError: two sources differ; the message names them and the first different column.
     """
     first: tuple[str, pa.Schema] | None = None
     for url, schema in schemas:
@@ -261,8 +257,7 @@ def type_text(kind: pa.DataType) -> str:
 def schema_of(found: Any, where: str = "the schema") -> pa.Schema:
     """Return the schema of a JSON object of `schema_json`.
 
-    Raises:
-        UsageError: The object is not valid; the message names the place.
+    UsageError: the object is not valid; the message names the place.
     """
     if not isinstance(found, Mapping) or not isinstance(found.get("columns"), Mapping) or not found["columns"]:
         raise UsageError(f'{where}: expected {{"columns": {{"name": "type", ...}}}}, found {found!r:.80}')
@@ -294,8 +289,7 @@ def field_of(name: str, found: Any, where: str) -> pa.Field:
     found = {"type": found} if isinstance(found, str) else found
     if not isinstance(found, Mapping) or not isinstance(found.get("type"), str):
         raise UsageError(f'{where}: expected the name of a type, or {{"type": ..., ...}}, found {found!r:.80}')
-    nullable = found.get("nullable", True)
-    if not isinstance(nullable, bool):
+    if not isinstance(nullable := found.get("nullable", True), bool):
         raise UsageError(f"{where}: expected true or false under 'nullable', found {nullable!r:.80}")
     metadata = _metadata_of(found.get("metadata", {}), where) | _words_of(found, values.FIELD_WORDS, where)
     rest = {key: part for key, part in found.items() if key not in {"nullable", "metadata", *values.FIELD_WORDS}}
@@ -403,8 +397,7 @@ def _type_of(found: Mapping[str, Any], where: str) -> pa.DataType:
 
 
 def _struct_of(found: Mapping[str, Any], where: str) -> pa.DataType:
-    fields = found["fields"]
-    if not isinstance(fields, Mapping):
+    if not isinstance(fields := found["fields"], Mapping):
         raise UsageError(f"{where}: expected an object of fields under 'fields', found {fields!r:.80}")
     return pa.struct([field_of(name, part, f"{where}.{name}") for name, part in fields.items()])
 

@@ -54,8 +54,7 @@ def table_of(records: Any, maker: TableMaker | None) -> pa.Table:
 class TableMaker:
     """Makes tables of one schema. With `exact` a missing key is an error, also if the schema does not say so.
 
-    Raises:
-        UsageError: Records cannot be converted to it.
+    UsageError: records cannot be converted to it.
     """
 
     def __init__(self, schema: pa.Schema, *, exact: bool = False) -> None:
@@ -94,8 +93,7 @@ class TableMaker:
     def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Return tables of this schema as one table; each column has one chunk, if it fits, and one dictionary.
 
-        Raises:
-            RecordError: The dictionaries of a column cannot be joined.
+        RecordError: the dictionaries of a column cannot be joined.
         """
         if len(tables) == 1:
             return tables[0]
@@ -483,8 +481,7 @@ class _Required(TypedColumn):
 def _column_of(field: pa.Field, *, exact: bool = False) -> TypedColumn:
     """Return the column that makes arrays of the type of a field.
 
-    Raises:
-        UsageError: Python values cannot be converted to this type.
+    UsageError: Python values cannot be converted to this type.
     """
     kind = field.type
     if is_json(kind):

@@ -49,8 +49,7 @@ SCHEMA_WORDS = {"keys": (_KEYS, _EXACT), "record": (_RECORD, _VALUE)}  # names o
 def to_records(table: pa.Table) -> list[Any]:
     """Return the rows of a table as records: dicts, or the values of a column if the schema says so.
 
-    Raises:
-        ValueError: A value cannot be a Python object: text that is not UTF-8, a date beyond the year 9999.
+    ValueError: a value cannot be a Python object: text that is not UTF-8, a date beyond the year 9999.
     """
     if not table.num_columns:
         return [{} for _ in range(table.num_rows)]
@@ -58,8 +57,7 @@ def to_records(table: pa.Table) -> list[Any]:
         return _of_chunks(table.column(0))
     fields = list(table.schema)
     if not any(null_is_absent(field) or _is_special(field.type) for field in fields):
-        rows: list[Any] = table.to_pylist()
-        return rows
+        return table.to_pylist()
     return _rows(fields, table.columns)
 
 
@@ -138,8 +136,7 @@ def _values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 def _of_chunks(column: pa.ChunkedArray) -> list[Any]:
     if not _is_special(column.type):
-        plain: list[Any] = column.to_pylist()
-        return plain
+        return column.to_pylist()
     values: list[Any] = []
     for chunk in column.chunks:
         values += _values(chunk)
@@ -150,8 +147,7 @@ def _values(array: pa.Array) -> list[Any]:
     """Return an array as Python values, from pyarrow unless it would return other values for the type."""
     kind = array.type
     if not _is_special(kind):
-        values: list[Any] = array.to_pylist()
-        return values
+        return array.to_pylist()
     if isinstance(kind, pa.BaseExtensionType):
         values = _values(array.storage)
         return [None if text is None else loads(text.encode()) for text in values] if is_json(kind) else values
@@ -231,8 +227,7 @@ def _times(array: pa.Array) -> list[Any]:
     if types.is_interval(kind):
         return [None if value is None else list(value) for value in array.to_pylist()]
     if getattr(kind, "unit", "") != "ns":
-        found: list[Any] = array.to_pylist()
-        return found
+        return array.to_pylist()
     ticks = array.cast(pa.int64()).to_pylist()
     whole = pa.array([None if tick is None else tick // 1000 for tick in ticks], pa.int64())
     if types.is_timestamp(kind):

@@ -145,8 +145,7 @@ class ContentReader(RangeReader):
         return self._part(number, iter((self._source.read(begin, end),)), 0, size)
 
     def _loaded(self) -> SeekTable:
-        table = self._table
-        if table is None:
+        if (table := self._table) is None:
             table = load_gzip_table(self._points, self._source) if self._is_gzip else load_zstd_table(self._source)
             self._bounds = table.starts.data
             self._table = table

@@ -221,8 +221,7 @@ def decompressed_pieces(
 ) -> Iterator[bytes]:
     """Decompress consecutive pieces of a source. `frame` is the first frame, if the pieces begin inside it.
 
-    Raises:
-        SourceError: As in `decompressed`.
+    SourceError: as in `decompressed`.
     """
     codec = _CODECS[name]
     taken, made, frames, head = at, 0, 0, b""

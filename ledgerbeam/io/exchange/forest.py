@@ -99,8 +99,7 @@ class Forest:
     def are_earlier(self) -> NDArray[np.bool_]:
         """Return for each record whether it belongs to an earlier job. Such records stay."""
         files = np.array([url.startswith(_EARLIER) for url in self.urls], np.bool_)
-        found: NDArray[np.bool_] = files[self.nodes >> NUMBER_BITS]
-        return found
+        return files[self.nodes >> NUMBER_BITS]
 
     def place(self, node: int) -> tuple[bytes, int]:
         """Return the file and the number of one of `nodes`."""
@@ -110,11 +109,9 @@ class Forest:
 def file_nodes(urls: Sequence[bytes], files: NDArray[Any], numbers: Nodes) -> tuple[list[bytes], Nodes]:
     """Return the files, ascending, and records as nodes, given the positions of their files in `urls`.
 
-    Raises:
-        UsageError: There are more files than a node can name.
+    UsageError: there are more files than a node can name.
     """
-    names = sorted(set(urls))
-    if len(names) > 1 << FILE_BITS:
+    if len(names := sorted(set(urls))) > 1 << FILE_BITS:
         raise UsageError(
             f"near duplicates: expected at most {1 << FILE_BITS:,} files, found {len(names):,}; make larger "
             "files of them first, with ledgerbeam repartition"

@@ -123,8 +123,7 @@ def merged(
 
     `held_bytes` limits the bytes in memory. Default: `HELD_BYTES`.
 
-    Raises:
-        RunFileError: A run file is damaged; also the errors of `read_ranges`.
+    RunFileError: a run file is damaged; also the errors of `read_ranges`.
     """
     cursors = [_SliceCursor(one, table, start, stop) for one, table in zip(slices, tables, strict=True)]
     cursors = [cursor for cursor in cursors if cursor.has_more]

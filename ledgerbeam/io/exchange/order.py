@@ -36,8 +36,7 @@ _FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 def key_fields(by: By, option: str = "by") -> tuple[str, ...]:
     """Return the names of the fields of a key; none for a function.
 
-    Raises:
-        UsageError: `by` has a name that is empty or no string; the message names the option.
+    UsageError: `by` has a name that is empty or no string; the message names the option.
     """
     if isinstance(by, str):
         fields: Iterable[str] = () if _FUNCTION.fullmatch(by) else by.split(",")
@@ -105,8 +104,7 @@ class KeyOrder:
 
         Dates and times are encoded as text in ISO 8601; a time with a zone is converted to UTC first.
 
-        Raises:
-            RecordError: The key has another type; the message does not name the record.
+        RecordError: the key has another type; the message does not name the record.
         """
         null = _NULL_LOW if (self.nulls == "first") is not self.descending else _NULL_HIGH
         data = b"".join([_encode(part, null) for part in key]) if type(key) is tuple else _encode(key, null)
@@ -115,8 +113,7 @@ class KeyOrder:
     def encode_all(self, keys: list[Any]) -> list[bytes]:
         """Return the encoded form of each key. Keys of one type are encoded together.
 
-        Raises:
-            RecordError: A key cannot be encoded; the message does not say which one.
+        RecordError: a key cannot be encoded; the message does not say which one.
         """
         kinds = set(map(type, keys))
         if kinds == {float} or (kinds == {int} and max(keys) <= _EXACT and min(keys) >= -_EXACT):

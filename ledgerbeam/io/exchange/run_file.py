@@ -87,8 +87,7 @@ def encode_run(
 ) -> bytes:
     """Return a run file of records (`payloads`) with ascending numbers, in blocks of about `block_bytes`.
 
-    Raises:
-        RecordError: A key or a record is longer than a block can hold.
+    RecordError: a key or a record is longer than a block can hold.
     """
     order = sorted_places(keys)
     ordered = [keys[place] for place in order.tolist()]
@@ -275,8 +274,7 @@ def task_mark(source_id: bytes, first: int) -> bytes:
 def parse_footer(data: bytes, size: int, buckets: int, url: str, mark: bytes = NO_TASK) -> NDArray[np.void]:
     """Return the entries of a run file, given its last `tail_bytes`.
 
-    Raises:
-        RunFileError: The file is damaged or no run file, has another number of buckets, or was written by another task.
+    RunFileError: the file is damaged or no run file, has another number of buckets, or was written by another task.
     """
     if len(data) < _TRAILER.size or data[-len(MAGIC) :] != MAGIC:
         raise damaged(url, f"expected a run file that ends with {MAGIC!r}, found {data[-len(MAGIC) :]!r}")

@@ -244,8 +244,7 @@ class SliceTables:
     def write(self, layout: RunLayout) -> list[BucketRow]:
         """Read the footers of all run files, and write the slices of each bucket; return the cells, in order.
 
-        Raises:
-            RunFileError: A run file is damaged; also the errors of reading it.
+        RunFileError: a run file is damaged; also the errors of reading it.
         """
         options = dict(self.storage_options)
         publish_bytes(f"{self.place}{RUNS}", layout.encode(), options)
@@ -274,8 +273,7 @@ class SliceTables:
     def slices(self, layout: RunLayout, name: str, version: str) -> list[SliceOf]:
         """Return the slices of a cell that have records, in the order of its runs. The runs count from 0 in the cell.
 
-        Raises:
-            RunFileError: The tables have changed since they were written.
+        RunFileError: the tables have changed since they were written.
         """
         cell, url = layout.cells[name], f"{self.place}{SLICES}"
         runs = layout.runs[cell.runs.start : cell.runs.stop]
@@ -411,8 +409,7 @@ class Partition:
     @classmethod
     def recorded(cls, parameters: Mapping[str, Any]) -> Self | None:
         """Return the partition among the parameters of a job; None if they have no valid partition."""
-        found = parameters.get("partition")
-        if not isinstance(found, Mapping):
+        if not isinstance(found := parameters.get("partition"), Mapping):
             return None
         buckets, cuts, block_bytes = found.get("buckets"), found.get("cuts", ""), found.get("block_bytes", BLOCK_BYTES)
         if not _is_number(buckets) or not _is_number(block_bytes) or not isinstance(cuts, str):

@@ -290,8 +290,7 @@ class PackedRecords:
             IndexMismatchError: A source is not the one that was packed; also the errors of its format's reader.
         """
         numbers = np.array(indices, np.int64).reshape(-1)
-        wrong = np.flatnonzero((numbers < 0) | (numbers >= len(self)))
-        if len(wrong):
+        if len(wrong := np.flatnonzero((numbers < 0) | (numbers >= len(self)))):
             raise IndexError(f"{self.url}: there is no record {indices[int(wrong[0])]}; it has {len(self)}")
         sources, inside = self.locate(numbers)
         found: list[Any] = [None] * len(numbers)

@@ -50,8 +50,7 @@ class _LooksOfIndex:
 
     def match(self, content: bytes, /) -> bool:
         """Return whether a file may be an index; see `Looks`."""
-        offsets = np.frombuffer(content[: len(content) // _ENTRY * _ENTRY], "<u8")
-        if not len(offsets):
+        if not len(offsets := np.frombuffer(content[: len(content) // _ENTRY * _ENTRY], "<u8")):
             return not content
         return bool(np.all(offsets[1:] > offsets[:-1])) and int(offsets[-1]) < _NO_TEXT
 
@@ -243,8 +242,7 @@ class RecordLayout:
 
     def check_offsets(self, offsets: Offsets, index: IndexFile, *, first_record: int = 0) -> None:
         """Raise IndexMismatchError unless offsets increase: O(N). The first one belongs to `first_record`."""
-        wrong = np.flatnonzero(offsets[1:] <= offsets[:-1])
-        if len(wrong):
+        if len(wrong := np.flatnonzero(offsets[1:] <= offsets[:-1])):
             at = int(wrong[0])
             raise index.mismatch(
                 f"expected increasing offsets, found record {first_record + at} at byte {offsets[at]} and the next at "

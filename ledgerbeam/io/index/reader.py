@@ -302,8 +302,7 @@ class IndexedRecords(ABC, Generic[_T]):
 
     def _span_offsets(self, start: int, stop: int) -> Offsets:
         """Return the offsets of the records `[start, stop)`, and the end of the last."""
-        offsets = self._offsets
-        if offsets is None:
+        if (offsets := self._offsets) is None:
             part = self.index.slice(start, stop)
             self.layout.check_offsets(part, self.index, first_record=start)
             return part
@@ -342,8 +341,7 @@ class IndexedRecords(ABC, Generic[_T]):
 
     def _locate(self, index: int) -> tuple[int, int, int]:
         """Return the number of a record, its offset and its end."""
-        entries = self._entries
-        if entries is None:
+        if (entries := self._entries) is None:
             self._load()
             return self._locate(index)
         record = number_of(index, len(entries) - 1, self.url)

@@ -35,8 +35,7 @@ class Sieve:
     An output folder below the fixed folder of a pattern is left out completely. If the sources are in or below the
     output folder, only files with the form of the job's outputs are left out.
 
-    Raises:
-        UsageError: A pattern without wildcards names a file that the job writes.
+    UsageError: a pattern without wildcards names a file that the job writes.
     """
 
     def __init__(self, own: OwnFiles, patterns: Sequence[str]) -> None:

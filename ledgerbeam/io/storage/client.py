@@ -86,8 +86,7 @@ def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwa
     Time-outs, broken connections and 5xx responses are retried, up to `ATTEMPTS` attempts in all, after exponential,
     jittered pauses or after the time that the server names. Every other error is final at once.
 
-    Raises:
-        StorageError: The call failed; the cause is kept. See `storage_error` for its subclasses.
+    StorageError: the call failed; the cause is kept. See `storage_error` for its subclasses.
     """
     try:
         policy = retrying().copy(before_sleep=lambda tries: _warn_of_retry(tries, url, doing))
@@ -237,8 +236,7 @@ def _ask_for_large_only(params: dict[str, Any], **_: Any) -> None:
     """Remove the header `Expect` from a request with a small body."""
     from botocore.utils import determine_content_length  # noqa: PLC0415 - an optional package
 
-    length = determine_content_length(params.get("body"))
-    if length is not None and length < ASKED_FOR:
+    if (length := determine_content_length(params.get("body"))) is not None and length < ASKED_FOR:
         params["headers"].pop("Expect", None)
 
 

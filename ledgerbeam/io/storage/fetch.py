@@ -52,8 +52,7 @@ def fetch_many(
     A store that throttles rejects some of many requests in each round, so the count of attempts starts again as long as
     some of the requests succeed. If the objects were listed, only bytes of the listed version are returned.
 
-    Raises:
-        ChangedSourceError: An object changed since it was listed; also StorageError.
+    ChangedSourceError: an object changed since it was listed; also StorageError.
     """
     found: list[Any] = [None] * len(urls)
     left = list(range(len(urls)))
@@ -76,8 +75,7 @@ def fetch_many(
                     raise _final(answer, urls[position], None if listed is None else listed[position]) from answer
                 again.append(position)
             found[position] = answer
-        left = again
-        if left:
+        if left := again:
             raise found[left[0]]
 
     while left:
@@ -131,7 +129,7 @@ def cat_listed(
             return list(pool.map(lambda one: _read_plain(store.read_version, *one), asked))
     from fsspec import asyn  # noqa: PLC0415 - a job on local files does not need it
 
-    found: list[bytes | BaseException] = asyn.sync(
+    return asyn.sync(
         store.loop,
         asyn._run_coros_in_chunks,  # noqa: SLF001 - `cat_ranges` of all these stores is based on it
         [_CONDITIONAL[api](store, *one) for one in asked],
@@ -139,7 +137,6 @@ def cat_listed(
         nofiles=True,
         return_exceptions=True,
     )
-    return found
 
 
 async def _read_s3(store: Any, url: str, start: int | None, stop: int | None, version: str) -> bytes:
@@ -162,8 +159,7 @@ async def _read_s3(store: Any, url: str, start: int | None, stop: int | None, ve
         data.truncate()
         return data.getvalue()
 
-    data: bytes = await _error_wrapper(read, retries=store.retries)
-    return data
+    return await _error_wrapper(read, retries=store.retries)
 
 
 def _room_for(size: int) -> io.BytesIO:
@@ -202,8 +198,7 @@ async def _read_azure(store: Any, url: str, start: int | None, stop: int | None,
             **store._timeout_kwargs,  # noqa: SLF001
         )
         _require(version, stream.properties.etag)
-        data: bytes = await stream.readall()
-        return data
+        return await stream.readall()
 
 
 async def _read_web(store: Any, url: str, start: int | None, stop: int | None, version: str | None) -> bytes:
@@ -242,12 +237,8 @@ def _read_and_stat(store: Any, url: str, start: int | None, stop: int | None) ->
 
 _Read = Callable[[Any, str, int | None, int | None, Any], Awaitable[bytes]]
 
-_CONDITIONAL: dict[str, _Read] = {  # by `Store.api`
-    "s3": _read_s3,
-    "gcs": _read_gcs,
-    "azure": _read_azure,
-    "http": _read_web,
-}
+# by `Store.api`
+_CONDITIONAL: dict[str, _Read] = {"s3": _read_s3, "gcs": _read_gcs, "azure": _read_azure, "http": _read_web}
 
 
 def takes_ranges(url: str, options: Options | None = None) -> bool:
@@ -263,8 +254,7 @@ def takes_ranges(url: str, options: Options | None = None) -> bool:
         answer.close()
         return bool(answer.status != _WHOLE)
 
-    found: bool = call(url, "read", asyn.sync, store.loop, ask)
-    return found
+    return call(url, "read", asyn.sync, store.loop, ask)
 
 
 def require_ranges(url: str, options: Options | None = None) -> None:
@@ -280,8 +270,7 @@ def read_from_beginning(
 
     After a broken connection the file is requested again.
 
-    Raises:
-        ChangedSourceError: The file changed since it was listed, or while it was read; also StorageError.
+    ChangedSourceError: the file changed since it was listed, or while it was read; also StorageError.
     """
     from fsspec import asyn  # noqa: PLC0415
 

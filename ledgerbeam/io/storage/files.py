@@ -65,8 +65,7 @@ def read_many_files(
 
 def _read_local(url: str, listed: FileInfo | None) -> bytes:
     with open_local(url, listed) as descriptor, open(descriptor, "rb", buffering=0, closefd=False) as file:
-        data: bytes = file.readall()
-        return data
+        return file.readall()
 
 
 def delete(url: str, options: Options | None = None) -> None:

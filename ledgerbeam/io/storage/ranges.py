@@ -154,8 +154,7 @@ class RangeReader:
     ) -> Iterator[bytes]:
         """Read many ranges as `read_many` does; local ones lazily."""
         bounds = np.array([starts, stops], np.int64)
-        wrong = np.flatnonzero((bounds[0] < 0) | (bounds[1] < bounds[0]))
-        if len(wrong):
+        if len(wrong := np.flatnonzero((bounds[0] < 0) | (bounds[1] < bounds[0]))):
             raise self._meaningless(*bounds[:, wrong[0]].tolist())
         if self._local:
             return self._iterate_local(bounds[0], bounds[1], _LOCAL_GAP if gap is None else gap, max_request)

@@ -62,8 +62,7 @@ _NO_REPOSITORY = {
 def seconds_to_wait(error: BaseException | None) -> float | None:
     """Return the seconds after which the server accepts the next request, None if its response names none."""
     for cause in () if error is None else _chain(error):
-        response = getattr(cause, "response", None)
-        if isinstance(response, Mapping):  # botocore
+        if isinstance(response := getattr(cause, "response", None), Mapping):  # botocore
             headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
         else:
             headers = getattr(response, "headers", None) or getattr(cause, "headers", None)

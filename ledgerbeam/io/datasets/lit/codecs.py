@@ -146,8 +146,7 @@ def _decode_npz(data: bytes) -> dict[str, NDArray[Any]]:
 
 def _encode_safetensors(value: Any) -> bytes:
     arrays = {name: np.ascontiguousarray(array) for name, array in _array_mapping(value).items()}
-    data: bytes = _extra("safetensors.numpy").save(arrays)
-    return data
+    return _extra("safetensors.numpy").save(arrays)
 
 
 def _array_mapping(value: Any) -> Mapping[str, Any]:

@@ -94,8 +94,7 @@ def read_config(url: str, options: Options | None = None) -> LitConfig:
         SourceNotFoundError: The file does not exist; also StorageError.
         SourceError: The file is not such a configuration.
     """
-    content = read_json(url, options, "a LIT configuration")
-    if not isinstance(content, dict):
+    if not isinstance(content := read_json(url, options, "a LIT configuration"), dict):
         raise SourceError(f"{url}: expected a LIT configuration, an object, found {type(content).__name__}")
     extensions, metadata = content.get("extensions"), content.get("metadata", {})
     if not isinstance(extensions, list) or not all(isinstance(name, str) for name in extensions):

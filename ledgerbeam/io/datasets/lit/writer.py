@@ -80,8 +80,7 @@ class LitWriter:
                 readers would group the sample differently. Nothing of it was written, and the writer can still be used.
             UsageError: No codec knows a modality, or the fold cannot be one.
         """
-        key = sample.get("__key__")
-        if not isinstance(key, str):
+        if not isinstance(key := sample.get("__key__"), str):
             raise RecordError(f"{self.url}: expected the key of a sample under '__key__', found {key!r:.80}")
         try:
             ("".join(map(str, sample)) + key).encode()

@@ -173,8 +173,7 @@ def group_shards(urls: Iterable[str]) -> list[list[str]]:
                 "again, or move other files out of the folder"
             )
         folder = first.rpartition("/")[0]
-        differing = sorted(known.setdefault(folder, set(fields)) ^ set(fields))
-        if differing:
+        if differing := sorted(known.setdefault(folder, set(fields)) ^ set(fields)):
             raise SourceError(
                 f"{fields[CUTS]}: expected the same fields in all shards of its folder, found some with and some "
                 f"without {differing[0]!r}; write what is missing again"

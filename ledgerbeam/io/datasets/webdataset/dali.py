@@ -151,8 +151,7 @@ class DaliReader(NumberedRecords[Sample]):
         at = len(data) - size
         if at == BLOCK and plain_file(data[:BLOCK]) == (size, listed.encode()):
             return listed, data[BLOCK:]
-        member = _member_of(data[:at], start, self.url)
-        if member is not None and member.sparse:
+        if (member := _member_of(data[:at], start, self.url)) is not None and member.sparse:
             raise ArchiveError(
                 f"{self.url}: the member {member.name!r} at byte {member.header_offset} is sparse, which DALI cannot "
                 "read; write the archive again, without --sparse"
@@ -189,8 +188,7 @@ class DaliReader(NumberedRecords[Sample]):
         source = stat(self.url, self.options)
         if fault := age_fault(stat(self.index_url, self.options), source):
             raise self._mismatch(fault)
-        wrong = np.flatnonzero(stops > source.size)
-        if len(wrong):
+        if len(wrong := np.flatnonzero(stops > source.size)):
             at = wrong[0]
             raise self._mismatch(
                 f"expected files that end by byte {source.size}, found {fields[4 * at + 3]!r} to end at {stops[at]}"
@@ -198,8 +196,7 @@ class DaliReader(NumberedRecords[Sample]):
         order = np.argsort(starts, kind="stable")
         before = np.zeros_like(starts)
         before[order[1:]] = (stops[order[:-1]] + BLOCK - 1) & -BLOCK
-        wrong = np.flatnonzero((starts % BLOCK != 0) | (starts - before < BLOCK))
-        if len(wrong):
+        if len(wrong := np.flatnonzero((starts % BLOCK != 0) | (starts - before < BLOCK))):
             at = wrong[0]
             raise self._mismatch(
                 f"expected the content of {fields[4 * at + 3]!r} at a multiple of 512, its header before it and after "

@@ -227,8 +227,7 @@ def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
     ):
         raise SourceError(f"{url}: expected numbers of samples by shard under 'shard_counts', found {counts!r:.80}")
     url, split = _read_first_existing([f"{folder}/split.yaml", f"{folder}/split.json"], options)
-    parts = split.get("split_parts")
-    if not isinstance(parts, dict):
+    if not isinstance(parts := split.get("split_parts"), dict):
         raise SourceError(f"{url}: expected lists of shards by part under 'split_parts', found {parts!r:.80}")
     exclude = set(_parse_shard_names(split.get("exclude", []), "exclude", url))
     splits = {}

@@ -72,8 +72,7 @@ class ShardReader(NumberedRecords[Sample]):
         return f"ShardReader({self.url!r}, {len(self.shards)} shards, {len(self)} samples)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        counts = np.diff(self._ends).tolist()
-        shards = list(zip(self.shards, counts, strict=True))
+        shards = list(zip(self.shards, np.diff(self._ends).tolist(), strict=True))
         return type(self), (self.url, shards, self.options, self.indexes, self._sizes)
 
     def __len__(self) -> int:
@@ -131,8 +130,7 @@ class ShardReader(NumberedRecords[Sample]):
                 f"{self.url}: expected {url} to have {size} bytes, found {reader.found.size}; write whichever is stale "
                 "again"
             )
-        expected = int(self._ends[shard + 1] - self._ends[shard])
-        if len(reader) != expected:
+        if len(reader) != (expected := int(self._ends[shard + 1] - self._ends[shard])):
             raise IndexMismatchError(
                 f"{self.url}: expected {expected} samples in {url}, found {len(reader)} in its index {index.url}; "
                 "write whichever is stale again"
@@ -291,8 +289,7 @@ def read_wids_index(url: str, options: Options | None = None) -> WidsIndex:
 
 
 def _load(url: str, options: Options | None) -> dict[str, Any]:
-    content = read_json(url, options, "a wids index")
-    if not isinstance(content, dict):
+    if not isinstance(content := read_json(url, options, "a wids index"), dict):
         raise SourceError(f"{url}: expected a wids index, an object, found {type(content).__name__}")
     return content
 

@@ -52,8 +52,7 @@ class ShardWriter:
         md5: bool = False,
     ) -> None:
         pattern = canonical_url(pattern)
-        places = list(_NUMBER.finditer(pattern))
-        if len(places) != 1:
+        if len(places := list(_NUMBER.finditer(pattern))) != 1:
             raise UsageError(f"{pattern}: expected one place for the number of a shard, such as %06d")
         if max_samples < 1 or max_bytes < 1 or start < 0:
             raise UsageError(
