@@ -169,17 +169,15 @@ def _in_units(values: Sequence[Any], kind: pa.DataType, micros: pa.DataType, pla
 
 
 def _read_int(value: Any) -> int:
-    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT_INT:
-        return int(value)
-    if isinstance(value, int) and not isinstance(value, bool):
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= EXACT_INT
+    if is_whole or (isinstance(value, int) and not isinstance(value, bool)):
         return int(value)
     raise TypeError
 
 
 def _read_float(value: Any) -> float | int:
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= EXACT_INT:
-        return float(value)
-    if isinstance(value, float):
+    is_exact = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= EXACT_INT
+    if is_exact or isinstance(value, float):
         return float(value)
     raise TypeError
 

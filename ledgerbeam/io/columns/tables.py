@@ -220,7 +220,7 @@ def _is_kin(found: pa.DataType, expected: pa.DataType) -> bool:
     )
 
 
-_FAMILIES = (
+_FAMILIES = (  # a cast within a family of types refuses values that do not fit
     pa.types.is_integer,
     pa.types.is_floating,
     pa.types.is_decimal,
@@ -230,7 +230,6 @@ _FAMILIES = (
     lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind),
     lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind),
 )
-"""Families of types: a cast within a family refuses values that do not fit."""
 
 
 def _first_misfit(make: Callable[[Sequence[Any]], Any], values: Sequence[Any]) -> tuple[int, MisfitError] | None:
@@ -322,8 +321,6 @@ class _Encoded(TypedColumn):
 
 
 class _List(TypedColumn):
-    """A list of any layout."""
-
     def __init__(self, kind: pa.DataType, item: TypedColumn) -> None:
         super().__init__(
             kind, "a list" if not isinstance(kind, pa.FixedSizeListType) else f"a list of {kind.list_size}"

@@ -167,7 +167,11 @@ def _values(array: pa.Array) -> list[Any]:
         spans = zip(array.offsets.to_pylist(), array.sizes.to_pylist(), array.is_valid().to_pylist(), strict=True)
         return [flat[start : start + size] if valid else None for start, size, valid in spans]
     if types.is_struct(kind):
-        return _structs(array)
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        rows: list[Any] = _rows(fields, array.flatten()) if fields else [{} for _ in array]
+        if array.null_count:
+            rows = [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
+        return rows
     if types.is_nested(kind) and not types.is_union(kind):
         return _lists(array, _values(array.flatten()))
     return _times(array) if types.is_temporal(kind) else array.to_pylist()
@@ -210,15 +214,6 @@ def _lists(array: pa.Array, flat: list[Any]) -> list[Any]:
             from_lists.append(flat[start : start + length])
             start += length
     return from_lists
-
-
-def _structs(array: pa.Array) -> list[Any]:
-    kind = array.type
-    fields = [kind.field(i) for i in range(kind.num_fields)]
-    rows: list[Any] = _rows(fields, array.flatten()) if fields else [{} for _ in array]
-    if array.null_count:
-        rows = [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
-    return rows
 
 
 def _times(array: pa.Array) -> list[Any]:

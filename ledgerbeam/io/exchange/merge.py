@@ -131,20 +131,17 @@ def merged(
     while cursors:
         # All records of a block may precede the part. Only loading the block shows this.
         while empty := [cursor for cursor in cursors if cursor.has_more and not cursor.loaded]:
-            _load_next_blocks(empty, share, options)
+            wanted = [cursor.next_blocks(share) for cursor in empty]
+            ranges = [cursor.range_of(blocks) for cursor, blocks in zip(empty, wanted, strict=True)]
+            data = read_ranges(ranges, options)
+            data.reverse()
+            for cursor, blocks in zip(empty, wanted, strict=True):
+                cursor.load(blocks, data.pop())  # frees the compressed bytes before the next slice is decoded
         # A slice with more blocks may have records that come before loaded records of other slices.
         ends = [cursor.end for cursor in cursors if cursor.has_more]
         limit = min(ends) if ends else None
         yield _merge_blocks([(cursor.run, cursor.take(limit)) for cursor in cursors])
         cursors = [cursor for cursor in cursors if cursor.loaded or cursor.has_more]
-
-
-def _load_next_blocks(cursors: Sequence[_SliceCursor], share: float, options: Options | None) -> None:
-    wanted = [cursor.next_blocks(share) for cursor in cursors]
-    data = read_ranges([cursor.range_of(blocks) for cursor, blocks in zip(cursors, wanted, strict=True)], options)
-    data.reverse()
-    for cursor, blocks in zip(cursors, wanted, strict=True):
-        cursor.load(blocks, data.pop())  # frees the compressed bytes before the next slice is decoded
 
 
 class _SliceCursor:

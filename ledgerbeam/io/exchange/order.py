@@ -190,7 +190,13 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
-        return _in_utc(value).isoformat()
+        try:
+            return value.astimezone(dt.UTC).isoformat()
+        except OverflowError:
+            raise RecordError(
+                f"expected a time between the years 1 and 9999 in UTC as the key, found {value.isoformat()}; give "
+                "module:function that returns text"
+            ) from None
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
     if isinstance(value, Decimal) and value.is_finite() and value.adjusted() <= _MOST_DIGITS and value == int(value):
@@ -199,23 +205,9 @@ def _plain_value(value: Any) -> Any:
         found = value.item()
         if type(found) is not type(value):
             return found
+    name = "a list" if isinstance(value, Sequence) else f"a {type(value).__name__}"
+    name = "an object" if isinstance(value, dict) else name
     raise RecordError(
-        f"expected null, true, false, a number, text or bytes as the key, found {_name_type(value)}; name a value in "
+        f"expected null, true, false, a number, text or bytes as the key, found {name}; name a value in "
         "it, or give module:function that returns a key"
     )
-
-
-def _in_utc(value: dt.datetime) -> dt.datetime:
-    try:
-        return value.astimezone(dt.UTC)
-    except OverflowError:
-        raise RecordError(
-            f"expected a time between the years 1 and 9999 in UTC as the key, found {value.isoformat()}; give "
-            "module:function that returns text"
-        ) from None
-
-
-def _name_type(value: Any) -> str:
-    if isinstance(value, dict):
-        return "an object"
-    return "a list" if isinstance(value, Sequence) else f"a {type(value).__name__}"

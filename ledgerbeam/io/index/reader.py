@@ -85,8 +85,7 @@ def require_span(start: int, stop: int, url: str) -> None:
 class NumberedRecords(ABC, Generic[_T]):
     """Random access to records that are numbered across several files."""
 
-    url: str
-    """The name that the reader was opened with."""
+    url: str  # the name that the reader was opened with
 
     _together: ClassVar[int] = 64  # number of records that iteration reads at once
 

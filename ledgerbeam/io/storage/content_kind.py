@@ -11,7 +11,7 @@ from ledgerbeam.io.storage.stat import FileInfo
 
 HEAD = 4096  # first bytes of a file that show its kind, if it has so many
 
-_MAGICS = (
+_MAGICS = (  # first bytes, kind of content, and the suffix of its names; empty if this kind is not read
     (b"\x1f\x8b", "gzip data", ".gz"),
     (b"\x28\xb5\x2f\xfd", "Zstandard data", ".zst"),
     (b"\xfd7zXZ\0", "xz data", ".xz"),
@@ -32,7 +32,6 @@ _MAGICS = (
     (b"\x93NUMPY", "a NumPy array", ""),
     (b"Obj\x01", "an Avro file", ""),
 )
-"""First bytes, kind of content, and the suffix of its names; empty if this kind is not read."""
 
 _LEAST = 8  # bytes that show whether content is text
 _BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", re.DOTALL)

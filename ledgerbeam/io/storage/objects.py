@@ -215,7 +215,14 @@ class ObjectFolder:
             self._delete_remote(urls)
             return
         for folder, paths in groupby(sorted(urls), key=os.path.dirname):
-            _delete_local(folder, paths)
+            try:
+                for path in paths:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(path)
+                if os.path.isdir(folder):
+                    sync_folder(folder)
+            except OSError as error:
+                raise storage_error(error, folder, "delete") from error
 
     def _delete_remote(self, urls: list[str]) -> None:
         if not urls:
@@ -276,14 +283,3 @@ class _RefusedError(OSError):
         super().__init__(f"{error.get('Key')}: {error.get('Code')}: {error.get('Message')}")
         status = _REFUSALS.get(str(error.get("Code")), _BAD_REQUEST)
         self.response = {"Error": error, "ResponseMetadata": {"HTTPStatusCode": status}}
-
-
-def _delete_local(folder: str, paths: Iterable[str]) -> None:
-    try:
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-        if os.path.isdir(folder):
-            sync_folder(folder)
-    except OSError as error:
-        raise storage_error(error, folder, "delete") from error

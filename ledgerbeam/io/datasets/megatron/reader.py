@@ -358,9 +358,9 @@ class MegatronReader:
 
     def _slice(self, part: slice) -> Any:
         if self.compat:
-            source = self._open()
+            tokens = self._open()
             start, stop, cuts = compat_slice(part, self.index.lengths, self.index.pointers, self.dtype.itemsize)
-            run = self._take(source, start, stop, part.indices(len(self))[0])
+            run = self._take(tokens, start, stop, part.indices(len(self))[0])
             parts = [run[first:last] for first, last in pairwise(cuts)]
             return parts if self._modes is None else (parts, self._modes[part])
         start, stop, step = part.indices(len(self))

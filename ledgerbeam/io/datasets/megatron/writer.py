@@ -417,7 +417,6 @@ def require_replaceable(output: str, size: int, options: Options | None = None) 
 
 
 def _fits(index: MegatronIndex, size: int) -> bool:
-    """Return whether an index fits a `.bin` of a size in bytes."""
     try:
         index.check_ends(size)
     except IndexMismatchError:

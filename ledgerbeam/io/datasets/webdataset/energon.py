@@ -240,7 +240,6 @@ def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
 
 
 def _read_first_existing(urls: Sequence[str], options: Options | None) -> tuple[str, dict[str, Any]]:
-    """Read the first of several files that exists."""
     for url in urls:
         with contextlib.suppress(SourceNotFoundError):
             return url, _parse_mapping(url, read_bytes(url, options))
