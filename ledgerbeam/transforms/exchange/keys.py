@@ -117,7 +117,8 @@ class RecordKeys:
         value = self._call(record)
         if self.scheme in ("digest", "match"):
             nulls = [part is None for part in (value if type(value) is tuple else (value,))]
-            if all(nulls) if self.scheme == "digest" else any(nulls):
+            matches_nothing = all(nulls) if self.scheme == "digest" else any(nulls)
+            if matches_nothing:
                 return b""
         key = self.order.encode(value)
         if self.scheme == "digest":
