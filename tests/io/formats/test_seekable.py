@@ -201,7 +201,7 @@ def packed(tmp_path: Path) -> str:
 def test_a_segment_may_begin_at_any_bit(packed: str) -> None:
     reader: Any = JsonlReader(packed)
     assert reader[:] == RECORDS
-    assert set(reader._reader._loaded()._bits.tolist()) == set(range(8))
+    assert set(reader._reader._loaded().bits.tolist()) == set(range(8))
 
 
 @pytest.mark.parametrize("kept", [1000, 8 << 20])
