@@ -199,6 +199,11 @@ def test_a_data_file_is_named_once_it_is_whole_and_closed(tmp_path: Path, monkey
     assert found == [([], len(TABLES))]
 
 
+def test_what_is_recorded_is_on_the_disk_when_that_is_said(store: LmdbStore) -> None:
+    flags = store._open()._env.flags()
+    assert (flags["sync"], flags["metasync"], flags["readonly"], flags["lock"]) == (True, True, False, True)
+
+
 def test_a_copy_to_look_at_gets_a_lock_file_for_many_readers(store: LmdbStore, tmp_path: Path) -> None:
     store.register([plain()])
     store.close()
