@@ -222,11 +222,11 @@ def test_what_has_changed_of_a_function_is_named_and_refused(programs: Programs)
     helpers.write_text(helpers.read_text() + "\n")
     own, closure, model = (row["error"] for row in programs.rows(edited + calls.replace("above(18)", "above(17)")))
     assert "captured value 'LIMIT' of clean: was '15', is '16'" in own
-    assert "module helpers: was" in own
+    assert "module helpers: changed" in own
     assert "code " not in own
     assert "captured value 'limit' of <lambda>: was '18', is '17'" in closure
-    assert "code Model.__call__: was" in model
-    assert "code Model.method: was" in model
+    assert "code Model.__call__: changed" in model
+    assert "code Model.method: changed" in model
     kept = edited + "show(tasks=run(clean, 'own', on_job_change='accept').tasks)\n"
     assert programs.rows(kept.replace("\nshow", "\n    show")) == [{"tasks": 0}]
 
