@@ -96,7 +96,7 @@ class Interruptible:
     ones have no effect for a few seconds, so that the call can save its state.
 
     The SIGINT handler of the program is called for each interrupt. In other threads, if SIGINT is ignored, and inside
-    another `Interruptible`, the handler is not changed. `error` returns what is raised in place of a KeyboardInterrupt.
+    another `Interruptible`, the handler is not changed. `error` returns the error that replaces a KeyboardInterrupt.
     """
 
     def __init__(self, error: Callable[[], KeyboardInterrupt] | None = None) -> None:

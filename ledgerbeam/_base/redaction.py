@@ -297,9 +297,10 @@ LOOKS_SECRET = re.compile(
 
 
 def is_credential(name: str, value: Any = None) -> bool:
-    """Return whether a value is a credential, by its name and, for ambiguous names, by the value unless it is None.
+    """Return whether a value is a credential, by its name and, for ambiguous names, by its text.
 
-    The name is that of an option, parameter, environment variable, header or URL parameter.
+    `name` names an option, parameter, environment variable, header or URL parameter. If `value` is None, the name
+    decides alone.
     """
     words = [found[0].lower().rstrip("0123456789") for found in _WORD.finditer(name)]
     text = "" if value is None else str(value)

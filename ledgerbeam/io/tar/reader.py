@@ -307,7 +307,7 @@ def _following(read: _Read, url: str, known: Taken | None, place: int | None, co
 
 
 def _members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[str, bool]]:
-    """Return the members of a range, from their headers. ArchiveError if there are none, or none ends at `stop`."""
+    """Return the members of a range, from their headers. ArchiveError if no member ends at `stop`."""
     found: list[tuple[str, bool]] = []
     position = asked = start
 

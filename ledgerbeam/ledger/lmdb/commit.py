@@ -53,9 +53,9 @@ def record(
 
     `passed` clears older failures of the tasks above a leaf, also those recorded later. None clears all existing
     failures, for commits that arrive in the order in which they were made. `again` means that the leaves were recorded
-    before and withdrawn with others: the time of their recording and their durations are known. `number` is that of the
-    run that recorded it, for history; None for the number of the stamp. Without `in_history`, rows of history come from
-    elsewhere.
+    before and withdrawn with others: the time of their recording and their durations are known. `number` is the number
+    of the run that recorded them, for history; None for the number of the stamp. Without `in_history`, rows of history
+    come from elsewhere.
     """
     outcome = CommitChanges()
     rows = _Rows(txn, by_source)
