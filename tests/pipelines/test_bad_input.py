@@ -83,9 +83,9 @@ def test_a_folder_in_place_of_a_pattern(workspace: Workspace) -> None:
 
 @pytest.mark.slow
 def test_compressed_sources_that_are_damaged(workspace: Workspace) -> None:
-    names = ("a.jsonl.gz", "b.tar.zst")
-    for name in names:
-        (workspace.root / name).write_bytes(b"\x1f\x8b")
+    names = {"a.jsonl.gz": b"\x1f\x8b", "b.tar.zst": b"\x28\xb5\x2f\xfd"}
+    for name, magic in names.items():
+        (workspace.root / name).write_bytes(magic)
     ran = workspace.run("index", *names, status=3, err="a.jsonl.gz: the gzip data is cut off at or after byte 2")
     assert "b.tar.zst: this Zstandard file has no seek table" in ran.err
     ran = mapped(workspace, *names, status=3)

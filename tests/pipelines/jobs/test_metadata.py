@@ -247,7 +247,7 @@ def test_failed_tasks_publish_nothing(workspace: Workspace) -> None:
 def test_shards_that_cannot_be_the_dataset_are_kept_and_the_error_says_what_to_do(workspace: Workspace) -> None:
     for folder in "xy":
         workspace.jsonl(f"in/{folder}/a.jsonl", 3)
-    ran = run(workspace, "lit", source="in/**/*.jsonl", status=2, err="LIT distinguishes shards by their base names")
+    ran = run(workspace, "lit", source="in/**/*.jsonl", status=2, err="LIT needs unique base names of shards")
     assert not (workspace.root / "L").exists()
     for _ in range(2):
         ran = run(workspace, "energon", source="in/**/*.jsonl", status=1)
