@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from ledgerbeam.iterators import (
     Map,
     PackedManifest,
     Records,
+    Shuffle,
     Slice,
     merge_states,
 )
@@ -187,3 +189,18 @@ def test_what_shards_have_left_is_divided_evenly(name: str, lengths: str) -> Non
             sizes.append(len(list(graph)))
         assert sum(sizes) == len(list(GRAPHS[name](LENGTHS[lengths]))) - 6
         assert max(sizes) - min(sizes) <= 2, sizes  # a source that shards have left in parts is divided by itself
+
+
+def test_the_merged_buffer_of_shards_shrinks_to_its_size() -> None:
+    def make() -> Shuffle:
+        return Shuffle(numbers(2000), 100)
+
+    states = []
+    for shard in range(4):
+        graph = make()
+        graph.partition(shard, 4)
+        states.append(after(graph, 10).state_dict())
+    merged = make()
+    merged.load_state_dict(merge_states(merged, states))
+    sizes = [len(json.dumps(after(graph, 350).state_dict())) for graph in (make(), merged)]
+    assert sizes[1] < 1.1 * sizes[0]

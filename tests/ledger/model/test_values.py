@@ -23,11 +23,13 @@ from ledgerbeam.ledger.lmdb.accounts import (
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model import values
 from ledgerbeam.ledger.model.accounts import (
+    NOTHING,
     STATISTIC_BYTES,
     RecordCounts,
     Statistic,
     counts_row,
     read_counts,
+    read_shares,
     read_statistics,
     statistics_row,
 )
@@ -391,6 +393,28 @@ def counts(draw: st.DrawFn) -> RecordCounts:
     kept, dropped, rejected = draw(st.integers(0, 2**40)), draw(NAMED), draw(NAMED)
     read = kept + sum(dropped.values()) + sum(rejected.values())
     return RecordCounts(read, kept, dropped, rejected, draw(NAMED))
+
+
+@each(
+    ("counts", "read", "expected"),
+    [
+        (RecordCounts(5, 4, {}, {"bad": 1}, {"": 4}), 3, RecordCounts(3, 2, {}, {"bad": 1}, {"": 4})),
+        (RecordCounts(5, 2, {"short": 3}, {}, {"": 2}), 4, RecordCounts(4, 2, {"short": 2}, {}, {"": 2})),
+        (RecordCounts(2, 1, {}, {"bad": 1}, {"": 1}), 6, RecordCounts(6, 1, {NOTHING: 4}, {"bad": 1}, {"": 1})),
+    ],
+)
+def test_rejected_records_stay_counted_where_fewer_records_were_read(
+    counts: RecordCounts, read: int, expected: RecordCounts
+) -> None:
+    assert counts.of_read(read) == expected
+
+
+@each(
+    ("read", "sizes", "shares"),
+    [(6, [2, 4], [2, 4]), (3, [2, 4], [2, 1]), (9, [2, 4], [5, 4]), (0, [2, 4], [0, 0]), (4, [0], [4])],
+)
+def test_every_record_that_was_read_is_counted_for_one_child(read: int, sizes: list[int], shares: list[int]) -> None:
+    assert read_shares(read, sizes) == shares
 
 
 @given(counts(), counts(), counts())
