@@ -27,7 +27,7 @@ def _a_shard(place: Place, ending: str = ".jsonl") -> str:
 def test_a_deleted_output_is_made_again(done: Place, ending: str) -> None:
     done.delete(f"out/{_a_shard(done, ending)}")
     ran = done.job()
-    assert "gone" in ran.err
+    assert "missing since earlier runs" in ran.err
     check_right(done, ran)
 
 
