@@ -24,11 +24,8 @@ from ledgerbeam.ledger import Job, Source, Task  # noqa: E402
 from ledgerbeam.ledger.opening import open_local_store  # noqa: E402
 from ledgerbeam.ledger.worker.writer import close_shared_writers  # noqa: E402
 from ledgerbeam.transforms import CommitTasks, PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: E402
-from ledgerbeam.transforms.chain.base import (  # noqa: E402
-    ChainValues,
-    LedgerHandle,
-    give_values,
-)
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle  # noqa: E402
+from ledgerbeam.transforms.on_beam import give_values  # noqa: E402
 
 TASK_SECONDS = 0.010
 RECORDS_A_TASK = 20

@@ -3,7 +3,7 @@
 A process may be started with closed standard descriptors (``>&-``). The next file that it opens then gets one of these
 descriptors. If it is a file of LMDB, printed text would be written into the ledger.
 
-Beam is imported without optional parts, and without a change to the logging of the program.
+Beam is imported without a change to the logging of the program.
 """
 
 from __future__ import annotations
@@ -15,17 +15,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from typing import Any, Final, Literal
 
 from ledgerbeam._base.redaction import without_secrets
-
-BeamParts = Literal["whole", "lean"]
-WHOLE: Final = "whole"
-LEAN: Final = "lean"
-
-_OPTIONAL = ("IPython", "apache_beam.io.aws", "apache_beam.io.azure", "apache_beam.io.gcp", "bson", "pandas", "pymongo")
-"""Optional imports of Beam: sources of other systems, and data frames as elements."""
 
 _MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
 _handler = logging.NullHandler()
@@ -71,35 +62,6 @@ def import_beam() -> None:
                 import_module("apache_beam")
         finally:
             beam.setLevel(before)
-
-
-@contextmanager
-def beam_parts(how: BeamParts) -> Iterator[None]:
-    """Set which parts of Beam are imported while the body runs.
-
-    The lean import skips file systems, databases, data frames and the notebook display, and saves two thirds of the
-    time. These modules can be imported afterwards, but Beam does not use them then. User code may call Beam if `WHOLE`.
-    """
-    if how == WHOLE:
-        yield
-        return
-    finder = _NotFound()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-
-
-class _NotFound:
-    """Import finder that hides the optional modules of Beam, as if they were not installed."""
-
-    @staticmethod
-    def find_spec(name: str, *_: Any) -> ModuleSpec | None:
-        """Raise ModuleNotFoundError for an optional module; return None for any other."""
-        if any(name == left_out or name.startswith(f"{left_out}.") for left_out in _OPTIONAL):
-            raise ModuleNotFoundError(f"{name} is left out of Beam", name=name)
-        return None
 
 
 @contextmanager

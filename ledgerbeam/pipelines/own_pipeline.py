@@ -39,10 +39,10 @@ from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.outputs.owner import has_kept_nothing
 from ledgerbeam.pipelines.runners.run import RunOptions
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
-from ledgerbeam.transforms.chain.shape import FoundChain, chain_alone, find_chain, rest_alone
-from ledgerbeam.transforms.exchange.gather import Gather, GroupRecords
-from ledgerbeam.transforms.exchange.scatter import Scatter
+from ledgerbeam.transforms.exchange.gather import GroupRecords
 from ledgerbeam.transforms.mapping.function import MapRecords
+from ledgerbeam.transforms.on_beam import Gather, Scatter
+from ledgerbeam.transforms.shape import FoundChain, chain_alone, find_chain, rest_alone
 from ledgerbeam.user_code.functions import code_identity, made_of
 
 _RUN = CallSpec(

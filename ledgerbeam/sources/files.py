@@ -180,16 +180,6 @@ class FileSources:
         self.index.publish(index.url, index_bytes(offsets), self.storage_options, not_before_ns=found.modified_ns)
         return offsets
 
-    def make_index(self, source: Source) -> None:
-        """Build and publish the index of an uncompressed source without one, if `build_index`; see `load_index`."""
-        if not self.build_index:
-            return
-        kind = self.type_of(source.url).plain()
-        try:
-            _ = kind.index_file(source.url, self.index, self.storage_options).info
-        except IndexNotFoundError:
-            self.load_index(source)
-
     def scan(self, source: Source) -> StreamedRecords:
         """Read a compressed file once and find its records. Raises ChangedSourceError, and like `scan_stream`."""
         url, listed = source.url, self.found(source)
@@ -301,11 +291,6 @@ class IndexedFile(_OffsetFile):
         if self.type.by_offsets().is_streamable and not self._takes_ranges(source):
             return self._cut_stream(source, self.sources.scan(source), limits)
         return Cut(source, plan_spans(self.sources.load_index(source, changed=changed), **limits._asdict()))
-
-    def make_index(self, source: Source) -> None:
-        source = with_file_marks(source, self.sources.storage_options)
-        if self._takes_ranges(source):
-            self.sources.make_index(source)
 
 
 @dataclass(frozen=True)

@@ -149,13 +149,6 @@ class SourceKind(ABC):
             LedgerbeamError: It cannot be read.
         """
 
-    def make_index(self, source: Source) -> None:  # noqa: B027 - most kinds have no index to build
-        """Build the indexes that `cut` would build and publish for a source; existing ones are not checked.
-
-        Raises:
-            LedgerbeamError: It cannot be read; `cut` raises this too.
-        """
-
     @abstractmethod
     def open(self, source: Source) -> Opened:
         """Open a source for reading by position, after `cut` has divided it into spans."""

@@ -82,11 +82,6 @@ class SharShard(SourceKind):
             total = offsets if total is None else total + offsets
         return Cut(source, plan_spans(np.zeros(1, np.uint64) if total is None else total, **limits._asdict()))
 
-    def make_index(self, source: Source) -> None:
-        for file in with_file_marks(source, self.files_of.storage_options).members:
-            if self.files_of.type_of(file.url).compression is None:
-                self.files_of.make_index(file)
-
     def open(self, source: Source) -> Opened:
         cuts, *fields = map(self._open_file, source.members)
         named = {(shard_field(records.url) or ("", ""))[1]: records for records in fields}

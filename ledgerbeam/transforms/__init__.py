@@ -18,16 +18,25 @@ from ledgerbeam._base.lazy import lazy_names
 from ledgerbeam._base.process import import_beam
 
 if TYPE_CHECKING:
-    from ledgerbeam.transforms.chain.commit import CommitTasks, CommittedTask
-    from ledgerbeam.transforms.chain.index import BuildIndexes, PlanIndexes
-    from ledgerbeam.transforms.chain.plan import MatchSources, PlanTasks, SkipCompleted
-    from ledgerbeam.transforms.chain.process import ProcessBatch, ProcessTask
-    from ledgerbeam.transforms.chain.read import ReadTasks
-    from ledgerbeam.transforms.chain.write import WriteTasks, WrittenTask
-    from ledgerbeam.transforms.exchange.gather import Gather, GroupRecords, KeepRecords
-    from ledgerbeam.transforms.exchange.scatter import Scatter
+    from ledgerbeam.transforms.chain.commit import CommittedTask
+    from ledgerbeam.transforms.chain.write import WrittenTask
+    from ledgerbeam.transforms.exchange.gather import GroupRecords, KeepRecords
     from ledgerbeam.transforms.mapping.function import EachRecord, FilterRecords, MapRecords
     from ledgerbeam.transforms.mapping.tokenize import TokenizeRecords
+    from ledgerbeam.transforms.on_beam import (
+        BuildIndexes,
+        CommitTasks,
+        Gather,
+        MatchSources,
+        PlanIndexes,
+        PlanTasks,
+        ProcessBatch,
+        ProcessTask,
+        ReadTasks,
+        Scatter,
+        SkipCompleted,
+        WriteTasks,
+    )
 
 __all__ = [
     "BuildIndexes",
@@ -52,11 +61,14 @@ __all__ = [
     "WrittenTask",
 ]
 
-_WITHOUT_BEAM = {"EachRecord", "FilterRecords", "MapRecords", "TokenizeRecords"}
+_ON_BEAM = (
+    "BuildIndexes CommitTasks Gather MatchSources PlanIndexes PlanTasks ProcessBatch ProcessTask ReadTasks Scatter "
+    "SkipCompleted WriteTasks"
+)
 
 
 def _import_beam_for(name: str) -> None:
-    if name not in _WITHOUT_BEAM:
+    if name in _ON_BEAM.split():
         import_beam()  # without the warnings that Beam logs at import
 
 
@@ -64,16 +76,12 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "chain.commit": "CommitTasks CommittedTask",
-            "chain.index": "BuildIndexes PlanIndexes",
-            "chain.plan": "MatchSources PlanTasks SkipCompleted",
-            "chain.process": "ProcessBatch ProcessTask",
-            "chain.read": "ReadTasks",
-            "chain.write": "WriteTasks WrittenTask",
-            "exchange.gather": "Gather GroupRecords KeepRecords",
-            "exchange.scatter": "Scatter",
+            "chain.commit": "CommittedTask",
+            "chain.write": "WrittenTask",
+            "exchange.gather": "GroupRecords KeepRecords",
             "mapping.function": "EachRecord FilterRecords MapRecords",
             "mapping.tokenize": "TokenizeRecords",
+            "on_beam": _ON_BEAM,
         },
         _import_beam_for,
     )

@@ -104,21 +104,6 @@ def require_modules(recorded: Mapping[str, str], names: Iterable[str]) -> None:
             )
 
 
-def name_in_sources(name: str, modules: Iterable[str]) -> bool:
-    """Return whether the source of one of some modules contains a name, in code or anywhere else.
-
-    A module without a source, or with an unreadable one, counts as containing it.
-    """
-    for module in modules:
-        spec = _find(module)
-        try:
-            if spec is None or name.encode() in _read(spec):
-                return True
-        except OSError:
-            return True
-    return False
-
-
 def reference_to(target: Any) -> str | None:
     """Return ``module:name`` of a function or class if it leads to the same one in another process; else None."""
     names = [(getattr(target, "__module__", None), getattr(target, "__qualname__", None))]

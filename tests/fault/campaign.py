@@ -132,7 +132,9 @@ class Campaign:
         if target == "point":
             return self._wait_for_point(launch, job)
         alone = job.workers == 1  # the wave is its own worker
-        role: Role | Literal["group"] = "wave" if alone and target in {"worker", "forker"} else target
+        forks = alone or self._program is map_program  # the wave forks the workers itself, without a runner of Beam
+        in_wave = (target == "worker" and alone) or (target == "forker" and forks)
+        role: Role | Literal["group"] = "wave" if in_wave else target
         self._wait_for_moment(launch, job)
         victims = launch.wait_for(role, LIMIT_SECONDS)
         if not victims and launch.status is None:

@@ -51,7 +51,7 @@ class Chain:
     def plan(self, source: PendingSource) -> Iterator[Any]:
         """Yield the tasks of a source that are to be done."""
         yield from self._plan.process(source)
-        yield from (windowed.value for windowed in self._plan.finish_bundle())
+        yield from self._plan.finish_bundle()
 
     def do(self, task: Any) -> None:
         """Do a task, up to the group commit."""

@@ -16,14 +16,12 @@ POLL_SECONDS = 0.02
 
 DEATH = "; starting again with what is left\n"
 
-Role = Literal["launcher", "starter", "wave", "forker", "worker", "indexer", "other"]
+Role = Literal["launcher", "starter", "wave", "forker", "worker", "other"]
 
 _FORKED: dict[str, Role] = {
     "ledgerbeam-wave": "wave",
     "ledgerbeam-fork": "forker",
     "ledgerbeam-work": "worker",
-    "ledgerbeam-idxs": "indexer",
-    "ledgerbeam-idx": "indexer",
 }
 """Names of processes that have the command line of the one from which they were forked."""
 

@@ -23,7 +23,8 @@ COLUMNS = (
 TWO_HOSTS = "Flink, 2 hosts"
 IMAGE = "Flink, worker image"
 DATAFLOW = "Dataflow, run on Prism"
-ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", DATAFLOW, "Flink", TWO_HOSTS, "Spark", IMAGE)
+LOCAL = ("This machine, 1 process", "This machine, 2 processes", "FnApiRunner, 1 process", "FnApiRunner, 2 processes")
+ENGINES = (*LOCAL, "Prism", DATAFLOW, "Flink", TWO_HOSTS, "Spark", IMAGE)
 
 EXCHANGING = ("Prism", "Flink")  # exchanges, of many jobs each, are run on others with `--exchanges`
 
@@ -99,7 +100,11 @@ def jobs(
             engine = _start_with_image(folder, s3, stack)
         elif name in STARTS:
             engine = _start(name, folder, s3, stack)
-        options = ["--workers", name.split()[1]] if engine is None else ["--", *engine.options]
+        if engine is not None:
+            options = ["--", *engine.options]
+        else:
+            on_beam = ["--", "--runner=FnApiRunner"] if name.startswith("FnApiRunner") else []
+            options = ["--workers", name.partition(", ")[2].split()[0], *on_beam]
         place = "".join(letter for letter in name.lower() if letter.isalnum())
         jobs = Jobs(folder / "jobs", server, bucket, name=place, options=options, engine=engine, python=python, env=env)
         jobs.row.engine = name

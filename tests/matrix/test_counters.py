@@ -31,7 +31,8 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
-from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
+from ledgerbeam.transforms.on_beam import give_values
 from tests.matrix.conftest import STARTS
 from tests.servers import pins
 from tests.servers.engine import Engine

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -346,29 +345,6 @@ def test_the_first_tasks_wait_for_the_indexes_of_the_first_wave_alone(
     run(indexes_there, workers=workers)
     seen = zip("abc", there, strict=True)
     assert ids(folder) == [f"{name}.jsonl {count}" for name, count in seen for _ in range(0, RECORDS, 10)]
-
-
-def next_is_indexed(task: Task) -> Task:
-    """Wait in all tasks of a source but the one that comes first until the source after it has an index."""
-    path = Path(task.source.url)
-    first = path.with_suffix(".first")
-    if not first.exists():
-        first.touch()
-        return task.replace(records=[])
-    index = path.with_name(f"{chr(ord(path.stem) + 1)}.jsonl.idx")
-    deadline = time.monotonic() + 60
-    while path.stem != "c" and not index.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return task.replace(records=[{"id": f"{index.name} {index.exists()}"}])
-
-
-@pytest.mark.slow
-def test_indexes_of_the_next_wave_are_made_while_one_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waves, "FIRST_BYTES", 1)
-    monkeypatch.setattr(waves, "WAVE_GROWTH", 0)
-    monkeypatch.setattr(waves, "LEAST_BYTES", 1)
-    run(next_is_indexed)
-    assert set(ids(folder)) == {"b.jsonl.idx True", "c.jsonl.idx True", "d.jsonl.idx False"}
 
 
 @pytest.mark.slow

@@ -418,22 +418,6 @@ def test_names_are_checked_for_all_that_their_endings_say() -> None:
             tables.check_names(names)
 
 
-def test_an_index_may_be_made_before_its_file_is_cut(tmp_path: Path) -> None:
-    source = put(tmp_path / "a.jsonl", lines(3))
-    kind = FileSources().kind_of(source)
-    kind.make_index(source)
-    before = (tmp_path / "a.jsonl.idx").stat().st_ino
-    assert kind.cut(source, TaskLimits()).spans == [(0, 3)]
-    assert (tmp_path / "a.jsonl.idx").stat().st_ino == before
-
-
-def test_an_index_is_not_made_ahead_where_none_is_built(tmp_path: Path) -> None:
-    source = put(tmp_path / "a.jsonl", lines(3))
-    sources = FileSources(build_index=False)
-    sources.kind_of(source).make_index(source)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
-
-
 def test_a_source_is_opened_without_a_look_at_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning has looked: of an object it would cost every task two requests."""
     source = put(tmp_path / "a.jsonl", lines(3))
@@ -714,16 +698,6 @@ def test_spans_are_of_the_bytes_of_all_files(tmp_path: Path, compressed: bool) -
     assert (found.spans, found.stream) == ([(0, 3)], None)
     assert all(member.changed_ns for member in found.source.members)
     assert (tmp_path / "recording.000000.tar.idx").exists()
-
-
-@pytest.mark.parametrize("compressed", [False, True])
-def test_indexes_of_its_files_may_be_made_before(tmp_path: Path, compressed: bool) -> None:
-    shard = make(tmp_path, lines(3), compressed=compressed)
-    SharSources().kind_of(shard).make_index(shard)
-    before = {path.name: path.stat().st_ino for path in tmp_path.glob("*.idx")}
-    assert len(before) == 2 - compressed
-    cut(shard)
-    assert {path.name: path.stat().st_ino for path in tmp_path.glob("*.idx")} == before
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -15,7 +15,8 @@ from apache_beam.utils.counters import CounterFactory
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.opening import open_local_store
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
-from ledgerbeam.transforms.chain.base import LedgerHandle
+from ledgerbeam.transforms.chain.base import LedgerHandle, StepWork
+from ledgerbeam.transforms.on_beam import BeamCounters
 
 
 @pytest.fixture
@@ -62,10 +63,12 @@ def reported() -> Iterator[Reported]:
     """Collect what is reported in this thread meanwhile, as a worker of Beam does."""
     container = MetricsContainer("test")
     sampler = statesampler.StateSampler("test", CounterFactory())
-    before = statesampler.get_current_tracker()
+    before, none = statesampler.get_current_tracker(), StepWork.counters
     statesampler.set_current_tracker(sampler)
+    StepWork.counters = BeamCounters()
     try:
         with sampler.scoped_state("test", "process", metrics_container=container):
             yield Reported(container)
     finally:
         statesampler.set_current_tracker(before)
+        StepWork.counters = none

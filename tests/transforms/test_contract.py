@@ -35,17 +35,9 @@ from ledgerbeam.transforms import (
     WriteTasks,
     beam_yaml,
 )
-from ledgerbeam.transforms.chain.base import (
-    TASKS,
-    ChainDoFn,
-    ChainTransform,
-    ChainValues,
-    LedgerHandle,
-    TaskCoder,
-    give_values,
-    size_of,
-)
+from ledgerbeam.transforms.chain.base import TASKS, ChainValues, LedgerHandle, StepWork, size_of
 from ledgerbeam.transforms.chain.commit import CommittedTask
+from ledgerbeam.transforms.on_beam import ChainDoFn, ChainTransform, TaskCoder, give_values
 from tests.cases import each
 from tests.transforms.chain.test_read import make
 
@@ -187,7 +179,7 @@ def test_a_function_is_looked_at_before_anything_runs() -> None:
 READ = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),), [1])
 
 
-class Noting(beam.DoFn):
+class Noting(StepWork):
     """Notes what a runner asks of it."""
 
     def __init__(self, values: ChainValues) -> None:
@@ -197,9 +189,8 @@ class Noting(beam.DoFn):
     def setup(self) -> None:
         self.asked.append("setup")
 
-    def start_bundle(self) -> str:
+    def start_bundle(self) -> None:
         self.asked.append("start")
-        return "begun"
 
     def process(self, element: Any) -> list[Any]:
         self.asked.append(f"process {element}")
@@ -213,7 +204,7 @@ class Noting(beam.DoFn):
         self.asked.append("teardown")
 
 
-class Work(ChainTransform):
+class Notes(ChainTransform):
     """A transform that notes what is made of it."""
 
     elements = TASKS
@@ -222,7 +213,7 @@ class Work(ChainTransform):
         super().__init__()
         self.made: list[Noting] = []
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
+    def make_work(self, values: ChainValues) -> StepWork:
         self.made.append(Noting(values))
         return self.made[-1]
 
@@ -231,15 +222,15 @@ class Work(ChainTransform):
 
 
 def test_a_worker_makes_what_does_the_work_once() -> None:
-    work = Work()
+    work = Notes()
     stands = ChainDoFn(work)
     stands.values = values = ChainValues(base="/data/")
     stands.teardown()  # of a worker that had nothing to do
     assert work.made == []
     stands.setup()
-    assert stands.start_bundle() == "begun"
+    stands.start_bundle()
     assert stands.process(5) == [5]
-    assert stands.finish_bundle() == ["rest"]
+    assert [windowed.value for windowed in stands.finish_bundle()] == ["rest"]
     stands.teardown()
     (made,) = work.made
     assert made.values is values
@@ -249,24 +240,22 @@ def test_a_worker_makes_what_does_the_work_once() -> None:
 
 def test_the_work_is_made_when_it_is_first_asked_for_where_no_runner_has_set_it_up() -> None:
     for ask in ("start_bundle", "finish_bundle", "process"):
-        work = Work()
+        work = Notes()
         stands = ChainDoFn(work)
         stands.values = ChainValues()
         for _ in range(2):
-            getattr(stands, ask)(*[5] * (ask == "process"))
+            list(getattr(stands, ask)(*[5] * (ask == "process")) or ())
         assert len(work.made) == 1
 
 
 def test_a_chain_without_values_says_how_to_make_one_that_has_them() -> None:
-    for act in (ChainDoFn(Work()).work, ChainDoFn(Work()).setup, lambda: ChainDoFn(Work()).process(1)):
-        with pytest.raises(UsageError, match=r"^Work: this pipeline has no ledger: make it with ledgerbeam\.Pipeline"):
+    for act in (ChainDoFn(Notes()).work, ChainDoFn(Notes()).setup, lambda: ChainDoFn(Notes()).process(1)):
+        with pytest.raises(UsageError, match=r"^Notes: this pipeline has no ledger: make it with ledgerbeam\.Pipeline"):
             act()
     with pytest.raises(UsageError, match=r"^this pipeline has no ledger"):
         ChainValues().require_ledger()
     handle = LedgerHandle("/L")
     assert ChainValues(handle).require_ledger() is handle
-    with pytest.raises(NotImplementedError):
-        ChainTransform().dofn(ChainValues())
 
 
 class Steps(PipelineVisitor):
@@ -304,10 +293,10 @@ def test_values_go_to_every_transform_and_blocks_to_who_is_before_one_that_takes
 
 def test_beam_knows_what_a_transform_emits() -> None:
     pipeline = beam.Pipeline()
-    pipeline | beam.Create([READ]) | Work()
+    pipeline | beam.Create([READ]) | Notes()
     steps = Steps()
     pipeline.visit(steps)
-    assert list(steps.found) == ["Work/Work"]
+    assert list(steps.found) == ["Notes/Notes"]
     (kind,) = steps.types.values()
     assert {NoneTask, FailedTask, Task} <= set(kind.union_types)
     assert isinstance(TaskCoder.from_type_hint(kind, None), TaskCoder)
@@ -363,12 +352,12 @@ def test_who_says_nothing_says_what_the_pages_say() -> None:
 class _Behind(ChainTransform):
     """Says nothing of blocks."""
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
+    def make_work(self, values: ChainValues) -> StepWork:
         """Return what shows the form in which records come."""
         return _Shown()
 
 
-class _Shown(beam.DoFn):
+class _Shown(StepWork):
     def process(self, task: Task) -> list[str]:
         return [type(task.records).__name__]
 
@@ -390,7 +379,7 @@ def test_where_nothing_is_said_to_come_behind_nothing_is_emitted(tmp_path: Path)
     store.open_job(Job("map", {}))
     source = Source("/data/a.jsonl", 10, "1")
     store.register([source])
-    committing = CommitTasks().dofn(ChainValues(LedgerHandle(str(tmp_path / "L"))))
+    committing = CommitTasks().make_work(ChainValues(LedgerHandle(str(tmp_path / "L"))))
     committing.start_bundle()
     assert committing.process(NoneTask(Task(source, 0, 1))) == []
     assert committing.finish_bundle() == []

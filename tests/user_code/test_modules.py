@@ -30,7 +30,6 @@ from ledgerbeam.user_code.modules import (
     is_found,
     is_own,
     modules_of,
-    name_in_sources,
     recorded_modules,
     reference_to,
     require_modules,
@@ -119,26 +118,6 @@ def path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder on the path of modules."""
     monkeypatch.syspath_prepend(folder)
     return folder
-
-
-@pytest.mark.parametrize(
-    ("modules", "expected"),
-    [
-        (["um_with"], True),
-        (["um_without"], False),
-        (["um_without", "um_with"], True),
-        (["um_with", "um_without"], True),
-        (["um_without", "sys"], True),
-        (["um_without", "um_nowhere"], True),
-        (["um_space"], True),
-        ([], False),
-    ],
-)
-def test_a_name_is_looked_for_in_sources_and_may_be_in_what_has_none(
-    path: Path, modules: list[str], expected: bool
-) -> None:
-    put(path, {"um_with.py": "# wanted\n", "um_without.py": "x = 1\n", "um_space/inner.py": "x = 1\n"})
-    assert name_in_sources("wanted", modules) is expected
 
 
 @each(("module", "name"), [(None, "f"), ([], "f"), ("json", None), ("json", []), ("json", "no_such")])
@@ -236,8 +215,6 @@ def test_a_module_in_an_archive_counts_as_one_in_a_file(path: Path, monkeypatch:
         "um_main": digest(path / "um_main.py"),
         "um_zipped": digest(path / "as_files/um_zipped.py"),
     }
-    assert name_in_sources("um_inner", ["um_zipped"])
-    assert not name_in_sources("um_other", ["um_zipped"])
 
 
 @pytest.mark.parametrize("source", ["def :\n", "\0", "x = " + "(" * 50_000, "x = " + "+".join("1" * 20_000)])

@@ -26,8 +26,9 @@ import os
 import pickle
 import shutil
 import stat
+import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -38,7 +39,6 @@ from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.model.identity import run_order
 from ledgerbeam.ledger.model.store import LedgerStore
-from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import decode, encode
 
 RUNS = "run"  # folder of the run folders
@@ -310,41 +310,9 @@ def _read_notes(path: str) -> Iterator[tuple[bytes, bytes, Any]]:
                 return
 
 
-def _index_mark(folder: str, source: Source) -> str:
-    return os.path.join(folder, f"indexing-{source.id.hex()}")
-
-
-@contextmanager
-def building_index(folder: str, source: Source) -> Iterator[None]:
-    """Let the workers of a run wait for the index of a source while the body runs."""
-    path = _index_mark(folder, source)
-    with file_errors(path):
-        mark = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        # A worker that comes before the lock does not wait. Then both build the same index.
-        fcntl.flock(mark, fcntl.LOCK_EX)
-        yield
-    finally:
-        with suppress(OSError):  # the folder was removed
-            os.unlink(path)
-        os.close(mark)
-
-
-def wait_for_index(folder: str, source: Source) -> None:
-    """Wait while the index of a source is being built ahead."""
-    path = _index_mark(folder, source)
-    with file_errors(path, "read"):
-        try:
-            mark = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        try:
-            fcntl.flock(mark, fcntl.LOCK_SH)
-        finally:
-            os.close(mark)
-
-
 _DIGITS = 20
+_PLANNING = struct.Struct("<QQQ")  # numbers of sources: all, taken, planned
+_MOST_TAKEN = 64  # number of sources that a worker plans before it posts their tasks
 
 
 @dataclass(frozen=True)
@@ -380,3 +348,55 @@ class TaskBudget:
             file.seek(0)
             file.write(f"{left - granted:{_DIGITS}d}")
         return granted
+
+
+@dataclass(frozen=True)
+class Planning:
+    """How many sources of a wave are taken by a worker, and are planned, in a file that the processes share.
+
+    Its methods raise DiskFullError or StorageError if the file cannot be used.
+    """
+
+    path: str
+
+    @classmethod
+    def below(cls, run_dir: str) -> Planning:
+        """Return the progress of a wave, from its folder."""
+        return cls(os.path.join(run_dir, "planning"))
+
+    def make(self, sources: int) -> None:
+        """Create the file."""
+        with file_errors(self.path), open(self.path, "xb") as file:
+            file.write(_PLANNING.pack(sources, 0, 0))
+
+    def take(self, workers: int) -> range:
+        """Take the next sources, by number: fewer each time, so that all workers end together. Empty for none."""
+        with self._changed() as numbers:
+            sources, taken, _ = numbers
+            share = min(_MOST_TAKEN, -(-(sources - taken) // (2 * workers)))
+            numbers[1] = taken + share
+        return range(taken, taken + share)
+
+    def end(self, sources: int) -> None:
+        """Count sources whose tasks are on the board."""
+        with self._changed() as numbers:
+            numbers[2] += sources
+
+    def is_over(self) -> bool:
+        """Return whether all sources are planned, or the runner plans them in another way."""
+        with file_errors(self.path, "read"):
+            try:
+                with open(self.path, "rb") as file:
+                    sources, _, planned = _PLANNING.unpack(file.read())
+            except FileNotFoundError:
+                return True
+        return bool(sources == planned)
+
+    @contextmanager
+    def _changed(self) -> Iterator[list[int]]:
+        with file_errors(self.path), open(self.path, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            numbers = list(_PLANNING.unpack(file.read()))
+            yield numbers
+            file.seek(0)
+            file.write(_PLANNING.pack(*numbers))

@@ -22,9 +22,8 @@ from ledgerbeam.user_code.functions import changed_parts
 from ledgerbeam.user_code.loading import Reference
 
 if TYPE_CHECKING:
-    import apache_beam as beam
-
     from ledgerbeam.transforms import MapRecords
+    from ledgerbeam.transforms.chain.base import ChainStep
     from ledgerbeam.transforms.mapping.function import ConvertRecords
 
 
@@ -225,10 +224,10 @@ class IndexJob(JobSpec):
         where = {"index_root": self.files.index_root, "index_rule": self.files.index_rule}
         return Job(self.command, {**self.files.parameters(), **where})
 
-    def stages(self) -> list[beam.PTransform[Any, Any]]:
-        from ledgerbeam.transforms import BuildIndexes, PlanIndexes  # noqa: PLC0415 - brings Beam
+    def chain_steps(self) -> list[ChainStep]:
+        from ledgerbeam.transforms.chain.index import BuildIndexesStep, PlanIndexesStep  # noqa: PLC0415 - workers need them
 
-        return [PlanIndexes(self.files.task_bytes), BuildIndexes(self.work_folder, self.force)]
+        return [PlanIndexesStep(self.files.task_bytes), BuildIndexesStep(self.work_folder, self.force)]
 
     def _named_output(self) -> str:
         return self.files.index_root or ""

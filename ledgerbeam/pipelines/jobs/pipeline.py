@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ledgerbeam._base.process import WHOLE, BeamParts
 from ledgerbeam.errors import LedgerNotFoundError, ScatterIncompleteError, UsageError
 from ledgerbeam.io import Options
 from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition, SliceTables
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from apache_beam.portability.api import beam_runner_api_pb2
     from apache_beam.runners.runner import PipelineRunner
 
+    from ledgerbeam.transforms.chain.base import ChainStep
     from ledgerbeam.transforms.mapping.audit import AuditedWork
 
 SCATTER = "scatter"  # name of the parameter of a job with the options of its pipeline's `Scatter`
@@ -52,6 +52,7 @@ class PipelineJob(JobSpec):
     """Runs the chain of a user's pipeline, and then the transforms after it."""
 
     command = "pipeline"
+    is_pipeline = True
     why_open = (
         "a transform between ReadTasks and WriteTasks has dropped tasks, or another run has taken the ledger over; let "
         "a function of ProcessTask return None for what is to be left out, then run the pipeline again"
@@ -128,12 +129,8 @@ class PipelineJob(JobSpec):
             said |= self.partition.parameters()
         return Job(self.name, {**self.given, **said, "functions": dict(self.functions)})
 
-    def parts_of_beam(self) -> BeamParts:
-        """Return all of Beam, since user code uses it."""
-        return WHOLE
-
-    def stages(self) -> list[beam.PTransform[Any, Any]]:
-        """Return no transforms: the user's pipeline has the stages, see `pipeline`."""
+    def chain_steps(self) -> list[ChainStep]:
+        """Return no steps: the user's pipeline has them, see `pipeline`."""
         return []
 
     def pipeline(self, part: Part, runner: PipelineRunner | None, options: PipelineOptions) -> beam.Pipeline:

@@ -21,9 +21,8 @@ from ledgerbeam.pipelines.jobs.spec import NO_SHARDS, JobSpec
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout, decide_layout, recorded_schema
 
 if TYPE_CHECKING:
-    import apache_beam as beam
-
     from ledgerbeam.transforms import MapRecords
+    from ledgerbeam.transforms.chain.base import ChainStep
     from ledgerbeam.transforms.mapping.audit import AuditedWork
 
 
@@ -107,14 +106,17 @@ class ShardJob(JobSpec):
     def with_decisions(self, say: Callable[[str], None]) -> Self:
         return dataclasses.replace(self, layout=decide_layout(self, say))
 
-    def stages(self) -> list[beam.PTransform[Any, Any]]:
-        from ledgerbeam.transforms import PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: PLC0415 - brings Beam
+    def chain_steps(self) -> list[ChainStep]:
+        from ledgerbeam.transforms.chain.plan import PlanStep  # noqa: PLC0415 - workers need them
+        from ledgerbeam.transforms.chain.process import ProcessStep  # noqa: PLC0415
+        from ledgerbeam.transforms.chain.read import ReadStep  # noqa: PLC0415
+        from ledgerbeam.transforms.chain.write import WriteStep  # noqa: PLC0415
 
         return [
-            PlanTasks(*self.sources().limits()),
-            ReadTasks("fail" if self.reject_limit is None else "reject"),
-            ProcessTask(self.work()),
-            WriteTasks(self.output, self._shard_encoder()),
+            PlanStep(*self.sources().limits()),
+            ReadStep("fail" if self.reject_limit is None else "reject"),
+            ProcessStep(self.work()),
+            WriteStep(self.output, self._shard_encoder()),
         ]
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias, final
 
-from ledgerbeam._base.process import LEAN, WHOLE, BeamParts
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.left_out import LeftOut, OwnFiles
 from ledgerbeam.io.listing.pages import Page
@@ -26,7 +25,6 @@ from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.pipelines.jobs.checks import AuditShare, RejectLimit, parse_audit
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace, Packer
 from ledgerbeam.sources.listing import SourceListing
-from ledgerbeam.user_code.modules import name_in_sources
 
 if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other jobs
     import apache_beam as beam
@@ -38,6 +36,7 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
     from ledgerbeam.sources.buckets import BucketListing
     from ledgerbeam.sources.listed import WithEarlierFiles
     from ledgerbeam.sources.listing import RecordedListing
+    from ledgerbeam.transforms.chain.base import ChainStep
     from ledgerbeam.transforms.mapping.audit import AuditedWork
 
 
@@ -98,6 +97,7 @@ class JobSpec(ABC):
     reads_sources: ClassVar[bool] = True  # whether the job itself reads the sources that the user names
     # Whether each run removes the outputs of missing sources; otherwise only on request.
     removes_gone: ClassVar[bool] = False
+    is_pipeline: ClassVar[bool] = False  # whether the steps are transforms of a user's pipeline, which need Beam
     last_stage: ClassVar[str] = ""  # name of its last stage; empty for a job of one stage
     # Reason and remedy for sources that are open without a failure, for the message.
     why_open: ClassVar[str] = "another run may have taken the ledger over; run the same command again"
@@ -175,8 +175,8 @@ class JobSpec(ABC):
         return None
 
     @abstractmethod
-    def stages(self) -> list[beam.PTransform[Any, Any]]:
-        """Return the transforms from open sources to the input of `CommitTasks`. The first one plans the tasks."""
+    def chain_steps(self) -> list[ChainStep]:
+        """Return the steps from open sources to the input of `CommitTasks`. The first one plans the tasks."""
 
     def pipeline(
         self,
@@ -190,12 +190,12 @@ class JobSpec(ABC):
         """
         import apache_beam as beam  # noqa: PLC0415 - takes a second
 
-        from ledgerbeam.transforms import CommitTasks, MatchSources, SkipCompleted  # noqa: PLC0415
+        from ledgerbeam.transforms.chain.commit import CommitStep  # noqa: PLC0415 - workers need it
+        from ledgerbeam.transforms.chain.plan import MatchStep, SkipStep  # noqa: PLC0415
+        from ledgerbeam.transforms.on_beam import apply_steps  # noqa: PLC0415 - brings Beam
 
         pipeline = beam.Pipeline(runner, options)
-        elements: Any = pipeline
-        for stage in (MatchSources(), SkipCompleted(), *self.stages(), CommitTasks()):
-            elements |= stage
+        apply_steps(pipeline, [MatchStep(), SkipStep(), *self.chain_steps(), CommitStep()])
         return pipeline
 
     @property
@@ -214,12 +214,6 @@ class JobSpec(ABC):
     def has_downstream(self) -> bool:
         """Whether transforms follow `CommitTasks`, which run once after all tasks of a run are recorded."""
         return False
-
-    def parts_of_beam(self) -> BeamParts:
-        """Return the parts of Beam that its local processes import: all if user code may use Beam."""
-        parameters = self.identity().parameters
-        modules: Any = parameters.get("module", {})
-        return WHOLE if "code" in parameters or name_in_sources("apache_beam", modules) else LEAN
 
     @property
     def shard_form(self) -> str:

@@ -90,7 +90,7 @@ class RunAudit:
                 os.mkdir(tmp, 0o700)
             device = {"CUDA_VISIBLE_DEVICES": self._spec.devices[0]} if self._spec.devices else {}
             environment = {**environment_of(self._spec), **device, "TMPDIR": tmp}
-            self._server = ServerProcess(_SERVER, ("audit",), [path], environment)
+            self._server = ServerProcess(_SERVER, [path], environment)
 
     def leave_out(self, sources: Iterable[PendingSource]) -> None:
         """Exclude tasks of earlier runs from audits: the job may have been another one then."""
@@ -177,7 +177,7 @@ class RunAudit:
             raise AssertionError("a server was started")
         self._number += 1
         self._request = request.source.source.id, os.path.join(self._folder, f"audit-{self._number:04d}")
-        self._process = self._server.ask("audit", pickle.dumps((self._request[1], request)))
+        self._process = self._server.ask(pickle.dumps((self._request[1], request)))
         return True
 
     def _next_request(self, sources: Sequence[Source]) -> AuditRequest | None:

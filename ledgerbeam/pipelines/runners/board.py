@@ -11,18 +11,17 @@ import math
 import pickle
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, compress, islice
 from typing import NamedTuple
 
-import apache_beam as beam
-
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.claims import Span, order_key
 from ledgerbeam.ledger.worker.reports import timed
+from ledgerbeam.ledger.worker.run_folders import Planning
 from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, task_board
-from ledgerbeam.transforms.chain.base import LedgerHandle, fatal_errors
+from ledgerbeam.transforms.chain.base import LedgerHandle, StepWork, fatal_errors
 from ledgerbeam.transforms.chain.schedule import Planned, StreamedTasks, this_overlap
 
 WAIT_SECONDS = 0.1  # interval at which a waiting worker checks whether tasks can be drawn, in seconds
@@ -37,7 +36,14 @@ _AHEAD_LEAVES = 2  # tasks that a worker drawing ahead leaves for each other wor
 
 @dataclass(frozen=True)
 class Ticket:
-    """The right to draw from the board until nothing is left."""
+    """The right to draw from the board until nothing is left.
+
+    Attributes:
+        plan_more: Plans further sources for an empty board. Returns False if no sources are left. None if another
+            stage of the runner plans them.
+    """
+
+    plan_more: Callable[[], bool] | None = None
 
 
 class _Begun(NamedTuple):
@@ -53,16 +59,16 @@ class BoardSchedule:
 
     place: BoardPlace
 
-    def post(self, ledger: LedgerHandle | None) -> beam.DoFn:
-        """Return the DoFn that posts planned tasks on the board and emits a ticket for each."""
+    def post(self, ledger: LedgerHandle | None) -> StepWork:
+        """Return the work that posts planned tasks on the board and emits a ticket for each."""
         return _Post(self.place, ledger)
 
-    def draw(self, ledger: LedgerHandle | None) -> beam.DoFn:
-        """Return the DoFn that takes tickets and emits the tasks that this worker draws."""
+    def draw(self, ledger: LedgerHandle | None) -> StepWork:
+        """Return the work that takes tickets and emits the tasks that this worker draws."""
         return _Draw(self.place, ledger)
 
 
-class _Post(beam.DoFn):
+class _Post(StepWork):
     def __init__(self, board: BoardPlace, ledger: LedgerHandle | None) -> None:
         self._board = board
         self._ledger = ledger
@@ -91,13 +97,12 @@ class _Post(beam.DoFn):
             task_board(self._board.run_dir).post(held)
 
 
-class _Draw(beam.DoFn):
+class _Draw(StepWork):
     def __init__(self, board: BoardPlace, ledger: LedgerHandle | None) -> None:
         self._place = board
         self._ledger = ledger
 
     def process(self, ticket: Ticket) -> Iterator[Planned]:
-        del ticket  # each ticket gives the right to all remaining elements
         overlap = this_overlap()
         drawn: deque[_Begun] = deque()  # drawn and not started
         looked = 0.0  # time of the last check that drawn elements may be started
@@ -124,7 +129,9 @@ class _Draw(beam.DoFn):
                     most = max(1, min(_AT_ONCE, int(SOON_SECONDS / longest))) if longest else _AT_ONCE
                     drawn = self._draw(most, ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1))
                     looked, longest = time.monotonic(), 0.0
-                is_over = begun is None and self._board().is_done()
+                is_over = begun is None and Planning.below(self._place.run_dir).is_over() and self._board().is_done()
+            if begun is None and ticket.plan_more is not None and ticket.plan_more():
+                continue
             if begun is None:
                 if is_over:
                     return

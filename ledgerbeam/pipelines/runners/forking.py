@@ -21,7 +21,7 @@ import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import ClassVar, Never
 
 _PEER = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
@@ -41,25 +41,19 @@ class ServerProcess:
     """A fork server in a separate interpreter.
 
     Args:
-        module: The module to run. It serves a `ForkServer` for each kind.
-        kinds: The kinds of processes to fork. The module gets the descriptor of a listening socket for each kind.
+        module: The module to run, with the descriptor of a listening socket before the arguments.
         environment: All environment variables. Default: those of this process, and settings of the allocator.
     """
 
-    def __init__(
-        self, module: str, kinds: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str] | None = None
-    ) -> None:
-        name = f"\0ledgerbeam-{os.getpid()}-{os.urandom(8).hex()}"
-        self._addresses = {kind: f"{name}-{kind}" for kind in kinds}
-        with ExitStack() as listening:
-            listeners = [listening.enter_context(_listener(address)) for address in self._addresses.values()]
-            numbers = [listener.fileno() for listener in listeners]
+    def __init__(self, module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._address = f"\0ledgerbeam-{os.getpid()}-{os.urandom(8).hex()}"
+        with _listener(self._address) as listener:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *map(str, numbers), *arguments],  # -P: for the reason see __main__
+                [sys.executable, "-P", "-m", module, str(listener.fileno()), *arguments],  # -P: see __main__
                 stdin=subprocess.PIPE,
                 stdout=2,
                 env={**_ALLOCATOR, **os.environ} if environment is None else environment,
-                pass_fds=numbers,
+                pass_fds=[listener.fileno()],
                 start_new_session=True,
             )
 
@@ -68,11 +62,11 @@ class ServerProcess:
         """Whether the server runs."""
         return self._process.poll() is None
 
-    def ask(self, kind: str, request: bytes) -> Wave:
+    def ask(self, request: bytes) -> Wave:
         """Ask for a process. If the server has died, the process ends at once without a status."""
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with suppress(OSError):
-            client.connect(self._addresses[kind])
+            client.connect(self._address)
             ask(client, request)
         return Wave(client)
 

@@ -22,7 +22,7 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
 from ledgerbeam.ledger.worker.reports import reported_set_ups, reported_times
-from ledgerbeam.ledger.worker.run_folders import RunFolder, TaskBudget, committed_notes, file_errors
+from ledgerbeam.ledger.worker.run_folders import Planning, RunFolder, TaskBudget, committed_notes, file_errors
 from ledgerbeam.ledger.worker.sharing import Sharing, WaitingTasks, claim_place
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, task_board
 from ledgerbeam.pipelines.console.run_console import RunConsole
@@ -39,7 +39,7 @@ from ledgerbeam.pipelines.runners.job_files import (
     launched_job,
 )
 from ledgerbeam.pipelines.runners.profiles import left_profiles, refuse_no_profile, speedscope
-from ledgerbeam.pipelines.runners.waves import IndexesAhead, WaveEnd, Waves, WaveSources, run_wave
+from ledgerbeam.pipelines.runners.waves import BEAM, WaveEnd, Waves, gathered_waves, imports_of, run_wave
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.runners.audit import RunAudit
@@ -72,7 +72,7 @@ class LocalRunner:
         debug: bool,
     ) -> None:
         self._waves = waves
-        self._ahead = IndexesAhead(spec, waves, folder.path)
+        self._imports = imports_of(spec, beam_args)
         self._spec = spec
         self._store = store
         self._reporter = reporter
@@ -86,7 +86,6 @@ class LocalRunner:
         self._left = spec.task_limit  # None for no limit
         self._before = Totals()
         self._in_work: list[Source] = []
-        self._before_wave = 0  # completed tasks
         self._started_at: float | None = None
         self._expected = 0
         self._expansion = Expansion(spec.storage_options)
@@ -123,7 +122,6 @@ class LocalRunner:
         finally:
             if self._audit is not None:
                 self._audit.end()
-            self._ahead.end()
             self._sharing.close()
             with suppress(LedgerbeamError):  # as below
                 self._note_time("", listed.run)
@@ -136,14 +134,12 @@ class LocalRunner:
         """Run all waves. Then wait for tasks of other launchers, and run those that they give back."""
         left: list[Source] = []
         listing, workers = self._listing(listed), self._spec.workers
-        self._wave_sources = WaveSources(listing, self._spec.sources(), workers, lambda: self._left)
-        while wave := self._wave_sources.take():
+        for wave in gathered_waves(listing, self._spec.sources(), workers, lambda: self._left):
             if self._left == 0:
                 self.stopped = True
                 return
             self._check_rejects()  # after changed sources have subtracted their former totals
-            self._build_ahead(wave)
-            self._in_work, self._before_wave = wave, self._store.totals().tasks
+            self._in_work = wave
             self._prepare_audit(listed)
             left += self._run_wave(wave, listed)
             if self._audit is not None and not self._audit.is_bounded:
@@ -270,6 +266,8 @@ class LocalRunner:
         wave = os.path.join(folder, "wave")
         with file_errors(folder):
             dump_sources(wave, sources)
+            if self._imports != BEAM:
+                Planning.below(folder).make(len(sources))
             if self._left is not None:
                 TaskBudget.below(folder).make(self._left)
         self._started_at = self._started_at or time.monotonic()
@@ -302,7 +300,7 @@ class LocalRunner:
         tmp = os.path.join(folder, _TMP)  # Beam leaves its own folder there when it is killed
         arguments = [os.path.join(folder, _JOB), part, path, *self._beam_args]
         environment = {**environment_of(self._spec), "TMPDIR": tmp}
-        wave = self._waves.start(self._spec.parts_of_beam(), arguments, environment)
+        wave = self._waves.start(self._imports, arguments, environment)
         end = run_wave(wave, folder, on_tick=lambda: self._tick(listed, folder), debug=self._debug)
         self._folder.check()
         return end
@@ -403,14 +401,6 @@ class LocalRunner:
         if self._audit is not None:
             self._audit.tick(self._in_work, max(self._set_ups.longest, reported_set_ups(folder).longest))
         self._report(self._stage(folder), listed)
-        if os.path.exists(os.path.join(folder, STARTED)):
-            self._ahead.leave(self._in_work)
-            if self._store.totals().tasks > self._before_wave:  # indexes must not slow down the first tasks
-                self._build_ahead(self._wave_sources.look_ahead())
-
-    def _build_ahead(self, sources: list[Source]) -> None:
-        if sources and self._left is None:  # a limit of tasks may leave out all of them
-            self._ahead.begin(sources)
 
     def _stage(self, folder: str) -> Stage:
         if self._store.totals().tasks > self._before.tasks or has_tasks_in_work(folder):

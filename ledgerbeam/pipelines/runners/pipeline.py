@@ -11,7 +11,6 @@ on the oldest supported version.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import secrets
@@ -22,7 +21,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_provision_api_pb2
 from apache_beam.runners.job.utils import dict_to_struct
@@ -31,21 +29,13 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.runners.worker import sdk_worker_main
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from ledgerbeam._base.process import beam_parts
-from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.reports import begin_times, end_work, report_error
-from ledgerbeam.ledger.worker.run_folders import TaskBudget
-from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners import worker_relay
-from ledgerbeam.pipelines.runners.board import BoardSchedule
+from ledgerbeam.pipelines.runners.chain import ledger_handle, local_values, work_as
 from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
-from ledgerbeam.pipelines.runners.job_files import STARTED, load_committed, load_sources, touch
-from ledgerbeam.pipelines.runners.profiles import begin_profile
-from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
-from ledgerbeam.user_code.modules import recorded_modules
-from ledgerbeam.user_code.objects import close_objects
+from ledgerbeam.pipelines.runners.job_files import STARTED, touch
+from ledgerbeam.transforms.chain.base import ChainValues
+from ledgerbeam.transforms.on_beam import give_values
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
@@ -56,27 +46,17 @@ def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) 
     A single worker is this process; several workers are separate processes.
     """
     if spec.workers == 1:
-        os.environ.update(one_device(spec.devices, 0))
-        begin_times(str(spec.run_dir))
-        if spec.profile is not None:
-            begin_profile(str(spec.run_dir))
-        try:
-            _run(spec, part, path, beam_args, None)
-        finally:
-            close_objects()
-            end_work()
+        _run(spec, part, path, beam_args, None)
         return
     # This process runs no user code. Workers are forked from a process that has imported all of Beam.
-    server = fork_server(str(spec.run_dir), spec.devices, profile=spec.profile is not None)
-    with server as command, beam_parts(spec.parts_of_beam()):
+    with fork_server(spec) as command:
         _run(spec, part, path, beam_args, command)
 
 
 def _run(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str], worker_command: str | None) -> None:
     options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
     runner = fn_api_runner(spec.log_level, worker_command)
-    with beam_parts(spec.parts_of_beam()):
-        pipeline = local_pipeline(spec, part, path, runner, options)
+    pipeline = local_pipeline(spec, part, path, runner, options)
     touch(str(spec.run_dir), STARTED)
     pipeline.run().wait_until_finish()
 
@@ -97,7 +77,7 @@ def job_pipeline(spec: JobSpec, options: PipelineOptions) -> beam.Pipeline:
     pipeline = spec.pipeline("whole", None, options)
     sources, limit = spec.sources(), spec.reject_limit
     values = ChainValues(
-        ledger=_ledger_handle(spec),
+        ledger=ledger_handle(spec),
         listing=spec.listing(),
         packer=spec.packer(),
         sources=sources.opened(spec.storage_options),
@@ -116,44 +96,13 @@ def local_pipeline(
 ) -> beam.Pipeline:
     """Return a part of the pipeline of a job for the local runner, where the launcher lists and skips sources."""
     pipeline = spec.pipeline(part, runner, options)
-    sources = spec.sources()
-    values = ChainValues(
-        ledger=_ledger_handle(spec),
-        open_sources=functools.partial(load_sources, path),
-        sources=sources.opened(spec.storage_options),
-        base=sources.base,
-        storage_options=spec.storage_options,
-        schedule=None if spec.run_dir is None else BoardSchedule(BoardPlace(spec.run_dir, spec.run, spec.workers)),
-        budget=None if spec.task_limit is None else TaskBudget.below(str(spec.run_dir)),
-        has_downstream=spec.has_downstream,
-        committed=functools.partial(load_committed, path) if part == "rest" else None,
-        partition=spec.run_partition,
-    )
-    give_values(pipeline, values)
+    give_values(pipeline, local_values(spec, path, is_rest=part == "rest"))
     return pipeline
 
 
-def _ledger_handle(spec: JobSpec) -> LedgerHandle:
-    """Return the handle by which workers of a job open its ledger."""
-    job = spec.identity()
-    return LedgerHandle(
-        spec.ledger,
-        job.fingerprint,
-        spec.flush_interval,
-        spec.flush_entries,
-        spec.run_dir,
-        spec.storage_options,
-        spec.run,
-        recorded_modules(job.parameters),
-    )
-
-
 @contextmanager
-def fork_server(run_dir: str, devices: Sequence[str] = (), *, profile: bool = False) -> Iterator[str]:
-    """Run a fork server. Enter the context after Beam is imported and before it runs anything.
-
-    Args:
-        devices: Ids of CUDA devices. Each worker sees one, in turn. Empty leaves the environment unchanged.
+def fork_server(spec: JobSpec) -> Iterator[str]:
+    """Run a fork server for a job. Enter the context after Beam is imported and before it runs anything.
 
     Yields:
         The shell command that starts a worker, with ``exec`` so that no shell process stays.
@@ -162,7 +111,7 @@ def fork_server(run_dir: str, devices: Sequence[str] = (), *, profile: bool = Fa
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"\0{name}")
     listener.listen()
-    server = _Workers(listener, run_dir, devices, profile=profile)
+    server = _Workers(listener, spec)
     pid = fork_to(server.serve, "ledgerbeam-fork")
     listener.close()
     try:
@@ -176,16 +125,12 @@ class _Workers(ForkServer):
     name = "ledgerbeam-work"
     leads = False
 
-    def __init__(self, listener: socket.socket, run_dir: str, devices: Sequence[str], *, profile: bool) -> None:
+    def __init__(self, listener: socket.socket, spec: JobSpec) -> None:
         super().__init__(listener)
-        self._run_dir = run_dir
-        self._profile = profile
-        self._devices = devices
-        self._device: dict[str, str] = {}
+        self._spec = spec
         self._started = 0
 
     def accepted(self) -> None:
-        self._device = one_device(self._devices, self._started)
         self._started += 1
 
     def work(self, request: bytes, descriptors: list[int]) -> int:
@@ -193,24 +138,6 @@ class _Workers(ForkServer):
             os.dup2(output, number)
             os.close(output)
         os.environ.clear()
-        os.environ.update(json.loads(request) | self._device)
-        np.random.seed(None)
-        marks = InflightMarks(self._run_dir)
-        try:
-            marks.register()  # the process is visible before its first task
-        except LedgerbeamError as error:
-            report_error(self._run_dir, error)
-            return 1
-        begin_times(self._run_dir)
-        if self._profile:
-            begin_profile(self._run_dir)
-        sdk_worker_main.main([])  # with the addresses in the environment, until FnApiRunner closes the channel
-        close_objects()
-        end_work()
-        marks.close()
-        return 0
-
-
-def one_device(devices: Sequence[str], position: int) -> dict[str, str]:
-    """Return the environment variable that shows a worker one device. Workers take the devices in turn."""
-    return {DEVICES: devices[position % len(devices)]} if devices else {}
+        os.environ.update(json.loads(request))
+        # Until FnApiRunner closes the channel, with the addresses in the environment.
+        return work_as(self._spec, self._started - 1, lambda: sdk_worker_main.main([]))

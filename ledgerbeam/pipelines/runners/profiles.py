@@ -21,6 +21,8 @@ SUFFIX = ".profile"
 _LOOKS = re.compile(rb'\Z|\{(?s:.*)"exporter": ?"ledgerbeam ')
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
+# Functions that run a bundle, and their files: of Beam, and of workers on this machine.
+_BUNDLES = (("process_bundle", "sdk_worker.py"), ("run", "transforms/chain/base.py"))
 SECONDS = 0.02  # sampling interval, in seconds
 # Interpreter switch interval, in seconds. With the interval of Python or of a worker, samples would be taken when
 # other threads release the interpreter, so functions that release it (numpy, reading) would be counted far too often.
@@ -50,7 +52,7 @@ def begin_profile(run_dir: str) -> None:
 
 
 class _Profile:
-    """The samples of this process: only stacks of bundles in Beam, not of the many threads that wait for the runner.
+    """The samples of this process: only stacks of bundles, not of the many threads of Beam that wait.
 
     They are written to the run's folder repeatedly, so that little is lost if the worker is killed.
     """
@@ -90,8 +92,7 @@ class _Profile:
         frame = innermost
         while frame is not None:
             codes.append(frame.f_code)
-            # The function of Beam that runs a bundle.
-            if frame.f_code.co_name == "process_bundle" and frame.f_code.co_filename.endswith("sdk_worker.py"):
+            if any(frame.f_code.co_name == name and frame.f_code.co_filename.endswith(file) for name, file in _BUNDLES):
                 return tuple(map(self._number, codes[: -MOST_FRAMES - 1 : -1]))
             frame = frame.f_back
         return ()

@@ -43,7 +43,7 @@ from ledgerbeam.pipelines.runners.run import (
     run_job,
     warn_of_lost,
 )
-from ledgerbeam.pipelines.runners.waves import Waves, require_descriptors
+from ledgerbeam.pipelines.runners.waves import Waves, imports_of, require_descriptors
 
 SHOWN_FAILURES = 3
 
@@ -114,12 +114,12 @@ class PreparedCall:
 
 
 def _prepare_waves(waves: Waves, job: JobSpec, beam_args: Sequence[str]) -> None:
-    """Start the import of Beam for the waves of a call, unless its ledger may soon show that no work is left."""
+    """Start the imports for the waves of a call, unless its ledger may soon show that no work is left."""
     if not is_local_runner(beam_args):
         return
     require_descriptors(job.workers)
     if not (is_local(job.ledger) and os.path.exists(job.ledger)):
-        waves.prepare(job.parts_of_beam())
+        waves.prepare(imports_of(job, beam_args))
 
 
 class StageLoop:

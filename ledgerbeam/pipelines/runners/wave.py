@@ -1,7 +1,7 @@
 """Processes that run the waves of local jobs or the transforms after their chains, and the server that forks them.
 
-Command: ``python -m ledgerbeam.pipelines.runners.wave WAVES AHEAD PARTS LEVEL SCHEME...``, with the descriptors of the
-sockets for requests of waves and of indexes ahead, the parts of Beam to import, the level of logging, and the URL
+Command: ``python -m ledgerbeam.pipelines.runners.wave SOCKET IMPORTS LEVEL SCHEME...``, with the descriptor of the
+socket for requests, what to import before the first wave (``beam`` or ``chain``), the level of logging, and the URL
 schemes of stores whose clients to import.
 
 The launcher watches a wave, and the wave watches the launcher. When the launcher's end of standard input closes, the
@@ -19,22 +19,20 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Never, cast
 
 import numpy as np
 
-from ledgerbeam._base.process import BeamParts, beam_parts, hold_standard_descriptors, show_log
+from ledgerbeam._base.process import hold_standard_descriptors, show_log
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage.client import import_client
-from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.reports import report_error
-from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.calls.call import refuse_calls
-from ledgerbeam.pipelines.jobs.spec import Part
-from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
-from ledgerbeam.pipelines.runners.job_files import DIED, DONE, TRACEBACK, load_job_file, take_import_path, touch
-from ledgerbeam.pipelines.runners.waves import make_indexes
+from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
+from ledgerbeam.pipelines.runners.forking import ForkServer
+from ledgerbeam.pipelines.runners.job_files import DIED, DONE, STARTED, load_job_file, take_import_path, touch
+from ledgerbeam.pipelines.runners.waves import BEAM, needs_beam
 from ledgerbeam.user_code.guards import describe_error, ignore_interrupt
 
 _IN_WORKER = (
@@ -48,23 +46,17 @@ _RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")  # packages that 
 def main(argv: Sequence[str]) -> Never:
     """Import modules for waves, and fork waves until the launcher ends."""
     hold_standard_descriptors()
-    waves, ahead, parts, level, *schemes = argv
+    waves, imports, level, *schemes = argv
     show_log(level)
     listener = socket.socket(fileno=int(waves))
-    with socket.socket(fileno=int(ahead)) as listener_ahead:
-        fork_to(lambda: _ahead(listener_ahead, listener), "ledgerbeam-idxs")
-    with beam_parts(cast(BeamParts, parts)):  # after logging is set up, because the import of Beam logs
-        import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415
-        from ledgerbeam.transforms.chain import commit, plan, process, read, write  # noqa: F401, PLC0415
+    if imports == BEAM:
+        import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415 - after logging is set up: its import logs
+    from ledgerbeam.pipelines.runners import chain  # noqa: F401, PLC0415
+    from ledgerbeam.transforms.chain import plan, process, read, write  # noqa: F401, PLC0415
+
     for scheme in schemes:
         import_client(scheme)
     _Waves(listener).serve(lifeline=0)
-
-
-def _ahead(listener_ahead: socket.socket, waves: socket.socket) -> Never:
-    """Fork processes that build indexes ahead, until the server of waves ends."""
-    waves.close()
-    _Ahead(listener_ahead).serve()
 
 
 class _Waves(ForkServer):
@@ -76,16 +68,6 @@ class _Waves(ForkServer):
         tempfile.tempdir = None  # it may have been set before the fork
         np.random.seed(None)  # some versions of NumPy create the generator at import, so all waves would have the same
         return _wave(arguments)
-
-
-class _Ahead(ForkServer):
-    name = "ledgerbeam-idx"
-    leads = True
-
-    def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
-        with suppress(LedgerbeamError):  # the list or the folder was removed, because no more indexes are wanted
-            make_indexes(*_apply_request(request))
-        return 0
 
 
 def _apply_request(request: bytes) -> list[str]:
@@ -120,21 +102,30 @@ def _run_part(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -
     run_dir = str(spec.run_dir)
     threading.excepthook = lambda failure: _report_thread(run_dir, failure)
     signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher handles the interrupt and ends this process
-    if spec.workers == 1:
-        InflightMarks(run_dir).register()
+    status = _status(spec, part, path, beam_args)
+    if status == 0:
+        touch(run_dir, DONE)
+    return status
+
+
+def _status(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> int:
+    """Run one part of a job on Beam or directly; return 0 when it is done, and 1 after an error that is reported."""
+    from ledgerbeam.pipelines.runners.chain import (  # noqa: PLC0415 - `main` has imported it
+        run_chain,
+        run_workers,
+        status_of,
+        work_as,
+    )
+
+    run_dir = str(spec.run_dir)
+    if not needs_beam(spec, beam_args):
+        touch(run_dir, STARTED)
+        work = partial(run_chain, spec, path)
+        return work_as(spec, 0, work) if spec.workers == 1 else run_workers(spec, work)
     from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - `main` has imported it
 
-    try:
-        run_locally(spec, part, path, beam_args)
-    except Exception as error:
-        with suppress(LedgerbeamError):  # the error that ended the wave is reported
-            close_shared_writers()
-        if isinstance(error, LedgerbeamError):
-            raise
-        touch(run_dir, TRACEBACK, traceback.format_exc())
-        return 1
-    touch(run_dir, DONE)
-    return 0
+    work = partial(run_locally, spec, part, path, beam_args)
+    return work_as(spec, 0, work) if spec.workers == 1 else status_of(run_dir, work)
 
 
 def _report_thread(run_dir: str, failure: threading.ExceptHookArgs) -> None:

@@ -1,7 +1,6 @@
-"""Waves in the launcher: their sources, their start and supervision, and indexes that are built ahead of them.
+"""Waves in the launcher: their sources, their start and supervision.
 
-Waves are forked from one process that has imported Beam and the clients of stores once. The process that builds indexes
-ahead is forked from another one, which does not wait for these imports.
+Waves are forked from one process that has imported the chain, the clients of stores, and Beam if it is needed, once.
 """
 
 from __future__ import annotations
@@ -12,19 +11,16 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from itertools import chain
+from typing import Final, Literal, Self
 
-from ledgerbeam._base.process import BeamParts
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError, StorageError
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.rows import Mark
-from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import DeadWorker, dead_marks
 from ledgerbeam.ledger.worker.reports import reported_errors
-from ledgerbeam.ledger.worker.run_folders import building_index, file_errors
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.sources import JobSources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -33,35 +29,27 @@ from ledgerbeam.pipelines.runners.job_files import (
     DIED,
     DONE,
     TRACEBACK,
-    dump_job_file,
-    dump_sources,
-    environment_of,
-    load_job_file,
-    load_sources,
     read_text,
 )
 
-Forked = Literal["wave", "ahead"]
+Imports = Literal["chain", "beam"]  # what the processes of a wave import: the chain alone, or Beam too
+BEAM: Final = "beam"
 
 # Number of files that a process of a wave may have open: a worker up to 50, the first process 25 and 4 for each
 # worker. The rest is for functions and files of Python modules.
 _DESCRIPTORS, _DESCRIPTORS_OF_WORKER = 64, 4
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 4.0  # that a wave may outlive one of its workers; at the end of a pipeline the workers end first
-# Maximum numbers of sources, members and expected tasks of a wave. FnApiRunner holds the data between stages in
-# memory, some kilobytes for each task.
+# Maximum numbers of sources, members and expected tasks of a wave. FnApiRunner, on which pipelines of users run, holds
+# the data between stages in memory, some kilobytes for each task.
 WAVE_SOURCES = 100_000
 WAVE_MEMBERS = 300_000  # of packs; a member takes a third of the memory of a source
 WAVE_TASKS = 200_000
 # Maximum number of bytes to index for the first wave, and for later waves per byte of the waves before. A wave has
-# at least one source for each worker. No task of a wave starts before all its sources are indexed, so a small first
-# wave shows faults of a function or an output early.
+# at least one source for each worker. On FnApiRunner no task of a wave starts before all its sources are indexed, so a
+# small first wave shows faults of a function or an output early.
 FIRST_BYTES = 1 << 30
 WAVE_GROWTH = 4
-LEAST_BYTES = 8 << 20  # minimum size of a source for an index ahead; workers plan several smaller ones at once
-
-_JOB = "ahead.json"
-_AT_ONCE = 0.001
 
 
 class Waves:
@@ -71,7 +59,7 @@ class Waves:
         self._log_level = log_level
         self._schemes = schemes
         self._server: ServerProcess | None = None
-        self._parts: BeamParts | None = None
+        self._imports = ""
 
     def __enter__(self) -> Self:
         return self
@@ -80,25 +68,33 @@ class Waves:
         if self._server is not None:
             self._server.end()
 
-    def prepare(self, parts: BeamParts) -> None:
+    def prepare(self, imports: Imports) -> None:
         """Start the imports for waves in the background."""
-        if self._server is not None and not (self._server.lives and self._parts == parts):
+        if self._server is not None and not (self._server.lives and self._imports in (imports, BEAM)):
             self._server.end()
             self._server = None
         if self._server is None:
-            self._parts = parts
-            arguments = [parts, self._log_level, *self._schemes]
-            self._server = ServerProcess("ledgerbeam.pipelines.runners.wave", ("wave", "ahead"), arguments)
+            self._imports = imports
+            arguments = [imports, self._log_level, *self._schemes]
+            self._server = ServerProcess("ledgerbeam.pipelines.runners.wave", arguments)
 
-    def start(
-        self, parts: BeamParts, arguments: Sequence[str], environment: Mapping[str, str], what: Forked = "wave"
-    ) -> Wave:
-        """Start a wave, or a process that builds indexes ahead."""
-        self.prepare(parts)
+    def start(self, imports: Imports, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
+        """Start a wave."""
+        self.prepare(imports)
         if self._server is None:
             raise AssertionError("a server was begun")
         request = json.dumps({"arguments": arguments, "environment": dict(environment)}).encode()
-        return self._server.ask(what, request)
+        return self._server.ask(request)
+
+
+def needs_beam(spec: JobSpec, beam_args: Sequence[str]) -> bool:
+    """Return whether a local job runs on Beam: pipelines of users, and jobs whose call names options of Beam."""
+    return spec.is_pipeline or bool(beam_args)
+
+
+def imports_of(spec: JobSpec, beam_args: Sequence[str]) -> Imports:
+    """Return what the processes of a job import."""
+    return BEAM if needs_beam(spec, beam_args) else "chain"
 
 
 def require_descriptors(workers: int) -> None:
@@ -116,71 +112,33 @@ def require_descriptors(workers: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-class WaveSources:
-    """The open sources of a job, wave by wave, from pages that may be empty.
+def gathered_waves(
+    pages: Iterable[list[Source]],
+    of: JobSources,
+    workers: int,
+    most_tasks: Callable[[], int | None] = lambda: None,
+) -> Iterator[list[Source]]:
+    """Yield the open sources of a job, wave by wave, from pages that may be empty.
 
     `most_tasks` returns the number of tasks still wanted when a wave is gathered, None for all. A wave has at least one
     source.
     """
-
-    def __init__(
-        self,
-        pages: Iterable[list[Source]],
-        of: JobSources,
-        workers: int,
-        most_tasks: Callable[[], int | None] = lambda: None,
-    ) -> None:
-        self._steps = _gathered(pages, of, workers, most_tasks)
-        self._next: list[Source] = []
-        self._error: LedgerbeamError | None = None
-
-    def take(self) -> list[Source]:
-        """Return the sources of the next wave; empty if there are no more.
-
-        Raises:
-            LedgerbeamError: The listing failed, now or during `look_ahead`.
-        """
-        while not self._next:
-            if self._error is not None:
-                raise self._error
-            if (found := next(self._steps, None)) is None:
-                return []
-            self._next = found
-        wave, self._next = self._next, []
-        return wave
-
-    def look_ahead(self) -> list[Source]:
-        """Gather one more page. Return the sources of the next wave if they are complete, otherwise an empty list."""
-        if not self._next:
-            try:
-                self._next = next(self._steps, [])
-            except LedgerbeamError as error:  # the error does not concern the current wave
-                self._error = error
-        return self._next
-
-
-def _gathered(
-    pages: Iterable[list[Source]], of: JobSources, workers: int, most_tasks: Callable[[], int | None]
-) -> Iterator[list[Source]]:
-    """Yield each wave when it is complete, and an empty list after each page."""
     wave: list[Source] = []
     tasks = members = indexed = before = 0
-    for page in pages:
-        for source in page:
-            more, within, read = of.expected_tasks(source), len(source.members), indexed_bytes(of, source)
-            wanted = most_tasks()
-            most = WAVE_TASKS if wanted is None else min(WAVE_TASKS, wanted)
-            is_full = len(wave) == WAVE_SOURCES or tasks + more > most or members + within > WAVE_MEMBERS
-            is_large = len(wave) >= workers and indexed + read > max(FIRST_BYTES, WAVE_GROWTH * before)
-            if wave and (is_full or is_large):
-                yield wave
-                before += indexed
-                wave, tasks, members, indexed = [], 0, 0, 0
-            wave.append(source)
-            tasks += more
-            members += within
-            indexed += read
-        yield []
+    for source in chain.from_iterable(pages):
+        more, within, read = of.expected_tasks(source), len(source.members), indexed_bytes(of, source)
+        wanted = most_tasks()
+        most = WAVE_TASKS if wanted is None else min(WAVE_TASKS, wanted)
+        is_full = len(wave) == WAVE_SOURCES or tasks + more > most or members + within > WAVE_MEMBERS
+        is_large = len(wave) >= workers and indexed + read > max(FIRST_BYTES, WAVE_GROWTH * before)
+        if wave and (is_full or is_large):
+            yield wave
+            before += indexed
+            wave, tasks, members, indexed = [], 0, 0, 0
+        wave.append(source)
+        tasks += more
+        members += within
+        indexed += read
     if wave:
         yield wave
 
@@ -268,63 +226,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # most real-time signals have no name
         return f"signal {number}"
-
-
-class IndexesAhead:
-    """Builds indexes of large sources ahead of the waves of a run, for one wave at a time.
-
-    It does so while the workers of the wave start, or during the wave before. The process that builds may die, and
-    leaves faulty sources to the worker that plans them, which builds missing indexes itself.
-    """
-
-    def __init__(self, spec: JobSpec, waves: Waves, folder: str) -> None:
-        self._spec = spec
-        self._waves = waves
-        self._folder = folder
-        self._of: list[Source] = []
-        self._list = ""
-        self._lists = 0
-        self._process: Wave | None = None
-
-    def begin(self, sources: list[Source]) -> None:
-        """Start the indexes of a wave, unless they are started, or an index of the wave before is still being built."""
-        if self._of is sources or (self._process is not None and not self._process.wait(_AT_ONCE)):
-            return
-        self.end()
-        self._of = sources
-        of = self._spec.sources()
-        large = [PendingSource(one) for one in sources if indexed_bytes(of, one) >= LEAST_BYTES]
-        if not large:
-            return
-        job = os.path.join(self._folder, _JOB)
-        self._lists += 1
-        self._list = os.path.join(self._folder, f"ahead-{self._lists:04d}")
-        with file_errors(self._list):
-            if self._lists == 1:
-                dump_job_file(job, self._spec)
-            dump_sources(self._list, large)
-        arguments, environment = [job, self._list], environment_of(self._spec)
-        self._process = self._waves.start(self._spec.parts_of_beam(), arguments, environment, "ahead")
-
-    def leave(self, sources: list[Source]) -> None:
-        """Stop before the next index of a wave, because its workers have started. The current index is completed."""
-        if self._of is sources and self._list:
-            with suppress(OSError):  # it was removed before, or the folder is gone, which is reported elsewhere
-                os.unlink(self._list)
-
-    def end(self) -> None:
-        """End the process that builds indexes."""
-        if self._process is not None:
-            self._process.end()
-            self._process = None
-
-
-def make_indexes(job: str, path: str) -> None:
-    """Build the missing indexes of the sources in a list of the run's folder, one by one, until it is removed."""
-    spec = load_job_file(job)
-    sources = spec.sources().opened(spec.storage_options)
-    for pending in load_sources(path):
-        if not os.path.exists(path):
-            return
-        with suppress(LedgerbeamError), building_index(os.path.dirname(path), pending.source):
-            sources.kind_of(pending.source).make_index(pending.source)

@@ -1,24 +1,20 @@
-"""Base class of the transforms of a chain, the values that the pipeline gives them, and their access to the ledger.
+"""Base classes of the steps of a chain, the values that a job gives them, and their access to the ledger.
 
-A transform declares its work. The ledger, the way to open sources and the base of output names are known once the
-pipeline is complete. `give_values` then passes them to all transforms of the chain.
+A step declares its work. A worker makes the work from the step and the values of the job: the ledger, the way to open
+sources and the base of output names. No module of the chain imports Beam: workers of the local runner call the works
+directly (`Works`), and `transforms.on_beam` makes a Beam transform of a step.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeAlias, Union
-
-import apache_beam as beam
-from apache_beam.coders.typecoders import registry
-from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
-from apache_beam.typehints import typehints
 
 from ledgerbeam._base.disk import read_size
 from ledgerbeam.errors import LedgerbeamError, UsageError
@@ -32,7 +28,7 @@ from ledgerbeam.ledger.opening import open_mirror, open_sink, open_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.reports import end_work, report_error, report_set_ups, report_times
-from ledgerbeam.ledger.worker.run_folders import TaskBudget, wait_for_index
+from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.user_code.objects import close_objects
@@ -41,8 +37,7 @@ from ledgerbeam.user_code.objects import close_objects
 Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
 # The type of the elements between `ReadTasks` and `WriteTasks`.
 TASKS: Any = Union[Task, NoneTask, FailedTask]  # noqa: UP007 - Beam reads it as a type hint
-_TASK_BYTES = 512
-_NO_LEDGER = (
+NO_LEDGER = (
     "this pipeline has no ledger: make it with ledgerbeam.Pipeline(ledger=..., name=...) in place of beam.Pipeline, or "
     "run it with ledgerbeam.run(pipeline, ledger=..., name=...)"
 )
@@ -121,11 +116,6 @@ class LedgerHandle:
         with self.fatal_errors(), InflightMarks(self.run_dir).working_on(tasks):
             yield
 
-    def wait_for_index(self, source: Source) -> None:
-        """Wait until the launcher of a local run has built the index of a source in advance, if it does so."""
-        if self.run_dir is not None:
-            wait_for_index(os.path.dirname(self.run_dir), source)
-
     @contextmanager
     def fatal_errors(self) -> Iterator[None]:
         """End the worker if the body raises a `LedgerbeamError`. Finished tasks are committed first.
@@ -187,16 +177,36 @@ class Listing(Protocol):
 class Schedule(Protocol):
     """The way in which a runner hands out tasks. Picklable."""
 
-    def post(self, ledger: LedgerHandle | None) -> beam.DoFn:
-        """Return the DoFn that takes planned tasks."""
+    def post(self, ledger: LedgerHandle | None) -> StepWork:
+        """Return the work that takes planned tasks."""
 
-    def draw(self, ledger: LedgerHandle | None) -> beam.DoFn:
-        """Return the DoFn that emits the tasks that this worker does, from the output of `post`."""
+    def draw(self, ledger: LedgerHandle | None) -> StepWork:
+        """Return the work that emits the tasks that this worker does, from the output of `post`."""
+
+
+class Counters(Protocol):
+    """Metrics of a runner. Picklable."""
+
+    def add(self, name: str, number: int = 1) -> None:
+        """Add to a counter."""
+
+    def observe(self, name: str, value: int) -> None:
+        """Add a value to a distribution."""
+
+
+class NoCounters:
+    """Metrics of a runner that shows none."""
+
+    def add(self, name: str, number: int = 1) -> None:
+        pass
+
+    def observe(self, name: str, value: int) -> None:
+        pass
 
 
 @dataclass(frozen=True)
 class ChainValues:
-    """Values that a pipeline gives to the transforms of its chain."""
+    """Values that a job gives to the steps of its chain."""
 
     ledger: LedgerHandle | None = None  # access to the ledger from workers. None records nothing
     listing: Listing | None = None  # the listing of the sources
@@ -221,73 +231,115 @@ class ChainValues:
     def require_ledger(self) -> LedgerHandle:
         """Return the ledger. Raises UsageError if the pipeline has none."""
         if self.ledger is None:
-            raise UsageError(_NO_LEDGER)
+            raise UsageError(NO_LEDGER)
         return self.ledger
 
 
-class ChainTransform(beam.PTransform[Any, Any]):
-    """A transform of the chain: one DoFn, which workers make from the values of the pipeline."""
+class StepWork:
+    """What a worker does in one step: process elements one by one, in bundles. Subclasses implement `process`."""
+
+    counters: Counters = NoCounters()
+    """Metrics of the runner."""
+
+    def setup(self) -> None:
+        """Prepare the work, once in each process or thread that does it."""
+
+    def start_bundle(self) -> None:
+        """Begin a bundle of elements. A failed bundle is begun again, by a runner that repeats it."""
+
+    def process(self, element: Any) -> Iterable[Any] | None:
+        """Process an element and return the results, which the next step takes one by one, before the next element."""
+        raise NotImplementedError
+
+    def finish_bundle(self) -> Iterable[Any] | None:
+        """End a bundle, and return the results that were held back."""
+
+    def teardown(self) -> None:
+        """Release what the work holds."""
+
+
+class ChainStep(ABC):
+    """A step of the chain."""
 
     elements: ClassVar[Any] = Any
     """Type of the emitted elements."""
 
+    begins: ClassVar[bool] = False
+    """Whether the step begins the chain: its one element is without meaning."""
+
     takes_blocks: bool = False
-    """Whether the transform takes records as `sources.forms.RecordBlocks`, which `ReadTasks` gives if possible."""
+    """Whether the step takes records as `sources.forms.RecordBlocks`, which `ReadTasks` gives if possible."""
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that does the work."""
-        raise NotImplementedError
+    @abstractmethod
+    def make_work(self, values: ChainValues) -> StepWork:
+        """Return the work of the step."""
 
-    def expand(self, elements: Any) -> Any:
-        """Apply the transform to the output of the previous one."""
-        name = type(self).__name__
-        return elements | name >> beam.ParDo(ChainDoFn(self)).with_output_types(self.elements)
-
-
-class ChainDoFn(beam.DoFn):
-    """Placeholder for the DoFn of a transform, which a worker makes."""
-
-    def __init__(self, transform: ChainTransform) -> None:
-        self.transform = transform
-        self.values: ChainValues | None = None  # values of the pipeline. None before `give_values`
-        self._work: beam.DoFn | None = None
-
-    def work(self) -> beam.DoFn:
-        """Make the DoFn that does the work. Raises UsageError before `give_values`."""
-        if self.values is None:
-            raise UsageError(f"{type(self.transform).__name__}: {_NO_LEDGER}")
-        return self.transform.dofn(self.values)
+    def parts(self) -> Sequence[tuple[str, ChainStep]]:
+        """Return the steps that this step consists of, with their labels: itself, and others around it."""
+        return [(type(self).__name__, self)]
 
     def display_data(self) -> dict[str, Any]:
-        """Show the display data of the transform: some consoles, such as Dataflow's, show only the innermost steps."""
-        shown: dict[str, Any] = self.transform.display_data()
-        return shown
-
-    def setup(self) -> None:
-        self._work = self.work()
-        self._work.setup()
-
-    def start_bundle(self) -> Any:
-        return self._made().start_bundle()
-
-    def process(self, element: Any) -> Any:
-        return self._made().process(element)
-
-    def finish_bundle(self) -> Any:
-        return self._made().finish_bundle()
-
-    def teardown(self) -> None:
-        if self._work is not None:
-            self._work.teardown()
-
-    def _made(self) -> beam.DoFn:
-        if self._work is None:  # the runner did not call setup
-            self._work = self.work()
-        return self._work
+        """Return the values that consoles of runners show."""
+        return {}
 
 
-class Emit(beam.DoFn):
-    """Emit known elements for the one element that starts the pipeline."""
+class Spread(ChainStep):
+    """Spread elements over all workers of a runner. The next part starts when this one is done."""
+
+    def make_work(self, values: ChainValues) -> StepWork:  # noqa: ARG002
+        """Return the work that passes elements on, on a runner that spreads them by itself."""
+        return Pass()
+
+
+class Pass(StepWork):
+    """Pass elements on."""
+
+    def process(self, element: Any) -> list[Any]:
+        return [element]
+
+
+class Works:
+    """The works of consecutive steps in one worker. Each result of a work is processed before its next one."""
+
+    def __init__(self, works: Sequence[StepWork]) -> None:
+        self._works = works
+        self._is_set_up = False
+
+    def run(self, elements: Iterable[Any]) -> None:
+        """Process elements as one bundle. The works are set up before the first element, and not without one."""
+        has_begun = False
+        for element in elements:
+            if not has_begun:
+                self._begin()
+                has_begun = True
+            self._push(0, element)
+        if has_begun:
+            for place, work in enumerate(self._works):
+                for result in work.finish_bundle() or ():
+                    self._push(place + 1, result)
+
+    def close(self) -> None:
+        """Tear the works down."""
+        if self._is_set_up:
+            for work in self._works:
+                work.teardown()
+
+    def _begin(self) -> None:
+        if not self._is_set_up:
+            for work in self._works:
+                work.setup()
+            self._is_set_up = True
+        for work in self._works:
+            work.start_bundle()
+
+    def _push(self, place: int, element: Any) -> None:
+        if place < len(self._works):
+            for result in self._works[place].process(element) or ():
+                self._push(place + 1, result)
+
+
+class Emit(StepWork):
+    """Emit known elements for the one element that starts the chain."""
 
     def __init__(self, elements: Callable[[], Iterable[Any]], ledger: LedgerHandle | None) -> None:
         self._elements = elements
@@ -305,63 +357,3 @@ def size_of(name: str, value: int | str | None) -> int | None:
         return None if value is None else read_size(value)
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from None
-
-
-def give_values(pipeline: beam.Pipeline, values: ChainValues) -> None:
-    """Give values to all transforms of the chain of a complete pipeline that has not run yet."""
-    pipeline.visit(_Giver(values))
-
-
-class _Giver(PipelineVisitor):
-    def __init__(self, values: ChainValues) -> None:
-        self._values = values
-        self._given: dict[AppliedPTransform, ChainDoFn] = {}
-
-    def visit_transform(self, transform_node: AppliedPTransform) -> None:
-        transform = transform_node.transform
-        if not (isinstance(transform, beam.ParDo) and isinstance(transform.fn, ChainDoFn)):
-            return
-        transform.fn.values = self._values
-        self._given[transform_node] = transform.fn
-        for given in transform_node.inputs:  # transforms are visited after their inputs
-            before = self._given.get(given.producer)
-            if before is not None and transform.fn.transform.takes_blocks:
-                before.values = replace(self._values, in_blocks=True)
-
-
-class TaskCoder(beam.coders.Coder):
-    """Coder of tasks, between workers of an engine that does not fuse the chain.
-
-    Beam samples the sizes of elements. It would encode all records a second time if the coder gave no estimate.
-    """
-
-    @classmethod
-    def from_type_hint(cls, typehint: Any, known: Any) -> Any:
-        """Return the coder of a type. Raises ValueError for types other than tasks."""
-        del known
-        if isinstance(typehint, typehints.UnionConstraint) and {NoneTask, FailedTask} <= set(typehint.union_types):
-            return cls()
-        raise ValueError(f"expected the type of tasks, found {typehint}")
-
-    def to_type_hint(self) -> Any:
-        """Return the type of tasks. Beam needs it to rebuild a pipeline from protobuf."""
-        return TASKS
-
-    def encode(self, value: Any) -> bytes:
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-
-    def decode(self, encoded: bytes) -> Any:
-        """Decode an element."""
-        return pickle.loads(encoded)  # noqa: S301 - a worker of the same job encoded it
-
-    def estimate_size(self, value: Any) -> int:
-        """Return the approximate size in bytes of a task without its records."""
-        del value
-        return _TASK_BYTES
-
-    def is_deterministic(self) -> bool:
-        """Return False: tasks are not used as keys."""
-        return False
-
-
-registry.register_fallback_coder(TaskCoder)

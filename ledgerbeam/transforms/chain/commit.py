@@ -6,19 +6,14 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-import apache_beam as beam
-from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
-
 from ledgerbeam.errors import RejectLimitError, UnsupportedShapeError
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.rows import MEASURED, Failure, Leaf
+from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.summaries import joined_statistics
 from ledgerbeam.ledger.worker.reports import take_times, timed
 from ledgerbeam.ledger.worker.run_folders import CommitNotes
-from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, Emit, LedgerHandle
+from ledgerbeam.transforms.chain.base import ChainStep, ChainValues, Emit, LedgerHandle, StepWork
 from ledgerbeam.transforms.chain.write import WrittenTask
 from ledgerbeam.user_code.modules import require_modules
 
@@ -51,7 +46,7 @@ class CommittedTask:
         return cls(task.source.url, task.start, task.stop, leaf.records, leaf.outputs, leaf.counts)
 
 
-class CommitTasks(ChainTransform):
+class CommitStep(ChainStep):
     """Record completed tasks in the ledger, in groups, while the stage runs.
 
     The outputs must already be durable outside the pipeline. No GroupByKey, Reshuffle, side input or stateful DoFn may
@@ -62,14 +57,14 @@ class CommitTasks(ChainTransform):
 
     elements = CommittedTask
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that records tasks. If all tasks are recorded, it only emits their summaries."""
+    def make_work(self, values: ChainValues) -> StepWork:
+        """Return the work that records tasks. If all tasks are recorded, it only emits their summaries."""
         if values.committed is not None:
             return Emit(values.committed, values.ledger)
         return _Commit(values.require_ledger(), values.most_rejected, has_downstream=values.has_downstream)
 
 
-class _Commit(beam.DoFn):
+class _Commit(StepWork):
     """Record tasks and emit their summaries.
 
     Transforms after the chain must not see an unrecorded task, so summaries are held until the writer of the ledger
@@ -85,9 +80,6 @@ class _Commit(beam.DoFn):
         self._checked: set[str] = set()
         self._held: list[CommittedTask] = []
         self._rejected: dict[bytes, int] = {}  # by task, so that a repeated bundle counts once
-        self._tasks = Metrics.counter("ledgerbeam", "tasks_committed")
-        self._times = {part: Metrics.counter("ledgerbeam", f"{part}_us") for part in MEASURED}
-        self._commit_ms = Metrics.distribution("ledgerbeam", "commit_ms")
 
     def start_bundle(self) -> None:
         self._held = []
@@ -114,18 +106,18 @@ class _Commit(beam.DoFn):
             full = len(self._held) >= HELD
             if full:
                 writer.flush()
-        self._tasks.inc()
+        self.counters.add("tasks_committed")
         return self._released() if full else []
 
-    def finish_bundle(self) -> list[WindowedValue]:
+    def finish_bundle(self) -> list[CommittedTask]:
         with timed("ledger"), self._ledger.fatal_errors():
             result = self._ledger.writer().flush()
         self._ledger.note_times(at_once=True)
         for part, seconds in take_times().items():
             if microseconds := round(1e6 * seconds):
-                self._times[part].inc(microseconds)
-        self._commit_ms.update(int(1000 * result.seconds))
-        return [GlobalWindows.windowed_value(summary) for summary in self._released()]
+                self.counters.add(f"{part}_us", microseconds)
+        self.counters.observe("commit_ms", int(1000 * result.seconds))
+        return self._released()
 
     def teardown(self) -> None:
         if self._notes is not None:

@@ -14,9 +14,7 @@ from glob import escape
 from shlex import quote
 from typing import Any, cast
 
-import apache_beam as beam
 import numpy as np
-from apache_beam.metrics.metric import Metrics
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, SourceNotFoundError
@@ -35,7 +33,7 @@ from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import listed_file, with_file_marks
-from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, LedgerHandle
+from ledgerbeam.transforms.chain.base import ChainStep, ChainValues, LedgerHandle, StepWork
 from ledgerbeam.transforms.chain.plan import Planner
 from ledgerbeam.transforms.chain.write import WrittenTask
 
@@ -48,7 +46,7 @@ def part_name(source: Source, ordinal: int) -> str:
 
 
 @dataclass
-class PlanIndexes(Planner):
+class PlanIndexesStep(Planner):
     """Plan index tasks: byte ranges, the assembly of scanned ranges, or whole sources.
 
     Attributes:
@@ -57,14 +55,14 @@ class PlanIndexes(Planner):
 
     range_bytes: int = 256 * 2**20
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
+    def make_work(self, values: ChainValues) -> StepWork:
         return _PlanIndexes(self.range_bytes, cast(FileSources, values.sources))
 
     def display_data(self) -> dict[str, Any]:
         return {"range_bytes": self.range_bytes}
 
 
-class _PlanIndexes(beam.DoFn):
+class _PlanIndexes(StepWork):
     def __init__(self, range_bytes: int, sources: FileSources) -> None:
         self._range_bytes = range_bytes
         self._sources = sources
@@ -94,7 +92,7 @@ class _PlanIndexes(beam.DoFn):
 
 
 @dataclass
-class BuildIndexes(ChainTransform):
+class BuildIndexesStep(ChainStep):
     """Run index tasks: scan a byte range into a part, or publish the index of a source.
 
     Attributes:
@@ -105,17 +103,16 @@ class BuildIndexes(ChainTransform):
     work: str
     force: bool = False
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
+    def make_work(self, values: ChainValues) -> StepWork:
         return _BuildIndexes(values.require_ledger(), self.work, cast(FileSources, values.sources), force=self.force)
 
 
-class _BuildIndexes(beam.DoFn):
+class _BuildIndexes(StepWork):
     def __init__(self, ledger: LedgerHandle, work: str, sources: FileSources, *, force: bool) -> None:
         self._force = force
         self._ledger = ledger
         self._work = work
         self._sources = sources
-        self._records = Metrics.counter("ledgerbeam", "records_indexed")
 
     def process(self, task: Task | FailedTask) -> Iterator[WrittenTask | FailedTask]:
         if isinstance(task, FailedTask):
@@ -179,7 +176,7 @@ class _BuildIndexes(beam.DoFn):
             where.publish(url, data, options, not_before_ns=found.modified_ns, force=self._force)
         fault_point("publish.after")
         records = len(offsets) - 1
-        self._records.inc(records)
+        self.counters.add("records_indexed", records)
         scanned = task.source.size if task.lineage == ((0, 1),) else 0  # the ranges have counted their bytes
         outputs = [Output(url, len(data), content_checksum([data]), records, 0)]
         if points:

@@ -14,11 +14,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-import apache_beam as beam
-from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
-
 from ledgerbeam._base.process import library_logger
 from ledgerbeam._base.redaction import printable
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, UsageError
@@ -35,17 +30,19 @@ from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms.chain.base import (
-    ChainTransform,
+    ChainStep,
     ChainValues,
     Emit,
     LedgerHandle,
     Listing,
     Packer,
+    Spread,
+    StepWork,
     fatal_errors,
     size_of,
     working_on,
 )
-from ledgerbeam.transforms.chain.schedule import DrawTasks, Planned, PostTasks, StreamedTasks, ThreadsBeside
+from ledgerbeam.transforms.chain.schedule import DrawStep, Planned, PostStep, StreamedTasks, ThreadsBeside
 
 AT_ONCE = 8  # number of sources that a worker divides concurrently
 # Number of small local sources that one thread divides in turn, with one publication of their indexes. Concurrent
@@ -59,7 +56,7 @@ BESIDE_BYTES = 1 << 30  # maximum bytes of sources divided concurrently; a worke
 _log = library_logger(__name__)
 
 
-class MatchSources(ChainTransform):
+class MatchStep(ChainStep):
     """List sources in pages, at the start of the chain: ``p | MatchSources("s3://bucket/**/*.jsonl")``.
 
     The arguments apply to the whole chain: `PlanTasks` and `ReadTasks` open the sources accordingly, and `WriteTasks`
@@ -83,6 +80,7 @@ class MatchSources(ChainTransform):
     """
 
     elements = Page
+    begins = True
 
     def __init__(
         self,
@@ -99,7 +97,6 @@ class MatchSources(ChainTransform):
         pack: int | str | None = None,
         shar: bool = False,
     ) -> None:
-        super().__init__()
         named = (patterns,) if isinstance(patterns, str) else patterns
         self.patterns = tuple(canonical_pattern(pattern) for pattern in named)
         self.sources_from = canonical_url(sources_from) if sources_from else None
@@ -119,11 +116,7 @@ class MatchSources(ChainTransform):
         if shar and (pack or self.columns or group != "auto" or not self.patterns):
             raise UsageError("MatchSources: shar reads whole shards of folders; leave out pack, columns and group")
 
-    def expand(self, elements: Any) -> Any:
-        """Apply the transform to a pipeline."""
-        return super().expand(elements | beam.Impulse())
-
-    def dofn(self, values: ChainValues) -> beam.DoFn:
+    def make_work(self, values: ChainValues) -> StepWork:
         return _ListPages(values.listing if values.open_sources is None and values.packer is None else None)
 
     def display_data(self) -> dict[str, Any]:
@@ -131,7 +124,7 @@ class MatchSources(ChainTransform):
         return {"sources": printable(shown)}
 
 
-class _ListPages(beam.DoFn):
+class _ListPages(StepWork):
     def __init__(self, listing: Listing | None) -> None:
         self._listing = listing
 
@@ -150,7 +143,7 @@ def _listed(listing: Listing) -> Iterator[Page]:
         _log.info("%s", line)
 
 
-class SkipCompleted(ChainTransform):
+class SkipStep(ChainStep):
     """Drop complete sources. Register the others as open and attach their finished tasks.
 
     Later transforms make no request to the ledger, because each source carries its finished tasks. On the local runner
@@ -159,8 +152,8 @@ class SkipCompleted(ChainTransform):
 
     elements = PendingSource
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return the DoFn that looks up sources in the ledger. If the launcher has done so, it emits the open ones."""
+    def make_work(self, values: ChainValues) -> StepWork:
+        """Return the work that looks up sources in the ledger. If the launcher has done so, it emits the open ones."""
         if values.open_sources is not None:
             return Emit(values.open_sources, values.ledger)
         ledger = values.require_ledger()
@@ -169,21 +162,19 @@ class SkipCompleted(ChainTransform):
         return _SkipPacks(ledger, values.packer, values.listing)
 
 
-class _Skip(beam.DoFn):
+class _Skip(StepWork):
     """Base of DoFns that emit open sources."""
 
     def __init__(self, ledger: LedgerHandle) -> None:
         self._ledger = ledger
-        self._open = Metrics.counter("ledgerbeam", "sources_open")
-        self._skipped = Metrics.counter("ledgerbeam", "sources_skipped")
 
     def setup(self) -> None:
         with self._ledger.fatal_errors():
             self._ledger.store().refresh()  # an earlier pipeline of this process may have opened it
 
     def _counted(self, sources: list[PendingSource], found: int) -> list[PendingSource]:
-        self._open.inc(len(sources))
-        self._skipped.inc(found - len(sources))
+        self.counters.add("sources_open", len(sources))
+        self.counters.add("sources_skipped", found - len(sources))
         return sources
 
 
@@ -217,16 +208,20 @@ class _SkipPacks(_Skip):
                 yield from self._counted(with_progress(packs, store), len(ids))
 
 
-class Planner(ChainTransform):
-    """A transform that divides sources into tasks and spreads sources and tasks over all workers."""
+class Planner(ChainStep):
+    """A step that divides sources into tasks and spreads sources and tasks over all workers.
 
-    def expand(self, elements: Any) -> Any:
-        """Apply the transform to the output of `SkipCompleted`, or to `Source` values, which are planned in full."""
-        planned = super().expand(elements | "SpreadSources" >> beam.Reshuffle())
-        return planned | LimitTasks() | PostTasks() | "SpreadTasks" >> beam.Reshuffle() | DrawTasks()
+    It takes the output of `SkipCompleted`, or `Source` values, which are planned in full.
+    """
+
+    def parts(self) -> Sequence[tuple[str, ChainStep]]:
+        """Return the step, and those that spread sources and tasks."""
+        limited, posted, drawn = (part for step in (LimitStep(), PostStep(), DrawStep()) for part in step.parts())
+        spread = "SpreadSources", Spread()
+        return [spread, *super().parts(), limited, posted, ("SpreadTasks", Spread()), drawn]
 
 
-class PlanTasks(Planner):
+class PlanStep(Planner):
     """Divide each source into tasks and skip finished tasks.
 
     A task is a span of records, or a span of positions of an iterator graph. Sources and tasks are spread over all
@@ -244,7 +239,6 @@ class PlanTasks(Planner):
     """
 
     def __init__(self, task_bytes: int | str | None = None, task_records: int | None = None) -> None:
-        super().__init__()
         if task_records is not None and task_records < 1:
             raise UsageError(f"PlanTasks: task_records: expected at least 1, found {task_records}")
         if task_bytes is None and task_records is None:
@@ -252,7 +246,7 @@ class PlanTasks(Planner):
         self.task_bytes = size_of("PlanTasks: task_bytes", task_bytes)
         self.task_records = task_records
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
+    def make_work(self, values: ChainValues) -> StepWork:
         return _Plan(values.ledger, values.sources, TaskLimits(self.task_bytes, self.task_records))
 
     def display_data(self) -> dict[str, Any]:
@@ -278,15 +272,13 @@ class _Planning(NamedTuple):
         return _size_of(self.sources)
 
 
-class _Plan(beam.DoFn):
+class _Plan(StepWork):
     """Divide sources, several concurrently, because each waits for requests or for disk syncs."""
 
     def __init__(self, ledger: LedgerHandle | None, sources: Sources, limits: TaskLimits) -> None:
         self._ledger = ledger
         self._sources = sources
         self._limits = limits
-        self._planned = Metrics.counter("ledgerbeam", "tasks_planned")
-        self._skipped = Metrics.counter("ledgerbeam", "tasks_skipped")
         self._threads = ThreadsBeside(AT_ONCE, "ledgerbeam-plan", "index")
         self._begun: deque[_Planning] = deque()
         self._small: list[PendingSource] = []  # waiting for a full group
@@ -314,8 +306,8 @@ class _Plan(beam.DoFn):
             yield from self._begin_small()
             yield from self._begin([source])
 
-    def finish_bundle(self) -> list[WindowedValue]:
-        return [GlobalWindows.windowed_value(planned) for planned in self._ended()]
+    def finish_bundle(self) -> Iterator[Planned]:
+        return self._ended()
 
     def teardown(self) -> None:
         self._threads.close()
@@ -361,19 +353,19 @@ class _Plan(beam.DoFn):
 
     def _tasks(self, source: PendingSource, cut: Cut | FailedTask) -> Iterator[Planned]:
         if isinstance(cut, FailedTask):
-            self._planned.inc()
+            self.counters.add("tasks_planned")
             yield cut
             return
         if not cut.spans:
-            self._planned.inc()
+            self.counters.add("tasks_planned")
             yield NoneTask(_whole(source))
             return
         tasks = cut.tasks()
         left = [
             number for number, task in enumerate(tasks) if not (source.has_quarantined(task) or source.has_done(task))
         ]
-        self._planned.inc(len(left))
-        self._skipped.inc(len(tasks) - len(left))
+        self.counters.add("tasks_planned", len(left))
+        self.counters.add("tasks_skipped", len(tasks) - len(left))
         if cut.stream is None:
             yield from (tasks[number] for number in left)
         elif left:
@@ -393,8 +385,6 @@ class _Plan(beam.DoFn):
 
     def _cut(self, source: PendingSource) -> Cut | FailedTask:
         """Return the spans of a source, or its failure."""
-        if self._ledger is not None:
-            self._ledger.wait_for_index(source.source)
         try:
             return self._sources.kind_of(source.source).cut(source.source, self._limits, changed=source.replaces)
         except (DiskFullError, LedgerError):  # the fault of the job; any other error is the fault of the source
@@ -411,14 +401,14 @@ def _whole(source: PendingSource) -> Task:
     return Task(source.source, 0, 0)
 
 
-class LimitTasks(ChainTransform):
+class LimitStep(ChainStep):
     """Pass planned tasks up to the budget of the run and drop the others, which stay open."""
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
+    def make_work(self, values: ChainValues) -> StepWork:
         return _Limit(values.budget, values.ledger)
 
 
-class _Limit(beam.DoFn):
+class _Limit(StepWork):
     def __init__(self, budget: TaskBudget | None, ledger: LedgerHandle | None) -> None:
         self._budget = budget
         self._ledger = ledger

@@ -11,11 +11,6 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
 
-import apache_beam as beam
-from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
-
 from ledgerbeam import stats
 from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import without_secrets
@@ -25,7 +20,15 @@ from ledgerbeam.ledger.model.accounts import Statistic, read_shares
 from ledgerbeam.ledger.summaries import joined_statistics
 from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.forms import RecordBlocks
-from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues, LedgerHandle, fatal_errors, working_on
+from ledgerbeam.transforms.chain.base import (
+    TASKS,
+    ChainStep,
+    ChainValues,
+    LedgerHandle,
+    StepWork,
+    fatal_errors,
+    working_on,
+)
 from ledgerbeam.user_code.guards import describe_error, failed_by, is_interrupt, running_user_code
 from ledgerbeam.user_code.objects import take_set_ups
 
@@ -33,7 +36,7 @@ TaskResult = Task | NoneTask | FailedTask
 
 
 @dataclass
-class ProcessTask(ChainTransform):
+class ProcessStep(ChainStep):
     """Apply a function to each task.
 
     Attributes:
@@ -55,7 +58,7 @@ class ProcessTask(ChainTransform):
         """Whether the function takes records as `sources.forms.RecordBlocks` instead of lists."""
         return bool(getattr(self.function, "takes_blocks", False))
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
+    def make_work(self, values: ChainValues) -> StepWork:
         take_options = getattr(self.function, "with_storage_options", None)
         function = self.function if take_options is None else take_options(values.storage_options)
         return _Process(function, values.ledger)
@@ -65,7 +68,7 @@ class ProcessTask(ChainTransform):
 
 
 @dataclass
-class ProcessBatch(ChainTransform):
+class BatchStep(ChainStep):
     """Apply a function to batches of tasks, by position.
 
     Attributes:
@@ -84,7 +87,7 @@ class ProcessBatch(ChainTransform):
         if self.batch_size < 1:
             raise UsageError(f"batch_size must be at least 1, found {self.batch_size}")
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
+    def make_work(self, values: ChainValues) -> StepWork:
         return _Batch(self.function, self.batch_size, values.ledger)
 
     def display_data(self) -> dict[str, Any]:
@@ -127,14 +130,12 @@ def check_slot(task: Task, result: TaskResult, function: str) -> None:
         )
 
 
-class _Process(beam.DoFn):
+class _Process(StepWork):
     def __init__(
         self, function: Callable[[Task], TaskResult | Sequence[Task] | None], ledger: LedgerHandle | None
     ) -> None:
         self._function = function
         self._ledger = ledger
-        self._failed = Metrics.counter("ledgerbeam", "tasks_failed")
-        self._set_up_ms = Metrics.distribution("ledgerbeam", "set_up_ms")
         self._set_ups: list[float] = []
 
     def setup(self) -> None:
@@ -150,7 +151,7 @@ class _Process(beam.DoFn):
 
     def start_bundle(self) -> None:
         for seconds in self._set_ups:  # a counter belongs to a bundle
-            self._set_up_ms.update(round(1000 * seconds))
+            self.counters.observe("set_up_ms", round(1000 * seconds))
         self._set_ups = []
 
     def process(self, task: TaskResult) -> Iterator[TaskResult]:
@@ -165,11 +166,11 @@ class _Process(beam.DoFn):
         )
         for result in results:
             if isinstance(result, FailedTask):
-                self._failed.inc()
+                self.counters.add("tasks_failed")
             yield result
 
 
-class _Batch(beam.DoFn):
+class _Batch(StepWork):
     """Hold tasks until a batch is full or the bundle ends."""
 
     def __init__(
@@ -194,9 +195,8 @@ class _Batch(beam.DoFn):
         if len(self._held) == self._batch_size:
             yield from self._run()
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        for result in self._run():
-            yield GlobalWindows.windowed_value(result)
+    def finish_bundle(self) -> Iterator[TaskResult]:
+        return self._run()
 
     def _run(self) -> Iterator[TaskResult]:
         batch, self._held = self._held, []

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, get_args
 
-import apache_beam as beam
-from apache_beam.metrics.metric import Metrics
-
 from ledgerbeam.errors import FunctionError, IndexError_, SourceError, StorageError, UsageError
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
@@ -20,7 +17,7 @@ from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources import Sources
 from ledgerbeam.sources.forms import OnError, RecordBlocks, read_records
 from ledgerbeam.sources.kind import RawSpan, TaskReader
-from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues, LedgerHandle, working_on
+from ledgerbeam.transforms.chain.base import TASKS, ChainStep, ChainValues, LedgerHandle, StepWork, working_on
 from ledgerbeam.transforms.chain.schedule import StreamedTasks, this_overlap
 from ledgerbeam.user_code.guards import failed_by, message_of
 
@@ -32,7 +29,7 @@ def _read_fetched(fetched: Future[Any] | None, read: Callable[[], Any]) -> Any:
 
 
 @dataclass
-class ReadTasks(ChainTransform):
+class ReadStep(ChainStep):
     """Read the records of each task. A task that cannot be read becomes a `FailedTask`.
 
     Attributes:
@@ -52,11 +49,11 @@ class ReadTasks(ChainTransform):
         if self.on_error not in get_args(OnError):
             raise UsageError(f"on_error must be one of {', '.join(get_args(OnError))}, found {self.on_error!r}")
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
+    def make_work(self, values: ChainValues) -> StepWork:
         return _Read(values.sources, values.ledger, self.on_error, in_blocks=values.in_blocks)
 
 
-class _Read(beam.DoFn):
+class _Read(StepWork):
     def __init__(
         self, sources: Sources, ledger: LedgerHandle | None, on_error: OnError = "fail", *, in_blocks: bool = False
     ) -> None:
@@ -65,8 +62,6 @@ class _Read(beam.DoFn):
         self._ledger = ledger
         self._rejects = on_error == "reject"
         self._reader: TaskReader | None = None
-        self._records = Metrics.counter("ledgerbeam", "records_read")
-        self._blank = Metrics.counter("ledgerbeam", "blank_lines_skipped")
 
     def process(self, element: Task | NoneTask | FailedTask | StreamedTasks) -> Iterator[Task | NoneTask | FailedTask]:
         match element:
@@ -124,9 +119,10 @@ class _Read(beam.DoFn):
             return
         records = read.records.passed if isinstance(read.records, RecordBlocks) else len(read.records)
         if records is not None:  # None: the task failed before all blocks were decoded
-            self._records.inc(records)
+            self.counters.add("records_read", records)
             missing = read.stop - read.start - records
-            self._blank.inc(missing if missing and self._sources.kind_of(read.source).counts_blanks else 0)
+            if missing and self._sources.kind_of(read.source).counts_blanks:
+                self.counters.add("blank_lines_skipped", missing)
 
     def teardown(self) -> None:
         self._reader = None

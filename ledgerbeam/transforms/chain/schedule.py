@@ -10,18 +10,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
-
-import apache_beam as beam
 
 from ledgerbeam.io import OffsetFormat
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.worker.reports import counted_beside
-from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
+from ledgerbeam.transforms.chain.base import ChainStep, ChainValues, Pass, StepWork
 
 # Interpreter switch interval while other threads read or publish, in seconds. A request to a store needs many short
 # turns of the interpreter. With Python's default of 5 ms, an upload of 20 MB would wait for half a second.
@@ -40,23 +38,18 @@ class StreamedTasks:
 Planned: TypeAlias = Task | NoneTask | FailedTask | StreamedTasks  # an element of the plan of a source
 
 
-class PostTasks(ChainTransform):
+class PostStep(ChainStep):
     """Hand planned tasks to the schedule of the run. Without a schedule they pass."""
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
-        return _Pass() if values.schedule is None else values.schedule.post(values.ledger)
+    def make_work(self, values: ChainValues) -> StepWork:
+        return Pass() if values.schedule is None else values.schedule.post(values.ledger)
 
 
-class DrawTasks(ChainTransform):
+class DrawStep(ChainStep):
     """Take tasks from the schedule of the run, except recorded ones. Without a schedule they pass."""
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
-        return _Pass() if values.schedule is None else values.schedule.draw(values.ledger)
-
-
-class _Pass(beam.DoFn):
-    def process(self, element: Planned) -> Iterator[Planned]:
-        yield element
+    def make_work(self, values: ChainValues) -> StepWork:
+        return Pass() if values.schedule is None else values.schedule.draw(values.ledger)
 
 
 class Overlap:

@@ -11,11 +11,6 @@ from dataclasses import dataclass, field
 from operator import length_hint
 from typing import Any, Protocol, Union, runtime_checkable
 
-import apache_beam as beam
-from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
-
 from ledgerbeam._base.names import ENDINGS_ROOM, REJECTS, check_root, relative_name
 from ledgerbeam._base.redaction import printable, refuse_secrets
 from ledgerbeam.errors import ChangedSourceError, RecordError
@@ -30,7 +25,7 @@ from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import content_checksum
 from ledgerbeam.ledger.worker.reports import timed
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, LedgerHandle, fatal_errors
+from ledgerbeam.transforms.chain.base import ChainStep, ChainValues, LedgerHandle, StepWork, fatal_errors
 from ledgerbeam.transforms.chain.route_folders import RouteFolders
 from ledgerbeam.transforms.chain.schedule import ThreadsBeside, this_overlap
 from ledgerbeam.transforms.mapping.outcomes import TaskResults, encode_rejects
@@ -115,7 +110,7 @@ def _shares_dashes(path: str, *, compressed: bool) -> bool:
 
 
 @dataclass
-class WriteTasks(ChainTransform):
+class WriteStep(ChainStep):
     """Publish the records of each task as one shard with its index, atomically and under a unique name.
 
     The contents of shard and index are on the disk before the shard appears, and the shard appears before its index.
@@ -143,7 +138,7 @@ class WriteTasks(ChainTransform):
     def encoder(self, values: ChainValues) -> ShardEncoder:  # noqa: ARG002 - the encoder of run files uses them
         return format_named(self.to) if isinstance(self.to, str) else self.to
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
+    def make_work(self, values: ChainValues) -> StepWork:
         return _Write(self.output, self.encoder(values), values.base, values.storage_options, values.ledger)
 
     def display_data(self) -> dict[str, Any]:
@@ -198,7 +193,7 @@ class _Publishing:
         return is_full or time.monotonic() - self._since >= TOGETHER_SECONDS
 
 
-class _Write(beam.DoFn):
+class _Write(StepWork):
     """Encode and publish tasks, in this thread or, while another element follows, in other threads.
 
     Tasks that other threads publish are emitted in order, when a later element arrives.
@@ -224,9 +219,6 @@ class _Write(beam.DoFn):
         self._gathering = _Publishing()
         self._since = 0.0  # start of the first task
         self._publishing = 0.0  # seconds of publishing since then
-        self._records = Metrics.counter("ledgerbeam", "records_written")
-        self._rejected = Metrics.counter("ledgerbeam", "records_rejected")
-        self._bytes = Metrics.counter("ledgerbeam", "bytes_written")
 
     def start_bundle(self) -> None:
         self._behind.clear()
@@ -252,8 +244,8 @@ class _Write(beam.DoFn):
         else:
             yield encoded
 
-    def finish_bundle(self) -> list[WindowedValue]:
-        return [GlobalWindows.windowed_value(written) for written in self._written()]
+    def finish_bundle(self) -> Iterator[WrittenTask | FailedTask]:
+        return self._written()
 
     def teardown(self) -> None:
         self._threads.close()
@@ -302,9 +294,9 @@ class _Write(beam.DoFn):
     def _counted(self, written: WrittenTask | FailedTask, rejected: int) -> WrittenTask | FailedTask:
         if isinstance(written, FailedTask):
             return written
-        self._records.inc(written.records)
-        self._rejected.inc(rejected)
-        self._bytes.inc(written.size)
+        self.counters.add("records_written", written.records)
+        self.counters.add("records_rejected", rejected)
+        self.counters.add("bytes_written", written.size)
         return written
 
     def _encoded(self, task: Task) -> _ToPublish | FailedTask:

@@ -30,7 +30,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.results import Drop
 from ledgerbeam.sources.buckets import GatheredRecords
-from ledgerbeam.transforms.chain.plan import MatchSources
+from ledgerbeam.transforms.chain.plan import MatchStep
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.mapping.collectors import name_of
 from ledgerbeam.transforms.mapping.function import ConvertRecords, FunctionOfTask
@@ -44,7 +44,7 @@ from ledgerbeam.user_code.objects import OF_A_GROUP, ReadyObject, UserObject
 _AT_ONCE = 1024  # number of lines that are joined at once
 
 
-class Gather(MatchSources):
+class GatherStep(MatchStep):
     """List the buckets of the run files of `Scatter`: ``p | Gather("runs", ledger="scattered")``.
 
     Use it instead of `MatchSources`, at the start of a second pipeline. Each bucket is a source. A task is a part of a

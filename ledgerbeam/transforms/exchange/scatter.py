@@ -29,9 +29,9 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords, listed
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.transforms.chain.base import ChainValues, size_of
-from ledgerbeam.transforms.chain.process import ProcessTask
-from ledgerbeam.transforms.chain.write import WriteTasks
+from ledgerbeam.transforms.chain.base import ChainStep, ChainValues, size_of
+from ledgerbeam.transforms.chain.process import ProcessStep
+from ledgerbeam.transforms.chain.write import WriteStep
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.transforms.mapping.outcomes import TaskResults
 from ledgerbeam.user_code.guards import failed_by, message_of
@@ -173,7 +173,7 @@ class ScatterResults:
             return failed_by(error, task, message_of(error))
 
 
-class Scatter(WriteTasks):
+class ScatterStep(WriteStep):
     """Publish the records of each task as one run file, by bucket and key: ``... | Scatter("runs", by="url")``.
 
     Use it instead of `WriteTasks`. Once all sources are complete, a second pipeline that starts with `Gather` reads
@@ -235,9 +235,9 @@ class Scatter(WriteTasks):
         partition = values.partition or Partition(1)
         return RunEncoder(partition.cuts(), partition.block_bytes)
 
-    def expand(self, tasks: Any) -> Any:
-        """Apply the transform to tasks with their records."""
-        return super().expand(tasks | "Keys" >> ProcessTask(ScatterResults(ScatterRecords(self.keys))))
+    def parts(self) -> Sequence[tuple[str, ChainStep]]:
+        """Return the step, after one that finds the keys."""
+        return [("Keys", ProcessStep(ScatterResults(ScatterRecords(self.keys)))), *super().parts()]
 
     def display_data(self) -> dict[str, Any]:
         key = self.keys.function or ",".join(self.keys.fields) or self.keys.scheme

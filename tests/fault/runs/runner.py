@@ -20,7 +20,8 @@ from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.waves import WaveEnd
 from ledgerbeam.transforms import MatchSources, SkipCompleted
-from ledgerbeam.transforms.chain.base import ChainDoFn, LedgerHandle
+from ledgerbeam.transforms.chain.base import LedgerHandle, StepWork
+from ledgerbeam.transforms.on_beam import ChainDoFn
 
 if TYPE_CHECKING:
     from tests.fault.runs.world import World
@@ -52,16 +53,16 @@ class SimulatedRunner(LocalRunner):
 
 
 class _Found(PipelineVisitor):
-    """Gathers the library's own DoFns of a pipeline behind `SkipCompleted`, in the order of its chain."""
+    """Gathers the works of the library in a pipeline behind `SkipCompleted`, in the order of its chain."""
 
     def __init__(self) -> None:
-        self.dofns: list[beam.DoFn] = []
+        self.works: list[StepWork] = []
 
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
         transform = transform_node.transform
         found = transform.fn if isinstance(transform, beam.ParDo) else None
-        if isinstance(found, ChainDoFn) and not isinstance(found.transform, MatchSources | SkipCompleted):
-            self.dofns.append(found.work())
+        if isinstance(found, ChainDoFn) and not isinstance(found.step, MatchSources | SkipCompleted):
+            self.works.append(found.work())
 
 
 def dofns(spec: Any, run_id: str) -> list[Any]:
@@ -73,7 +74,7 @@ def dofns(spec: Any, run_id: str) -> list[Any]:
         pipeline = graph.local_pipeline(job, "chain", "", runner, PipelineOptions([]))
         found = _Found()
         pipeline.visit(found)
-        return found.dofns
+        return found.works
     finally:
         sys.settrace(tracing)
 

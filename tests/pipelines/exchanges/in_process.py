@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import ledgerbeam
-from ledgerbeam._base.process import BeamParts
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.calls.call import prepare, spec_of
 from ledgerbeam.pipelines.console.run_progress import RunProgress
@@ -20,9 +19,9 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.forking import Wave
 from ledgerbeam.pipelines.runners.job_files import DONE, TRACEBACK, load_job, load_sources, touch
 from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
-from ledgerbeam.pipelines.runners.waves import Forked, Waves
-from ledgerbeam.transforms import CommitTasks
+from ledgerbeam.pipelines.runners.waves import Imports, Waves
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
+from ledgerbeam.transforms.chain.commit import CommitStep
 
 
 class Told:
@@ -61,12 +60,10 @@ class HereWaves(Waves):
         super().__init__("warning")
         self.started: list[str] = []  # ledgers of the jobs of all waves
 
-    def prepare(self, parts: BeamParts) -> None:
+    def prepare(self, imports: Imports) -> None:
         """Begin nothing."""
 
-    def start(
-        self, parts: BeamParts, arguments: Sequence[str], environment: Mapping[str, str], what: Forked = "wave"
-    ) -> Wave:
+    def start(self, imports: Imports, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
         path, _, sources = arguments
         job = load_job(Path(path).read_bytes(), {})
         self.started.append(job.ledger)
@@ -85,11 +82,11 @@ class HereWaves(Waves):
         handle = LedgerHandle(job.ledger, job.identity().fingerprint, run=job.run)
         read = job.sources()
         elements: list[Any] = list(sources)
-        transforms: list[Any] = [*job.stages(), CommitTasks()]
+        transforms: list[Any] = [*job.chain_steps(), CommitStep()]
         for transform, behind in zip_longest(transforms, transforms[1:]):
             in_blocks = behind is not None and behind.takes_blocks
             values = ChainValues(handle, sources=read.opened({}), base=read.base, in_blocks=in_blocks)
-            elements = list(_through(transform.dofn(values), elements))
+            elements = list(_through(transform.make_work(values), elements))
         close_shared_writers()
 
 
@@ -108,10 +105,10 @@ def call_here(call: Callable[..., ledgerbeam.Result]) -> ledgerbeam.Result:
     return prepared(call).result(Told(), HereWaves())
 
 
-def _through(dofn: Any, elements: Iterable[Any]) -> Iterator[Any]:
-    dofn.setup()
-    dofn.start_bundle()
+def _through(work: Any, elements: Iterable[Any]) -> Iterator[Any]:
+    work.setup()
+    work.start_bundle()
     for element in elements:
-        yield from dofn.process(element) or ()
-    yield from (found.value for found in dofn.finish_bundle() or ())
-    dofn.teardown()
+        yield from work.process(element) or ()
+    yield from work.finish_bundle() or ()
+    work.teardown()

@@ -24,7 +24,7 @@ from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, In
 from ledgerbeam.pipelines.runners import board as draw_module
 from ledgerbeam.pipelines.runners.board import BoardSchedule, Ticket
 from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
-from ledgerbeam.transforms.chain.schedule import DrawTasks, PostTasks, StreamedTasks, this_overlap
+from ledgerbeam.transforms.chain.schedule import DrawStep, PostStep, StreamedTasks, this_overlap
 
 SOURCE = Source("/data/a.jsonl", 80, "1")
 STREAMED = Source("/data/b.jsonl.gz", 80, "1")
@@ -70,7 +70,7 @@ def store(tmp_path: Path) -> Iterator[LmdbStore]:
 
 
 def post(values: ChainValues, *elements: Any) -> list[Any]:
-    posting: Any = PostTasks().dofn(values)
+    posting: Any = PostStep().make_work(values)
     posting.start_bundle()
     found = [one for element in elements for one in posting.process(element)]
     posting.finish_bundle()
@@ -85,7 +85,7 @@ def post_tasks(place: BoardPlace, count: int) -> None:
 def test_without_a_board_planned_tasks_pass_both_transforms() -> None:
     elements = [task(0), stream(), NoneTask(task(1)), FailedTask(task(2), "reason")]
     assert post(ChainValues(), *elements) == elements
-    drawing: Any = DrawTasks().dofn(ChainValues())
+    drawing: Any = DrawStep().make_work(ChainValues())
     assert [one for element in elements for one in drawing.process(element)] == elements
 
 
@@ -94,7 +94,7 @@ def test_what_is_posted_is_drawn_by_whoever_holds_a_ticket(place: BoardPlace, bo
     elements = [task(0), stream(), NoneTask(task(1)), FailedTask(task(2), "reason")]
     assert post(values, *elements) == [Ticket()] * 4
     assert board.left() == 4
-    drawing: Any = DrawTasks().dofn(values)
+    drawing: Any = DrawStep().make_work(values)
     found = list(drawing.process(Ticket()))
     assert sorted(map(repr, found)) == sorted(map(repr, elements))
     assert list(drawing.process(Ticket())) == []
@@ -119,7 +119,7 @@ def test_tasks_are_posted_some_at_a_time_and_the_rest_at_the_end_of_a_bundle(
     place: BoardPlace, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(draw_module, "_POSTED_AT_ONCE", 2)
-    posting: Any = PostTasks().dofn(ChainValues(schedule=BoardSchedule(place)))
+    posting: Any = PostStep().make_work(ChainValues(schedule=BoardSchedule(place)))
     posting.start_bundle()
     left = []
     for ordinal in range(3):
@@ -142,7 +142,7 @@ def test_what_is_recorded_by_now_is_not_drawn(store: LmdbStore, place: BoardPlac
     store.commit([Leaf(SOURCE.id, ((0, 4),), "filtered")])
     store.commit([Leaf(STREAMED.id, ((ordinal, 4),), "filtered") for ordinal in (0, 2)])
     store.commit([Leaf(whole.id, ((ordinal, 2),), "filtered") for ordinal in (0, 1)])
-    drawing: Any = DrawTasks().dofn(values)
+    drawing: Any = DrawStep().make_work(values)
     found = {
         element.tasks[0].source if isinstance(element, StreamedTasks) else element.source: element
         for element in drawing.process(Ticket())
@@ -160,7 +160,7 @@ def test_an_element_on_the_board_is_what_was_planned(place: BoardPlace, board: B
 
 
 def draw(place: BoardPlace, ledger: LedgerHandle | None = None) -> Iterator[Any]:
-    drawing: Any = DrawTasks().dofn(ChainValues(ledger, schedule=BoardSchedule(place)))
+    drawing: Any = DrawStep().make_work(ChainValues(ledger, schedule=BoardSchedule(place)))
     found: Iterator[Any] = drawing.process(Ticket())
     return found
 

@@ -176,19 +176,19 @@ def test_what_ended_a_wave_is_told(tmp_path: Path, asks: str, told: str) -> None
 
 def test_a_server_that_died_is_told_as_a_death_and_another_is_begun(tmp_path: Path) -> None:
     with Waves("warning") as waves:
-        waves.prepare("lean")
+        waves.prepare("chain")
         assert waves._server is not None
         first = waves._server._process
         first.kill()
-        told = death_of(waves._server.ask("wave", b"{}"), tmp_path)
+        told = death_of(waves._server.ask(b"{}"), tmp_path)
         assert "the process that waves are forked from ended" in told
         first.wait()
-        waves.prepare("lean")
+        waves.prepare("chain")
         second = waves._server._process
         assert second.pid != first.pid
-        waves.prepare("lean")
+        waves.prepare("chain")
         assert waves._server._process is second
-        waves.prepare("whole")
+        waves.prepare("beam")
         assert waves._server._process is not second
     assert second.returncode == -signal.SIGKILL
 
@@ -242,9 +242,10 @@ def test_workers_keep_little_of_what_they_have_freed(workspace: Workspace, own: 
     found = json.loads(shard.read_text())
     assert found["began"] == [began, "33554432"]
     assert found["sees"] == [own, None]
-    assert found["frozen"] > 50_000, "what is imported before the fork is no garbage"
+    assert found["frozen"] > 20_000, "what is imported before the fork is no garbage"
 
 
+ON_BEAM = ("--", "--runner=FnApiRunner")
 SLOW = (
     *("map", "functions:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L"),
     *("--workers", "2", "--task-bytes", "2000", "--flush-interval", "0.1"),
@@ -300,21 +301,22 @@ def start_and_hold(workspace: Workspace, command: Sequence[str]) -> subprocess.P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("is_killed", "blamed"),
+    ("is_killed", "blamed", "options"),
     [
-        (lambda pid: "worker_relay" in command_of(pid), 1),
-        (lambda pid: name_of(pid) == "ledgerbeam-work", 1),
-        (lambda pid: name_of(pid) == "ledgerbeam-fork", 2),
-        (lambda pid: name_of(pid) == "ledgerbeam-wave", 0),
-        (lambda pid: "runners.wave" in command_of(pid) and not name_of(pid).startswith("ledgerbeam"), 0),
+        (lambda pid: "worker_relay" in command_of(pid), 1, ON_BEAM),
+        (lambda pid: name_of(pid) == "ledgerbeam-work", 1, ON_BEAM),
+        (lambda pid: name_of(pid) == "ledgerbeam-fork", 2, ON_BEAM),
+        (lambda pid: name_of(pid) == "ledgerbeam-work", 1, ()),
+        (lambda pid: name_of(pid) == "ledgerbeam-wave", 0, ()),
+        (lambda pid: "runners.wave" in command_of(pid) and not name_of(pid).startswith("ledgerbeam"), 0, ()),
     ],
-    ids=["relay", "worker", "server", "wave", "server of waves"],
+    ids=["relay", "worker on Beam", "server", "worker", "wave", "server of waves"],
 )
 def test_whichever_is_killed_the_workers_go_and_the_job_ends_well(
-    working: Workspace, is_killed: Callable[[int], bool], blamed: int
+    working: Workspace, is_killed: Callable[[int], bool], blamed: int, options: tuple[str, ...]
 ) -> None:
     """A task that a worker was on is blamed, but not if the worker went with what it was forked from."""
-    process = start_and_hold(working, SLOW)
+    process = start_and_hold(working, (*SLOW, *options))
     below = processes_below(process.pid)
     workers = [pid for pid in below if name_of(pid) == "ledgerbeam-work"]
     assert len(workers) == 2
@@ -343,15 +345,6 @@ def test_a_worker_that_goes_with_the_server_of_waves_is_not_blamed(working: Work
     os.kill(process.pid, signal.SIGCONT)
     out = finish(working, process, "(death", times=0)
     assert "the process that waves are forked from ended" in out
-
-
-@pytest.mark.slow
-def test_a_job_goes_on_without_what_makes_indexes_ahead(working: Workspace) -> None:
-    process = working.start(*SLOW)
-    wait_for(lambda: tasks_done(working) > 3, process)
-    (server,) = (pid for pid in processes_below(process.pid) if name_of(pid) == "ledgerbeam-idxs")
-    os.kill(server, signal.SIGKILL)
-    finish(working, process, "starting again", times=0)
 
 
 @pytest.mark.slow

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from ledgerbeam.errors import SourceNotFoundError, StorageError
+from ledgerbeam.errors import StorageError
 from ledgerbeam.io.exchange.slices import SliceTables
-from ledgerbeam.io.index.file import IndexFile
-from ledgerbeam.io.lines.formats import JsonlFormat
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.pipelines.dedup.exact import _RemainingFiles
 from ledgerbeam.pipelines.jobs.one_stage import IndexJob, MapJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, JobSources, ListedFiles
 from ledgerbeam.pipelines.runners import wave, waves
-from ledgerbeam.pipelines.runners.job_files import STORAGE_OPTIONS, dump_job, dump_sources, load_sources
+from ledgerbeam.pipelines.runners.job_files import dump_sources, load_sources
 from ledgerbeam.pipelines.runners.waves import (
-    IndexesAhead,
-    Waves,
-    WaveSources,
+    gathered_waves,
     indexed_bytes,
-    make_indexes,
     require_descriptors,
 )
 from tests.cases import each
 from tests.disk import no_larger_than
-from tests.servers.process import wait_until
 
 
 def sizes_of_waves(of: JobSources, pages: list[list[int]], workers: int = 1) -> list[list[int]]:
@@ -44,8 +35,7 @@ def sizes_of_waves(of: JobSources, pages: list[list[int]], workers: int = 1) -> 
 
 
 def waves_of(pages: Iterable[list[Source]], of: JobSources, workers: int = 1) -> list[list[Source]]:
-    waves = WaveSources(pages, of, workers)
-    return list(iter(waves.take, []))
+    return list(gathered_waves(pages, of, workers))
 
 
 @pytest.fixture(autouse=True)
@@ -116,41 +106,14 @@ def test_a_pack_is_one_task_and_a_pass_as_many_as_its_places_make() -> None:
     assert graph.expected_tasks(Source("graph://m/f/epoch-00000", 640, "v")) == 10
 
 
-def test_a_wave_is_looked_for_page_by_page_while_another_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waves, "FIRST_BYTES", 1)
-    monkeypatch.setattr(waves, "WAVE_GROWTH", 0)
-    taken = []
-
-    def pages() -> Iterator[list[Source]]:
-        for number in range(4):
-            taken.append(number)
-            yield [Source(f"/in/{number}.jsonl", 5, "1")]
-        raise SourceNotFoundError("of the listing")
-
-    found = WaveSources(pages(), ListedFiles(), 1)
-    first = found.take()
-    assert taken == [0, 1]
-    assert found.look_ahead() == []
-    second = found.look_ahead()
-    assert taken == [0, 1, 2]
-    assert found.look_ahead() is second
-    assert found.take() is second
-    assert [first[0].url, second[0].url] == ["/in/0.jsonl", "/in/1.jsonl"]
-    assert [wave[0].url for wave in (found.take(),)] == ["/in/2.jsonl"]
-    assert found.look_ahead() == []
-    assert found.look_ahead() == [], "an error waits until the wave has ended"
-    with pytest.raises(SourceNotFoundError, match="of the listing"):
-        found.take()
-
-
 def test_a_wave_has_no_more_tasks_than_are_wanted_when_it_is_gathered() -> None:
     wanted = [3]
-    waves = WaveSources(
+    waves = gathered_waves(
         [[Source(f"/in/{number}.jsonl", 5, "1")] for number in range(6)], ListedFiles(), 1, lambda: wanted[0]
     )
-    assert len(waves.take()) == 3
+    assert len(next(waves)) == 3
     wanted[0] = 1
-    assert len(waves.take()) == 1
+    assert len(next(waves)) == 1
 
 
 def died_in_a_runner() -> threading.ExceptHookArgs:
@@ -224,121 +187,9 @@ def sources(tmp_path: Path) -> list[Source]:
     return [source_of(written(tmp_path, name)) for name in "abc"]
 
 
-def made(folder: Path) -> list[str]:
-    return sorted(name.partition(".")[0] for name in os.listdir(folder / "in") if name.endswith(".idx"))
-
-
-def listed(folder: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch, **more: object) -> tuple[str, str]:
-    """Write what the process is given."""
-    job = job_of(folder, **more)
-    monkeypatch.setenv(STORAGE_OPTIONS, json.dumps(job.storage_options))
-    (folder / "run").mkdir()
-    (folder / "run" / "job").write_bytes(dump_job(job))
-    dump_sources(str(folder / "run" / "list"), [PendingSource(source) for source in sources])
-    return str(folder / "run" / "job"), str(folder / "run" / "list")
-
-
-def test_those_that_are_not_there_are_made_whatever_is_wrong_with_a_source(
-    tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path(sources[0].url).unlink()
-    there = tmp_path / "in" / "b.jsonl.idx"
-    there.write_bytes(b"another's")
-    unknown = Source(f"{tmp_path}/in/d.what", 1, "1")
-    changed = source_of(written(tmp_path, "e"))
-    written(tmp_path, "e", LINES + LINES)
-    make_indexes(*listed(tmp_path, [*sources[:2], unknown, changed, sources[2]], monkeypatch))
-    assert there.read_bytes() == b"another's"
-    assert made(tmp_path) == ["b", "c"]
-    assert sorted(os.listdir(tmp_path / "run")) == ["job", "list"], "no mark is left"
-
-
-def test_no_more_are_made_once_the_list_is_gone(
-    tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job, path = listed(tmp_path, sources, monkeypatch)
-
-    def build(*args: object, **more: object) -> object:
-        os.unlink(path)
-        return real(*args, **more)  # type: ignore[arg-type]
-
-    real = JsonlFormat.build_index
-    monkeypatch.setattr(JsonlFormat, "build_index", build)
-    make_indexes(job, path)
-    assert made(tmp_path) == ["a"]
-
-
-@contextmanager
-def ahead(job: MapJob, folder: Path) -> Iterator[IndexesAhead]:
-    folder.mkdir()
-    with Waves("warning") as waves:
-        found = IndexesAhead(job, waves, str(folder))
-        try:
-            yield found
-        finally:
-            found.end()
-
-
-@pytest.mark.parametrize("size", [len(LINES), len(LINES) + 1])
-def test_only_large_sources_are_indexed_ahead(
-    tmp_path: Path, sources: list[Source], size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waves, "LEAST_BYTES", size)
-    with ahead(job_of(tmp_path), tmp_path / "run") as found:
-        found.begin(sources)
-        if size > len(LINES):
-            assert found._process is None
-        else:
-            assert wait_until(lambda: made(tmp_path) == ["a", "b", "c"], seconds=60)
-
-
-def test_a_wave_is_begun_once_and_another_when_that_is_done(
-    tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waves, "LEAST_BYTES", 1)
-    with ahead(job_of(tmp_path), tmp_path / "run") as found:
-        first, second = sources[:1], sources[1:]
-        found.begin(first)
-        process = found._process
-        found.begin(first)
-        assert found._process is process
-        found.begin(second)  # at once: the first has only been asked for
-        assert found._process is process
-
-        def is_begun() -> bool:
-            found.begin(second)
-            return found._process is not process
-
-        assert wait_until(is_begun, seconds=60)
-        found.leave(first)
-        assert wait_until(lambda: made(tmp_path) == ["a", "b", "c"], seconds=60)
-
-
-def test_a_job_that_makes_no_indexes_has_none_made_ahead(
-    tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[str] = []
-    monkeypatch.setattr(IndexFile, "info", property(lambda index: looked.append(index.url)))
-    make_indexes(*listed(tmp_path, sources, monkeypatch, build_index=False))
-    assert (looked, made(tmp_path)) == ([], [])
-
-
 def test_what_is_read_before_the_first_task(tmp_path: Path, sources: list[Source]) -> None:
     plain, without = job_of(tmp_path), job_of(tmp_path, build_index=False)
     index = IndexJob(files=plain.files, storage_options={})
     assert [indexed_bytes(job.sources(), sources[0]) for job in (plain, index)] == [len(LINES), 0]
     packed = Source(f"{tmp_path}/in/a.jsonl.gz", 99, "1")  # found in one pass, with indexes or without
     assert [indexed_bytes(job.sources(), packed) for job in (plain, without)] == [99, 99]
-
-
-def test_a_list_that_is_gone_before_it_is_read_ends_the_process_without_a_word(
-    tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    job, path = listed(tmp_path, sources, monkeypatch)
-    os.unlink(path)
-    with Waves("warning") as waves:
-        process = waves.start("lean", [job, path], os.environ, "ahead")
-        assert process.wait(60)
-        process.end()
-    assert process.status == 0
-    assert capfd.readouterr() == ("", "")

@@ -50,8 +50,9 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
-from ledgerbeam.transforms.chain.base import ChainDoFn, ChainValues, LedgerHandle, give_values
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
 from ledgerbeam.transforms.chain.commit import _Commit
+from ledgerbeam.transforms.on_beam import ChainDoFn, give_values
 from ledgerbeam.user_code.modules import modules_of
 from ledgerbeam.user_code.objects import UserObject
 from tests.cases import each

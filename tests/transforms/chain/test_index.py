@@ -26,9 +26,10 @@ from ledgerbeam.ledger.selection import PendingSource, with_progress
 from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.transforms import BuildIndexes, CommitTasks, PlanIndexes
 from ledgerbeam.transforms.chain import index as index_module
-from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
 from ledgerbeam.transforms.chain.index import _BuildIndexes, _PlanIndexes, part_name
 from ledgerbeam.transforms.chain.write import WrittenTask
+from ledgerbeam.transforms.on_beam import give_values
 from tests.sources.data import listed, put, tar
 from tests.transforms.conftest import in_work, reported
 
@@ -277,10 +278,10 @@ def test_the_transforms_say_how_sources_are_cut_and_where_parts_lie(tmp_path: Pa
     source = make(tmp_path)
     sources = FileSources(index=IndexLocation(str(tmp_path / "idx")))
     values = ChainValues(LedgerHandle(str(tmp_path / "L")), sources=sources)
-    cutting: Any = PlanIndexes(40).dofn(values)
+    cutting: Any = PlanIndexes(40).make_work(values)
     ranges = list(cutting.process(source))
     assert ranges == plan(source)
-    building: Any = BuildIndexes(str(tmp_path / "parts")).dofn(values)
+    building: Any = BuildIndexes(str(tmp_path / "parts")).make_work(values)
     for task in (*ranges, last(source, 4)):
         (found,) = building.process(task)
         assert isinstance(found, WrittenTask)
@@ -288,7 +289,7 @@ def test_the_transforms_say_how_sources_are_cut_and_where_parts_lie(tmp_path: Pa
     assert [output.name for output in found.outputs] == [sources.index.url_for(source.url)]
     assert found.outputs[0].name.startswith(f"{tmp_path}/idx/")
     with pytest.raises(UsageError, match="this pipeline has no ledger"):
-        BuildIndexes(str(tmp_path / "parts")).dofn(ChainValues())
+        BuildIndexes(str(tmp_path / "parts")).make_work(ChainValues())
 
 
 @pytest.mark.parametrize(
@@ -304,7 +305,7 @@ def test_a_file_of_others_in_the_place_of_what_is_made_stays_unless_it_may_go(
     place.write_bytes(b"mine")
     work, values = str(tmp_path / "parts"), ChainValues(LedgerHandle(str(tmp_path / "L")))
     for building, becomes in ((BuildIndexes(work), FailedTask), (BuildIndexes(work, force=True), WrittenTask)):
-        done: Any = building.dofn(values)
+        done: Any = building.make_work(values)
         (found,) = done.process(last(source, 1))
         assert isinstance(found, becomes)
         assert (place.read_bytes() == b"mine") is (becomes is FailedTask)

@@ -30,7 +30,7 @@ from ledgerbeam.ledger.model.identity import ROOT
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.run_folders import TaskBudget, building_index
+from ledgerbeam.ledger.worker.run_folders import TaskBudget
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
 from ledgerbeam.sources.kind import plan_spans
 from ledgerbeam.transforms import MatchSources, PlanTasks, SkipCompleted
@@ -40,7 +40,7 @@ from ledgerbeam.transforms.chain.plan import (
     BESIDE_BYTES,
     TOGETHER,
     TOGETHER_BYTES,
-    LimitTasks,
+    LimitStep,
     _Limit,
     _Plan,
     _SkipPacks,
@@ -106,7 +106,7 @@ def planned(
 
 
 def rest(plan: _Plan) -> list[Any]:
-    return [windowed.value for windowed in plan.finish_bundle()]
+    return list(plan.finish_bundle())
 
 
 def test_limits_below_one_are_refused_and_without_any_a_task_has_16_mib() -> None:
@@ -177,9 +177,7 @@ def test_what_ends_the_job_is_no_failed_task(tmp_path: Path, error: Exception) -
             told.append(raised)
             raise
 
-    ledger = SimpleNamespace(
-        fatal_errors=fatal_errors, working_on=lambda _: nullcontext(), wait_for_index=lambda _: None
-    )
+    ledger = SimpleNamespace(fatal_errors=fatal_errors, working_on=lambda _: nullcontext())
     with pytest.raises(type(error)):
         planned(make(tmp_path, "a.jsonl"), sources_with(error), ledger=ledger)
     assert told == [error]
@@ -221,20 +219,6 @@ def test_a_source_is_in_work_while_it_is_planned(tmp_path: Path, handle: LedgerH
         assert isinstance(task, Task)
         assert in_work(handle) == []
     assert seen == [[Task(source, 0, 0).name]]
-
-
-def test_a_source_is_planned_once_the_index_that_is_made_of_it_is_there(tmp_path: Path, handle: LedgerHandle) -> None:
-    source, other = make(tmp_path, "a.jsonl"), make(tmp_path, "b.jsonl")
-    asked = list[Source]()
-    sources = WatchedSources(lambda found, _: asked.append(found))
-    planning = threading.Thread(target=planned, args=(source, sources), kwargs={"ledger": handle})
-    with building_index(str(tmp_path), source):
-        planning.start()
-        planned(other, sources, ledger=handle)
-        planning.join(0.3)
-        assert asked == [other]
-    planning.join()
-    assert asked == [other, source]
 
 
 class Store:
@@ -294,7 +278,7 @@ def test_small_sources_of_a_store_are_cut_at_once(tmp_path: Path, handle: Ledger
     together.abort()
     assert list(plan.process(stored(0))) == []  # or use it again
     with pytest.raises(threading.BrokenBarrierError):
-        plan.finish_bundle()
+        rest(plan)
     plan.teardown()
 
 
@@ -323,7 +307,7 @@ def test_an_error_that_ends_the_job_ends_it_also_in_a_thread(error: Exception) -
     plan = _Plan(None, Store(cut), TaskLimits())
     assert list(plan.process(stored(0))) == []
     with pytest.raises(type(error), match=str(error)):
-        plan.finish_bundle()
+        rest(plan)
 
 
 def test_a_large_source_and_one_of_which_a_worker_died_are_cut_alone(tmp_path: Path, handle: LedgerHandle) -> None:
@@ -531,12 +515,12 @@ def test_the_transforms_say_what_a_task_is_and_how_many_there_are(tmp_path: Path
     budget.make(3)
     values = ChainValues(budget=budget)
     for transform, count in ((PlanTasks(task_records=3), 3), (PlanTasks(task_bytes=20), 4), (PlanTasks(), 1)):
-        cutting: Any = transform.dofn(values)
+        cutting: Any = transform.make_work(values)
         tasks = [*cutting.process(source), *rest(cutting)]
         assert len(tasks) == count
-    limiting: Any = LimitTasks().dofn(values)
+    limiting: Any = LimitStep().make_work(values)
     assert [task.start for task in planned(source) for task in limiting.process(task)] == [0, 2, 4]
-    limiting = LimitTasks().dofn(ChainValues())
+    limiting = LimitStep().make_work(ChainValues())
     assert [task.start for task in planned(source) for task in limiting.process(task)] == [0, 2, 4, 6]
 
 
@@ -689,7 +673,7 @@ def test_a_ledger_that_is_open_since_a_former_pipeline_is_asked_anew(
 
 
 def given_to(transform: MatchSources | SkipCompleted, element: Any, **values: Any) -> list[Any]:
-    doing: Any = transform.dofn(ChainValues(**values))
+    doing: Any = transform.make_work(ChainValues(**values))
     doing.setup()
     return list(doing.process(element))
 

@@ -37,10 +37,10 @@ def tasks(count: int = 5) -> list[Task]:
 
 def run(transform: ProcessTask | ProcessBatch, inputs: list[Task]) -> list[Any]:
     """Return what a transform makes of a bundle."""
-    work: Any = transform.dofn(ChainValues())
+    work: Any = transform.make_work(ChainValues())
     work.start_bundle()
     found = [result for task in inputs for result in work.process(task)]
-    return [*found, *(windowed.value for windowed in work.finish_bundle() or ())]
+    return [*found, *(work.finish_bundle() or ())]
 
 
 def double(task: Task) -> Task:
@@ -157,7 +157,7 @@ def starts(results: Iterable[Any]) -> list[int]:
 
 
 def batch(function: Callable[[list[Task]], Any], size: int = 2, ledger: LedgerHandle | None = None) -> _Batch:
-    made: Any = ProcessBatch(function, size).dofn(ChainValues(ledger=ledger))
+    made: Any = ProcessBatch(function, size).make_work(ChainValues(ledger=ledger))
     made.start_bundle()
     return cast(_Batch, made)
 
@@ -175,7 +175,7 @@ class TestBatches:
         made = batch(noting)
         found = [len(list(made.process(task))) for task in tasks(5)]
         assert (found, sizes) == ([0, 2, 0, 2, 0], [2, 2])
-        assert [row.value.start for row in made.finish_bundle()] == [4]
+        assert [getattr(row, "start", None) for row in made.finish_bundle()] == [4]
         assert list(made.finish_bundle()) == []
         assert sizes == [2, 2, 1]
 
@@ -324,7 +324,7 @@ def test_a_function_is_given_the_storage_options_of_its_pipeline() -> None:
         def __call__(self, task: Task) -> Task:
             return task.replace(records=[self.options])
 
-    work = ProcessTask(Reads()).dofn(ChainValues(storage_options={"key": "secret"}))
+    work = ProcessTask(Reads()).make_work(ChainValues(storage_options={"key": "secret"}))
     (result,) = cast(Any, work.process(tasks()[0]))
     assert list(result.records) == [{"key": "secret"}]
 

@@ -36,10 +36,11 @@ from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits, ki
 from ledgerbeam.sources.forms import RecordBlocks
 from ledgerbeam.sources.kind import TaskReader
 from ledgerbeam.transforms import CommitTasks, PlanTasks, ReadTasks, WriteTasks
-from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle, give_values
+from ledgerbeam.transforms.chain.base import ChainValues, LedgerHandle
 from ledgerbeam.transforms.chain.plan import _Plan
 from ledgerbeam.transforms.chain.read import _Read, _read_fetched
 from ledgerbeam.transforms.chain.schedule import StreamedTasks
+from ledgerbeam.transforms.on_beam import give_values
 from tests.cases import each
 from tests.sources.data import listed, put, tar
 from tests.transforms.conftest import in_work, reported
@@ -105,8 +106,8 @@ def read(element: Any, sources: Sources | None = None, **how: Any) -> list[Any]:
 
 def streamed(source: Source, count: int, sources: Sources | None = None) -> StreamedTasks:
     plan = _Plan(None, sources or FileSources(), TaskLimits(task_records=count))
-    planned: list[Any] = [*plan.process(PendingSource(source))]
-    (found,) = [*planned, *(windowed.value for windowed in plan.finish_bundle())]
+    planned: list[Any] = [*plan.process(PendingSource(source)), *plan.finish_bundle()]
+    (found,) = planned
     assert isinstance(found, StreamedTasks)
     return found
 

@@ -19,7 +19,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
 from ledgerbeam.sources.listed import ChosenRecords, RemainingRecords, file_key
-from ledgerbeam.transforms.chain.process import ProcessTask
+from ledgerbeam.transforms import ProcessTask
 from ledgerbeam.transforms.dedup import duplicates as near
 from ledgerbeam.transforms.dedup.duplicates import BY_SOURCE, GROUP_SIZE, FindDuplicates, KeepRemaining, SignRecords
 from ledgerbeam.transforms.dedup.minhash import MinHash

@@ -25,7 +25,7 @@ from ledgerbeam.io.exchange.slices import EARLIER, Partition, RunFile, RunLayout
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import BucketSources
 from ledgerbeam.sources.listed import file_key
-from ledgerbeam.transforms.chain.process import ProcessTask
+from ledgerbeam.transforms import ProcessTask
 from ledgerbeam.transforms.dedup import duplicates as near
 from ledgerbeam.transforms.dedup import stars
 from ledgerbeam.transforms.dedup.duplicates import (

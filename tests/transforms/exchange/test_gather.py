@@ -29,8 +29,7 @@ from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.slices import NO_MERGES, Merges, Partition
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.sources.buckets import GatheredRecords
-from ledgerbeam.transforms import GroupRecords, KeepRecords
-from ledgerbeam.transforms.chain.process import ProcessTask
+from ledgerbeam.transforms import GroupRecords, KeepRecords, ProcessTask
 from ledgerbeam.transforms.dedup.duplicates import FindClusters, FindDuplicates, PairRecords
 from ledgerbeam.transforms.exchange.gather import MergeRuns, as_part, lines_of
 from ledgerbeam.transforms.exchange.join import JoinRecords

@@ -22,7 +22,7 @@ from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.transforms.chain.process import ProcessTask
+from ledgerbeam.transforms import ProcessTask
 from ledgerbeam.transforms.exchange import join
 from ledgerbeam.transforms.exchange.join import JoinRecords, RightFields
 from ledgerbeam.transforms.exchange.keys import RecordKeys

@@ -28,11 +28,11 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.forms import PlacedForm, PlacedPart, PlacedRecords, RecordBlocks
 from ledgerbeam.sources.kind import Unreadable
+from ledgerbeam.transforms import ProcessTask, Scatter
 from ledgerbeam.transforms.chain.base import ChainValues
-from ledgerbeam.transforms.chain.process import ProcessTask
 from ledgerbeam.transforms.exchange.gather import KeepRecords
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
-from ledgerbeam.transforms.exchange.scatter import RunEncoder, Scatter, ScatteredRecords, ScatterRecords, ScatterResults
+from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatteredRecords, ScatterRecords, ScatterResults
 from ledgerbeam.transforms.mapping.outcomes import TaskResults
 from tests.cases import each
 from tests.memory import peak_of

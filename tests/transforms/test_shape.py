@@ -33,7 +33,7 @@ from ledgerbeam.transforms import (
     WriteTasks,
 )
 from ledgerbeam.transforms.chain.base import TASKS
-from ledgerbeam.transforms.chain.shape import chain_alone, find_chain, rest_alone
+from ledgerbeam.transforms.shape import chain_alone, find_chain, rest_alone
 
 RUNNERS = {
     "FnApi": [],
@@ -414,7 +414,7 @@ def test_what_makes_keys_for_a_scatter_is_no_function_of_the_user(folder: Path) 
     read(pipeline, folder) | ProcessTask(keep) | Scatter(str(folder / "runs"), by="id") | CommitTasks()
     found = find_chain(pipeline)
     assert found.functions == (keep,)
-    assert found.labels[-3:] == ("Scatter/Keys/ProcessTask", "Scatter/Scatter", "CommitTasks/CommitTasks")
+    assert found.labels[-3:] == ("Scatter/Keys", "Scatter/Scatter", "CommitTasks/CommitTasks")
 
 
 def test_what_else_is_in_the_pipeline_comes_before_or_behind(folder: Path) -> None:

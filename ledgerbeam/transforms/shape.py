@@ -23,12 +23,19 @@ from apache_beam.transforms.util import ReshufflePerKey
 from apache_beam.typehints import typehints
 
 from ledgerbeam.errors import UnsupportedShapeError
-from ledgerbeam.transforms.chain.base import TASKS, ChainDoFn, ChainTransform
-from ledgerbeam.transforms.chain.commit import CommitTasks
-from ledgerbeam.transforms.chain.plan import MatchSources, PlanTasks, SkipCompleted
-from ledgerbeam.transforms.chain.process import ProcessBatch, ProcessTask
-from ledgerbeam.transforms.chain.read import ReadTasks
-from ledgerbeam.transforms.chain.write import WriteTasks
+from ledgerbeam.transforms.chain.base import TASKS
+from ledgerbeam.transforms.on_beam import (
+    ChainDoFn,
+    ChainTransform,
+    CommitTasks,
+    MatchSources,
+    PlanTasks,
+    ProcessBatch,
+    ProcessTask,
+    ReadTasks,
+    SkipCompleted,
+    WriteTasks,
+)
 
 # The transforms of a chain, in order. Each occurs once.
 _ORDER: tuple[type[ChainTransform], ...] = (MatchSources, SkipCompleted, PlanTasks, ReadTasks, WriteTasks, CommitTasks)
@@ -85,7 +92,7 @@ def find_chain(pipeline: beam.Pipeline) -> FoundChain:
     labels = tuple(node.full_label for node in path)
     match, plan, write = (cast(Any, ends[kind].transform) for kind in (MatchSources, PlanTasks, WriteTasks))
     between = [leaf for leaf in path if applied.unit(leaf) is not ends[WriteTasks]]
-    derived = [type(ends[kind].transform) for kind in _ORDER if type(ends[kind].transform) is not kind]
+    derived = [type(ends[kind].transform) for kind in _ORDER]
     functions = (*_functions(between, write), *(kind for kind in derived if not _is_of_library(kind)))
     steps = dict.fromkeys(unit.full_label for unit in map(applied.unit, between) if _kind(unit) not in _ORDER)
     return FoundChain(match, plan, write, tuple(steps), functions, labels, len(applied.leaves) > len(path))
@@ -359,7 +366,7 @@ def _functions(path: list[AppliedPTransform], write: WriteTasks) -> Iterator[Any
         transform = leaf.transform
         if not isinstance(transform, beam.ParDo):
             continue
-        work = transform.fn.transform if isinstance(transform.fn, ChainDoFn) else None
+        work = transform.fn.step if isinstance(transform.fn, ChainDoFn) else None
         if isinstance(work, ProcessTask | ProcessBatch):
             yield work.function
         elif work is None and not type(transform.fn).__module__.startswith("apache_beam."):

@@ -1,0 +1,243 @@
+"""The steps of the chain as Beam transforms.
+
+A transform has one `ParDo` for each part of its step. Workers make the work of the step from the values of the job,
+which `give_values` passes to all transforms of a complete pipeline.
+"""
+
+# ruff: noqa: D101 - the steps document the transforms of their names
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders.typecoders import registry
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.typehints import typehints
+from apache_beam.utils.windowed_value import WindowedValue
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.ledger import FailedTask, NoneTask
+from ledgerbeam.transforms.chain import commit, index, plan, process, read, write
+from ledgerbeam.transforms.chain.base import NO_LEDGER, TASKS, ChainStep, ChainValues, Spread, StepWork
+from ledgerbeam.transforms.exchange import gather, scatter
+
+_TASK_BYTES = 512
+
+
+class ChainTransform(ChainStep, beam.PTransform[Any, Any]):
+    """A step of the chain as a Beam transform."""
+
+    def expand(self, elements: Any) -> Any:
+        """Apply the transform to the output of the previous one, or to a pipeline."""
+        if self.begins:
+            elements |= beam.Impulse()
+        for label, part in self.parts():
+            elements |= label >> _primitive(part)
+        return elements
+
+
+def _primitive(step: ChainStep) -> beam.PTransform[Any, Any]:
+    if isinstance(step, Spread):
+        return beam.Reshuffle()
+    return beam.ParDo(ChainDoFn(step)).with_output_types(step.elements)
+
+
+class _StepTransform(ChainTransform):
+    """The transform of a step of a job."""
+
+    def __init__(self, step: ChainStep) -> None:
+        super().__init__()
+        self._step = step
+        self.begins = step.begins  # type: ignore[misc]
+
+    def make_work(self, values: ChainValues) -> StepWork:
+        return self._step.make_work(values)
+
+    def parts(self) -> Sequence[tuple[str, ChainStep]]:
+        return self._step.parts()
+
+    def display_data(self) -> dict[str, Any]:
+        return self._step.display_data()
+
+
+def apply_steps(pipeline: beam.Pipeline, steps: Sequence[ChainStep]) -> None:
+    """Apply all steps of a chain to a pipeline."""
+    elements: Any = pipeline
+    for step in steps:
+        elements |= type(step).__name__ >> _StepTransform(step)
+
+
+class ChainDoFn(beam.DoFn):
+    """The DoFn of a step. A worker makes its work."""
+
+    def __init__(self, step: ChainStep) -> None:
+        self.step = step
+        self.values: ChainValues | None = None  # values of the pipeline. None before `give_values`
+        self._work: StepWork | None = None
+
+    def work(self) -> StepWork:
+        """Make the work of the step. Raises UsageError before `give_values`."""
+        if self.values is None:
+            raise UsageError(f"{type(self.step).__name__}: {NO_LEDGER}")
+        work = self.step.make_work(self.values)
+        work.counters = BeamCounters()
+        return work
+
+    def display_data(self) -> dict[str, Any]:
+        """Show the display data of the step: some consoles, such as Dataflow's, show only the innermost steps."""
+        return self.step.display_data()
+
+    def setup(self) -> None:
+        self._work = self.work()
+        self._work.setup()
+
+    def start_bundle(self) -> None:
+        self._made().start_bundle()
+
+    def process(self, element: Any) -> Any:
+        return self._made().process(element)
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for result in self._made().finish_bundle() or ():
+            yield GlobalWindows.windowed_value(result)
+
+    def teardown(self) -> None:
+        if self._work is not None:
+            self._work.teardown()
+
+    def _made(self) -> StepWork:
+        if self._work is None:  # the runner did not call setup
+            self._work = self.work()
+        return self._work
+
+
+class BeamCounters:
+    """Metrics of Beam, in the namespace ``ledgerbeam``."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def add(self, name: str, number: int = 1) -> None:
+        self._of(name, Metrics.counter).inc(number)
+
+    def observe(self, name: str, value: int) -> None:
+        self._of(name, Metrics.distribution).update(value)
+
+    def _of(self, name: str, make: Any) -> Any:
+        if name not in self._made:
+            self._made[name] = make("ledgerbeam", name)
+        return self._made[name]
+
+
+class MatchSources(plan.MatchStep, ChainTransform):
+    pass
+
+
+class Gather(gather.GatherStep, MatchSources):
+    pass
+
+
+class SkipCompleted(plan.SkipStep, ChainTransform):
+    pass
+
+
+class PlanTasks(plan.PlanStep, ChainTransform):
+    pass
+
+
+class PlanIndexes(index.PlanIndexesStep, ChainTransform):
+    pass
+
+
+class BuildIndexes(index.BuildIndexesStep, ChainTransform):
+    pass
+
+
+class ReadTasks(read.ReadStep, ChainTransform):
+    pass
+
+
+class ProcessTask(process.ProcessStep, ChainTransform):
+    pass
+
+
+class ProcessBatch(process.BatchStep, ChainTransform):
+    pass
+
+
+class WriteTasks(write.WriteStep, ChainTransform):
+    pass
+
+
+class Scatter(scatter.ScatterStep, WriteTasks):
+    pass
+
+
+class CommitTasks(commit.CommitStep, ChainTransform):
+    pass
+
+
+def give_values(pipeline: beam.Pipeline, values: ChainValues) -> None:
+    """Give values to all transforms of the chain of a complete pipeline that has not run yet."""
+    pipeline.visit(_Giver(values))
+
+
+class _Giver(PipelineVisitor):
+    def __init__(self, values: ChainValues) -> None:
+        self._values = values
+        self._given: dict[AppliedPTransform, ChainDoFn] = {}
+
+    def visit_transform(self, transform_node: AppliedPTransform) -> None:
+        transform = transform_node.transform
+        if not (isinstance(transform, beam.ParDo) and isinstance(transform.fn, ChainDoFn)):
+            return
+        transform.fn.values = self._values
+        self._given[transform_node] = transform.fn
+        for given in transform_node.inputs:  # transforms are visited after their inputs
+            before = self._given.get(given.producer)
+            if before is not None and transform.fn.step.takes_blocks:
+                before.values = replace(self._values, in_blocks=True)
+
+
+class TaskCoder(beam.coders.Coder):
+    """Coder of tasks, between workers of an engine that does not fuse the chain.
+
+    Beam samples the sizes of elements. It would encode all records a second time if the coder gave no estimate.
+    """
+
+    @classmethod
+    def from_type_hint(cls, typehint: Any, known: Any) -> Any:
+        """Return the coder of a type. Raises ValueError for types other than tasks."""
+        del known
+        if isinstance(typehint, typehints.UnionConstraint) and {NoneTask, FailedTask} <= set(typehint.union_types):
+            return cls()
+        raise ValueError(f"expected the type of tasks, found {typehint}")
+
+    def to_type_hint(self) -> Any:
+        """Return the type of tasks. Beam needs it to rebuild a pipeline from protobuf."""
+        return TASKS
+
+    def encode(self, value: Any) -> bytes:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+    def decode(self, encoded: bytes) -> Any:
+        """Decode an element."""
+        return pickle.loads(encoded)  # noqa: S301 - a worker of the same job encoded it
+
+    def estimate_size(self, value: Any) -> int:
+        """Return the approximate size in bytes of a task without its records."""
+        del value
+        return _TASK_BYTES
+
+    def is_deterministic(self) -> bool:
+        """Return False: tasks are not used as keys."""
+        return False
+
+
+registry.register_fallback_coder(TaskCoder)
