@@ -28,7 +28,7 @@ from ledgerbeam.ledger.opening import open_sink, open_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.writer import LedgerWriter
 from ledgerbeam.pipelines.cli import cli
-from ledgerbeam.pipelines.runners import pipeline as graph
+from ledgerbeam.pipelines.runners import chain as workers
 from ledgerbeam.pipelines.runners import run
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.waves import WaveEnd
@@ -185,7 +185,7 @@ class Place:
         _committed = committed
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(run, "LocalRunner", Runner))
-            stack.enter_context(mock.patch.object(graph, "LedgerHandle", Handle))
+            stack.enter_context(mock.patch.object(workers, "LedgerHandle", Handle))
             return cli.main([*self.command(), *words])
 
     def command(self) -> list[str]:

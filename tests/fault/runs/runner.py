@@ -19,8 +19,8 @@ from ledgerbeam.ledger.worker.writer import LedgerWriter
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.waves import WaveEnd
-from ledgerbeam.transforms import MatchSources, SkipCompleted
 from ledgerbeam.transforms.chain.base import LedgerHandle, StepWork
+from ledgerbeam.transforms.chain.plan import MatchStep, SkipStep
 from ledgerbeam.transforms.on_beam import ChainDoFn
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class _Found(PipelineVisitor):
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
         transform = transform_node.transform
         found = transform.fn if isinstance(transform, beam.ParDo) else None
-        if isinstance(found, ChainDoFn) and not isinstance(found.step, MatchSources | SkipCompleted):
+        if isinstance(found, ChainDoFn) and not isinstance(found.step, MatchStep | SkipStep):
             self.works.append(found.work())
 
 
@@ -104,6 +104,6 @@ def drive(
         yield from feed(element, 0)
     for place, step in enumerate(steps):
         for held in step.finish_bundle() or ():  # what it did beside the elements that came after
-            yield from feed(held.value, place + 1)
+            yield from feed(held, place + 1)
     for step in steps:
         step.teardown()

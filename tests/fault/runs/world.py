@@ -39,7 +39,7 @@ from ledgerbeam.ledger.worker.writer import LedgerWriter
 from ledgerbeam.pipelines.cli import cli
 from ledgerbeam.pipelines.outputs import recorded
 from ledgerbeam.pipelines.outputs.owner import OutputOwner
-from ledgerbeam.pipelines.runners import pipeline as graph
+from ledgerbeam.pipelines.runners import chain as workers
 from ledgerbeam.pipelines.runners import run
 from ledgerbeam.pipelines.runners.waves import WaveEnd
 from ledgerbeam.sources import files
@@ -159,7 +159,7 @@ class World:
             stack.enter_context(mock.patch.object(function, "trouble", self.trouble))
             stack.enter_context(mock.patch.object(os, "uname", self.uname))
             stack.enter_context(mock.patch.object(run, "LocalRunner", SimulatedRunner))
-            stack.enter_context(mock.patch.object(graph, "LedgerHandle", SimulatedHandle))
+            stack.enter_context(mock.patch.object(workers, "LedgerHandle", SimulatedHandle))
             # Of each worker's own process: one that is killed here must not hold it for the others.
             stack.enter_context(mock.patch.object(user_object, "_lock", contextlib.nullcontext()))
             for name in ("stdout", "stderr"):
