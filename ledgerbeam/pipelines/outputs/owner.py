@@ -149,14 +149,15 @@ class OutputOwner:
     def check_kept(self, store: LedgerStore) -> None:
         """Check that the folder is still this ledger's, and that no other job has claimed a folder with its outputs.
 
-        It sends one request, and a few more if other jobs own folders below it.
+        It sends one request, and a few more if other jobs own folders below it. The mark of a job that does not keep
+        its shards may be missing: another launcher has read them and removed them.
 
         Raises:
             StorageError: The mark is missing, so earlier outputs were moved or removed. Or another ledger has claimed a
                 folder below it that contains outputs of this ledger.
         """
         marks = self._folder.names(MARKS_FOLDER)
-        if _mark_name(store) not in marks:
+        if _mark_name(store) not in marks and self._spec.keeps_shards:
             raise StorageError(
                 f"{self._output}: expected the mark of this run, {_mark_name(store)}, found none: the folder was "
                 "moved, removed or replaced during the run, and some outputs are missing. If it was moved, move it "

@@ -311,6 +311,14 @@ def test_a_folder_that_has_gone_with_its_mark_since_the_run_began_is_told(place:
         owner.check_kept(place.store(spec))
 
 
+def test_another_launcher_may_remove_the_shards_of_a_stage_with_their_mark(place: Place) -> None:
+    spec = place.spec(to="megatron", dataset=MergedParts(str(place.root / "all"), ("", "-text"), "int32"))
+    owner = place.owner(spec)
+    place.claim(spec, owner)
+    shutil.rmtree(place.out)
+    owner.check_kept(place.store(spec))
+
+
 def test_an_owner_goes_on_beside_one_that_came_later(place: Place) -> None:
     spec = place.own("L")
     place.own("M", "keep")
