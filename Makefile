@@ -28,7 +28,7 @@ help: ## list the targets
 
 setup: $(VENV)/.ready ## make .venv from pyproject.toml; a second call does nothing
 
-$(VENV)/.ready: pyproject.toml setup.py ledgerbeam/io/_native.c
+$(VENV)/.ready: pyproject.toml setup.py $(wildcard ledgerbeam/io/_native*.[ch])
 	@if [ -e $(UNFINISHED) ]; then echo "make: the last set-up was interrupted; starting anew" >&2; rm -rf $(VENV); fi
 	@mkdir -p $(VENV) && touch $(UNFINISHED) && rm -f $(VENV)/.ready $(VENV)/.docs $(VENV)/.release
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

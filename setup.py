@@ -10,7 +10,8 @@ from setuptools import Extension, setup
 
 NATIVE = Extension(
     "ledgerbeam.io._native",
-    ["ledgerbeam/io/_native.c"],
+    ["ledgerbeam/io/_native.c", "ledgerbeam/io/_native_json.c"],
+    depends=["ledgerbeam/io/_native_json.h"],
     extra_compile_args=["-O3"],
     py_limited_api=True,
     optional=True,

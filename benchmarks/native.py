@@ -8,16 +8,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.data import Data
 from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import Contender, best, timed
 from ledgerbeam.io import JsonlReader, Sample, TarReader, native, write_index
 from ledgerbeam.io.index.newlines import build_jsonl_index
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.listing.nested_folders import list_files
 from ledgerbeam.io.tar.grouping import group_key
 from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.io.tar.walk import walk_bytes, walk_tar
 from ledgerbeam.io.tar.writer import encode_tar
+from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
+from ledgerbeam.transforms.exchange.keys import RecordKeys
 
 TITLE = "Compiled loops against the same work in Python, warm cache, processor time"
 
@@ -72,6 +77,16 @@ def _works(data: Data) -> Iterator[tuple[Work, Callable[[], object]]]:
     wanted = random.Random(3).choices(range(len(offsets) - 1), k=data.count(READS))
     with JsonlReader(lines, index) as reader:
         yield Work("JsonlReader.read_many", "records", len(wanted)), lambda: reader.read_many(wanted)
+
+    with data.jsonl.open("rb") as file:
+        text = file.read(IN_MEMORY)
+    held_lines = ByteRows.lines(text[: text.rindex(b"\n") + 1])
+    numbers = np.arange(len(held_lines), dtype=np.uint64)
+    records = PlacedRecords([PlacedPart("lines.jsonl", numbers, None, held_lines)])
+    keys = RecordKeys("key", ("id",))
+    yield Work("keys of JSONL lines", "lines", len(held_lines)), lambda: keys.of(records)
+    mixed = held_lines.at(np.random.default_rng(3).permutation(len(held_lines)))
+    yield Work("lines in another order", "lines", len(mixed)), mixed.joined
 
     folder = _folder(data.work / "many", data.count(FILES))
     described = Work("sizes of the files of a folder", "files", data.count(FILES))

@@ -23,7 +23,8 @@ NOT_SOURCES = (
     *(".git", ".venv", ".cache", ".*_cache", ".hypothesis", ".ledgerbeam"),
     *("__pycache__", "build", "dist", "*.egg-info", "*.so"),
 )
-SOURCE, COMPILED = "ledgerbeam/io/_native.c", "ledgerbeam/io/_native.abi3.so"
+COMPILED = "ledgerbeam/io/_native.abi3.so"
+SOURCES = {f"ledgerbeam/io/{name}" for name in ("_native.c", "_native_json.c", "_native_json.h")}
 CLEAN_ENV = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
 
 
@@ -61,7 +62,7 @@ def test_the_wheel_holds_the_library_and_nothing_else(distributions: Path) -> No
     with zipfile.ZipFile(only(distributions, "*.whl")) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
         licences = [name for name in wheel.namelist() if name.endswith("LICENSE")]
-    assert names - {COMPILED} == library_files() - {SOURCE}
+    assert names - {COMPILED} == library_files() - SOURCES
     assert "ledgerbeam/py.typed" in names
     assert licences
 
@@ -94,7 +95,7 @@ def test_a_wheel_for_every_platform_can_be_built_beside_the_compiled_one(distrib
     run(*command, cwd=tmp_path, LEDGERBEAM_PURE_PYTHON="1")
     with zipfile.ZipFile(only(tmp_path / "dist", "ledgerbeam-*-py3-none-any.whl")) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert names == library_files() - {SOURCE}
+    assert names == library_files() - SOURCES
 
 
 def test_links_of_the_readme_work_on_a_package_index() -> None:

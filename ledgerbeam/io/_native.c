@@ -20,6 +20,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "_native_json.h"
+
 #ifndef O_PATH
 #define O_PATH O_RDONLY
 #endif
@@ -823,6 +825,8 @@ static PyMethodDef methods[] = {
     {"holds_wide", holds_wide, METH_VARARGS, NULL},
     {"holds_null", holds_null, METH_O, NULL},
     {"say_before_end", say_before_end, METH_O, NULL},
+    {"find_fields", find_fields, METH_VARARGS, NULL},
+    {"join_rows", join_rows, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -21,11 +21,15 @@ from ledgerbeam._base.lazy import NDArray, np
 
 _Bytes: TypeAlias = "NDArray[np.uint8]"
 _Numbers: TypeAlias = "NDArray[np.uint64]"
+_Rows: TypeAlias = "NDArray[np.int64]"
 _Sample = TypeVar("_Sample", bound=dict[str, bytes])
 
 
 class Compiled(Protocol):
-    """The functions of the compiled module. Arrays are contiguous with 8-byte numbers, and not kept after a call."""
+    """The functions of the compiled module.
+
+    Arrays are contiguous, with 8-byte numbers. They are not kept after a call, and must not change during it.
+    """
 
     def scan_file_headers(self, descriptor: int, position: int, peek: int, headers: _Bytes, sizes: _Numbers, /) -> int:
         """Read tar headers of a file from `position` on, each payload's size leading to the next.
@@ -95,6 +99,22 @@ class Compiled(Protocol):
         """Set a message for SIGABRT, SIGBUS and SIGSEGV: the process writes it to standard error and exits with 1.
 
         At most 4,096 bytes are written. It replaces an earlier message. `OSError`: the system does not allow it.
+        """
+
+    def find_fields(self, data: bytes, starts: _Rows, stops: _Rows, name: bytes, bounds: _Rows, /) -> tuple[int, bool]:
+        """Find a field of the objects in lines of JSON, `data[start:stop]`, by its name in UTF-8.
+
+        `bounds` is filled with start and end of each value in `data`, which is JSON text; with zeros if the line has no
+        such field. Return the number of lines, up to the first one that the loop cannot handle; and whether all values
+        are text without escapes.
+        """
+
+    def join_rows(
+        self, buffers: tuple[bytes, ...], starts: _Rows, lengths: _Rows, before: bytes, after: bytes, /
+    ) -> bytes:
+        """Return the rows of a `ByteRows` one after the other, each between two constants.
+
+        `ValueError`: a row is outside of its buffer.
         """
 
 

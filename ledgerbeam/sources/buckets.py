@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 import orjson
 
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RunFileError
 from ledgerbeam.io.exchange.hash_run import HashRows, leading_hashes, merged_hashes
 from ledgerbeam.io.exchange.merge import Bound, Merged, SliceOf, cut_slices, merged, read_tables
@@ -150,7 +151,7 @@ class OpenedBucket:
         return [
             RawRecord(*records.place(run, number), NO_BYTES, NO_BYTES, data)
             for part in records.merged()
-            for run, number, data in zip(part.runs, part.numbers, part.payloads, strict=True)
+            for _, run, number, data in part.rows()
         ]
 
     def close(self) -> None:
@@ -255,10 +256,9 @@ class GatheredRecords(RecordBlocks):
                 f"{runs[0].name}: expected runs of at most 2^24 files together, found {files:,}; merge small sources "
                 "first, with ledgerbeam repartition or convert"
             )
-        firsts = [(run.sources.start - runs[0].sources.start) << FILE_SHIFT for run in runs]
+        firsts = np.array([(run.sources.start - runs[0].sources.start) << FILE_SHIFT for run in runs], np.uint64)
         for part in self.merged():
-            numbers = [firsts[run] + number for run, number in zip(part.runs, part.numbers, strict=True)]
-            yield RunBlock(part.keys, numbers, part.payloads)
+            yield RunBlock(part.keys, firsts[part.runs] + part.numbers, part.payloads)
 
     def place(self, run: int, number: int) -> tuple[str, int]:
         """Return the URL of the file of a record, and the record's number in the file."""

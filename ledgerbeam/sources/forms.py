@@ -24,7 +24,8 @@ from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import exact, holds_wide
 from ledgerbeam.io.lines.formats import JsonlFormat
-from ledgerbeam.io.lines.jsonl import HeldLines, JsonLines, decode_line
+from ledgerbeam.io.lines.jsonl import JsonLines, decode_line
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.sources.kind import unreadable
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class PlacedPart:
     url: str
     numbers: NDArray[np.uint64]  # of the records in the file, ascending
     values: Sequence[Any] | None  # the records; None if they are lines
-    lines: HeldLines | None = None
+    lines: ByteRows | None = None
     span: StreamSpan | None = None  # of the lines, blank ones included
 
     @classmethod
@@ -98,7 +99,7 @@ class PlacedPart:
         numbers = np.arange(len(records), dtype=np.uint64)
         if not isinstance(records, JsonLines):
             return cls(name, numbers, records)
-        lines = HeldLines(records.data, records.offsets[:-1], records.offsets[1:] - np.uint64(1))
+        lines = ByteRows.consecutive(records.data, records.offsets[1:].astype(np.int64), gap=1)
         return cls(name, numbers, None, lines, StreamSpan(0, len(lines), 0, len(records.data)))
 
     def __len__(self) -> int:
@@ -109,7 +110,7 @@ class PlacedPart:
         if self.lines is None:
             yield from self.values or ()
             return
-        wide, place = holds_wide(self.lines.data), 0
+        wide, place = any(map(holds_wide, self.lines.buffers)), 0
         try:
             for place, line in enumerate(self.lines):  # noqa: B007 - used by the error
                 value = orjson.loads(line)
@@ -118,7 +119,7 @@ class PlacedPart:
             self._require_json(place)
             raise
 
-    def payloads(self) -> Sequence[bytes]:
+    def payloads(self) -> ByteRows:
         """Return the records as bytes; lines unchanged, without a copy.
 
         Raises RecordError, which names a record that JSON cannot hold or a line that would be taken for another format.
@@ -133,12 +134,12 @@ class PlacedPart:
             found.extend(map(payload_of, self.values or ()))
         except RecordError as error:
             raise RecordError(f"{self.url}: record {int(self.numbers[len(found)])}: {error}") from error
-        return found
+        return ByteRows.of(found)
 
     def _require_json(self, place: int) -> None:
         """Raise RecordError, with its number and place in the file, if a line is not JSON."""
-        lines = self.lines or HeldLines.split(b"")
-        start = 0 if self.span is None else self.span.start + lines.start(place)
+        lines = self.lines or ByteRows.lines(b"")
+        start = 0 if self.span is None else self.span.start + int(lines.starts[place])
         decode_line(lines[place], self.url, int(self.numbers[place]), start)
 
 
@@ -309,7 +310,7 @@ class PlacedForm:
 
 def _lines(data: bytes, url: str, span: StreamSpan) -> PlacedPart:
     """Return the lines in memory, without blank ones."""
-    lines = HeldLines.split(data)
+    lines = ByteRows.lines(data)
     if len(lines) != span.records:
         raise changed_span(url, span)
     numbers = np.arange(span.record, span.record + len(lines), dtype=np.uint64)

@@ -264,7 +264,7 @@ class FileLists:
         options = dict(tables.storage_options)
         slices = tables.slices(layout, bucket_name(bucket), version)
         for part in merged(slices, read_tables(slices, options), None, None, options):
-            for key, number, note in zip(part.keys, part.numbers, part.payloads, strict=True):
+            for key, _, number, note in part.rows():
                 if key in found:
                     found[key].append((number, note))
 

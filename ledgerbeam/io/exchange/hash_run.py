@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ledgerbeam.io.exchange.merge import Bound, SliceOf, cut_slices, read_ranges
 from ledgerbeam.io.exchange.run_file import (
     BLOCK_BYTES,
+    LEVEL,
     NO_TASK,
     RECORD_BYTES,
     BlockColumns,
@@ -128,12 +129,13 @@ def encode_hashes(
     block_bytes: int = BLOCK_BYTES,
     *,
     mark: bytes = NO_TASK,
+    level: int = LEVEL,
 ) -> bytes:
     """Return a run file of records, each with one hash or a row of hashes; see `encode_run`.
 
     `payloads` is None if all are empty.
     """
-    return write_run(_SortedHashes(hashes, numbers, payloads), cuts, block_bytes, mark=mark)
+    return write_run(_SortedHashes(hashes, numbers, payloads), cuts, block_bytes, mark=mark, level=level)
 
 
 def _split_key(key: bytes) -> tuple[np.uint64, np.uint64]:

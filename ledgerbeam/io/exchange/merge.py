@@ -5,10 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any, NamedTuple
 
-from ledgerbeam.io.exchange.run_file import BlockTable, RunBlock, decode_block, parse_table, sorted_places
+from ledgerbeam._base.lazy import NDArray, np
+from ledgerbeam.io.exchange.run_file import BlockTable, RunBlock, decode_block, parse_table
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.storage.client import Options, filesystem
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -104,10 +106,14 @@ def cut_slices(
 class Merged(NamedTuple):
     """Consecutive records of a bucket, in order."""
 
-    keys: list[bytes]  # keys of the records
-    runs: list[int]  # for each record the position of its run
-    numbers: list[int]  # numbers of the records in their runs
-    payloads: list[bytes]  # the records
+    keys: ByteRows  # keys of the records
+    runs: NDArray[np.int64]  # for each record the position of its run
+    numbers: NDArray[np.uint64]  # numbers of the records in their runs
+    payloads: ByteRows  # the records
+
+    def rows(self) -> Iterator[tuple[bytes, int, int, bytes]]:
+        """Yield key, run, number and bytes of each record."""
+        return zip(self.keys, self.runs.tolist(), self.numbers.tolist(), self.payloads, strict=True)
 
 
 def merged(
@@ -138,10 +144,13 @@ def merged(
             for cursor, blocks in zip(empty, wanted, strict=True):
                 cursor.load(blocks, data.pop())  # frees the compressed bytes before the next slice is decoded
         # A slice with more blocks may have records that come before loaded records of other slices.
-        ends = [cursor.end for cursor in cursors if cursor.has_more]
+        ends = [cursor.bound(-1) for cursor in cursors if cursor.has_more]
         limit = min(ends) if ends else None
         yield _merge_blocks([(cursor.run, cursor.take(limit)) for cursor in cursors])
         cursors = [cursor for cursor in cursors if cursor.loaded or cursor.has_more]
+
+
+_NOTHING = RunBlock.concatenated([])
 
 
 class _SliceCursor:
@@ -167,14 +176,7 @@ class _SliceCursor:
     @property
     def loaded(self) -> bool:
         """Whether loaded records are left."""
-        return self._block is not None and self._position < len(self._block.keys)
-
-    @property
-    def end(self) -> Bound:
-        """The last loaded record."""
-        if (block := self._block) is None:
-            raise AssertionError("nothing is loaded")
-        return Bound(block.keys[-1], self.run, block.numbers[-1])
+        return self._block is not None and self._position < len(self._block)
 
     def next_blocks(self, share: float) -> range:
         """Return the blocks to load next: at most a share of all blocks by size, and at least one block."""
@@ -198,22 +200,27 @@ class _SliceCursor:
             for block in blocks
         ]
         self._next = blocks.stop
-        whole = found[0] if len(found) == 1 else _concatenate(found)
+        whole = RunBlock.concatenated(found)
         low = 0 if self._start is None else self._place(whole, self._start)
-        high = len(whole.keys) if self._stop is None else self._place(whole, self._stop)
-        self._block = RunBlock(whole.keys[low:high], whole.numbers[low:high], whole.payloads[low:high])
+        high = len(whole) if self._stop is None else self._place(whole, self._stop)
+        self._block = whole.between(low, high)
         self._position = 0
 
     def take(self, limit: Bound | None) -> RunBlock:
         """Remove and return the loaded records up to and including a record; all of them for None."""
         block, first = self._block, self._position
-        if block is None:
-            return RunBlock([], [], [])
-        last = len(block.keys)
+        if block is None or not self.loaded or (limit is not None and limit < self.bound(first)):
+            return _NOTHING
+        self._position = len(block)
         if limit is not None:
-            last = max(first, self._place(block, limit._replace(number=limit.number + 1)))
-        self._position = last
-        return RunBlock(block.keys[first:last], block.numbers[first:last], block.payloads[first:last])
+            self._position = max(first, self._place(block, limit._replace(number=limit.number + 1)))
+        return block.between(first, self._position)
+
+    def bound(self, place: int) -> Bound:
+        """Return the place of a loaded record in the order."""
+        if (block := self._block) is None:
+            raise AssertionError("nothing is loaded")
+        return Bound(block.keys[place], self.run, int(block.numbers[place]))
 
     def _place(self, block: RunBlock, bound: Bound) -> int:
         """Return the number of records of a block before a place in the order."""
@@ -221,28 +228,15 @@ class _SliceCursor:
         if bound.run < self.run:
             return low
         high = bisect_right(block.keys, bound.key, low)
-        return high if bound.run > self.run else bisect_left(block.numbers, bound.number, low, high)
-
-
-def _concatenate(blocks: Sequence[RunBlock]) -> RunBlock:
-    return RunBlock(
-        list(chain.from_iterable(block.keys for block in blocks)),
-        list(chain.from_iterable(block.numbers for block in blocks)),
-        list(chain.from_iterable(block.payloads for block in blocks)),
-    )
+        return high if bound.run > self.run else bisect_left(block.numbers, bound.number, low, high, key=int)
 
 
 def _merge_blocks(parts: Iterable[tuple[int, RunBlock]]) -> Merged:
     """Return blocks of several runs, in the order of the runs, as one."""
-    some = [(run, block) for run, block in parts if block.keys]
-    whole = _concatenate([block for _, block in some])
-    runs = list(chain.from_iterable([run] * len(block.keys) for run, block in some))
+    some = [(run, block) for run, block in parts if len(block)]
+    whole = RunBlock.concatenated([block for _, block in some])
+    runs = np.repeat(np.array([run for run, _ in some], np.int64), [len(block) for _, block in some])
     if len(some) < 2:
         return Merged(whole.keys, runs, whole.numbers, whole.payloads)
-    order = sorted_places(whole.keys).tolist()  # a merge, since each block is sorted
-    return Merged(
-        [whole.keys[place] for place in order],
-        [runs[place] for place in order],
-        [whole.numbers[place] for place in order],
-        [whole.payloads[place] for place in order],
-    )
+    order = whole.keys.order()
+    return Merged(whole.keys.at(order), runs[order], whole.numbers[order], whole.payloads.at(order))

@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io.lines.rows import ByteRows
 
 By = str | Sequence[str] | Callable[[Any], Any]  # the key of an exchange: names of fields, or a function of a record
 _FUNCTION = re.compile(r"[\w.]+:[\w.]+")
@@ -124,6 +125,12 @@ class KeyOrder:
         if kinds == {str} and not self.descending:
             return [_TEXT + key.encode("utf-8", "surrogatepass").replace(_ZERO, _ESCAPED) + _END for key in keys]
         return list(map(self.encode, keys))
+
+    def encode_texts(self, texts: ByteRows) -> ByteRows:
+        """Return the encoded form of texts without zero bytes, given in UTF-8."""
+        data = texts.joined(_TEXT, _END)
+        ends = np.cumsum(texts.lengths + len(_TEXT + _END))
+        return ByteRows.consecutive(data.translate(_INVERTED) if self.descending else data, ends)
 
 
 def _encode_numbers(values: list[Any]) -> bytes:

@@ -15,9 +15,9 @@
              column; then the keys, then the records
 
 A record has the form of `payloads`. All numbers are little-endian, checksums are BLAKE3. The checksum of a table covers
-the checksums of its blocks, and so all records of its bucket. The bytes are a function of the records, of the task and
-of the version of Zstandard. With the mark of the expected task a reader detects an older copy of a file, or another
-file in its place.
+the checksums of its blocks, and so all records of its bucket. The bytes are a function of the records, of the task, of
+the level of compression and of the version of Zstandard. With the mark of the expected task a reader detects an older
+copy of a file, or another file in its place.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ from blake3 import blake3
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import RecordError, RunFileError
+from ledgerbeam.io.lines.rows import ByteRows
+from ledgerbeam.io.storage.urls import is_local
 
 MAGIC = b"LBRUN\0\0\3"
 SUFFIX = ".run"
 BLOCK_BYTES = 128 * 1024  # before compression; larger blocks make smaller files, smaller ones finer ranges of keys
-LEVEL = -3
-"""Level of Zstandard. A run file is read once. This level compresses four times as fast as level 1, to 1.3 times the
-size."""
+# Levels of Zstandard. A run file is read once: level 1 takes four times as long, for 0.8 of the size. The second one
+# keeps the bytes as they are, because a disk takes them sooner than they can be compressed.
+LEVEL, STORED = -3, -131_072
 
 MOST_RECORD = 1 << 30
 
@@ -77,21 +79,23 @@ Cuts = Sequence[bytes]  # the least key of each bucket except the first, in asce
 
 
 def encode_run(
-    keys: list[bytes],
+    keys: Iterable[bytes],
     numbers: NDArray[np.uint64],
-    payloads: Sequence[bytes],
+    payloads: Iterable[bytes],
     cuts: Cuts,
     block_bytes: int = BLOCK_BYTES,
     *,
     mark: bytes = NO_TASK,
+    level: int = LEVEL,
 ) -> bytes:
     """Return a run file of records (`payloads`) with ascending numbers, in blocks of about `block_bytes`.
 
     RecordError: a key or a record is longer than a block can hold.
     """
-    order = sorted_places(keys)
-    ordered = [keys[place] for place in order.tolist()]
-    return write_run(_RecordLists(ordered, numbers[order], payloads, order), cuts, block_bytes, mark=mark)
+    each = ByteRows.of(keys)
+    order = each.order()
+    records = _SortedRows(each.at(order), numbers[order], ByteRows.of(payloads).at(order))
+    return write_run(records, cuts, block_bytes, mark=mark, level=level)
 
 
 class SortedRecords(Protocol):
@@ -115,13 +119,15 @@ class SortedRecords(Protocol):
         """Return a block of records."""
 
 
-def write_run(records: SortedRecords, cuts: Cuts, block_bytes: int = BLOCK_BYTES, *, mark: bytes = NO_TASK) -> bytes:
+def write_run(
+    records: SortedRecords, cuts: Cuts, block_bytes: int = BLOCK_BYTES, *, mark: bytes = NO_TASK, level: int = LEVEL
+) -> bytes:
     """Return a run file of sorted records; see `encode_run`."""
     bounds = [0]
     for cut in cuts:
         bounds.append(records.bound(cut, bounds[-1]))
     bounds.append(len(records))
-    writer = _Writer(block_bytes)
+    writer = _Writer(block_bytes, level)
     entries = np.zeros(len(bounds) - 1, ENTRY)
     for bucket, (start, stop) in enumerate(pairwise(bounds)):
         if start < stop:
@@ -130,44 +136,41 @@ def write_run(records: SortedRecords, cuts: Cuts, block_bytes: int = BLOCK_BYTES
 
 
 def encode_sorted(
-    parts: Iterable[RunBlock], cuts: Cuts, block_bytes: int = BLOCK_BYTES, *, mark: bytes = NO_TASK
+    parts: Iterable[RunBlock],
+    cuts: Cuts,
+    block_bytes: int = BLOCK_BYTES,
+    *,
+    mark: bytes = NO_TASK,
+    level: int = LEVEL,
 ) -> tuple[bytes, int]:
     """Return a run file of records that arrive sorted, and their number; see `encode_run`.
 
     Only the records of one bucket are in memory.
     """
-    writer = _Writer(block_bytes)
+    writer = _Writer(block_bytes, level)
     entries = np.zeros(len(cuts) + 1, ENTRY)
     held: list[RunBlock] = []
     bucket = count = 0
 
     def write() -> None:
-        keys, numbers, payloads = ([one for part in held for one in getattr(part, name)] for name in _COLUMNS)
-        if keys:
-            records = _RecordLists(keys, np.array(numbers, np.uint64), payloads, np.arange(len(keys)))
-            entries[bucket] = writer.bucket(records, 0, len(records))
+        if held:
+            block = RunBlock.concatenated(held)
+            entries[bucket] = writer.bucket(_SortedRows(block.keys, block.numbers, block.payloads), 0, len(block))
         held.clear()
 
     for part in parts:
         start = 0
-        while start < len(part.keys):
-            stop = bisect_left(part.keys, cuts[bucket], start) if bucket < len(cuts) else len(part.keys)
-            held.append(RunBlock(part.keys[start:stop], part.numbers[start:stop], part.payloads[start:stop]))
+        while start < len(part):
+            stop = bisect_left(part.keys, cuts[bucket], start) if bucket < len(cuts) else len(part)
+            if start < stop:
+                held.append(part.between(start, stop))
             start = stop
-            if start < len(part.keys):
+            if start < len(part):
                 write()
                 bucket += 1
-        count += len(part.keys)
+        count += len(part)
     write()
     return writer.finish(entries.tobytes(), len(entries), count, mark), count
-
-
-def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
-    """Return the positions of keys in sorted order. Equal keys keep their order."""
-    # Takes a third of the time. Keys of equal length differ before zeros at the end, which NumPy ignores.
-    if len(set(map(len, keys))) == 1 and keys[0]:
-        return np.frombuffer(b"".join(keys), f"S{len(keys[0])}").argsort(kind="stable")
-    return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
 
 
 def block_ends(ends: NDArray[np.int64], start: int, stop: int, block_bytes: int) -> Iterator[int]:
@@ -178,20 +181,13 @@ def block_ends(ends: NDArray[np.int64], start: int, stop: int, block_bytes: int)
         yield start
 
 
-class _RecordLists:
-    """Records as lists of sorted keys, their numbers, and payloads in any order, so that they need not be copied.
+class _SortedRows:
+    """Records in their order: `SortedRecords`."""
 
-    `order` has the position in `payloads` of each record.
-    """
-
-    def __init__(
-        self, keys: list[bytes], numbers: NDArray[np.uint64], payloads: Sequence[bytes], order: NDArray[np.int64]
-    ) -> None:
-        self._keys, self._numbers, self._payloads, self._order = keys, numbers, payloads, order
-        count = len(keys)
-        self._key_sizes = np.fromiter(map(len, keys), np.int64, count)
-        self._sizes = np.fromiter(map(len, payloads), np.int64, count)[order]
-        if count and max(self._key_sizes.max(), self._sizes.max()) > MOST_RECORD:
+    def __init__(self, keys: ByteRows, numbers: NDArray[np.uint64], payloads: ByteRows) -> None:
+        self._keys, self._numbers, self._payloads = keys, numbers, payloads
+        self._key_sizes, self._sizes = keys.lengths, payloads.lengths
+        if len(keys) and max(self._key_sizes.max(), self._sizes.max()) > MOST_RECORD:
             raise RecordError(f"expected records and keys of less than {MOST_RECORD:,} bytes each")
         self._ends = np.cumsum(self._key_sizes + self._sizes + RECORD_BYTES)
 
@@ -211,27 +207,21 @@ class _RecordLists:
         return int(self._sizes[start:stop].sum()) + stop - start
 
     def block(self, start: int, stop: int) -> bytes:
-        payloads = self._payloads
-        return b"".join(
-            [
-                self._numbers[start:stop].astype("<u8").tobytes(),
-                self._key_sizes[start:stop].astype("<u4").tobytes(),
-                self._sizes[start:stop].astype("<u4").tobytes(),
-                *self._keys[start:stop],
-                *[payloads[place] for place in self._order[start:stop].tolist()],
-            ]
-        )
+        some = slice(start, stop)
+        sizes = (column[some].astype("<u4").tobytes() for column in (self._key_sizes, self._sizes))
+        rows = (column.at(some).joined() for column in (self._keys, self._payloads))
+        return b"".join([self._numbers[some].astype("<u8").tobytes(), *sizes, *rows])
 
 
 class _Writer:
     """Writes the buckets of a run file one after the other."""
 
-    def __init__(self, block_bytes: int) -> None:
+    def __init__(self, block_bytes: int, level: int) -> None:
         self._block_bytes = block_bytes
         self._file = io.BytesIO()  # `getvalue` returns its bytes without a copy
         self._file.write(MAGIC)
         # A new one for each file, so that earlier data cannot influence the bytes.
-        self._compress = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True).compress
+        self._compress = zstandard.ZstdCompressor(level=level, write_checksum=False, write_content_size=True).compress
 
     def bucket(self, records: SortedRecords, start: int, stop: int) -> tuple[Any, ...]:
         """Write some records as a bucket; return its entry."""
@@ -259,6 +249,11 @@ class _Writer:
         head = _HEAD.pack(self._file.tell(), buckets, records, mark)
         self._file.writelines([footer, head, _checksum(footer + head), MAGIC])
         return self._file.getvalue()
+
+
+def level_in(folder: str) -> int:
+    """Return the level of compression for run files of a folder."""
+    return STORED if is_local(folder) else LEVEL
 
 
 def tail_bytes(buckets: int) -> int:
@@ -332,16 +327,32 @@ def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunBlock:
     """Sorted records of one bucket of one run file."""
 
-    keys: list[bytes]  # keys of the records
-    numbers: list[int]  # numbers of the records
-    payloads: list[bytes]  # the records
+    keys: ByteRows  # keys of the records
+    numbers: NDArray[np.uint64]  # numbers of the records
+    payloads: ByteRows  # the records
 
+    @classmethod
+    def concatenated(cls, blocks: Sequence[RunBlock]) -> RunBlock:
+        """Return the records of several blocks as one."""
+        if len(blocks) == 1:
+            return blocks[0]
+        return cls(
+            ByteRows.concatenated([block.keys for block in blocks]),
+            np.concatenate([np.zeros(0, np.uint64), *(block.numbers for block in blocks)]),
+            ByteRows.concatenated([block.payloads for block in blocks]),
+        )
 
-_COLUMNS = "keys", "numbers", "payloads"
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def between(self, start: int, stop: int) -> RunBlock:
+        """Return the records `[start, stop)`."""
+        some = slice(start, stop)
+        return RunBlock(self.keys.at(some), self.numbers[some], self.payloads.at(some))
 
 
 class BlockColumns(NamedTuple):
@@ -379,14 +390,8 @@ def open_block(data: bytes, table: BlockTable, block: int, url: str) -> BlockCol
 def decode_block(data: bytes, table: BlockTable, block: int, url: str) -> RunBlock:
     """Return the records of a block; see `open_block`."""
     plain, numbers, key_ends, ends = open_block(data, table, block, url)
-    count = len(numbers)
-    return RunBlock(
-        _split_at(plain, RECORD_BYTES * count, key_ends), numbers.tolist(), _split_at(plain, int(key_ends[-1]), ends)
-    )
-
-
-def _split_at(data: bytes, start: int, ends: NDArray[np.int64]) -> list[bytes]:
-    return [data[first:last] for first, last in pairwise([start, *ends.tolist()])]
+    keys = ByteRows.consecutive(plain, key_ends, first=RECORD_BYTES * len(numbers))
+    return RunBlock(keys, numbers, ByteRows.consecutive(plain, ends, first=int(key_ends[-1])))
 
 
 def _checksum(data: bytes) -> bytes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
-from typing import Any, Self, overload
+from typing import Any, overload
 
 import orjson
 
@@ -15,7 +15,7 @@ from ledgerbeam.errors import LedgerbeamError, RecordError
 from ledgerbeam.io.compression.streams import decompressed, is_pipe
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.file import Offsets
-from ledgerbeam.io.index.newlines import count_lines, line_ends
+from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.index.reader import IndexedRecords, RawRecord
 from ledgerbeam.io.json_values import (
     MOST_DEEP,
@@ -41,7 +41,6 @@ _BLANK = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _PREVIEW = 120
 _PIECE = 64  # lines that are yielded together
-_AT_ONCE = 256 * 1024  # bytes that are searched for newlines together, so that they stay in the cache
 
 
 def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
@@ -356,57 +355,3 @@ class JsonLinesBuilder:
                 f"output record {self._position} ({type(value).__name__}) cannot be written as JSON: {refused}; return "
                 f"dicts, lists, strings, numbers, booleans or None, nested at most {MOST_DEEP} times"
             ) from error
-
-
-class HeldLines(Sequence[bytes]):
-    """Some lines of bytes in memory, without their newlines. Selections share the bytes. Picklable."""
-
-    def __init__(self, data: bytes, starts: NDArray[np.integer[Any]], stops: NDArray[np.integer[Any]]) -> None:
-        self.data = data
-        # Items of an `array` are Python integers, which takes a fifth of the time of NumPy's.
-        self._starts, self._stops = (array("q", ends.astype(np.int64).tobytes()) for ends in (starts, stops))
-
-    @classmethod
-    def split(cls, data: bytes) -> Self:
-        """Return all lines of bytes. The last line may lack its newline."""
-        view = memoryview(data)
-        ends = [line_ends(view[begin : begin + _AT_ONCE], begin) for begin in range(0, len(view), _AT_ONCE)]
-        if data and data[-1:] != b"\n":
-            ends.append(np.array([len(data) + 1], np.uint64))
-        after = np.concatenate([np.zeros(1, np.uint64), *ends])
-        return cls(data, after[:-1], after[1:] - np.uint64(1))
-
-    @classmethod
-    def joined(cls, lines: Iterable[bytes]) -> Self:
-        """Return lines from other places as one object."""
-        return cls.split(b"".join([line + b"\n" for line in lines]))
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __getitem__(self, item: int) -> bytes:  # type: ignore[override]
-        return self.data[self._starts[item] : self._stops[item]]
-
-    def __iter__(self) -> Iterator[bytes]:
-        data = self.data
-        return (data[start:stop] for start, stop in zip(self._starts, self._stops, strict=True))
-
-    def at(self, places: Any) -> Self:
-        """Return the lines at some positions, or the lines of a mask."""
-        return type(self)(self.data, *(np.frombuffer(ends, np.int64)[places] for ends in (self._starts, self._stops)))
-
-    def start(self, place: int) -> int:
-        """Return the offset of a line."""
-        return self._starts[place]
-
-    def first_bytes(self) -> NDArray[np.uint8]:
-        """Return the first byte of each line; for an empty line its newline."""
-        found: NDArray[np.uint8] = np.frombuffer(self.data, np.uint8)[np.frombuffer(self._starts, np.int64)]
-        return found
-
-    def blank(self) -> NDArray[np.bool_]:
-        """Return for each line whether it has only white space."""
-        found = np.isin(self.first_bytes(), np.frombuffer(_BLANK, np.uint8))
-        for place in np.flatnonzero(found).tolist():
-            found[place] = not self[place].strip(_BLANK)
-        return found

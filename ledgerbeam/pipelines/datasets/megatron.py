@@ -76,7 +76,7 @@ class TokenizeJob(ShardJob):
         }
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms import TokenizeRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms import TokenizeRecords  # noqa: PLC0415 - slow to import
 
         return TokenizeRecords(
             self.tokenizer,

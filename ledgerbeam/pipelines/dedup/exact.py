@@ -78,13 +78,13 @@ class DecideJob(HashJob):
         return self.is_last
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import FindDuplicates  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import FindDuplicates  # noqa: PLC0415 - slow to import
 
         return FindDuplicates(self.is_last)
 
     def encoder(self) -> str | ShardEncoder:
         """Return the encoder of duplicates: JSON lines, or a run file by source file."""
-        from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - slow to import
 
         return self.to if self.is_last else RunEncoder(Partition(LIST_BUCKETS).cuts())
 
@@ -207,7 +207,7 @@ class DedupJob(ListedJob):
         return {**self.key.parameters(), **preference(self.prefer)}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import KeepRemaining  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import KeepRemaining  # noqa: PLC0415 - slow to import
 
         return KeepRemaining(conversion_of(self.to), self.output_format)
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.forest import PAIRS_BYTES
+from ledgerbeam.io.exchange.run_file import level_in
 from ledgerbeam.io.exchange.slices import NO_MERGES, Partition
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Job, Source, Task, merged_statistics
@@ -62,7 +63,7 @@ class _NearDecideJob(DecideJob):
 
     def encoder(self) -> str | ShardEncoder:
         """Return the encoder of documents to drop: JSON lines, or a run file by source file."""
-        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
 
         return self.to if self.is_last else HashEncoder(Partition(LIST_BUCKETS).cuts())
 
@@ -138,13 +139,13 @@ class ClusterJob(_NearDecideJob):
 
     def trees(self) -> TreeReader:
         """Return the function that finds the clusters in a part of a bucket."""
-        from ledgerbeam.transforms.dedup.duplicates import joined_trees  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import joined_trees  # noqa: PLC0415 - slow to import
         from ledgerbeam.transforms.dedup.stars import member_trees  # noqa: PLC0415
 
         return member_trees if self.in_rounds else joined_trees
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import FindClusters  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import FindClusters  # noqa: PLC0415 - slow to import
 
         return FindClusters(self.is_last, self.trees())
 
@@ -156,7 +157,7 @@ class CandidatesJob(ClusterJob):
     command = "candidates"
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import FindCandidates  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import FindCandidates  # noqa: PLC0415 - slow to import
 
         return FindCandidates(self.trees())
 
@@ -248,16 +249,16 @@ class TextsJob(ListedJob, RunsJob):
         return self.shaping()
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.verify import CollectGrams  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.verify import CollectGrams  # noqa: PLC0415 - slow to import
 
         base = self.files.base
         return CollectGrams(self.key.keys(base), self.near.minhash(), score_of(self.prefer, base))
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
 
         partition = decided(self.partition)
-        return HashEncoder(partition.cuts_of(1), partition.block_bytes)
+        return HashEncoder(partition.cuts_of(1), partition.block_bytes, level=level_in(str(self.output)))
 
     def _own_files(self) -> OwnFiles:
         return self.own
@@ -287,7 +288,7 @@ class VerifyJob(_NearDecideJob):
         return self.near.verified()
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import FindClusters  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import FindClusters  # noqa: PLC0415 - slow to import
         from ledgerbeam.transforms.dedup.verify import VerifiedTrees  # noqa: PLC0415
 
         if self.near.verify is None:

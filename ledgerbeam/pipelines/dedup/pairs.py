@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.exchange.hash_run import CHANGES
+from ledgerbeam.io.exchange.run_file import level_in
 from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Job, Task, merged_statistics
@@ -93,16 +94,16 @@ class SignJob(ScatterJob):
         return {**super().shaping(), **self.near.parameters(self.key)}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import SignRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import SignRecords  # noqa: PLC0415 - slow to import
 
         base = self.files.base
         return SignRecords(self.key.keys(base), self.near.minhash(), score_of(self.prefer, base))
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
 
         partition = decided(self.partition)
-        return HashEncoder(partition.cuts_of(1), partition.block_bytes)
+        return HashEncoder(partition.cuts_of(1), partition.block_bytes, level=level_in(str(self.output)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,13 +154,13 @@ class PairsJob(HashJob, RunsJob):
         return found[0].partition if found else super().decided_partition(say)
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.duplicates import PairRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import PairRecords  # noqa: PLC0415 - slow to import
 
         return PairRecords(self._among_earlier)
 
     def encoder(self) -> str | ShardEncoder:
         """Return the encoder that writes a forest as a run file."""
-        from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - slow to import
 
         return RunEncoder(())
 
@@ -225,10 +226,10 @@ class _StarJob(GatherJob, RunsJob):
         return self.shaping()
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.duplicates import HashEncoder  # noqa: PLC0415 - slow to import
 
         partition = decided(self.partition)  # of the signatures
-        return HashEncoder(partition.cuts(), partition.block_bytes)
+        return HashEncoder(partition.cuts(), partition.block_bytes, level=level_in(str(self.output)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +252,7 @@ class StarsJob(_StarJob):
         return {PAIRS: self.pairs()}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.stars import MakeStars  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.stars import MakeStars  # noqa: PLC0415 - slow to import
 
         return MakeStars()
 
@@ -280,7 +281,7 @@ class LargeStarsJob(_RoundJob):
     within_keys: ClassVar[bool] = True
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.stars import TurnLargeStars  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.stars import TurnLargeStars  # noqa: PLC0415 - slow to import
 
         return TurnLargeStars()
 
@@ -292,7 +293,7 @@ class SmallStarsJob(_RoundJob):
     command = "small-stars"
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.stars import TurnSmallStars  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.stars import TurnSmallStars  # noqa: PLC0415 - slow to import
 
         return TurnSmallStars()
 
@@ -321,7 +322,7 @@ class LabelsJob(_StarJob):
         return [writer.output for writer in self.first_writers().values()]
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.dedup.stars import FindLabels  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.stars import FindLabels  # noqa: PLC0415 - slow to import
 
         return FindLabels()
 

@@ -33,7 +33,7 @@ class _KeepJob(GatherJob):
     """An exchange that writes its records unchanged, in another order."""
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.exchange.gather import KeepRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.gather import KeepRecords  # noqa: PLC0415 - slow to import
 
         return KeepRecords(self.output_format)
 
@@ -76,7 +76,7 @@ class GroupJob(GatherJob):
         return {"function": str(self.function), "function made of": dict(self.made_of)}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.exchange.gather import GroupRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.gather import GroupRecords  # noqa: PLC0415 - slow to import
 
         return GroupRecords(self.function, self.output_format, by=self.key.keys(self.files.base))
 
@@ -143,7 +143,7 @@ class JoinJob(GatherJob):
         return {name: value for name, value in given.items() if value is not None}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.exchange.join import JoinRecords, RightFields  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.join import JoinRecords, RightFields  # noqa: PLC0415 - slow to import
 
         fields = RightFields(self.right_key.fields, self.suffix, self.under)
         return JoinRecords(self.how, fields, conversion_of(self.to), self.output_format)
@@ -221,7 +221,7 @@ class SplitJob(ShardJob):
         return self.key.doubts(self.files.names, store)
 
     def work(self) -> SplitRecords:
-        from ledgerbeam.transforms.exchange.keys import SplitRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.keys import SplitRecords  # noqa: PLC0415 - slow to import
 
         return SplitRecords(self.key.keys(self.files.base), self.parts, conversion_of(self.to), self.output_format)
 

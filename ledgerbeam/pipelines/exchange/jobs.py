@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from ledgerbeam.io import Options, ShardEncoder
+from ledgerbeam.io.exchange.run_file import level_in
 from ledgerbeam.io.exchange.slices import MOST_SLICES, Partition, SliceTables
 from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.io.listing.pages import Page
@@ -189,12 +190,12 @@ class MergeJob(BucketsJob):
         return {MERGE: self.ordinal}
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.exchange.gather import MergeRuns  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.gather import MergeRuns  # noqa: PLC0415 - slow to import
 
-        return MergeRuns(self.cut, self.ordinal)
+        return MergeRuns(self.cut, self.ordinal, level_in(str(self.output)))
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.exchange.gather import MergedEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.gather import MergedEncoder  # noqa: PLC0415 - slow to import
 
         return MergedEncoder()
 
@@ -257,16 +258,16 @@ class ScatterJob(RunsJob):
         return self.key.doubts(self.files.names, store)
 
     def work(self) -> Callable[[Task], Any]:
-        from ledgerbeam.transforms.exchange.scatter import ScatterRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.scatter import ScatterRecords  # noqa: PLC0415 - slow to import
 
         base = self.files.base
         return ScatterRecords(self.key.keys(base), self.with_records, score_of(self.prefer, base))
 
     def encoder(self) -> str | ShardEncoder:
-        from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - slow to import
 
         partition = decided(self.partition)
-        return RunEncoder(partition.cuts_of(1), partition.block_bytes)
+        return RunEncoder(partition.cuts_of(1), partition.block_bytes, level=level_in(str(self.output)))
 
     def _own_files(self) -> OwnFiles:
         return self.own

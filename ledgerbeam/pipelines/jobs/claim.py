@@ -121,7 +121,7 @@ def _check_routes(job: JobSpec, store: LedgerStore) -> None:
     routes = routes_of(store)
     refuse_links(job.output, [f"{job.output}/{name}" for name in (REJECTS, *routes)])
     if routes:
-        from ledgerbeam.transforms.chain.route_folders import RouteFolders  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.chain.route_folders import RouteFolders  # noqa: PLC0415 - slow to import
 
         folders = RouteFolders(str(job.output), job.sources().base, job.storage_options)
         for route in routes:

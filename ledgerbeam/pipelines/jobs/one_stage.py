@@ -75,7 +75,7 @@ class MapJob(ShardJob):
         return shaping
 
     def work(self) -> MapRecords:
-        from ledgerbeam.transforms import MapRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms import MapRecords  # noqa: PLC0415 - slow to import
 
         return MapRecords(
             self.function,
@@ -137,7 +137,7 @@ class _ConvertingJob(ShardJob):
         return shaping
 
     def work(self) -> ConvertRecords:
-        from ledgerbeam.transforms.mapping.function import ConvertRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.mapping.function import ConvertRecords  # noqa: PLC0415 - slow to import
 
         return ConvertRecords(self._conversion, self.output_format)
 

@@ -153,8 +153,8 @@ class OutputOwner:
         its shards may be missing: another launcher has read them and removed them.
 
         Raises:
-            StorageError: The mark is missing, so earlier outputs were moved or removed. Or another ledger has claimed a
-                folder below it that contains outputs of this ledger.
+            StorageError: The job keeps its shards, and its mark is missing: outputs were moved or removed. Or another
+                ledger has claimed a folder below it that contains outputs of this ledger.
         """
         marks = self._folder.names(MARKS_FOLDER)
         if _mark_name(store) not in marks and self._spec.keeps_shards:

@@ -28,6 +28,7 @@ from ledgerbeam.io.exchange.payloads import payload_of
 from ledgerbeam.io.exchange.run_file import SUFFIX
 from ledgerbeam.io.exchange.slices import EARLIER
 from ledgerbeam.io.lines.jsonl import JsonLines
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.buckets import GatheredRecords
@@ -76,12 +77,13 @@ class FindDuplicates:
             return task.replace(records=rows)
         keyed = sorted((file_key(url), number) for url, number in found)
         numbers = np.array([number for _, number in keyed], np.uint64)
-        return task.replace(records=ScatteredRecords([key for key, _ in keyed], numbers, [b""] * len(keyed)))
+        keys = ByteRows.of(key for key, _ in keyed)
+        return task.replace(records=ScatteredRecords(keys, numbers, ByteRows.of([b""] * len(keyed))))
 
 
 def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[int, int]]:
     """Yield run and number of each duplicate: a better record, or an equal earlier one, has the same key."""
-    rows = chain.from_iterable(zip(*part, strict=True) for part in gathered.merged())
+    rows = chain.from_iterable(part.rows() for part in gathered.merged())
     for _, group in groupby(rows, itemgetter(0)):
         best: tuple[bytes, int, int] | None = None
         size = 0
@@ -114,7 +116,7 @@ class KeepRemaining:
         counts = RecordCounts(kept + dropped, kept, drops, {}, {"": kept})
         try:
             if self.output_format == "jsonl":
-                lines = lines_of(data for part in remaining.records.parts for data in part.payloads())
+                lines = lines_of(part.payloads() for part in remaining.records.parts)
                 if lines is not None:
                     return task.replace(records=TaskResults({"": lines}, counts))
             records = [record for part in remaining.records.parts for record in part.records()]
@@ -128,7 +130,7 @@ class KeepRemaining:
 
 
 @dataclass(frozen=True)
-class HashedRecords(Sequence[int]):
+class HashedRecords:
     """Records for a run file whose keys are hashes."""
 
     hashes: Hashes  # one hash per record, or a row of hashes per record
@@ -138,16 +140,13 @@ class HashedRecords(Sequence[int]):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, item: Any) -> Any:
-        return self.numbers[item]
-
 
 class HashEncoder(RunFileEncoder):
     """An encoder of `HashedRecords`."""
 
     def encode(self, records: HashedRecords) -> list[ShardFile]:
         hashes, numbers, payloads = records.hashes, records.numbers, records.payloads
-        data = encode_hashes(hashes, numbers, payloads, self.cuts, self.block_bytes, mark=self.mark)
+        data = encode_hashes(hashes, numbers, payloads, self.cuts, self.block_bytes, mark=self.mark, level=self.level)
         return [ShardFile(SUFFIX, data, len(records))]
 
 
@@ -261,7 +260,7 @@ class PairRecords:
             return NoneTask(task)
         pairs = forest.encode()
         stats.count(PAIRS_BYTES, len(pairs))
-        return task.replace(records=ScatteredRecords([b""], np.zeros(1, np.uint64), [pairs]))
+        return task.replace(records=ScatteredRecords(ByteRows.of([b""]), np.zeros(1, np.uint64), ByteRows.of([pairs])))
 
 
 def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
@@ -430,7 +429,7 @@ def _file_hashes(forest: Forest) -> Hashes:
 def _rows_of(forest: Forest, gone: NDArray[np.int64], of: NDArray[np.int64]) -> JsonLines | None:
     """Return a line for each removed record: its position, and the position of the record that stays."""
     places = (map(forest.place, forest.nodes[some].tolist()) for some in (gone, of))
-    return lines_of([payload_of({**_row(*one), "of": _row(*other)}) for one, other in zip(*places, strict=True)])
+    return lines_of([[payload_of({**_row(*one), "of": _row(*other)}) for one, other in zip(*places, strict=True)]])
 
 
 def _row(url: bytes, number: int) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def _batches(gathered: GatheredRecords) -> Iterator[_Sets]:
     batch, before, first = _Sets(), 0, (0, 0)
     current: bytes | None = None
     for part in gathered.merged():
-        for key, run, number, payload in zip(*part, strict=True):
+        for key, run, number, payload in part.rows():
             if key != current:
                 if batch.size >= AT_ONCE:
                     yield batch

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import io
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -21,10 +20,11 @@ from ledgerbeam.errors import FunctionError, RunFileError, SourceError, StorageE
 from ledgerbeam.io import Format, ShardFile
 from ledgerbeam.io.conversion import VERSION, conversion_of
 from ledgerbeam.io.exchange.order import By
-from ledgerbeam.io.exchange.payloads import is_json_text, record_of
-from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_sorted, task_mark
+from ledgerbeam.io.exchange.payloads import are_json_text, record_of
+from ledgerbeam.io.exchange.run_file import LEVEL, SUFFIX, Cuts, encode_sorted, task_mark
 from ledgerbeam.io.exchange.slices import Partition
 from ledgerbeam.io.lines.jsonl import JsonLines
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.job import Json
@@ -40,8 +40,6 @@ from ledgerbeam.user_code.functions import made_of, reference_of
 from ledgerbeam.user_code.guards import children, describe_error, end_child, failed_by, message_of
 from ledgerbeam.user_code.loading import Reference
 from ledgerbeam.user_code.objects import OF_A_GROUP, ReadyObject, UserObject
-
-_AT_ONCE = 1024  # number of lines that are joined at once
 
 
 class GatherStep(MatchStep):
@@ -99,7 +97,7 @@ class KeepRecords:
         gathered = gathered_records(task, "KeepRecords")
         if self.output_format == "jsonl":
             try:
-                lines = lines_of(chain.from_iterable(part.payloads for part in gathered.merged()))
+                lines = lines_of(part.payloads for part in gathered.merged())
             except (SourceError, StorageError) as error:
                 return failed_by(error, task, message_of(error))
             if lines is not None:
@@ -166,6 +164,7 @@ class MergeRuns:
 
     partition: Partition  # division of the key range into buckets
     ordinal: int  # number of the merge, from 1
+    level: int = LEVEL  # level of compression
 
     takes_blocks: ClassVar[bool] = True
 
@@ -176,7 +175,7 @@ class MergeRuns:
         inner = ranges[gathered.bucket]
         cuts, mark = cuts[inner.start : inner.stop - 1], task_mark(task.source.id, task.start)
         try:
-            made = encode_sorted(gathered.renumbered(), cuts, self.partition.block_bytes, mark=mark)
+            made = encode_sorted(gathered.renumbered(), cuts, self.partition.block_bytes, mark=mark, level=self.level)
         except (SourceError, StorageError) as error:
             return failed_by(error, task, message_of(error))
         found = MergedRecords(*made)
@@ -189,7 +188,7 @@ class MergeRuns:
 
 
 @dataclass(frozen=True)
-class MergedRecords(Sequence[bytes]):
+class MergedRecords:
     """Merged records, already encoded as a run file."""
 
     data: bytes  # bytes of the run file
@@ -197,9 +196,6 @@ class MergedRecords(Sequence[bytes]):
 
     def __len__(self) -> int:
         return self.records
-
-    def __getitem__(self, item: Any) -> Any:
-        raise TypeError("an encoded run file has no access to single records")
 
 
 @dataclass(frozen=True)
@@ -220,18 +216,22 @@ def gathered_records(task: Task, function: str) -> GatheredRecords:
     return task.records
 
 
-def lines_of(payloads: Iterable[bytes]) -> JsonLines | None:
+def lines_of(parts: Iterable[Iterable[bytes]]) -> JsonLines | None:
     """Return payloads as lines of JSON; None if some are not JSON text."""
-    rest = iter(payloads)
-    data, sizes = io.BytesIO(), array("Q")
-    while some := list(islice(rest, _AT_ONCE)):
-        if not is_json_text(min(some)):  # other payloads start with a lower byte
+    data = io.BytesIO()
+    sizes = [np.zeros(1, np.int64)]
+    for part in parts:
+        rows = ByteRows.of(part)
+        if not are_json_text(rows.first_bytes()).all():
             return None
-        data.write(b"\n".join([*some, b""]))
-        sizes.extend(map(len, some))
-    offsets = np.zeros(len(sizes) + 1, np.uint64)
-    np.cumsum(np.frombuffer(sizes, np.uint64) + np.uint64(1), out=offsets[1:])
-    return JsonLines(data.getvalue(), offsets)
+        lines = rows.joined(after=b"\n")
+        if len(sizes) == 1:
+            data = io.BytesIO(lines)  # copies them only if more follow
+            data.seek(0, io.SEEK_END)
+        else:
+            data.write(lines)
+        sizes.append(rows.lengths + 1)
+    return JsonLines(data.getvalue(), np.cumsum(np.concatenate(sizes)).astype(np.uint64))
 
 
 def as_part(task: Task) -> Task:

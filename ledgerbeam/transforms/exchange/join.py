@@ -205,7 +205,7 @@ def _left_records(gathered: GatheredRecords) -> Iterator[tuple[int, int, bytes, 
     beside, held = gathered.beside, _Held()
     current: bytes | None = None
     for part in chain(gathered.begun(), gathered.merged()):
-        for key, run, number, payload in zip(*part, strict=True):
+        for key, run, number, payload in part.rows():
             if key != current:
                 current, held = key, _Held()
             if run >= beside:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +24,8 @@ from ledgerbeam.io.conversion import find_conversion
 from ledgerbeam.io.exchange.order import By, KeyOrder, Scheme, key_fields, key_function
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads
+from ledgerbeam.io.lines.fields import find_field
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.tar.sample import KEY, Sample
 from ledgerbeam.results import Route
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords
@@ -65,13 +67,13 @@ class RecordKeys:
         """Import the function, once in each process. Raises FunctionError if it cannot be imported."""
         _ = self._call
 
-    def of(self, records: PlacedRecords) -> list[bytes]:
+    def of(self, records: PlacedRecords) -> ByteRows:
         """Return the key of each record.
 
         With the schemes ``digest`` and ``match`` the key of null is empty. Raises FunctionError if the function raises,
         and RecordError if a record cannot be decoded or has no key. The message names the record.
         """
-        return [key for part in records.parts for key in self._of_part(part)]
+        return ByteRows.concatenated([ByteRows.of(self._of_part(part)) for part in records.parts])
 
     @cached_property
     def null(self) -> bytes | None:
@@ -81,22 +83,22 @@ class RecordKeys:
         if self.scheme not in ("key", "hash"):
             return None
         key = self.order.encode((None,) * len(self.fields) if len(self.fields) > 1 else None)
-        return key if self.scheme == "key" else _hashed(key)
+        return key if self.scheme == "key" else self._hashed(key)
 
     def value(self, record: Any) -> Any:
         """Return the key of a record as a Python value."""
         return self._call(record)
 
-    def _of_part(self, part: PlacedPart) -> list[bytes]:
+    def _of_part(self, part: PlacedPart) -> Iterable[bytes]:
         if self.scheme == "shuffle":
-            return list(self._shuffled(part))
+            return self._shuffled(part)
         if self.scheme == "place":
             url = self.order.encode(part.url)
             return [url + number for number in _big_endian(part)]
-        if self.function is None and self.scheme in ("key", "hash"):
+        if self.fields:
             # Encoding all together is faster. It is not possible for a function, which may reuse its result.
             with suppress(RecordError):  # raised again below, with the record
-                return self._together(part)
+                return self._of_fields(part)
         found: list[bytes] = []
         try:
             found.extend(map(self.key, part.records()))
@@ -106,24 +108,44 @@ class RecordKeys:
             raise type(error)(f"{part.url}: record {int(part.numbers[len(found)])}: {error}") from error
         return found
 
-    def _together(self, part: PlacedPart) -> list[bytes]:
-        keys = self.order.encode_all(list(map(self._call, part.records())))
-        return keys if self.scheme == "key" else list(map(_hashed, keys))
+    def _of_fields(self, part: PlacedPart) -> Iterable[bytes]:
+        found = [] if part.lines is None else [find_field(part.lines, name) for name in self.fields]
+        fields = [field for field in found if field is not None]
+        values: Iterable[Any]
+        if len(fields) < len(self.fields):
+            values = map(self._call, part.records())
+        elif len(fields) > 1:
+            values = zip(*[field.values() for field in fields], strict=True)
+        elif fields[0].is_plain:
+            texts = self.order.encode_texts(fields[0].texts())
+            return texts if self.scheme == "key" else list(map(self._hashed, texts))
+        else:
+            values = fields[0].values()
+        if self.scheme in ("digest", "match"):
+            return list(map(self._key_of, values))
+        keys = self.order.encode_all(list(values))
+        return keys if self.scheme == "key" else list(map(self._hashed, keys))
 
     def key(self, record: Any) -> bytes:
         """Return the key of one record; see `of`, also for its errors."""
         if self.scheme == "content":
             return blake2b(_content(record), digest_size=DIGEST_BYTES, person=b"lb.content").digest()
-        value = self._call(record)
+        return self._key_of(self._call(record))
+
+    def _key_of(self, value: Any) -> bytes:
         if self.scheme in ("digest", "match"):
             nulls = [part is None for part in (value if type(value) is tuple else (value,))]
             matches_nothing = all(nulls) if self.scheme == "digest" else any(nulls)
             if matches_nothing:
                 return b""
         key = self.order.encode(value)
+        return key if self.scheme == "key" else self._hashed(key)
+
+    def _hashed(self, key: bytes) -> bytes:
+        """Return an encoded key as the scheme has it, if this is no order of the keys."""
         if self.scheme == "digest":
             return blake2b(key, digest_size=DIGEST_BYTES, person=b"lb.digest").digest()
-        return key if self.scheme == "key" else _hashed(key)
+        return blake2b(key, digest_size=HASH_BYTES, person=b"lb.key").digest() + key
 
     def place_key(self, url: str, number: int) -> bytes:
         """Return the key of a record with the scheme ``place``."""
@@ -222,10 +244,6 @@ class _Field:
                 except orjson.JSONDecodeError as error:
                     raise RecordError(f"expected JSON in the member {self._parts[cut - 1]!r}, found {error}") from error
         return None
-
-
-def _hashed(key: bytes) -> bytes:
-    return blake2b(key, digest_size=HASH_BYTES, person=b"lb.key").digest() + key
 
 
 class _Called:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -23,8 +22,9 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import ShardEncoder, ShardFile
 from ledgerbeam.io.exchange.order import By, KeyOrder, Nulls, Scheme
-from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, NO_TASK, SUFFIX, Cuts, encode_run, task_mark
+from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, LEVEL, NO_TASK, SUFFIX, Cuts, encode_run, level_in, task_mark
 from ledgerbeam.io.exchange.slices import MOST_BUCKETS, Partition
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.forms import PlacedPart, PlacedRecords, listed
@@ -38,18 +38,15 @@ from ledgerbeam.user_code.guards import failed_by, message_of
 
 
 @dataclass(frozen=True)
-class ScatteredRecords(Sequence[bytes]):
+class ScatteredRecords:
     """The records of a task for a run file."""
 
-    keys: list[bytes]  # key of each record
+    keys: ByteRows  # key of each record
     numbers: NDArray[np.uint64]  # number of each record in its source, ascending
-    payloads: Sequence[bytes]  # bytes of each record
+    payloads: ByteRows  # bytes of each record
 
     def __len__(self) -> int:
         return len(self.keys)
-
-    def __getitem__(self, item: Any) -> Any:
-        return self.payloads[item]
 
 
 @dataclass(frozen=True)
@@ -78,23 +75,22 @@ class ScatterRecords:
             keys = self.keys.of(records)
         except LedgerbeamError as error:
             return failed_by(error, task, message_of(error))
-        keyless = 0 if self.keys.null is None else keys.count(self.keys.null)
+        without = np.zeros(len(keys), np.bool_) if self.keys.null is None else keys.are(self.keys.null)
+        keyless = int(np.count_nonzero(without))
         if keyless and not self.keys.null:  # an empty null key leaves the record out
-            kept = [place for place, key in enumerate(keys) if key]
-            keys, payloads = [keys[place] for place in kept], [payloads[place] for place in kept]
-            return moved(task, ScatteredRecords(keys, records.places[kept], payloads), keyless)
+            found = ScatteredRecords(keys.at(~without), records.places[~without], payloads.at(~without))
+            return moved(task, found, keyless)
         if keyless:
             stats.count(WITHOUT_KEY, keyless)
         return task.replace(records=ScatteredRecords(keys, records.places, payloads))
 
-    def _payloads(self, records: PlacedRecords) -> Sequence[bytes]:
+    def _payloads(self, records: PlacedRecords) -> ByteRows:
         if self.with_records:
-            parts = [part.payloads() for part in records.parts]
-            return parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
-        return [b""] * len(records) if self.score is None else self.score.of(records)
+            return ByteRows.concatenated([part.payloads() for part in records.parts])
+        return ByteRows.of([b""] * len(records)) if self.score is None else self.score.of(records)
 
 
-def moved(task: Task, records: Sequence[Any], keyless: int) -> Task | NoneTask:
+def moved(task: Task, records: Any, keyless: int) -> Task | NoneTask:
     """Return a task with the records that have a key, and count the others as dropped."""
     if not keyless:
         return task.replace(records=records)
@@ -111,6 +107,7 @@ class RunFileEncoder:
     cuts: Cuts  # boundaries of the buckets
     block_bytes: int = BLOCK_BYTES  # uncompressed size of a block
     mark: bytes = NO_TASK  # mark of the task that writes the file
+    level: int = LEVEL  # level of compression
 
     def of_task(self, task: Task) -> Self:
         return replace(self, mark=task_mark(task.source.id, task.start))
@@ -121,7 +118,7 @@ class RunEncoder(RunFileEncoder):
 
     def encode(self, records: ScatteredRecords) -> list[ShardFile]:
         keys, numbers, payloads = records.keys, records.numbers, records.payloads
-        data = encode_run(keys, numbers, payloads, self.cuts, self.block_bytes, mark=self.mark)
+        data = encode_run(keys, numbers, payloads, self.cuts, self.block_bytes, mark=self.mark, level=self.level)
         return [ShardFile(SUFFIX, data, len(records))]
 
 
@@ -167,7 +164,7 @@ class ScatterResults:
             if keys.scheme != "place":
                 return self.scatter(task.replace(records=PlacedRecords([part])))
             # All records get the position of their task as key. Their numbers keep them in order.
-            places = [keys.place_key(task.source.url, task.start)] * len(part)
+            places = ByteRows.of([keys.place_key(task.source.url, task.start)] * len(part))
             return task.replace(records=ScatteredRecords(places, part.numbers, part.payloads()))
         except (SourceError, IndexError_, StorageError) as error:
             return failed_by(error, task, message_of(error))
@@ -233,7 +230,7 @@ class ScatterStep(WriteStep):
 
     def encoder(self, values: ChainValues) -> ShardEncoder:
         partition = values.partition or Partition(1)
-        return RunEncoder(partition.cuts(), partition.block_bytes)
+        return RunEncoder(partition.cuts(), partition.block_bytes, level=level_in(self.output))
 
     def parts(self) -> Sequence[tuple[str, ChainStep]]:
         """Return the step, after one that finds the keys."""

@@ -52,7 +52,7 @@ def slices(rows: list[list[Row]], tmp_path: Path) -> list[SliceOf]:
 
 def read(slices: list[SliceOf], start: Bound | None, stop: Bound | None, held: int | None) -> list[Row]:
     parts = merged(slices, read_tables(slices, None), start, stop, None, held_bytes=held)
-    return list(chain.from_iterable(zip(*part, strict=True) for part in parts))
+    return list(chain.from_iterable(part.rows() for part in parts))
 
 
 def test_what_may_be_held_as_a_whole_is_read_at_once_however_unequal_the_runs_are(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def rounds_of(
         patched.setattr(type(store), "cat_file", refusing)
         patched.setattr(type(store), "_open", refusing)
         parts = list(merged(slices, tables, start, stop, None, held_bytes=held_blocks * size))
-    rows = list(chain.from_iterable(zip(*part, strict=True) for part in parts))
+    rows = list(chain.from_iterable(part.rows() for part in parts))
     every = [(b"%05d" % n, run, n) for run, count in enumerate(counts) for n in range(count)]
     expected = [row for row in sorted(every) if (start is None or row >= start) and (stop is None or row < stop)]
     assert [row[:3] for row in rows] == expected
@@ -247,8 +247,8 @@ KEYS = st.binary(max_size=3) | st.sampled_from([b"a", b"b", b"dd", b"hot"])
 RUNS = st.lists(st.lists(st.tuples(KEYS, st.binary(min_size=1, max_size=40)), max_size=40), min_size=1, max_size=5)
 
 
-def write_run(folder: Path, run: int, rows: list[tuple[bytes, bytes]]) -> str:
-    numbers = np.arange(len(rows), dtype=np.uint64) * np.uint64(3)
+def write_run(folder: Path, run: int, rows: list[tuple[bytes, bytes]], first: int = 0) -> str:
+    numbers = np.uint64(first) + np.arange(len(rows), dtype=np.uint64) * np.uint64(3)
     path = folder / f"{run}.run"
     path.write_bytes(encode_run([key for key, _ in rows], numbers, [data for _, data in rows], CUTS, 200))
     return str(path)
@@ -265,7 +265,7 @@ def slices_of(urls: list[str], bucket: int) -> list[SliceOf]:
 
 
 def rows_of(parts: list[Merged]) -> list[tuple[bytes, int, int, bytes]]:
-    return list(chain.from_iterable(zip(*part, strict=True) for part in parts))
+    return list(chain.from_iterable(part.rows() for part in parts))
 
 
 def read_bucket(urls: list[str], bucket: int, *, held: int, part: int, within: bool = True) -> list[list[Any]]:
@@ -291,6 +291,16 @@ def test_all_records_come_back_in_their_order(
         if not within:
             firsts = [{row[0] for row in rows} for rows in parts]
             assert all(not one & other for one, other in pairwise(firsts))
+
+
+@pytest.mark.parametrize("first", [2**53, 2**60, 2**64 - 2**12])
+def test_records_of_the_last_files_of_a_large_pack_are_read_once(tmp_path: Path, first: int) -> None:
+    """The upper bits of a number are the file."""
+    urls = [write_run(tmp_path, run, [(b"k", b"%d" % number) for number in range(1000)], first) for run in range(2)]
+    parts = read_bucket(urls, bisect_right(CUTS, b"k"), held=1, part=500)
+    assert len(parts) > 10
+    expected = [(run, first + 3 * number) for run in range(2) for number in range(1000)]
+    assert [row[1:3] for rows in parts for row in rows] == expected
 
 
 def test_no_more_blocks_are_held_than_allowed(tmp_path: Path) -> None:

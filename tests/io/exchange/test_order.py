@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls, key_fields, key_function
 from ledgerbeam.io.exchange.payloads import are_json_text, is_json_text, payload_of, record_of
-from ledgerbeam.io.exchange.run_file import sorted_places
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.tar.sample import Sample
 from tests.cases import each
 
@@ -173,7 +173,7 @@ def test_many_keys_are_encoded_as_each_is(keys: list[Any], descending: bool) -> 
     )
 )
 def test_keys_of_one_length_are_sorted_as_python_does(keys: list[bytes]) -> None:
-    assert sorted_places(keys).tolist() == sorted(range(len(keys)), key=keys.__getitem__)
+    assert ByteRows.of(keys).order().tolist() == sorted(range(len(keys)), key=keys.__getitem__)
 
 
 @each(

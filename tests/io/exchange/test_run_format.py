@@ -27,10 +27,10 @@ from ledgerbeam.io.exchange.run_file import (
     open_block,
     parse_footer,
     parse_table,
-    sorted_places,
     tail_bytes,
     task_mark,
 )
+from ledgerbeam.io.lines.rows import ByteRows
 from tests.cases import each
 
 Row = tuple[bytes, int, bytes]
@@ -166,7 +166,7 @@ def test_of_equal_keys_the_first_comes_first() -> None:
         [b"a\0", b"a", b"a\0", b"a"],
         [b"\xff", b"\0", b"\xff"],
     ):
-        assert sorted_places(keys).tolist() == sorted(range(len(keys)), key=keys.__getitem__)
+        assert ByteRows.of(keys).order().tolist() == sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def footer(entries: bytes, start: int, buckets: int, records: int) -> bytes:
@@ -228,7 +228,9 @@ def test_a_run_file_is_that_of_a_task() -> None:
     for mark in [*marks, NO_TASK]:
         for data in (
             encode_run(keys, numbers, [b"x"], [b"c"], mark=mark),
-            encode_sorted([RunBlock(keys, [0], [b"x"])], [b"c"], mark=mark)[0],
+            encode_sorted(
+                [RunBlock(ByteRows.of(keys), np.zeros(1, np.uint64), ByteRows.of([b"x"]))], [b"c"], mark=mark
+            )[0],
         ):
             assert data[-40:-24] == mark
             assert parse_footer(data[-tail_bytes(2) :], len(data), 2, "a.run", mark)["records"].tolist() == [1, 0]
@@ -302,9 +304,10 @@ def test_a_block_is_read_as_it_lies_there() -> None:
     found = open_block(data, table, 0, "a.run")
     assert (found.plain, found.numbers.tolist()) == (TWO, [3, 9])
     assert (found.key_ends.tolist(), found.ends.tolist()) == ([33, 35], [38, 38])
-    assert decode_block(data, table, 0, "a.run") == RunBlock([b"k", b"kk"], [3, 9], [b"xyz", b""])
-    empty = block_of(bytes(16), 1)
-    assert decode_block(*empty, 0, "a.run") == RunBlock([b""], [0], [b""])
+    block = decode_block(data, table, 0, "a.run")
+    assert (list(block.keys), block.numbers.tolist(), list(block.payloads)) == ([b"k", b"kk"], [3, 9], [b"xyz", b""])
+    block = decode_block(*block_of(bytes(16), 1), 0, "a.run")
+    assert (list(block.keys), block.numbers.tolist(), list(block.payloads)) == ([b""], [0], [b""])
 
 
 @each(

@@ -48,6 +48,7 @@ from ledgerbeam.io.exchange.slices import (
     plan_merges,
     slices_read,
 )
+from ledgerbeam.io.lines.rows import ByteRows
 from tests.cases import each
 
 CUTS = [b"b", b"c", b"d"]
@@ -450,7 +451,7 @@ def test_what_comes_in_its_order_is_written_as_what_is_there_at_once(
     payloads = [key * 5 for key in keys]
     places = data.draw(st.lists(st.integers(0, len(keys)), max_size=6).map(sorted))
     parts = [
-        RunBlock(keys[first:last], numbers[first:last].tolist(), payloads[first:last])
+        RunBlock(ByteRows.of(keys[first:last]), numbers[first:last], ByteRows.of(payloads[first:last]))
         for first, last in pairwise([0, *places, len(keys)])
     ]
     assert encode_sorted(parts, cuts, 40) == (encode_run(keys, numbers, payloads, cuts, 40), len(keys))

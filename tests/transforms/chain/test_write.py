@@ -33,6 +33,7 @@ from ledgerbeam.io import ShardFile, publish_bytes
 from ledgerbeam.io.exchange.hash_run import Hashes
 from ledgerbeam.io.exchange.run_file import parse_footer, tail_bytes, task_mark
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.storage.publish import (
     TEMPORARY_SUFFIX,
     publish,
@@ -93,7 +94,7 @@ def test_run_files_are_marked_as_those_of_their_task(tmp_path: Path) -> None:
     """So that no other file is read in their place."""
     numbers = np.arange(2, dtype=np.uint64)
     for encoder, records in (
-        (RunEncoder(()), ScatteredRecords([b"a", b"b"], numbers, [b"1", b"2"])),
+        (RunEncoder(()), ScatteredRecords(ByteRows.of([b"a", b"b"]), numbers, ByteRows.of([b"1", b"2"]))),
         (HashEncoder(()), HashedRecords(Hashes(numbers, numbers), numbers, [b"1", b"2"])),
     ):
         found = write(tmp_path, encoder, task(records))

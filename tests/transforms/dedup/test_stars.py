@@ -22,6 +22,7 @@ from ledgerbeam import stats
 from ledgerbeam.io.exchange.forest import PAIRS_BYTES, Forest, file_nodes, span
 from ledgerbeam.io.exchange.hash_run import Hashes
 from ledgerbeam.io.exchange.slices import EARLIER, Partition, RunFile, RunLayout, SliceTables, SomeUrls
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import BucketSources
 from ledgerbeam.sources.listed import file_key
@@ -108,7 +109,8 @@ class Rounds:
         )
 
     def _pairs(self, forests: Sequence[Forest]) -> list[RunFile]:
-        encoded = (ScatteredRecords([b""], np.zeros(1, np.uint64), [forest.encode()]) for forest in forests)
+        keys, numbers = ByteRows.of([b""]), np.zeros(1, np.uint64)
+        encoded = (ScatteredRecords(keys, numbers, ByteRows.of([forest.encode()])) for forest in forests)
         return list(self._write("p", encoded, RunEncoder(())))
 
     def _stage(self, name: str, work: Any, tasks: Iterable[Task]) -> list[RunFile]:

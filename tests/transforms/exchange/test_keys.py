@@ -14,7 +14,7 @@ import pytest
 from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io import JsonlFormat
 from ledgerbeam.io.exchange.order import KeyOrder, Scheme
-from ledgerbeam.io.lines.jsonl import HeldLines
+from ledgerbeam.io.lines.rows import ByteRows
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.sketches import merging
@@ -36,7 +36,7 @@ def placed(values: list[Any], url: str = "/data/in/a.parquet", first: int = 5) -
 
 def lines(*data: bytes) -> PlacedRecords:
     return PlacedRecords(
-        [PlacedPart("/data/in/a.jsonl", np.arange(len(data), dtype=np.uint64), None, HeldLines.joined(data))]
+        [PlacedPart("/data/in/a.jsonl", np.arange(len(data), dtype=np.uint64), None, ByteRows.of(data))]
     )
 
 
@@ -133,6 +133,8 @@ def test_null_is_a_key_of_an_order_and_matches_nothing() -> None:
     assert RecordKeys("match", ("k",)).key({"k": 0}) == RecordKeys("hash", ("k",)).key({"k": 0})
     both = RecordKeys("match", ("k", "l"))
     assert [bool(both.key(row)) for row in ({"k": 1, "l": 2}, {"k": 1}, {"l": 2}, {})] == [True, False, False, False]
+    beside = b'{"k":null,"l":{}}'  # what is no key matters only where something may match
+    assert both.of(lines(b'{"k":1,"l":2}', beside)) == [both.key({"k": 1, "l": 2}), b""]
 
 
 def test_the_key_of_a_record_without_any_field_is_known_before_any_is_read() -> None:
@@ -207,7 +209,7 @@ def test_a_place_is_the_file_and_the_number_there() -> None:
 
 def test_a_shuffle_is_decided_by_the_seed_the_name_below_the_base_and_the_number() -> None:
     def keys(url: str, seed: int = 1, base: str | None = "/data/", first: int = 0) -> list[bytes]:
-        return RecordKeys("shuffle", seed=seed, base=base).of(placed([0] * 3, url, first))
+        return list(RecordKeys("shuffle", seed=seed, base=base).of(placed([0] * 3, url, first)))
 
     one = keys("/data/in/a")
     assert len(set(one)) == 3
