@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
 import apache_beam as beam
-from apache_beam.internal.cloudpickle import cloudpickle
+import cloudpickle
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam._base.process import import_beam
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.user_code.functions import (
     CACHED,
@@ -58,10 +57,9 @@ def user_function(given: str | Callable[..., Any]) -> UserFunction:
 
 
 def _pickled(function: Callable[..., Any], name: str, parts: FunctionParts) -> bytes:
-    import_beam()
-    from apache_beam.internal.cloudpickle.cloudpickle import CloudPickler  # noqa: PLC0415 - brings Beam
+    import cloudpickle  # noqa: PLC0415 - few jobs need it
 
-    class Pickler(CloudPickler):
+    class Pickler(cloudpickle.Pickler):
         """Pickles wrappers of functions, too, which pickle stores by name alone, or which hold a lock or a cache."""
 
         def reducer_override(self, value: Any) -> Any:
@@ -110,7 +108,7 @@ def _cached_property(kind: type[Any], function: Callable[[Any], Any], name: str 
 @contextmanager
 def _by_value(modules: Iterable[str]) -> Iterator[None]:
     """Pickle modules that were created in this process by value, together with the function."""
-    from apache_beam.internal.cloudpickle import cloudpickle  # noqa: PLC0415 - brings Beam
+    import cloudpickle  # noqa: PLC0415 - few jobs need it
 
     added = [sys.modules[name] for name in modules if name not in cloudpickle.list_registry_pickle_by_value()]
     for module in added:
