@@ -294,7 +294,8 @@ def test_opening_a_source_that_is_interrupted_while_it_imports_can_be_repeated(s
 @pytest.mark.parametrize("times", [1, 4])
 @pytest.mark.parametrize("at", ["apache_beam", "grpc._cython.cygrpc", "apache_beam.runners.worker"])
 def test_a_job_that_is_interrupted_while_it_imports_beam_can_be_repeated(sources: Path, at: str, times: int) -> None:
-    assert run(sources, MAP, at, times) == ["JobInterrupt True", "done"]
+    on_beam = MAP.replace("workers=1", 'workers=1, options=["--runner=FnApiRunner"]')
+    assert run(sources, on_beam, at, times) == ["JobInterrupt True", "done"]
 
 
 @pytest.mark.slow
