@@ -183,7 +183,7 @@ def require_format(found: Any, expected: int) -> None:
 
 
 def require_shard(saved: Any, own: tuple[int, int]) -> None:
-    """Raise CheckpointMismatchError for a checkpoint of another shard; None in a checkpoint fits every shard."""
+    """Check that a checkpoint is of a shard, given as its number and the number of shards. None fits every shard."""
     if saved is not None and tuple(saved) != own:
         raise CheckpointMismatchError(
             f"expected a checkpoint of shard {own[0]} of {own[1]}, found one of shard {saved[0]} of {saved[1]}; call "

@@ -91,7 +91,7 @@ class TableMaker:
         raise RecordError(f"{place}record {first + number}: {misfit}; {REMEDY}")
 
     def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """Return tables of this schema as one table; each column has one chunk, if it fits, and one dictionary.
+        """Return tables of this schema as one table. A column has one dictionary, and one chunk unless it is too large.
 
         RecordError: the dictionaries of a column cannot be joined.
         """

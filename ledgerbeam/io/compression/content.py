@@ -333,7 +333,9 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
     entry = 12 if flags & _CHECKSUMS else 8
     length = _HEADER + count * entry + _FOOTER
     if flags & _RESERVED or length > size:
-        raise _damaged(source.url, f"{count:,} frames and flags {flags:#x} in a file of {size:,} bytes")
+        raise _damaged(
+            source.url, f"{count:,} frames with the flags {flags:#x}, which a file of {size:,} bytes cannot have"
+        )
     table = (end if length <= len(end) else source.read(size - length, size))[-length:-_FOOTER]
     if int.from_bytes(table[:4], "little") != _MAGIC_HEADER or int.from_bytes(table[4:8], "little") != length - _HEADER:
         raise _damaged(source.url, f"no frame that holds it at byte {size - length:,}")

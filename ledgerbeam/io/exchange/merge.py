@@ -21,6 +21,7 @@ HELD_BYTES = 128 * 1024 * 1024
 one block. So a part of up to this size takes one request for each of its slices."""
 
 _AT_ONCE = 256  # ranges of one round of requests
+_NOTHING = RunBlock.concatenated([])
 
 
 class Bound(NamedTuple):
@@ -148,9 +149,6 @@ def merged(
         limit = min(ends) if ends else None
         yield _merge_blocks([(cursor.run, cursor.take(limit)) for cursor in cursors])
         cursors = [cursor for cursor in cursors if cursor.loaded or cursor.has_more]
-
-
-_NOTHING = RunBlock.concatenated([])
 
 
 class _SliceCursor:

@@ -112,7 +112,7 @@ class FileType:
             if self.compression is not None:
                 raise self._not_indexable()
             raise NotIndexableError(
-                f"{self.url}: the footer of a {self.format.name} file is its index; leave it out here: map, convert, "
+                f"{self.url}: the footer of a {self.format.name} file is its index; leave this file out: map, convert, "
                 "tokenize, show and verify read it without another index"
             )
         return cast(OffsetFormat, self.format)

@@ -102,7 +102,7 @@ def _one_key(parts: Sequence[tuple[str, str] | None], *, lower: bool) -> tuple[s
 
 
 def group_pairs(members: TarMembers, url: str) -> NDArray[np.intp]:
-    """Return the number of the first member of each sample of a Shar archive. ArchiveError if one is alone."""
+    """Return the number of the first member of each pair in a Shar archive. ArchiveError: the last one is alone."""
     if len(members) % 2:
         raise ArchiveError(
             f"{url}: expected pairs of members, found {len(members)} members, the last one {members.names[-1]!r} "

@@ -142,7 +142,7 @@ class Leaf:
         return sum(len(statistic.data) for statistic in self.statistics.values())
 
     def special_counts(self) -> RecordCounts | None:
-        """Return its counts; None if they only repeat the number of its records."""
+        """Return its counts of records; None if they say no more than the number of its records."""
         return None if self.counts is None or self.counts.is_plain else self.counts
 
 

@@ -84,7 +84,7 @@ class Segment:
         try:
             self._check()
         except ValueError as error:
-            raise UnsupportedShapeError(f"this segment cannot be recorded: {error}") from None
+            raise UnsupportedShapeError(f"these rows of the ledger cannot be recorded: {error}") from None
 
     def _check(self) -> None:
         integer(self.number)

@@ -50,7 +50,7 @@ def publish_lit(dataset: PublishedShards) -> Published:
 
 
 def publish_shar(dataset: PublishedShards) -> Published:
-    """Publish the list of fields of Shar."""
+    """Write `fields.json`, the list of the fields of a Shar dataset, beside its shards."""
     dataset.require_whole()
     url = dataset.place("fields.json")
     dataset.refuse_foreign({url: FIELDS_OF_SHAR})

@@ -111,9 +111,9 @@ class RunAudit:
             self._start(sources)
 
     def settle(self, sources: Sequence[Source], set_up: float, part: float = 1.0) -> None:
-        """Audit until the share of the tasks that are finished by now is reached.
+        """Audit finished tasks of sources until the share that the job asks for is reached.
 
-        `part` is the share of all sources that this call and earlier calls cover.
+        `set_up` is the longest set-up of the function, in seconds; `part` the share of all sources covered by now.
         """
         while True:
             while self._process is not None and not self._process.wait(_GRACE_SECONDS):

@@ -629,7 +629,9 @@ def test_what_was_decided_of_a_file_is_not_left_out_of_another_in_its_place(
         waves = HereWaves()
     else:
         waves = Beside("decide", lambda _: _replace_unseen(path, 0, 2, 7, 7))
-    with pytest.raises(ChangedSourceError, match=r"1 file such as .*jsonl was written since .* run the same command"):
+    with pytest.raises(
+        ChangedSourceError, match=r"1 file changed after the first stage, .*jsonl; run the same command"
+    ):
         run(dedup, waves)
     assert run(dedup).result.complete
     assert sorted(keys()) == [0, 1, 2, 4, 7]

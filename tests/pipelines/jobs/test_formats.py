@@ -430,7 +430,7 @@ def test_what_a_file_holds_is_shown_and_verified(workspace: Workspace) -> None:
 @pytest.mark.parametrize("name", ["a.parquet", "b.arrow"])
 def test_a_file_of_columns_needs_no_index(workspace: Workspace, name: str) -> None:
     put(workspace)
-    workspace.run("index", name, status=1, err=(f"{name}: the footer of a ", "is its index; leave it out here"))
+    workspace.run("index", name, status=1, err=(f"{name}: the footer of a ", "is its index; leave this file out"))
     (workspace.root / f"{name}.gz").write_bytes(gzip.compress((workspace.root / name).read_bytes()))
     packed = workspace.run("convert", f"{name}.gz", "--output", "out", "--to", "jsonl", status=1)
     assert "decompress it, e.g. gunzip" in packed.err

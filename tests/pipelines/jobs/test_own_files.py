@@ -424,7 +424,7 @@ def test_what_the_job_writes_is_not_counted_twice(tmp_path: Path) -> None:
     ("names", "require", "error", "reason"),
     [
         ("a.md b.xyz", recognize, UsageError, r"none of the 2 matching names .*/a\.md: the name has no known format"),
-        ("a.parquet", recognize_indexable, NotIndexableError, "is its index; leave it out here"),
+        ("a.parquet", recognize_indexable, NotIndexableError, "is its index; leave this file out"),
         ("a.md", require_shard, SourceNotFoundError, "expected shards of Shar datasets"),
     ],
 )

@@ -41,7 +41,7 @@ def compat_slice(
     if step != 1:
         raise UsageError(f"{part} has a step of {step}; Megatron's slices are contiguous. Leave compat out")
     if start >= len(lengths):
-        raise IndexError(f"{part} begins at the end of {len(lengths)} sequences, where Megatron finds no pointer")
+        raise IndexError(f"{part} begins at the end of {len(lengths)} sequences; Megatron refuses it, too")
     cuts = [0, *np.cumsum(lengths[part], dtype=np.int64).tolist()]
     first = int(pointers[start])
     return first, first + cuts[-1] * width, cuts if len(cuts) > 1 else [0, 0]

@@ -98,7 +98,7 @@ def _pair(name: str, value: Any, place: str) -> tuple[Sample, Any]:
     payloads = [extension for extension in value if extension != _MANIFEST] if isinstance(value, Mapping) else []
     if len(payloads) != 1 or len(value) != 2 or not isinstance(value[payloads[0]], bytes | bytearray | memoryview):
         found = f"{', '.join(map(str, value))}" if isinstance(value, Mapping) else type(value).__name__
-        raise RecordError(f"{place}: expected a payload as bytes by extension and 'json', its manifest, found {found}")
+        raise RecordError(f"{place}: expected bytes under an extension, and a manifest under 'json', found {found}")
     manifest = value[_MANIFEST]
     try:
         if isinstance(manifest, bytes | bytearray | memoryview):
