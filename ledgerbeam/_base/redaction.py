@@ -308,7 +308,7 @@ def is_credential(name: str, value: Any = None) -> bool:
     if not words or words[-1] in _REFERENCES or "from" in words or _SWITCH.fullmatch(text) or is_file:
         return False
     is_count = words == ["tokens"]
-    words = [word.removesuffix("s") if len(word) > 3 and not word.endswith("ss") else word for word in words]
+    words = [_singular(word) for word in words]
     if any(word.endswith(_STRONG) for word in words) or _has_pair(words) or words[-1] in _LAST:
         return True
     if words[-1] not in {*_AMBIGUOUS, "key"} or _PLAIN_VALUE.fullmatch(text):
@@ -329,6 +329,10 @@ def holds_credential(name: str, value: Any) -> bool:
 def is_opaque(text: str) -> bool:
     """Return whether a text looks like a generated key: a long word of letters and digits that spells nothing."""
     return _OPAQUE.fullmatch(text) is not None and _SPELLED.fullmatch(text) is None
+
+
+def _singular(word: str) -> str:
+    return word.removesuffix("s") if len(word) > 3 and not word.endswith("ss") else word
 
 
 def _has_pair(words: list[str]) -> bool:

@@ -163,7 +163,7 @@ class _SliceCursor:
         self._next = 0 if start is None else max(0, bisect_right(firsts, start) - 1)
         self._end = len(firsts) if stop is None else bisect_left(firsts, stop)
         self.size = sum(table.plain[self._next : self._end])  # decompressed bytes of its blocks
-        self._block: RunBlock | None = None
+        self._block = _NOTHING
         self._position = 0
 
     @property
@@ -174,7 +174,7 @@ class _SliceCursor:
     @property
     def loaded(self) -> bool:
         """Whether loaded records are left."""
-        return self._block is not None and self._position < len(self._block)
+        return self._position < len(self._block)
 
     def next_blocks(self, share: float) -> range:
         """Return the blocks to load next: at most a share of all blocks by size, and at least one block."""
@@ -201,24 +201,22 @@ class _SliceCursor:
         whole = RunBlock.concatenated(found)
         low = 0 if self._start is None else self._place(whole, self._start)
         high = len(whole) if self._stop is None else self._place(whole, self._stop)
-        self._block = whole.between(low, high)
+        self._block = whole.at(slice(low, high))
         self._position = 0
 
     def take(self, limit: Bound | None) -> RunBlock:
         """Remove and return the loaded records up to and including a record; all of them for None."""
         block, first = self._block, self._position
-        if block is None or not self.loaded or (limit is not None and limit < self.bound(first)):
+        if not self.loaded or (limit is not None and limit < self.bound(first)):
             return _NOTHING
         self._position = len(block)
         if limit is not None:
             self._position = max(first, self._place(block, limit._replace(number=limit.number + 1)))
-        return block.between(first, self._position)
+        return block.at(slice(first, self._position))
 
     def bound(self, place: int) -> Bound:
         """Return the place of a loaded record in the order."""
-        if (block := self._block) is None:
-            raise AssertionError("nothing is loaded")
-        return Bound(block.keys[place], self.run, int(block.numbers[place]))
+        return Bound(self._block.keys[place], self.run, int(self._block.numbers[place]))
 
     def _place(self, block: RunBlock, bound: Bound) -> int:
         """Return the number of records of a block before a place in the order."""
@@ -234,7 +232,7 @@ def _merge_blocks(parts: Iterable[tuple[int, RunBlock]]) -> Merged:
     some = [(run, block) for run, block in parts if len(block)]
     whole = RunBlock.concatenated([block for _, block in some])
     runs = np.repeat(np.array([run for run, _ in some], np.int64), [len(block) for _, block in some])
-    if len(some) < 2:
-        return Merged(whole.keys, runs, whole.numbers, whole.payloads)
-    order = whole.keys.order()
-    return Merged(whole.keys.at(order), runs[order], whole.numbers[order], whole.payloads.at(order))
+    if len(some) > 1:
+        order = whole.keys.order()
+        whole, runs = whole.at(order), runs[order]
+    return Merged(whole.keys, runs, whole.numbers, whole.payloads)

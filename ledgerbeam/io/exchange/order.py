@@ -24,11 +24,13 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io.lines.rows import ByteRows
+
+if TYPE_CHECKING:
+    from ledgerbeam.io.lines.rows import ByteRows
 
 By = str | Sequence[str] | Callable[[Any], Any]  # the key of an exchange: names of fields, or a function of a record
 _FUNCTION = re.compile(r"[\w.]+:[\w.]+")
@@ -130,7 +132,7 @@ class KeyOrder:
         """Return the encoded form of texts without zero bytes, given in UTF-8."""
         data = texts.joined(_TEXT, _END)
         ends = np.cumsum(texts.lengths + len(_TEXT + _END))
-        return ByteRows.consecutive(data.translate(_INVERTED) if self.descending else data, ends)
+        return texts.consecutive(data.translate(_INVERTED) if self.descending else data, ends)
 
 
 def _encode_numbers(values: list[Any]) -> bytes:

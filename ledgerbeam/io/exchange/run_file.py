@@ -163,7 +163,7 @@ def encode_sorted(
         while start < len(part):
             stop = bisect_left(part.keys, cuts[bucket], start) if bucket < len(cuts) else len(part)
             if start < stop:
-                held.append(part.between(start, stop))
+                held.append(part.at(slice(start, stop)))
             start = stop
             if start < len(part):
                 write()
@@ -349,10 +349,9 @@ class RunBlock:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def between(self, start: int, stop: int) -> RunBlock:
-        """Return the records `[start, stop)`."""
-        some = slice(start, stop)
-        return RunBlock(self.keys.at(some), self.numbers[some], self.payloads.at(some))
+    def at(self, places: Any) -> RunBlock:
+        """Return the records at some positions, or the records of a slice."""
+        return RunBlock(self.keys.at(places), self.numbers[places], self.payloads.at(places))
 
 
 class BlockColumns(NamedTuple):

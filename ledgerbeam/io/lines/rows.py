@@ -77,11 +77,7 @@ class ByteRows(Sequence[bytes]):
         return self.buffers[start >> _SHIFT][offset : offset + length]
 
     def __iter__(self) -> Iterator[bytes]:
-        places = zip(self.starts.tolist(), self.lengths.tolist(), strict=True)
-        if len(self.buffers) == 1:
-            (data,) = self.buffers
-            return (data[start : start + length] for start, length in places)
-        buffers = self.buffers
+        buffers, places = self.buffers, zip(self.starts.tolist(), self.lengths.tolist(), strict=True)
         return (buffers[start >> _SHIFT][(at := start & _OFFSET) : at + length] for start, length in places)
 
     def __eq__(self, other: object) -> bool:

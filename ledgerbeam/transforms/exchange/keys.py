@@ -142,7 +142,7 @@ class RecordKeys:
         return key if self.scheme == "key" else self._hashed(key)
 
     def _hashed(self, key: bytes) -> bytes:
-        """Return an encoded key as the scheme has it, if this is no order of the keys."""
+        """Return the hash of an encoded key, followed by the key unless the scheme is ``digest``."""
         if self.scheme == "digest":
             return blake2b(key, digest_size=DIGEST_BYTES, person=b"lb.digest").digest()
         return blake2b(key, digest_size=HASH_BYTES, person=b"lb.key").digest() + key

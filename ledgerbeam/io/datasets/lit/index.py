@@ -196,15 +196,16 @@ def _parse(data: bytes, url: str, shards: Sequence[str]) -> list[Members]:
         for modality, keys in members.items():
             if not isinstance(keys, dict) or not modality.startswith("."):
                 raise _mismatch(url, f"expected modalities with a leading dot and their keys, found {modality!r:.80}")
-            places = {
-                key for key, place in keys.items() if type(place) is int and 0 <= place < 2**62 and place % 512 == 0
-            }
-            wrong = next((key for key in keys if key not in places), None)
+            wrong = next((key for key, place in keys.items() if not _is_place(place)), None)
             if wrong is not None:
                 raise _mismatch(
                     url, f"expected the byte of a header for {wrong + modality!r} of {name}, found {keys[wrong]!r:.40}"
                 )
     return [index[name] for name in names]
+
+
+def _is_place(place: object) -> bool:
+    return type(place) is int and place % 512 == 0 and 0 <= place < 2**62
 
 
 def _mismatch(url: str, what: str) -> IndexMismatchError:
