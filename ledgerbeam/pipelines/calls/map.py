@@ -162,7 +162,7 @@ def map(  # noqa: A001 - as the command is called
             return {**record, "text": text} if len(text) >= shortest else None        # None: the record is dropped
 
         result = ledgerbeam.map(clean, "texts/*.jsonl", output="clean", to="jsonl", set={"shortest": 50})
-        print(result)                            # <Result of map: complete, 3 sources, 12 tasks, ...>
+        print(result)                            # <Result of map: complete; this run: 3 sources, 12 tasks, ...>
         result.raise_for_failures()              # the first errors, if tasks failed; the same call tries them again
         names = [row["name"] for row in result.outputs]
 

@@ -117,7 +117,7 @@ class Result:
     def _repr_html_(self) -> str:
         """Show the result as a notebook does."""
         facts = ", ".join(self._facts())
-        rows: list[tuple[str, str | None]] = [("this run", facts), ("output", self.output), ("ledger", self.ledger)]
+        rows: list[tuple[str, str | None]] = [("state", facts), ("output", self.output), ("ledger", self.ledger)]
         rows += [(name, f"{number:,}") for name, number in self._left() if number]
         return html_table(f"ledgerbeam {self.command}", rows)
 
@@ -126,7 +126,7 @@ class Result:
 
     def _facts(self) -> list[str]:
         state = "interrupted" if self.interrupted else "complete" if self.complete else "not complete"
-        found = [state, count(self.sources, "source"), count(self.tasks, "task")]
+        found = [f"{state}; this run: {count(self.sources, 'source')}", count(self.tasks, "task")]
         found += [f"{count(self.records.read, 'record')} read, {self.records.records:,} written"]
         return [*found, *(f"{number:,} {name}" for name, number in self._left() if number), duration(self.seconds)]
 

@@ -492,7 +492,8 @@ class BucketsRead(StageSources):
         remove_internal(self._whole.spent(cast(BucketsJob, self.job)), self.job, writers)
 
     def lost_text(self, number: int) -> str:
-        return f"missing since earlier runs: {count(number, 'run file')}; their sources are processed again"
+        again = f"{count(number, 'run file')} must be written again (a complete job removes them)"
+        return f"{again}: their sources are processed again"
 
 
 def run_writer(job: JobSpec, store: LedgerStore) -> RunWriter:

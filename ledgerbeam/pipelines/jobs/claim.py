@@ -75,8 +75,9 @@ def open_job(
     store = known or open_store(job.ledger, job.storage_options, create=True)
     if owner is not None and on_change == "restart":
         owner.begin_restart(store)
-    resumed = store.job() is not None
+    before = store.job()
     store.open_job(job.identity(), on_change=on_change)
+    is_new = before is None or (on_change == "restart" and before != store.job())
     if owner is not None and owner.is_new:
         store.drop_stale(store.stale_outputs())  # they are in another folder, to which the earlier job wrote
     _check_routes(job, store)
@@ -84,7 +85,7 @@ def open_job(
         owner.replace()
     if output is not None:
         _make(output)
-    return OpenedJob(job, store, owner, _state(store) if resumed else "new")
+    return OpenedJob(job, store, owner, "new" if is_new else _state(store))
 
 
 def open_if_there(job: JobSpec, *, read_only: bool = False) -> LedgerStore | None:

@@ -280,12 +280,10 @@ class OutputOwner:
         return next(self.shards(), None)
 
     def _mark_names(self) -> list[str]:
-        return [name for name in self._folder.names(MARKS_FOLDER) if name.endswith(".json")]
+        return _mark_names_in(self._folder)
 
     def _read_marks(self) -> dict[str, Mapping[str, Any]]:
-        names = self._mark_names()
-        found = zip(names, self._folder.read(names), strict=True)
-        return {name: _parsed(data) for name, data in found if data is not None}
+        return _marks_in(self._folder, self._mark_names())
 
     def _mark(self, store: LedgerStore, run: str) -> dict[str, Any]:
         spec, base = self._spec, self._spec.sources().base
@@ -319,6 +317,21 @@ def shards_below(folder: str, form: str, options: Options) -> Iterator[list[str]
         if owned is None and any("/" in name for name in shards):
             owned = tuple(f"{path}/" for path in marked_below(folder, options))
         yield [name for name in shards if not name.startswith(owned)] if owned else shards
+
+
+def owners_of(folder: str, options: Options) -> list[str]:
+    """Return the URLs of the ledgers that have marked an output folder, sorted."""
+    objects = ObjectFolder(folder, options)
+    return sorted({_text(mark, "url") for mark in _marks_in(objects, _mark_names_in(objects)).values()})
+
+
+def _mark_names_in(folder: ObjectFolder) -> list[str]:
+    return [name for name in folder.names(MARKS_FOLDER) if name.endswith(".json")]
+
+
+def _marks_in(folder: ObjectFolder, names: list[str]) -> dict[str, Mapping[str, Any]]:
+    found = zip(names, folder.read(names), strict=True)
+    return {name: _parsed(data) for name, data in found if data is not None}
 
 
 def _mark_name(store: LedgerStore) -> str:

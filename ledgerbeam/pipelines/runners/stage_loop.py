@@ -289,8 +289,9 @@ class StageLoop:
         self._is_partial = only is not None
         console = self._console
         if self._has_stages:
-            is_begun = any(store.status()["sources"].values())
-            state = f"resuming: {stage_tasks(store)} tasks done" if is_begun else "new"
+            status, state = store.status(), "new"
+            if any(status["sources"].values()):
+                state = f"{'complete' if status['complete'] else 'resuming'}, {stage_tasks(store)} tasks done"
             console.say(f"{stage.name}: {state}")
             console = PartConsole(console, stage.name)
         shared: dict[str, Any] = {"waves": self._waves, "owner": opened.owner, "debug": how.debug}

@@ -133,9 +133,9 @@ def test_each_stage_is_told_once_with_what_it_has_before_and_what_it_reads(folde
     again = run(sort, keep_runs=True)
     assert again.told.said == [
         f"ledger: {folder / 'L'} (resuming: scatter 3 of 3 tasks, gather 1 of 1)",
-        "scatter: resuming: 3 of 3 tasks done",
+        "scatter: complete, 3 of 3 tasks done",
         PASSED_OVER.format(folder),
-        "gather: resuming: 1 of 1 tasks done",
+        "gather: complete, 1 of 1 tasks done",
     ]
     assert (again.waves, again.result.tasks, again.result.complete) == ([], 0, True)
     assert len(list(folder.rglob("*.run"))) == 3
@@ -243,7 +243,7 @@ def test_clusters_that_are_found_in_rounds_take_their_stages_once(folder: Path) 
 def stages_told(ran: Ran) -> list[str]:
     """Return the names of stages in what was told, in the order of that."""
     found = (line.partition(": ") for line in ran.told.said)
-    return [name for name, _, state in found if name != "ledger" and state.startswith(("new", "resuming"))]
+    return [name for name, _, state in found if name != "ledger" and state.startswith(("new", "resuming", "complete"))]
 
 
 def test_a_list_of_clusters_has_no_more_of_those_that_were_found_in_rounds(folder: Path) -> None:
@@ -404,7 +404,9 @@ def test_run_files_that_are_gone_are_made_again_before_they_are_read(folder: Pat
     assert (again.waves, again.told.warned) == ([], []), "nobody reads it"
     write("d", 9)
     ran = run(sort, keep_runs=True)
-    assert ran.told.warned == ["missing since earlier runs: 1 run file; their sources are processed again"]
+    assert ran.told.warned == [
+        "1 run file must be written again (a complete job removes them): their sources are processed again"
+    ]
     assert ran.waves == ["scatter", "scatter", "."]
     assert ran.result.tasks == 3
     assert keys() == sorted([0, 1, 2, 4] * 3 + [9])
@@ -506,7 +508,7 @@ def test_an_output_that_is_gone_is_written_again(folder: Path) -> None:
     ran = run(sort)
     assert ran.told.warned == [
         "missing since earlier runs: 1 output; their sources are processed again",
-        "missing since earlier runs: 3 run files; their sources are processed again",
+        "3 run files must be written again (a complete job removes them): their sources are processed again",
     ]
     assert keys() == made
 
@@ -520,7 +522,7 @@ def test_lists_that_are_gone_are_made_again_before_they_are_read(folder: Path) -
     ran = run(dedup)
     assert ran.told.warned == [
         "missing since earlier runs: 1 output; their sources are processed again",
-        "missing since earlier runs: 3 run files; their sources are processed again",
+        "3 run files must be written again (a complete job removes them): their sources are processed again",
     ]
     assert ran.waves == ["decide/scatter", "decide", "."]
     assert (records(), internal()) == (made, set())

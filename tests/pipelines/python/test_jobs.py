@@ -122,8 +122,9 @@ def test_convert_tokenize_index_and_merge_are_the_jobs_of_the_command_line(progr
     outputs = [None, f"{root}/tars", f"{root}/tokens/a", f"{root}/tokens/two", None]
     assert [row["output"] for row in rows[:-1]] == outputs
     assert rows[-1]["outputs"] == [f"{root}/tokens/two.bin", f"{root}/tokens/two.idx"]
-    assert "complete, 1 source, 1 task" in rows[-1]["html"]
-    assert rows[-1]["text"].startswith("<Result of convert: complete, 1 source, 1 task, 20 records read, 20 written, ")
+    assert "complete; this run: 1 source, 1 task" in rows[-1]["html"]
+    said = "<Result of convert: complete; this run: 1 source, 1 task, 20 records read, 20 written, "
+    assert rows[-1]["text"].startswith(said)
     for words in (
         ("index", "in/*.jsonl"),
         ("convert", "in/*.jsonl", "--output", "tars", "--to", "tar"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.pipelines.calls.options import StoreOptions
 from ledgerbeam.pipelines.calls.values import parse_count, parse_seconds
 from ledgerbeam.pipelines.cli.arguments import Command, Parser, add_base_options, add_json, add_options, set_usage
@@ -141,7 +143,16 @@ def _run(args: argparse.Namespace, _: list[str]) -> int:
     from ledgerbeam.ledger.opening import open_store
 
     action = _ACTIONS[args.action]
-    store = open_store(args.url, args.storage_options, create=False, read_only=not action.changes)
+    try:
+        store = open_store(args.url, args.storage_options, create=False, read_only=not action.changes)
+    except LedgerNotFoundError as error:
+        from ledgerbeam.pipelines.outputs.owner import owners_of
+
+        owners = owners_of(args.url, args.storage_options)
+        if not owners:
+            raise
+        shown = " or ".join(map(shlex.quote, owners))
+        raise LedgerNotFoundError(f"{args.url}: expected a ledger, found an output folder; give {shown}") from error
     return getattr(importlib.import_module(f"{__name__}.{action.module}"), args.action)(store, args)
 
 

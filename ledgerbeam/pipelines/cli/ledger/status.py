@@ -50,7 +50,7 @@ from ledgerbeam.sources.listing import stat_source
 
 SHOWN_RUNS = 10
 SHOWN_CHANGES = 10
-SHOWN_COMMAND, SHOWN_VALUE = 1000, 1000  # characters
+SHOWN_COMMAND, SHOWN_VALUE = 1000, 160  # characters
 PAGE_SOURCES = 1000
 HEADS = ["host", "run", "engine", "state", "tasks", "records", "written", "rate", "in work", "failed", "last news"]
 ENDED_RUNS = 2  # number of the newest ended runs that are shown for a host; its sum counts all runs
@@ -87,7 +87,8 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         counted = _count_rows(stage.found, RecordCounts(**stage.found["records"]))
         of_stage = dict([*counted, *_bucket_rows(stage.buckets)])
         rows += [(name, of_stage.pop("state")), *((f"  {what}", said) for what, said in of_stage.items())]
-    rows += [*_count_rows(found, RecordCounts(**found["records"])), *_bucket_rows(state.buckets)]
+    gone = next(iter(store.source_urls(islice(store.gone_ids(), 1)).values()), "") if found["gone"] else ""
+    rows += [*_count_rows(found, RecordCounts(**found["records"]), gone), *_bucket_rows(state.buckets)]
     if changes is not None:
         rows.append(("changed", _changes_line(changes)))
     for name, rates in (
@@ -127,7 +128,7 @@ def _changes_values(changes: list[ChangedSource]) -> dict[str, Any]:
 
 
 def _cut(value: str) -> str:
-    return value if len(value) <= SHOWN_VALUE else f"{value[:SHOWN_VALUE]} ... ({count(len(value), 'letter')})"
+    return value if len(value) <= SHOWN_VALUE else f"{value[:SHOWN_VALUE]} ... ({count(len(value), 'character')})"
 
 
 def _bucket_rows(sizes: BucketSizes | None) -> list[tuple[str, str]]:
@@ -137,14 +138,15 @@ def _bucket_rows(sizes: BucketSizes | None) -> list[tuple[str, str]]:
     return [("buckets", f"{sizes.number:,} of {decimal(sizes.bytes)}; {most}")]
 
 
-def _count_rows(found: dict[str, Any], records: RecordCounts) -> list[tuple[str, str]]:
+def _count_rows(found: dict[str, Any], records: RecordCounts, gone: str = "") -> list[tuple[str, str]]:
     sources, tasks = found["sources"], found["tasks"]
     rows = [
         ("state", "complete" if found["complete"] else "not complete"),
         ("sources", f"{sources['complete']:,} complete, {sources['open']:,} open, {sources['failed']:,} failed"),
     ]
     if found["gone"]:
-        rows.append(("gone", f"{found['gone']:,} not in the last listing; their outputs are kept"))
+        shown = f", such as {without_secrets(gone)}" if gone else ""
+        rows.append(("gone", f"{found['gone']:,} not in the last listing{shown}; their outputs are kept"))
     done, failed, filtered = tasks["done"], tasks["failed"], found["filtered"]
     rows.append(("tasks", f"{done:,} done, {failed:,} failed, {filtered:,} without output"))
     (name, line), *more = account_lines(records)

@@ -71,6 +71,18 @@ def test_status_tells_of_each_run_what_was_done_in_it(workspace: Workspace) -> N
     assert "--task-bytes 400" in text
 
 
+def test_status_names_a_source_that_is_gone_and_the_ledger_of_an_output_folder(workspace: Workspace) -> None:
+    for name in ("a", "b"):
+        workspace.jsonl(f"in/{name}.jsonl", 3)
+    job = ("convert", "in/*.jsonl", "--to", "jsonl", "--output", "out", "--ledger", "L")
+    workspace.run(*job)
+    (workspace.root / "in/b.jsonl").unlink()
+    workspace.run(*job)
+    assert f"such as {workspace.root}/in/b.jsonl" in workspace.run("ledger", "status", "L").out
+    ran = workspace.run("ledger", "status", "out")
+    assert (ran.status, f"give {workspace.root}/L" in ran.err) == (1, True)
+
+
 def test_a_run_that_works_is_told_from_one_that_was_killed(workspace: Workspace) -> None:
     write_sources(workspace)
     process = workspace.start(*SLOW)
