@@ -76,6 +76,8 @@ def filesystem(url: str, options: Options | None = None) -> Any:
 def import_client(scheme: str) -> None:
     """Import the client of a store before processes are forked, unless it starts threads. No instance is created."""
     if store_named(scheme).imports_quietly:
+        import tenacity  # noqa: F401, PLC0415 - of each call
+
         with contextlib.suppress(ImportError):  # reported when the store is used
             _client(scheme)
 

@@ -18,6 +18,7 @@ from typing import Any, Never
 from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.io.storage.client import import_client
 from ledgerbeam.ledger.selection import AuditAnswer, AuditRequest
 from ledgerbeam.pipelines.calls.call import refuse_calls
 from ledgerbeam.pipelines.runners.forking import ForkServer
@@ -35,6 +36,8 @@ def main(argv: Sequence[str]) -> Never:
     listener, path = argv
     job = load_job_file(path)
     work = job.audited()
+    for scheme in job.schemes():
+        import_client(scheme)
     _Audits(socket.socket(fileno=int(listener)), work, job.import_path).serve(lifeline=0)
 
 

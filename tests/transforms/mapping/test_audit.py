@@ -90,10 +90,14 @@ def as_sample(record: Any) -> Any:
     return {"txt": record["text"]}
 
 
+def as_nan(record: Any) -> Any:
+    return {**record, "score": float("nan")}
+
+
 FORMATS = [("jsonl", same), ("text", as_text), ("tar", as_sample), ("parquet", same), ("arrow", same)]
 
 
-@pytest.mark.parametrize(("to", "function"), FORMATS)
+@pytest.mark.parametrize(("to", "function"), [*FORMATS, ("parquet", as_nan)])
 @pytest.mark.parametrize("seconds", [None, 0.0, 1e-5, 10.0])
 def test_the_same_results_are_no_difference(tmp_path: Path, to: str, function: Any, seconds: float | None) -> None:
     job = Job(tmp_path, to).publish(function)
