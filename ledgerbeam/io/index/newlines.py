@@ -23,6 +23,7 @@ _SEGMENT = 16 * 1024 * 1024  # bytes that one thread scans before it returns its
 _REQUEST = 8 * 1024 * 1024
 _REQUESTS_AHEAD = 4
 _COUNTED = 256 * 1024  # a block that fits in the cache
+_FEW = 4096  # bytes that `bytes.count` counts sooner
 _NEWLINE = 10
 
 
@@ -32,11 +33,13 @@ def line_ends(block: bytes | memoryview, base: int) -> Offsets:
 
 
 def count_lines(data: bytes) -> int:
-    """Return the number of lines, including a last line without newline. Four times as fast as `bytes.count`."""
-    view = np.frombuffer(data, np.uint8)
-    ends = sum(
-        int(np.count_nonzero(view[begin : begin + _COUNTED] == _NEWLINE)) for begin in range(0, len(view), _COUNTED)
-    )
+    """Return the number of lines, including a last line without newline; for long data with NumPy, 4 times as fast."""
+    if len(data) < _FEW:
+        ends = data.count(b"\n")
+    else:
+        view = np.frombuffer(data, np.uint8)
+        parts = (view[begin : begin + _COUNTED] for begin in range(0, len(view), _COUNTED))
+        ends = sum(int(np.count_nonzero(part == _NEWLINE)) for part in parts)
     return ends + (data[-1:] not in (b"", b"\n"))
 
 

@@ -16,6 +16,7 @@ from ledgerbeam._base.redaction import printable, refuse_secrets
 from ledgerbeam.errors import ChangedSourceError, RecordError
 from ledgerbeam.io import ShardEncoder, ShardFile
 from ledgerbeam.io.compression.streams import split_compression
+from ledgerbeam.io.formats.format import fits
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.storage.publish import publish_all
 from ledgerbeam.io.storage.urls import canonical_url, is_local
@@ -305,7 +306,8 @@ class _Write(StepWork):
         rejects = () if results is None else results.rejects
         try:
             _refuse_unreadable(task.records)
-            encoder = self._encoder.of_task(task) if isinstance(self._encoder, TaskEncoder) else self._encoder
+            encoder: Any = self._encoder
+            encoder = encoder.of_task(task) if fits(encoder, TaskEncoder) else encoder
             shards = {route: encoder.encode(datasets[route]) for route in sorted(datasets)}
         except RecordError as error:
             return failed_by(error, task, f"{task.name}: {message_of(error)}")
