@@ -54,13 +54,13 @@ def open_store(
         set_crash_message(url, "restore it from a copy, or give another --ledger")
         return open_local_store(url, create=create, read_only=read_only, job=job, run=run)
     if create and read_only:
-        raise UsageError(f"ledger {url}: it cannot be created and be read only; pass only one of create and read_only")
+        raise UsageError(f"ledger {url}: a read-only ledger cannot be created; pass only one of create and read_only")
     from ledgerbeam.ledger.remote.store import RemoteStore  # noqa: PLC0415
 
     objects = ObjectFolder(url, storage_options)
     sidecar = sidecar_folder(objects.url)
     set_crash_message(
-        sidecar, "delete that folder, which holds only what this host has read of the ledger, and run it again"
+        sidecar, "delete that folder, which is only a local copy of the ledger, and run the same command again"
     )
     store = RemoteStore(objects, sidecar, read_only=read_only, job=job, run=run)
     store.open(create=create)
@@ -79,8 +79,8 @@ def open_sink(url: str, storage_options: Options | None = None, *, job: str | No
 def open_mirror(url: str) -> LedgerStore:
     """Open the local copy of a ledger for reading, without a request to the store.
 
-    A local ledger is opened itself. The copy of a remote ledger has the state of the launcher's last `refresh`. Raises
-    the errors of `open_store` for a local ledger.
+    For a local ledger, this is the ledger itself. For a remote ledger, it is the sidecar, as of the last `refresh` on
+    this host. Raises like `open_local_store`.
     """
     path = url if is_local(url) else sidecar_folder(ObjectFolder(url).url)
     return open_local_store(path, create=False, read_only=True)
@@ -98,13 +98,10 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def open_local_store(
     url: str, *, create: bool, read_only: bool = False, job: str | None = None, run: str = ""
 ) -> LedgerStore:
-    """Open a local ledger by a path or a ``file://`` URL; see `open_store` for arguments and errors.
-
-    Raises DiskFullError too, if the disk has no room for a new ledger.
-    """
+    """Open a local ledger by a path or ``file://`` URL. Raises like `open_store`, and DiskFullError on a full disk."""
     path = local_path(url)
     if create and read_only:
-        raise UsageError(f"ledger {path}: it cannot be created and be read only; pass only one of create and read_only")
+        raise UsageError(f"ledger {path}: a read-only ledger cannot be created; pass only one of create and read_only")
     store = LmdbStore(path, read_only=read_only, job=job, run=run)
     store.open(create=create)
     return store
@@ -181,6 +178,6 @@ def _below(root: str, name: str, url: str) -> str:
 
 def _unsafe(url: str, path: str, found: os.stat_result, expected: str) -> UsageError:
     return UsageError(
-        f"ledger {url}: its sidecar is below {path}: expected {expected}, found {stat.filemode(found.st_mode)} of user "
-        f"{found.st_uid}; set LEDGERBEAM_CACHE to a folder of your own on a local disk"
+        f"ledger {url}: the path of its local copy contains {path}: expected {expected}, found the mode "
+        f"{stat.filemode(found.st_mode)} and the owner {found.st_uid}; set LEDGERBEAM_CACHE to your own local folder"
     )

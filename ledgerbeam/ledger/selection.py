@@ -28,7 +28,7 @@ class PendingSource:
 
     @classmethod
     def of(cls, element: PendingSource | Source) -> PendingSource:
-        """Return a pending source unchanged; return a plain source as one without finished tasks."""
+        """Return `element` as a pending source. A plain `Source` becomes one without finished tasks."""
         return element if isinstance(element, PendingSource) else cls(element)
 
     def has_done(self, task: Task) -> bool:
@@ -57,9 +57,9 @@ def with_progress(sources: Sequence[Source], store: LedgerStore) -> list[Pending
 def open_sources(
     ids: Sequence[bytes], urls: Sequence[str], sizes: Sequence[int], versions: Sequence[str], store: LedgerStore
 ) -> list[Source]:
-    """Register the sources of a page that are not complete as open, and return them in order.
+    """Register the sources of a page that are not complete, and return them in order.
 
-    Finished sources cost no Python objects except their ids.
+    The page is given as columns of equal length, so that complete sources need no `Source` objects.
     """
     complete = store.completed_mask(ids)
     if all(complete):
@@ -70,9 +70,9 @@ def open_sources(
 
 
 def open_packs(packs: Iterable[Source], store: LedgerStore) -> Iterator[tuple[list[Source], list[bytes]]]:
-    """Register the composite sources that are not complete as open.
+    """Register the packs that are not complete, page by page.
 
-    Yield for each page its open composite sources, in order, and the ids of all packs of the page.
+    Yield these packs of each page, in order, and the ids of all packs of the page.
     """
     for page in _pages(packs):
         ids = [pack.id for pack in page]

@@ -80,7 +80,7 @@ class DatasetManifest:
             yield self._shard(pending, None)
         if self._state() != before:
             raise LedgerError(
-                f"ledger {self._store.url}: it changed while its manifest was read; read it again when no run is active"
+                f"ledger {self._store.url}: it changed while its shards were listed; list them when no run is active"
             )
 
     def _shard(self, row: OutputRow, index: OutputRow | None) -> OutputShard:
@@ -126,9 +126,9 @@ def dataset_manifest(store: LedgerStore, *, route: str = "", allow_incomplete: b
     if not status["complete"] and not allow_incomplete:
         sources = status["sources"]
         raise LedgerError(
-            f"ledger {store.url}: its job is not complete, so the dataset would miss shards: expected every source of "
-            f"a finished listing complete, found {sources['complete']:,} complete, {sources['open']:,} open, "
-            f"{sources['failed']:,} failed; run the job again until it ends with status 0"
+            f"ledger {store.url}: its job is not complete, so the dataset would lack shards: expected a finished "
+            f"listing and only complete sources, found {sources['complete']:,} complete, {sources['open']:,} open and "
+            f"{sources['failed']:,} failed sources; run the job again until it ends with status 0"
         )
     root = job.parameters.get("output")
     place = (f"{root}/{route}" if route else root) if isinstance(root, str) else None
@@ -166,10 +166,10 @@ class MergedStatistic:
 
 
 def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, MergedStatistic]:
-    """Merge the statistics of all recorded tasks of a ledger, or one of a name, in the ledger's order, by name.
+    """Merge the statistics of all recorded tasks of a ledger. Return them by name; with `name` only this statistic.
 
-    The result is always the same. Each task counts once, regardless of retries. Sources that were replaced do not
-    count.
+    Tasks are merged in the order of the ledger, so the result is always the same. Each task counts once, regardless of
+    retries. Replaced sources do not count.
 
     Raises:
         LedgerDamagedError: A sketch cannot be decoded.
@@ -190,19 +190,19 @@ def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, 
         except (ValueError, ArithmeticError) as error:
             raise LedgerDamagedError(
                 f"{store.url}: the statistic {shown(each)} of a task cannot be decoded ({error}); restore the ledger "
-                "from a copy, or process its sources again with: ledgerbeam ledger forget"
+                "from a copy, or run `ledgerbeam ledger forget` on its sources, and the job again"
             ) from error
         if known.kind != kind:
             raise LedgerError(
                 f"{store.url}: the statistic {shown(each)} was made by stats.{known.kind} in some tasks and by "
-                f"stats.{kind} in others, because the function has changed; process the sources again with: ledgerbeam "
-                "ledger forget; or choose another statistic with --name"
+                f"stats.{kind} in others, because the function has changed; run `ledgerbeam ledger forget` on the "
+                "sources, and the job again; or choose another statistic with --name"
             )
     return dict(sorted(found.items()))
 
 
 def joined_statistics(one: Mapping[str, Statistic], other: Mapping[str, Statistic]) -> Mapping[str, Statistic]:
-    """Merge the statistics that two steps of a task made, by name.
+    """Merge the statistics of two steps of one task; arguments and result are by name.
 
     Raises FunctionError if both made a statistic of the same name, but of different kinds.
     """

@@ -114,7 +114,7 @@ def test_a_fallback_that_is_not_this_users_folder_alone_is_refused(fallback: Pat
 def test_a_fallback_of_another_user_is_refused(fallback: Path) -> None:
     fallback.mkdir(mode=0o700)
     os.chown(fallback, OTHER_USER, OTHER_USER)
-    with pytest.raises(UsageError, match=rf"of user {OTHER_USER}.*LEDGERBEAM_CACHE"):
+    with pytest.raises(UsageError, match=rf"the owner {OTHER_USER}.*LEDGERBEAM_CACHE"):
         sidecar_folder(URL)
 
 
@@ -133,7 +133,7 @@ def test_foreign_links_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     planted.symlink_to(tmp_path / "victim")
     assert sidecar_folder(URL) == str(folder), "a link of our own may put the cache on another disk"
     os.chown(planted, OTHER_USER, OTHER_USER, follow_symlinks=False)
-    with pytest.raises(UsageError, match=rf"link of this user.*of user {OTHER_USER}"):
+    with pytest.raises(UsageError, match=rf"link of this user.*the owner {OTHER_USER}"):
         sidecar_folder(URL)
 
 

@@ -242,7 +242,7 @@ def test_an_incomplete_job_is_refused_with_what_it_owes(store: LmdbStore) -> Non
     begin(store, [done, open_])
     complete(store, done, 2)
     store.commit([Leaf(open_.id, ((0, 2),), outputs=shard_outputs(open_, 0))])
-    with pytest.raises(LedgerError, match=r"not complete.*1 complete, 1 open, 0 failed"):
+    with pytest.raises(LedgerError, match=r"not complete.*1 complete, 1 open and 0 failed"):
         dataset_manifest(store)
     manifest = dataset_manifest(store, allow_incomplete=True)
     assert not manifest.complete

@@ -76,10 +76,10 @@ class RecordCounts:
         return cls(records, records, {}, {}, {"": records} if records else {})
 
     def of_read(self, read: int) -> RecordCounts:
-        """Return the counts for the records that were read, in place of those given to the function.
+        """Return counts for `read` records that the task has read. This function received others from earlier ones.
 
-        An earlier function may have made several records from one, or fewer. The sum is always `read`: rejected records
-        count first, then kept records, then dropped records. The earlier function dropped the remaining records.
+        Earlier functions may have made several records from one, or dropped some. The sum is always `read`: rejected
+        records count first, then kept records, then dropped records. The rest counts as dropped by an earlier function.
         """
         if read == self.read:
             return self
@@ -146,10 +146,10 @@ class RecordCounts:
 
 
 def read_shares(read: int, sizes: Sequence[int]) -> list[int]:
-    """Divide the records that were read for a task among its children, at least one, by the numbers of their records.
+    """Divide `read`, the number of records that a task has read, among its children, of which there is at least one.
 
-    The sum of the shares is `read`. The share of a child is at most the number of its records. The first child also
-    has the records that no child received.
+    `sizes` has the numbers of the children's records. Each child, in order, gets at most this number. The first child
+    gets the rest in addition. So the sum of the shares is `read`.
     """
     shares, left = [], read
     for size in sizes:
@@ -160,19 +160,19 @@ def read_shares(read: int, sizes: Sequence[int]) -> list[int]:
 
 
 def task_counts(counts: RecordCounts, records: int) -> None:
-    """Check the counts of a task that wrote some records. Raises ValueError, also for too many names."""
+    """Check that a task's counts have few names, and fit the number of records that it wrote. Raises ValueError."""
     for part in _NAMED_PARTS:
         if len(getattr(counts, part)) > MOST_NAMES:
             raise ValueError(
-                f"expected at most {MOST_NAMES} names of records {part}, found {len(getattr(counts, part))}: they are "
-                "categories, not texts of single records"
+                f"expected at most {MOST_NAMES} names in {part}, found {len(getattr(counts, part))}; use a few "
+                "categories as names, not a text for each record"
             )
     if counts.records != records:
         raise ValueError(f"expected counts of the {records} records that were written, found {counts.as_dict()}")
 
 
 def task_statistics(statistics: Mapping[str, Statistic]) -> None:
-    """Check the statistics of one task. Raises ValueError if they are too many, too large, or not text."""
+    """Check the number, names, kinds and sizes of the statistics of one task. Raises ValueError."""
     if len(statistics) > MOST_NAMES:
         raise ValueError(f"expected at most {MOST_NAMES} statistics, found {len(statistics)}")
     size = 0
@@ -184,7 +184,7 @@ def task_statistics(statistics: Mapping[str, Statistic]) -> None:
             raise ValueError(f"expected the sketch of the statistic {shown(name)} as bytes, found {shown(data)}")
         if len(data) > STATISTIC_BYTES:
             raise ValueError(
-                f"expected sketches of at most {STATISTIC_BYTES} bytes, found {len(data)} in that of {shown(name)}"
+                f"expected a sketch of at most {STATISTIC_BYTES} bytes, found {len(data)} in {shown(name)}"
             )
         size += len(data)
     if size > STATISTICS_BYTES:
@@ -192,7 +192,7 @@ def task_statistics(statistics: Mapping[str, Statistic]) -> None:
 
 
 def counts_row(counts: RecordCounts) -> list[Any]:
-    """Return counts as a JSON row: read, kept, then for each other attribute pairs of name and number."""
+    """Return counts as a JSON row: read, kept, then the (name, number) pairs of dropped, of rejected and of written."""
     named = [[list(pair) for pair in sorted(getattr(counts, part).items())] for part in _NAMED_PARTS]
     return [counts.read, counts.kept, *named]
 

@@ -96,7 +96,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def rank(run: str, source: bytes, start: int = 0) -> int:
-    """Return the position of a source, or of a place in it, in the order of a run: 64 bits, different for each run."""
+    """Return a 64-bit hash by which a run orders sources, or places in a source. Each run has another order."""
     return int.from_bytes(blake2b(b"%s %s %d" % (run.encode(), source, start), digest_size=8).digest())
 
 

@@ -1,8 +1,8 @@
 """The completion of a source, decided by counting, as pure functions.
 
-``pending[source]`` counts the live tasks in the tree that grows from a source. A source that enters adds 1, a
-fan-out into N adds N-1, a finished leaf adds -1. The lineage of a leaf gives the size of every fan-out above it. So a
-leaf brings the entries of all its ancestors along, and each entry is applied at most once, by key.
+``pending[source]`` counts the unfinished tasks in the tree below a source. The source itself adds 1, a fan-out into N
+adds N-1, a finished leaf adds -1. The lineage of a leaf has the size of every fan-out above it. So the entries of all
+its ancestors follow from the leaf. Each entry has a key, and is applied at most once.
 
 Proof that the count cannot reach zero early: take any set of applied leaves, each with its ancestors. The count is then
 the number of subtrees below those ancestors from which no leaf has arrived. It is never negative, and it is zero
@@ -30,11 +30,11 @@ class Entry(NamedTuple):
 
 
 def check_leaf(source_id: bytes, lineage: Lineage, terminal: Terminal) -> None:
-    """Check the identity of a finished leaf. Raises UnsupportedShapeError for any value that cannot be."""
+    """Check the source, the lineage and the kind of a finished leaf. Raises UnsupportedShapeError."""
     if len(source_id) != ID_BYTES:
-        raise UnsupportedShapeError(f"a source is named by {ID_BYTES} bytes, found {source_id!r}")
+        raise UnsupportedShapeError(f"expected the id of a source, {ID_BYTES} bytes, found {source_id!r}")
     if terminal not in ("published", "filtered"):
-        raise UnsupportedShapeError(f"a leaf ends as 'published' or 'filtered', found {terminal!r}")
+        raise UnsupportedShapeError(f"expected a task that is 'published' or 'filtered', found {terminal!r}")
     for depth, (ordinal, count) in enumerate(lineage):
         if not 0 <= ordinal < count:
             raise UnsupportedShapeError(
@@ -47,7 +47,7 @@ def entries(source_id: bytes, lineage: Lineage, *, terminal: Terminal = "publish
     """Return the entries that a finished leaf adds to its source's count: one group, to be applied together.
 
     These are the source's entry (+1), each ancestor's fan-out (+N-1) from the source downwards, and the leaf (-1). A
-    task that fanned out into 0 is itself the leaf; both ways to end count the same. Raises UnsupportedShapeError; see
+    task that fanned out into 0 is itself the leaf. Published and filtered leaves have the same entries. Raises like
     `check_leaf`.
     """
     check_leaf(source_id, lineage, terminal)
@@ -66,9 +66,9 @@ def _above(source_id: bytes, lineage: Lineage, count: int) -> tuple[Entry, ...]:
 def fold(
     pending: int, applied: Mapping[bytes, int] | Callable[[bytes], int | None], group: Iterable[Entry]
 ) -> tuple[int, list[Entry]]:
-    """Apply whole groups of `entries`, in which a repeated entry counts once, to a source's count.
+    """Apply groups of `entries` to a source's count. An entry counts once, and not at all if it is in `applied`.
 
-    Return the count after, and the entries that were not yet applied, in their order.
+    Return the new count, and the entries that were not applied before, in order.
 
     Raises:
         NonDeterministicTaskError: An entry is applied with another delta.
@@ -84,26 +84,26 @@ def fold(
             fresh[node] = delta
         elif before != delta:
             raise NonDeterministicTaskError(
-                f"task {node.hex()} {_meaning(before)} before and {_meaning(delta)} now: processing must be a pure "
-                "function of its input; make it deterministic, then run `ledgerbeam ledger forget` on the source"
+                f"task {node.hex()} {_meaning(before)} before and {_meaning(delta)} now; make its processing a pure "
+                "function of its input, then run `ledgerbeam ledger forget` on the source"
             )
     after = pending + sum(fresh.values())
     if after < 0:
         raise NegativePendingCountError(
-            f"the pending count would become {after}: more tasks ended than were started, so its rows contradict "
-            "each other; run `ledgerbeam ledger forget` on the source to process it again"
+            f"its rows contradict each other: more tasks ended than were started (pending would become {after}); run "
+            "`ledgerbeam ledger forget` on the source, and the job again"
         )
     return after, [Entry(node, delta) for node, delta in fresh.items()]
 
 
 def require_count(pending: int, deltas: Iterable[int]) -> None:
-    """Check that the deltas of the applied entries of a source, except its own, add up to its count.
+    """Check a source's count: 1 for its own entry, plus the deltas of its other applied entries.
 
-    Raises ValueError if not. A lost entry would be applied once more, and the count would reach zero early.
+    Raises ValueError if it differs. A lost entry would be applied once more, and the count would reach zero early.
     """
     found = 1 + sum(deltas)
     if found != pending:
-        raise ValueError(f"expected entries that add up to the count of their source, {pending}, found {found}")
+        raise ValueError(f"expected entries whose sum is the count of their source, {pending}, found {found}")
 
 
 def is_done(
@@ -114,8 +114,8 @@ def is_done(
 ) -> bool:
     """Return whether a task and all tasks that it fanned out into are finished.
 
-    A complete source has no applied entries left: check its completion first. `most` limits the number of entries,
-    where `applied` is a function.
+    A complete source has no applied entries left: check its completion first. If `applied` is a function, `most` is
+    an upper bound for the number of its entries.
     """
     known = applied if callable(applied) else applied.get
     limit = most if callable(applied) else len(applied)

@@ -1,10 +1,10 @@
 """Names that stay the same between runs: of sources, of packs, of the tasks inside a source, of contents of outputs.
 
-Every identity is 16 bytes of BLAKE2b. Each kind hashes under its own personalisation, so that a source, a
-pack and a node can never share an identity by accident, and under an encoding that no two inputs share.
+Every identity is 16 bytes of BLAKE2b. Each kind of identity uses its own personalisation of the hash, so that a source,
+a pack and a node never have the same one. The encoding of the hashed values is unambiguous.
 
 A checksum of a content names its algorithm, so that checksums of earlier versions stay valid. Checksums detect
-accidents and forgery alike. Publishing and reruns are decided by comparing them.
+accidents and forgery alike. Publishing and reruns compare them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def source_id(url: str, size: int, version: str) -> bytes:
     """Identify one input object by 16 bytes: its canonical URL, its size, and its version.
 
     The version is an ETag, a generation, or a modification time in nanoseconds as decimal text. Bytes of a local name
-    that are not UTF-8 travel as surrogate escapes.
+    that are not UTF-8 are surrogate escapes in the URL.
     """
     return _digest(_SOURCE, f"{size}:{len(version)}:{version}{url}".encode("utf-8", "surrogateescape"))
 
@@ -72,7 +72,7 @@ def source_ids(urls: Sequence[str], sizes: Sequence[int], versions: Sequence[str
 
 
 def pack_id(member_ids: Iterable[bytes]) -> bytes:
-    """Identify a pack by the identities of its members, in order; never like a plain source, also for one member."""
+    """Identify a pack by the ids of its members, in order. A pack of one member has another id than this member."""
     return _digest(_PACK, b"".join(member_ids))
 
 

@@ -45,8 +45,8 @@ class Job:
         pipeline: Its name, for instance ``map``.
         parameters: Values that JSON can hold. Only values that change the bytes or the names of outputs belong here;
             a worker count does not. Nested mappings are compared key by key.
-        texts: The texts behind hashes among the parameters, as of `pack_texts`. They are not part of the
-            job; they only show changes.
+        texts: The texts whose hashes are among the parameters, from `pack_texts`. They only show changes, and are not
+            part of the identity.
     """
 
     pipeline: str
@@ -104,7 +104,7 @@ def job_changed_error(ledger: str, expected: str, found: str) -> JobMismatchErro
     `expected` and `found` are fingerprints.
     """
     return JobMismatchError(
-        f"ledger {ledger}: another job has opened it while this one ran (fingerprint expected {expected}, found "
+        f"ledger {ledger}: another job has opened it while this one ran (expected the fingerprint {expected}, found "
         f"{found}); nothing more of this job is recorded. Stop this job, or run it again with a ledger of its own"
     )
 
@@ -171,9 +171,9 @@ _lock = threading.Lock()
 
 
 def note_text(key: str, read: Callable[[], str], *, is_code: bool = True) -> None:
-    """Note in this process how the text behind a hash is read. If `read` raises, there is no text.
+    """Record, in this process, the function that reads the text with the hash `key`. If it raises, there is no text.
 
-    Values are quoted in code. In other texts a bare word may be a credential.
+    Credentials are removed: in code from quotes and comments, in another text also from words without quotes.
     """
     with _lock:
         _noted[key] = read, is_code
@@ -182,7 +182,7 @@ def note_text(key: str, read: Callable[[], str], *, is_code: bool = True) -> Non
 
 
 def known_texts(values: Iterator[Any]) -> dict[str, str]:
-    """Return the texts of those values that are hashes with a text noted in this process.
+    """Return the texts of those values that are hashes recorded by `note_text`, by hash.
 
     The texts have no credentials, and together at most `MOST` characters.
     """
@@ -226,7 +226,7 @@ def changed_lines(before: str, after: str) -> list[str]:
         elif lines:
             lines.append("...")
     if not lines:
-        return ["only what is hidden here has changed, or the version of Python"]
+        return ["only a hidden credential or the version of Python has changed"]
     more = len(lines) - _SHOWN_LINES
     shown = [line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..." for line in lines[:_SHOWN_LINES]]
     return [*shown, f"... and {more:,} more lines"] if more > 0 else shown
@@ -246,7 +246,7 @@ def shown_value(name: str, value: Any) -> str:
 def _parts(name: str, value: Any, left: list[int], indent: str = "") -> Iterator[str]:
     left[0] -= 1
     if left[0] < 0 or len(indent) > 20:
-        raise ValueError("it has many parts")
+        raise ValueError("it has too many parts")
     if type(value) in (set, frozenset):
         value = sorted(value, key=repr)
     if type(value) is dict:

@@ -128,17 +128,17 @@ class Leaf:
         except ValueError as error:
             raise UnsupportedShapeError(f"the task at {shown(self.lineage)} cannot be recorded: {error}") from None
         if self.kind == "filtered" and self.outputs:
-            raise UnsupportedShapeError(f"a filtered leaf has no outputs, found {self.outputs[0].name!r}")
+            raise UnsupportedShapeError(f"expected a filtered task without outputs, found {self.outputs[0].name!r}")
         if self.kind == "filtered" and self.records:
-            raise UnsupportedShapeError(f"a filtered leaf has written no records, found {self.records}")
+            raise UnsupportedShapeError(f"expected a filtered task without written records, found {self.records}")
 
     def share(self) -> Totals:
-        """Return its share of the totals of its ledger."""
+        """Return the amounts that the leaf adds to the totals of the ledger."""
         return Totals(1, self.records, self.bytes, int(self.kind == "filtered"), round(1000 * self.seconds))
 
     @property
     def sketch_bytes(self) -> int:
-        """Size of its statistics, in bytes."""
+        """Size of the sketches of its statistics, in bytes."""
         return sum(len(statistic.data) for statistic in self.statistics.values())
 
     def special_counts(self) -> RecordCounts | None:
@@ -202,7 +202,7 @@ class Mark(NamedTuple):
             id_bytes(self.node)
             values.text(self.name)
         except ValueError as error:
-            raise UnsupportedShapeError(f"the mark of {shown(self.name)} cannot be recorded: {error}") from None
+            raise UnsupportedShapeError(f"the marked task {shown(self.name)} cannot be recorded: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ def read_withdrawn(value: Any) -> Withdrawn:
 
 
 class TaskCountsRow(NamedTuple):
-    """The record counts of a task, unless the task wrote exactly the records that it read."""
+    """The record counts of a task that did not write exactly the records that it read."""
 
     url: str
     source_id: bytes

@@ -198,8 +198,8 @@ class LedgerStore(LedgerSink, Protocol):
         of a forgotten source: they become stale only when the source is complete, and only if they were not published
         again. A source is forgotten as a whole if its tasks cannot be distinguished because some have fanned out. A
         crash meanwhile may also forget a whole source, which costs only time. Call it when no worker of this ledger
-        runs, and before the start of the run that processes the tasks: in a remote ledger, all that a run records has
-        the run's number.
+        runs, before the run that processes the tasks starts: in a remote ledger, the rows of a run have the number of
+        its start.
 
         Args:
             tasks: Nodes of tasks by source, as `rejected_tasks` returns them. Unfinished tasks are ignored.
@@ -209,7 +209,7 @@ class LedgerStore(LedgerSink, Protocol):
         """
 
     def withdraw_failures(self, reasons: Mapping[bytes, Collection[str]], quarantined: Iterable[bytes]) -> None:
-        """Record durably that failed tasks will run again: `withdrawn` has their sources until these are complete.
+        """Record durably that failed tasks will run again. `withdrawn` yields their sources until these are complete.
 
         Args:
             reasons: Reasons of the failures of tasks of open sources, by source id.
@@ -217,7 +217,7 @@ class LedgerStore(LedgerSink, Protocol):
         """
 
     def withdrawn(self) -> Iterator[tuple[bytes, Withdrawn]]:
-        """Yield the open sources with withdrawn tasks that were not complete since, with the reasons.
+        """Yield the sources that have withdrawn tasks and are not complete since then, with the reasons.
 
         The rows are read in pages, in the order of source ids.
         """
@@ -271,7 +271,7 @@ class LedgerStore(LedgerSink, Protocol):
         Args:
             run: Id of the run.
             outcome: The outcome, for people.
-            tidied: Whether no unrecorded output of this run or of a run before it is left.
+            tidied: Whether all unrecorded outputs of this run and of earlier runs were removed.
         """
 
     def status(self) -> dict[str, Any]:
@@ -293,8 +293,8 @@ class LedgerStore(LedgerSink, Protocol):
     def task_counts(self) -> Iterator[TaskCountsRow]:
         """Yield the record counts of each task, unless the task wrote exactly the records that it read.
 
-        The rows are read in pages, in the order of source ids. The other tasks wrote the rest of the numbers of their
-        sources.
+        The rows are read in pages, in the order of source ids. The remaining records of a source are those of its
+        other tasks.
         """
 
     def statistics(self) -> Iterator[tuple[str, Statistic]]:
@@ -367,4 +367,4 @@ class LedgerStore(LedgerSink, Protocol):
         """Yield the recorded outputs with their checksums, in pages of columns, like `output_columns`."""
 
     def refresh(self) -> None:
-        """Read what other hosts have recorded since. Do nothing for a ledger that all its users share."""
+        """Read what other hosts have recorded since the last call. Do nothing for a local ledger."""

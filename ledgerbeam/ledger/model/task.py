@@ -286,9 +286,6 @@ def _folder(member: Source) -> str:
 
 
 def _ends_pack(member: Source, target_bytes: int) -> bool:
-    """Return whether a member ends its pack.
-
-    It depends on the URL alone; the probability is the share of the target.
-    """
+    """Return whether a member ends its pack. The probability is its share of the target size; the URL is the seed."""
     draw = int.from_bytes(url_key(member.url)[:8], "big")
     return draw * target_bytes < member.size * _HASH_RANGE

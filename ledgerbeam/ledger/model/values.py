@@ -100,7 +100,7 @@ def rows(value: Any) -> list[Any]:
 
 
 def row(value: Any, *lengths: int) -> Sequence[Any]:
-    """Check a list that must have one of some lengths."""
+    """Check a list whose length is one of `lengths`."""
     if not isinstance(value, list | tuple) or len(value) not in lengths:
         raise ValueError(f"expected a row of {' or '.join(map(str, lengths))} values, found {shown(value)}")
     return value
