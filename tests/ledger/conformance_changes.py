@@ -42,7 +42,7 @@ class ChangesConformance:
         store.commit([Leaf(source.id, ((0, 3),), "published", (Output(taken, 1, "x", 1),))])
         both = (Output(free, 1, "y", 1), Output(taken, 1, "x", 1))
         good = Leaf(source.id, ((2, 3),), "published", both[:1])
-        with pytest.raises(NonDeterministicTaskError, match=f"'{taken}', which another task"):
+        with pytest.raises(NonDeterministicTaskError, match=f"'{taken}', and so did another task"):
             store.commit([Leaf(source.id, ((1, 3),), "published", both), good])
         assert {row.output.name for row in store.outputs()} == {"one", "two"}
         assert store.pending(source.id) == 1

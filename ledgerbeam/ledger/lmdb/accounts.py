@@ -123,7 +123,7 @@ def sum_parts(counts: Iterable[RecordCounts]) -> PartSums:
 
 
 def add_counted(txn: Transaction, sums: PartSums, sign: int) -> None:
-    """Add to the sums of all rows of `counts`; a sign of -1 subtracts."""
+    """Add `sums` to the table `counted`, the sums of all rows of `counts`; a sign of -1 subtracts."""
     for (part, name), number in sorted(sums.items()):
         key = _LETTERS[part] + name_key(name)
         known = txn.get(tables.COUNTED, key)
@@ -135,7 +135,7 @@ def add_counted(txn: Transaction, sums: PartSums, sign: int) -> None:
 
 
 def require_counted(txn: Transaction, sums: PartSums) -> None:
-    """Check the sums of all rows of `counts`. Raises ValueError.
+    """Check that the table `counted` has these sums of all rows of `counts`. Raises ValueError.
 
     A row with a damaged key is not found when its source is replaced or forgotten; its share then stays in `counted`.
     """
@@ -155,12 +155,12 @@ def drop_accounts(txn: Transaction, source: bytes) -> None:
 
 
 def record_counts(txn: Transaction, totals: Totals) -> RecordCounts:
-    """Return the counts of all records that `totals` includes."""
+    """Return the record counts of the ledger, whose totals are `totals`."""
     return _with_plain(_counted(txn), totals)
 
 
 def source_counts(txn: Transaction, source: bytes, totals: Totals) -> RecordCounts:
-    """Return the counts of the records of a source, which `totals` includes."""
+    """Return the record counts of a source, whose totals are `totals`."""
     rows_of = txn.rows(tables.COUNTS, source) if txn.count(tables.COUNTS) else ()
     return counts_of((decode_account(value) for _, value in rows_of), totals)
 
@@ -225,7 +225,7 @@ _LAST_STEP = 8000  # longer than any duration, and still a finite number
 
 
 def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *, completed: int, failures: int) -> None:
-    """Add the work of one commit to the step of `now`, for the run, or a later control object, with this number."""
+    """Add the work of one commit to the step of `now`. The number is that of the run, or of a later control object."""
     key = tables.HISTORY_KEY.pack(int(now) // HISTORY_SECONDS, number)
     known = txn.get(tables.HISTORY, key)
     before = tables.HISTORY_ROW.unpack(known) if known is not None else (0,) * 7
@@ -238,10 +238,9 @@ def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *,
 def read_history(txn: Transaction, since: float = 0.0) -> list[HistoryRow]:
     """Return the work that each run recorded in each step, by time, then run.
 
-    Work of a host whose clock is ahead is shown in the current step, since it has no valid time before now. In a
-    remote ledger, a row may have a number that is not the number of a run: then the run before it was the newest.
-
-    Rows start with the step of `since`, in seconds since 1970 UTC.
+    Rows start with the step of `since`, in seconds since 1970 UTC. Work of a host whose clock is ahead is shown in the
+    current step. In a remote ledger, the number of a row may be that of a later control object. Then the work belongs
+    to the newest run before this object.
     """
     runs, steps, places, numbers = _columns(txn, since)
     return _summed(runs, steps, places, numbers, np.lexsort((places, steps)), by_step=True)
@@ -259,7 +258,7 @@ _Integers: TypeAlias = "NDArray[np.int64]"
 
 
 def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Integers, _Integers]:
-    """Return the ids of all runs, and columns of all rows: step, index of the run from 1, numbers."""
+    """Return the ids of all runs, and columns of all rows: step, position of the run in the ids plus 1, numbers."""
     runs = [tables.read_run_key(key) for key, _ in txn.rows(tables.RUNS, b"")]
     start = _STEP.pack(min(max(int(since) // HISTORY_SECONDS, 0), 2**32 - 1))
     keys, values = [np.empty(0, _KEY)], [np.empty((0, 7), np.int64)]
@@ -271,7 +270,7 @@ def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Int
         values.append(np.frombuffer(b"".join(value for _, value in page), "<i8").reshape(-1, 7))
     key, numbers = np.concatenate(keys), np.concatenate(values)
     if numbers.size and numbers.min() < 0:
-        raise ValueError(f"expected what was recorded in a step of history, found {numbers.min()}")
+        raise ValueError(f"expected numbers >= 0 in a step of history, found {numbers.min()}")
     steps = np.minimum(key["step"].astype(np.int64), int(time.time()) // HISTORY_SECONDS)
     ids = np.array([int(run) for run in runs], np.uint64)
     return runs, steps, np.searchsorted(ids, key["run"].astype(np.uint64), "right").astype(np.int64), numbers
@@ -321,5 +320,8 @@ def read_durations(txn: Transaction) -> dict[float, int]:
         for key, value in txn.scan(tables.DURATIONS, b"")
     }
     if found and (max(found) > _LAST_STEP or min(found.values()) < 0):
-        raise ValueError(f"expected numbers of tasks by duration, found {max(found)}: {min(found.values())}")
+        raise ValueError(
+            f"expected numbers of tasks >= 0 in steps of duration up to {_LAST_STEP}, found {min(found.values())} "
+            f"and the step {max(found)}"
+        )
     return {_SHORTEST * 2 ** (step / _STEPS_A_DOUBLING): tasks for step, tasks in found.items()}

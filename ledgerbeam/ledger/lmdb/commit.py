@@ -25,7 +25,7 @@ from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, output_r
 from ledgerbeam.ledger.model.values import decode, encode, rows, text
 
 _ONCE = (tables.OUTPUTS, tables.COUNTS, tables.STATISTICS)
-"""Tables in which a commit writes a row only if the key is free. An existing row was recorded by a row that is lost."""
+"""Tables in which the keys of a commit must be free. An existing row means that the entry of its task was lost."""
 
 
 @dataclass(slots=True)
@@ -51,11 +51,10 @@ def record(
 ) -> CommitChanges:
     """Record leaves, from `prepare`, then failures, in a write transaction. A failure of a finished task is ignored.
 
-    `passed` clears older failures of the tasks above a leaf, also those recorded later. None clears all existing
-    failures, for commits that arrive in the order in which they were made. `again` means that the leaves were recorded
-    before and withdrawn with others: the time of their recording and their durations are known. `number` is the number
-    of the run that recorded them, for history; None for the number of the stamp. Without `in_history`, rows of history
-    come from elsewhere.
+    A leaf clears the failures of the tasks above it: those older than `passed`, also if they are recorded later. None
+    clears all existing failures, for commits that arrive in the order in which they were made. `again` means that the
+    leaves were recorded before and withdrawn with others: history and durations have them already. `number` is the
+    number of the run for history; None for the number of the stamp. Without `in_history`, history is not changed.
     """
     outcome = CommitChanges()
     rows = _Rows(txn, by_source)
@@ -187,7 +186,7 @@ class _SourceCommit:
         self._pass(leaf)
 
     def _pass(self, leaf: PreparedLeaf) -> None:
-        """Record that this run got below the tasks that fanned out above a leaf: they no longer count as failed."""
+        """Clear the failures of the tasks that fanned out above a leaf: a task below them has finished."""
         for node, delta in leaf.group[1:-1]:
             if node in self._above:
                 continue
@@ -219,9 +218,9 @@ class _SourceCommit:
             self._refuse(
                 leaf,
                 NonDeterministicTaskError,
-                f"task at {leaf.leaf.lineage} published {decode_output(row)[0].name!r}, which another task of the "
-                "source has published; give the outputs of every task names of their own; if they have, restore the "
-                "ledger from a copy",
+                f"task at {leaf.leaf.lineage} published {decode_output(row)[0].name!r}, and so did another task of the "
+                "source; give each task other names for its outputs. If the names differ already, the ledger is "
+                "damaged: restore it from a copy",
             )
             return False
         for key, row in leaf.outputs:
@@ -240,9 +239,9 @@ class _SourceCommit:
         self._refuse(
             leaf,
             NonDeterministicTaskError,
-            f"task at {leaf.leaf.lineage} published other objects, or none, when it ran before: now "
-            f"{[output.name for output in leaf.leaf.outputs]}; make processing a pure function of its input, then run "
-            "`ledgerbeam ledger forget` on the source",
+            f"task at {leaf.leaf.lineage} has published {[output.name for output in leaf.leaf.outputs]} now, and other "
+            "outputs or none when it ran before; make its function deterministic, then run `ledgerbeam ledger forget` "
+            "on the source",
         )
         return False
 
@@ -259,9 +258,9 @@ class _SourceCommit:
                 self._refuse(
                     leaf,
                     NonDeterministicTaskError,
-                    f"task at {leaf.leaf.lineage} published {now.name!r} with {before.size} bytes, {before.checksum} "
-                    f"before, and with {now.size} bytes, {now.checksum} now; make processing a pure function of its "
-                    "input, then run `ledgerbeam ledger forget` on the source",
+                    f"task at {leaf.leaf.lineage} published {now.name!r} before with {before.size} bytes and the "
+                    f"checksum {before.checksum}, and now with {now.size} bytes and {now.checksum}; make its function "
+                    "a pure function of its input, then run `ledgerbeam ledger forget` on the source",
                 )
                 return False
         return True

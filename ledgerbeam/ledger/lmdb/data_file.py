@@ -38,8 +38,8 @@ _SILENT_SECONDS = 10.0
 """Seconds of waiting without a warning. Publishing takes less time, unless its process is stopped."""
 
 _WAITING = (
-    "%s: waiting for a worker that publishes outputs of a source which has changed; "
-    "if a process of another run on this ledger is stopped, continue or end it"
+    "%s: waiting for a worker that is publishing outputs of a changed source; "
+    "if a process of another run on this ledger is suspended, resume or end it"
 )
 
 _log = library_logger(__name__)
@@ -168,8 +168,8 @@ class DataDescriptors:
         if any(_file_of(number) != file for number, file in self._own.items()):
             raise LedgerError(
                 f"ledger {self._path}: descriptors of its files were closed in this process by other code, such as a "
-                "function that closes all open ones; nothing was recorded since. Let it close only what it has opened "
-                "itself, and run the same command again"
+                "function that closes all open files; nothing was recorded after that. Change this code to close only "
+                "the files that it has opened, and run the same command again"
             )
 
 

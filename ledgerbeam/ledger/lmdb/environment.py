@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 
 class _Gate:
-    """Admits many transactions, or one change of the map, which must not happen during a transaction."""
+    """A lock that many transactions share, or that one change of the memory map holds alone."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -114,7 +114,7 @@ class Environment:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Transaction]:
-        """Yield a consistent view of the rows. Start no other transaction inside it, and do not yield to a caller."""
+        """Yield a consistent view of the rows. The body must not start another transaction, or yield in a generator."""
         txn = self._begin_read()
         try:
             with translated(self.path):
@@ -219,8 +219,8 @@ class Environment:
         if not self.is_in_place():
             raise LedgerNotFoundError(
                 f"ledger {self.path}: its files were moved, removed or replaced while it was in use. If they were "
-                "moved, put them back, and run the same command again. Else their content is lost: the same command "
-                "starts a new ledger, over outputs with --existing replace"
+                "moved, put them back, and run the same command again. Else their content is lost: run the command "
+                "with --existing replace, which starts a new ledger and replaces the outputs"
             )
         self._descriptors.check()
 

@@ -49,8 +49,8 @@ def translated(path: str) -> Iterator[None]:
     except _UNREADABLE as error:
         raise LedgerDamagedError(
             f"ledger {path}: one of its rows is damaged ({type(error).__name__}: {error}). Restore the folder from a "
-            "copy, or give another --ledger, over its outputs with --existing replace. If this is the sidecar of a "
-            "ledger on an object store, delete this folder: it is read again"
+            "copy, or start again with another --ledger and --existing replace. If the ledger is on an object store, "
+            "this folder is its local copy: delete it, and it is read again"
         ) from error
 
 
@@ -68,13 +68,13 @@ def _as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:
     if isinstance(error, lmdb.ReadonlyError) or code in NO_PERMISSION:
         return StorageError(
             f"ledger {path}: no permission ({error}). Let this account write there, or use the account that runs the "
-            "job; for a new job, give a --ledger that you can write to; to read only, copy the folder first: reading "
-            "also writes its lock file"
+            "job. For a new job, give a --ledger that you can write to. To read a ledger that you cannot write to, "
+            "copy its folder and read the copy: reading writes to the lock file"
         )
     if isinstance(error, _DAMAGE):
         return LedgerDamagedError(
-            f"ledger {path}: it is damaged, or not a ledger that this version reads ({error}). Give another folder, "
-            "or restore it from a copy"
+            f"ledger {path}: it is damaged, or not a ledger that this version reads ({error}). Restore it from a copy, "
+            "or give another folder"
         )
     known = REMEDIES.get(code or 0)
     message = f"ledger {path}: {error}" + (f"; {known}. Nothing that was recorded is lost" if known else "")

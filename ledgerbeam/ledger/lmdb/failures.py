@@ -1,8 +1,8 @@
 """Failed tasks and worker deaths. They keep a source open, are shown to people, and decide the quarantine.
 
-A task that has fanned out can fail too: when the rest of it is planned. Its failures count until a later run gets below
-it. In a remote ledger, failures, deaths and leaves arrive in any order. So each has a `Stamp`, and stamps alone decide
-what counts: a task is failed if it has a failure that is not older than every leaf below it.
+A task that has fanned out can fail too, while the rest of its children are planned. Its failures count until a task
+below it finishes in a later run. In a remote ledger, failures, deaths and leaves arrive in any order. So each has a
+`Stamp`, and stamps alone decide: a task is failed if it has a failure that is not older than every leaf below it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEPT_DEATHS = 64
 """Number of newest deaths of a task that are kept. A task is not started again after `MAX_ATTEMPTS` deaths."""
 
 PASSED = Struct("<Qd")
-"""The greatest `Stamp` of a leaf below a task that fanned out. In a sidecar, it follows the delta of the task."""
+"""The greatest `Stamp` of a leaf below a task that fanned out. In a sidecar, it follows the delta in `applied`."""
 
 
 class Stamp(NamedTuple):
@@ -131,7 +131,7 @@ def clear_failures(txn: Transaction, source: bytes) -> None:
 
 
 def failures_since(txn: Transaction, source: bytes, number: int) -> dict[bytes, TaskFailures]:
-    """Return the failures of a source with this number or a greater one, by the keys of its tasks."""
+    """Return the failures of a source that have this number or a greater one, by the key of the task."""
     found = {key: TaskFailures.read(txn, key) for table in CLEARED for key, _ in txn.scan(table, source)}
     for task in found.values():
         task.clear(Stamp(number, 0.0))
@@ -139,7 +139,7 @@ def failures_since(txn: Transaction, source: bytes, number: int) -> dict[bytes, 
 
 
 def still_counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> bool:
-    """Return whether a failure or death of a task counts: the task is not finished, and no later run got below it."""
+    """Return whether a failure or death of a task counts: the task is unfinished, and no newer leaf is below it."""
     if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:
         return False
     row = txn.get(APPLIED, source + node)
@@ -155,7 +155,7 @@ def passed_at(row: bytes) -> Stamp:
 
 
 def clear_passed(txn: Transaction, key: bytes, passed: Stamp | None) -> None:
-    """Drop the failures of a task after a leaf below it was recorded: all of them, or those older than a stamp."""
+    """Drop the failures of a task after a leaf below it was recorded: those older than `passed`, or all for None."""
     task = TaskFailures() if passed is None else TaskFailures.read(txn, key)
     if passed is not None:
         if task.failed is None and not task.deaths:
@@ -196,7 +196,7 @@ def failure_row(failure: Failure, stamp: Stamp) -> dict[str, Any]:
 
 
 def count_deaths(txn: Transaction, marks: Iterable[Mark], stamp: Stamp) -> list[Mark]:
-    """Count worker deaths of one commit against the open tasks in work; return the tasks that are now quarantined."""
+    """Count worker deaths against the marked tasks that are unfinished; return those that are now quarantined."""
     quarantined = []
     places: Counter[bytes] = Counter()
     for mark in marks:

@@ -82,15 +82,15 @@ def _refuse_links(path: str) -> None:
         if os.path.islink(file):
             raise UsageError(
                 f"ledger {path}: expected {file} to be a regular file, found a link to {os.readlink(file)}; nothing "
-                "was changed. Remove the link, and if its target is the file of the ledger, move the target here; or "
-                "make the folder a link, or give the real folder as --ledger"
+                "was changed. Remove the link. If its target is the file of the ledger, move the target here, or give "
+                "the folder of the target as --ledger. A link to a whole folder is allowed"
             )
 
 
 def require_room(path: str) -> None:
     """Refuse to create a ledger in a folder with other files: their owner would be unclear.
 
-    Remains of a killed creation may be there, and empty folders that a ledger makes.
+    Files that a killed creation has left are allowed, and empty folders that belong to a ledger.
     """
     with translated(path):
         try:
@@ -289,8 +289,8 @@ def _check_format(found: bytes | None, meta: StoredTable, path: str) -> None:
         )
     if int(found) < FORMAT:
         raise LedgerVersionError(
-            f"ledger {path}: an older ledgerbeam made it, with format {int(found)}; this one reads format {FORMAT}: "
-            "continue with the older version, or give another --ledger, over its outputs with --existing replace"
+            f"ledger {path}: an older ledgerbeam made it, with format {int(found)}; this one reads format {FORMAT}. "
+            "Use the older version, or start again with another --ledger and --existing replace"
         )
 
 

@@ -173,7 +173,7 @@ def _noted(name: str, *rows: Mapping[str, Any]) -> list[Any]:
 def _get(txn: Transaction, run: str) -> dict[str, Any]:
     row = txn.get(tables.RUNS, tables.run_key(run))
     if row is None:
-        raise LedgerError(f"run {run!r} is not in this ledger; begin_run returns the ids of runs")
+        raise LedgerError(f"run {run!r} is not in this ledger; pass an id that begin_run has returned")
     return read_run(row)
 
 
@@ -194,9 +194,9 @@ def read_run(row: bytes) -> dict[str, Any]:
     fields = mapping(decode(row))
     listed, ended, outcome = (fields.get(name) for name in ("listed", "ended", "outcome"))
     if not isinstance(fields.get("listing_finished"), bool):
-        raise ValueError(f"expected whether a listing is finished, found {fields.get('listing_finished')!r:.80}")
+        raise ValueError(f"expected true or false in listing_finished, found {fields.get('listing_finished')!r:.80}")
     if not isinstance(fields.get("tidied"), bool | None):
-        raise ValueError(f"expected whether a run has tidied up, found {fields.get('tidied')!r:.80}")
+        raise ValueError(f"expected true or false in tidied, found {fields.get('tidied')!r:.80}")
     return {
         **{name: value for name, value in fields.items() if name != "id"},
         "began": seconds(fields.get("began")),
@@ -212,7 +212,7 @@ def read_run(row: bytes) -> dict[str, Any]:
 
 
 def _check_info(value: Any) -> dict[str, Any]:
-    """Check the types of those values of a run's info that commands read. Other values are free."""
+    """Check the types of the values in a run's info that commands read. Other values are not checked."""
     info = shallow(mapping(value))
     for name in ("host", "runner", "folder", "place"):
         text(info.get(name, ""))
@@ -226,7 +226,7 @@ def _check_info(value: Any) -> dict[str, Any]:
 def shallow(value: Any, deepest: int = _DEEPEST) -> Any:
     """Check that a JSON value is not nested too deeply for Python, and return it."""
     if not deepest:
-        raise ValueError(f"expected a value of at most {_DEEPEST} levels, found more")
+        raise ValueError(f"expected a value of at most {_DEEPEST} levels of nesting, found more")
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     for item in inner:
         shallow(item, deepest - 1)

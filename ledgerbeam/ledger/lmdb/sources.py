@@ -1,7 +1,7 @@
 """Sources of a job: registering them, replacing those that changed, forgetting them.
 
-Every registered source owns its URLs alone: `urls` maps each of them to it. Registering a source for a URL that another
-source owns replaces that source. A replaced source loses its rows and is remembered as retired, so that its late leaves
+Each URL has one owner, a registered source, in the table `urls`. Registering a source for a URL that another source
+owns replaces the other source. A replaced source loses its rows, and gets a row in `retired`, so that its late leaves
 do not count. Its outputs are superseded, also late ones, as are the outputs of a source that was forgotten and of a job
 that restarts; see `withdrawal`.
 """
@@ -56,7 +56,7 @@ def note_file_times(txn: Transaction, times: Mapping[bytes, list[int]]) -> None:
 
 
 def numbers_of(fields: Mapping[str, Any]) -> list[int]:
-    """Return the numbers of the registrations of a source that count, from its row, ascending; 0 in a local ledger."""
+    """Return the numbers in the row of a source: of its registrations that count, ascending; 0 in a local ledger."""
     return [fields.get("number", 0), *fields.get("again", ())]
 
 
@@ -75,9 +75,9 @@ def register(
 ) -> None:
     """Register sources that are not known yet, and retire the sources whose URLs they take over.
 
-    The last source that names a URL owns it. The number is that of the registration in a remote ledger, where the
-    URLs have no owner. `before_retiring` is called before any change with the ids of the sources that will be
-    retired, if there are any.
+    The last source that names a URL owns it. `number` is the number of the registration in a remote ledger, where this
+    function registers only URLs without an owner. `before_retiring` is called before any change with the ids of the
+    sources that will be retired, if there are any.
     """
     keys = {source.id: [url_key(url) for url in source.urls] for source in sources}
     urls, claiming = claims(sources, keys)
@@ -151,7 +151,7 @@ def number_of_retired(txn: Transaction, source: bytes) -> int:
 
 
 def urls_of_sources(txn: Transaction, sources: Iterable[bytes]) -> list[str]:
-    """Return the URLs of the registered ones among some sources, sorted; for a pack the URL of its first member."""
+    """Return the URLs of those sources that are registered, sorted; for a pack the URL of its first member."""
     found = (txn.get(tables.SOURCES, source) for source in sources)
     return sorted(read_source_fields(row)["url"] for row in found if row is not None)
 
@@ -172,9 +172,9 @@ def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, n
 
 
 def supersede_late(txn: Transaction, by_source: Iterable[tuple[bytes, Sequence[PreparedLeaf]]]) -> None:
-    """Supersede the outputs of sources that were replaced meanwhile.
+    """Supersede the outputs of leaves whose sources were replaced before this commit.
 
-    A late output may have overwritten an output of a replacing source that has the same name. Such sources run again.
+    Such an output may have overwritten an output of the replacing source with its name. Then this source runs again.
     """
     for source, leaves in by_source:
         retired = txn.get(tables.RETIRED, source)  # None for a registered source
@@ -231,7 +231,7 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
 
 
 def _disown_unread(txn: Transaction) -> None:
-    """Take its URLs from each source that replaced another and has no finished task: its index may be outdated."""
+    """Remove the owner of the URLs of each replacing source without finished tasks: its index may be outdated."""
     start = b""
     while rows := txn.page(tables.SOURCES, start, PAGE_ROWS):
         for source, row in rows:
@@ -263,7 +263,7 @@ def matching(environment: Environment, pattern: str) -> list[bytes]:
 def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
     """Replace the set of sources missing from the last listing; unknown ids are ignored.
 
-    In a remote ledger, a source listed with a greater number than that of the listing is not gone.
+    In a remote ledger, a source that a later listing has found is not gone: its number is greater than `number`.
     """
     txn.clear(tables.GONE)
     for source in ids:

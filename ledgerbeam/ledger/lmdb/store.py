@@ -388,7 +388,8 @@ class LmdbStore:
 def first_error(refused: Sequence[tuple[Leaf, LedgerError]]) -> LedgerError:
     """Return the error of the first leaf that a commit refused, with the number of the others."""
     error = refused[0][1]
-    return error if len(refused) == 1 else type(error)(f"{error} (and {len(refused) - 1} more tasks in error)")
+    more = f"{len(refused) - 1} more {'task' if len(refused) == 2 else 'tasks'}"
+    return error if len(refused) == 1 else type(error)(f"{error} (and {more} in error)")
 
 
 def _after_fork() -> None:

@@ -32,11 +32,11 @@ folded      name of an object                empty, or the part of it that is du
 Each value is followed by a checksum of the ledger's id, the table, the key and the value: a disk may return other bytes
 than were written, and LMDB's pages have no checksums. This does not detect a row that a damaged page hides. Where a row
 must exist, or must not exist, the reader checks it. Any program that can write to a ledger can put damaged rows into
-it: whatever decodes a row raises ValueError for one that no ledger writes. `errors.translated` converts this to
-LedgerDamagedError.
+it: each function that decodes a row raises ValueError for a row that no ledger writes. `errors.translated` converts
+this to LedgerDamagedError.
 
-"source" and "node" are 16 bytes. The entry "source enters" is the existence of its row in `sources`, so that a
-registered source costs two rows. Completed sources are always registered. Integers are little-endian.
+"source" and "node" are 16 bytes. A registered source has two rows, in `sources` and `urls`. Its entry `identity.ROOT`
+follows from them, and is not in `applied`. Completed sources are always registered. Integers are little-endian.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ OF_A_JOB = (
     *(WITHDRAWN, COMPLETED, SOURCES, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS, COUNTS, STATISTICS),
     *(COUNTED, RETIRED, GONE),
 )
-"""Tables that another job begins without."""
+"""Tables that a restart with another job clears."""
 
 _KEY_BYTES = {
     **dict.fromkeys((COMPLETED, SOURCES, URLS, PENDING, WITHDRAWN, RETIRED, GONE, CUTOFFS), ID_BYTES),
@@ -133,7 +133,7 @@ class StoredTable(NamedTuple):
 
     @classmethod
     def of(cls, name: str, handle: Any, ledger: bytes) -> StoredTable:
-        """Return a table of the ledger with an id. The checksums of `meta`, which holds the id, do not include it."""
+        """Return a table of the ledger with the id `ledger`; empty for `meta`, in which the id itself is stored."""
         return cls(name, handle, crc32(name.encode(), crc32(b"" if name == META else ledger)))
 
     def summed(self, key: bytes, value: bytes) -> bytes:
@@ -221,7 +221,7 @@ class Transaction:
         """Return the number of rows, in constant time."""
         about = self._txn.stat(self._tables[table].handle)
         if bool(about["entries"]) != bool(about["depth"]):
-            raise ValueError(f"expected pages of {about['entries']} rows of the table {table}, found {about['depth']}")
+            raise ValueError(f"expected pages with {about['entries']} rows of the table {table}, found none")
         return about["entries"]
 
     def clear(self, table: str) -> None:
@@ -233,7 +233,7 @@ class Transaction:
         return list(self.rows(table, prefix))
 
     def rows(self, table: str, prefix: bytes) -> Iterator[Row]:
-        """Yield the rows of `scan` one by one; nothing may be written meanwhile."""
+        """Yield the rows of `scan` one by one. The caller must write nothing until the end."""
         of, seen, last = self._tables[table], 0, b""
         with self._txn.cursor(of.handle) as cursor:
             for key, summed in cursor.iternext() if cursor.set_range(prefix) else ():

@@ -84,7 +84,7 @@ def status(txn: Transaction) -> dict[str, Any]:
 
 
 def _require_rows_behind(txn: Transaction, complete: int, still_open: int) -> None:
-    """Check that the rows behind each count exist. Raises ValueError."""
+    """Check that the rows exist from which the numbers of sources were counted. Raises ValueError."""
     if complete and txn.get(tables.META, tables.KEY_TOTALS) is None:
         raise ValueError(f"expected the sums of {complete} complete sources in the table {tables.META}, found none")
     if still_open < 0:
@@ -298,7 +298,7 @@ Column: TypeAlias = "NDArray[np.uint64]"
 
 
 class CompletedIds:
-    """The completed sources of one ledger, as cached by this process. Thread-safe."""
+    """This process's cache of the completed sources of one ledger. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

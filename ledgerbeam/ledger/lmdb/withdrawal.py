@@ -1,20 +1,18 @@
 """Work that no longer counts: outputs that are superseded, and single tasks that are withdrawn.
 
-A superseded output is one that a source had before it was replaced, forgotten, or its job restarted. It is stale, so
-that its object can be deleted, once the replacement of its source is complete:
+A superseded output is an output of a source from before the source was replaced or forgotten, or its job restarted. It
+is stale, so that its object can be deleted, once these sources are complete, and no source has an output of its name:
 
 - the source itself, if it is registered (it was forgotten, or its job restarted);
 - else every source that now owns a URL of the retired source (several, if a pack was cut again). URLs without a new
   owner have left the listing and do not count;
-- nothing, if the source is unknown to the job that restarted.
-
-In addition, no source may now have an output with its name.
+- no source, if the restarted job does not know the source.
 
 To withdraw single tasks, the lineages of the others must be known. A ledger stores the outputs and record counts of a
 task, but not its lineage. A source that was cut into N tasks, none of which fanned out, has leaves at ``((0, N),)`` to
-``((N - 1, N),)``, so their nodes distinguish them. The shares of the withdrawn tasks are known from their rows. The
-rest of the tally of the source belongs to the tasks that stay, and is divided among those without a row. No number that
-the ledger reports depends on this division.
+``((N - 1, N),)``, so their nodes distinguish them. The shares of the withdrawn tasks are in their rows of `counts`. The
+rest of the source's totals belongs to the tasks that stay, and is divided among those without such a row. No number
+that the ledger reports depends on this division.
 
 The reasons of a withdrawal are kept until the source is complete: if the run is killed before, the rows that had the
 reasons are lost.
@@ -38,7 +36,7 @@ from ledgerbeam.ledger.model.rows import Leaf, Output, Totals, Withdrawn, read_w
 from ledgerbeam.ledger.model.values import decode, encode, integer, output_name, rows, text
 
 MOST_TASKS = 2**20
-"""Largest number of tasks of a source for the withdrawal of single tasks. Else all tasks are withdrawn."""
+"""Largest number of tasks of a source whose tasks are withdrawn singly. If there are more, all are withdrawn."""
 
 
 class Withdrawal(NamedTuple):
@@ -62,16 +60,16 @@ class _Recorded(NamedTuple):
     outputs: dict[bytes, list[Output]]
 
     def share(self, node: bytes) -> Totals:
-        """Return the share in the tally of a task with a row of `counts`."""
+        """Return the share of a task, which has a row of `counts`, in the totals of the source."""
         return self.accounts[node].share(filtered=node not in self.outputs)
 
     def why(self, nodes: Iterable[bytes]) -> Withdrawn:
-        """Return the reasons of the rejected records of tasks with rows of `counts`."""
+        """Return the reasons of the rejected records of tasks, which have rows of `counts`."""
         return Withdrawn(rejected=tuple(sorted({why for node in nodes for why in self.accounts[node].counts.rejected})))
 
 
 def plan(txn: Transaction, source: bytes, nodes: Collection[bytes]) -> Withdrawal | None:
-    """Return the leaves of a source that stay without some tasks; None if none of these tasks is finished."""
+    """Return the effect of withdrawing the tasks `nodes` of a source; None if none of them is finished."""
     recorded = _read(txn, source)
     if recorded is None:
         return None
@@ -140,7 +138,7 @@ def _read(txn: Transaction, source: bytes) -> _Recorded | None:
 
 
 def _lineages(source: bytes, count: int, nodes: Collection[bytes]) -> dict[bytes, Lineage]:
-    """Return the lineages of tasks of a source that was cut into `count`, by node; empty if one of them is deeper."""
+    """Return the lineages of tasks of a source that was cut into `count` tasks, by node; empty if one is deeper."""
     found: dict[bytes, Lineage] = {}
     for ordinal in range(min(count, MOST_TASKS)):
         if len(found) == len(nodes):
@@ -159,9 +157,9 @@ def _applied_lineages(txn: Transaction, source: bytes) -> dict[bytes, Lineage]:
 
 
 def _shares(recorded: _Recorded) -> list[tuple[bytes, Totals]] | None:
-    """Return the share of each task in the tally; see the module's docstring.
+    """Return the share of each task in the totals of the source; see the module's docstring.
 
-    Return None if the tasks do not add up to the tally: a task of a complete source without a row may have been deeper.
+    Return None if the shares cannot add up to the totals: a task of a complete source without a row had fanned out.
     """
     shares = {node: recorded.share(node) for node in recorded.accounts}
     rest = recorded.tally
@@ -205,9 +203,9 @@ def _leaf(txn: Transaction, recorded: _Recorded, node: bytes, share: Totals) -> 
 def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int) -> None:
     """Move rows of `outputs`, with different keys, to `superseded`.
 
-    The number is that of the control object that supersedes them, in a remote ledger; 0 in a local one. For late
-    rows, it is the number with which they were recorded. A process that deletes with a greater number had seen them
-    superseded, even if this process first learns that their source was superseded once more.
+    In a remote ledger, `number` is the number of the control object that supersedes them. For late rows, it is the
+    number with which they were recorded. A process that deletes outputs with a greater number has seen that these are
+    superseded. Of several numbers of one output, the greatest is kept. In a local ledger, the number is 0.
     """
     found = list(rows)
     known = txn.get_many(tables.SUPERSEDED, [key for key, _ in found]) if txn.count(tables.SUPERSEDED) else {}
@@ -258,10 +256,10 @@ def superseded_names(environment: Environment) -> Iterator[list[str]]:
 
 
 def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None) -> None:
-    """Forget superseded outputs of replaced sources: those named, and those that were written again in place.
+    """Delete rows of superseded outputs of replaced sources: of `names`, and of outputs that were written again.
 
-    In a remote ledger, outputs superseded after this number stay, since the deleting process had not seen them. The
-    others are forgotten, even if their source runs again by now: that process had seen them replaced.
+    In a remote ledger, `number` is the number of the process that deleted the objects. Rows with a greater number stay,
+    since it had not seen them. Other rows of `names` are deleted even if their source runs again by now.
     """
     dropped = {name_key(name) for name in names}
     for source in list(txn.prefixes(tables.SUPERSEDED, ID_BYTES)):

@@ -55,7 +55,7 @@ def test_a_long_wait_is_explained(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.register([OLD])
-    said = rf"{store.url}: waiting for a worker that publishes .* continue or end it"
+    said = rf"{store.url}: waiting for a worker that is publishing .* resume or end it"
     for seconds, lines in ((60.0, 0), (0.0, 1)):
         monkeypatch.setattr("ledgerbeam.ledger.lmdb.data_file._SILENT_SECONDS", seconds)
         with Replacing(store.url) as replacing:
@@ -85,7 +85,7 @@ def test_registering_a_changed_source_says_that_it_waits(
             time.sleep(0.002)
     replacing.join()
     (said,) = caplog.messages
-    assert said.startswith(f"{store.url}: waiting for a worker that publishes outputs of a source which has changed; ")
+    assert said.startswith(f"{store.url}: waiting for a worker that is publishing outputs of a changed source; ")
 
 
 def test_who_has_waited_says_nothing_behind_that(store: LmdbStore) -> None:

@@ -502,7 +502,7 @@ def test_a_job_is_taken_once_and_a_ledger_of_no_job_is_taken_by_any(store: LmdbS
         store.open_job(two)
     store.open_job(two, "restart")
     assert store.completed_count() == 0
-    with pytest.raises(JobMismatchError, match=f"expected {one.fingerprint}, found {two.fingerprint}"):
+    with pytest.raises(JobMismatchError, match=f"expected the fingerprint {one.fingerprint}, found {two.fingerprint}"):
         LmdbStore(store.url, job=one.fingerprint).commit([])
     assert "the format of the ledger's jobs" in lmdb_jobs.mismatch(one, one, "here")
 

@@ -251,7 +251,7 @@ def test_history_of_rows_of_another_length_is_damage(store: LmdbStore) -> None:
 @pytest.mark.parametrize("place", range(7))
 def test_history_that_cannot_be_is_damage(store: LmdbStore, place: int) -> None:
     store._write(lambda txn: put_history(txn, {(1, 1): [-1 if part == place else 1 for part in range(7)]}))
-    with pytest.raises(LedgerDamagedError, match="expected what was recorded in a step of history"):
+    with pytest.raises(LedgerDamagedError, match="expected numbers >= 0 in a step of history"):
         store.history()
 
 
@@ -261,7 +261,7 @@ def test_durations_that_cannot_be_are_damage(store: LmdbStore, step: int, tasks:
     store._write(lambda txn: txn.put(tables.DURATIONS, tables.DURATION_KEY.pack(8000), tables.DURATION_ROW.pack(0)))
     assert len(store.durations()) == 1
     store._write(lambda txn: txn.put(tables.DURATIONS, tables.DURATION_KEY.pack(step), tables.DURATION_ROW.pack(tasks)))
-    with pytest.raises(LedgerDamagedError, match="expected numbers of tasks by duration"):
+    with pytest.raises(LedgerDamagedError, match="expected numbers of tasks >= 0 in steps of duration"):
         store.durations()
 
 
@@ -276,7 +276,7 @@ def test_the_account_of_a_task_is_read_as_it_was_written_and_has_no_more_names_t
         if names == MOST_NAMES:
             assert decode_account(row).counts.read == names
             continue
-        with pytest.raises(ValueError, match=f"at most {MOST_NAMES} names of records dropped"):
+        with pytest.raises(ValueError, match=f"at most {MOST_NAMES} names in dropped"):
             decode_account(row)
 
 
@@ -349,7 +349,7 @@ def of_lmdb(kind: type[lmdb.Error], code: int = -30_000) -> lmdb.Error:
         (OSError(errno.EIO, "x"), StorageError, "x"),
         (OSError("x"), StorageError, "x"),
         (of_lmdb(lmdb.ReadonlyError), StorageError, "no permission"),
-        (PermissionError(errno.EACCES, "x"), StorageError, r"no permission.*for a new job, give a --ledger"),
+        (PermissionError(errno.EACCES, "x"), StorageError, r"no permission.*For a new job, give a --ledger"),
         (PermissionError(errno.EPERM, "x"), StorageError, "no permission"),
         (OSError(errno.EROFS, "x"), StorageError, "no permission"),
         (of_lmdb(lmdb.CorruptedError), LedgerDamagedError, "not a ledger that this version reads"),

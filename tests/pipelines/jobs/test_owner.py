@@ -142,7 +142,7 @@ def test_what_is_told_of_a_ledger_that_goes_while_the_job_works_helps(workspace:
         (workspace.root / "moved").rename(workspace.root / "L")
         workspace.succeed(*GOES)
     else:
-        assert "over outputs with --existing replace" in ran.err
+        assert "with --existing replace, which starts a new ledger" in ran.err
         workspace.succeed(*GOES, "--existing", "replace")
     assert ids(workspace) == list(range(60))
 
