@@ -70,10 +70,10 @@ def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: 
 def apply_segment(
     txn: Transaction, segment: Segment, *, of_snapshot: bool = False
 ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
-    """Make the changes of a segment; return those by its leaves, and the tasks that its deaths have quarantined.
+    """Apply a segment. Return the changes that its leaves make, and the tasks that its deaths have quarantined.
 
-    Its writer and its readers get the same rows. A part of a snapshot has the time of the snapshot, and other parts
-    have the times of its leaves.
+    The writer and the readers of a segment get the same rows. A part of a snapshot has the time of the snapshot; the
+    times of its leaves are in other parts.
     """
     for run, changed in (segment.runs or {}).items():
         lmdb_jobs.change_run(txn, run, changed)
@@ -111,7 +111,7 @@ def _passed(segment: Segment, *, of_snapshot: bool) -> Stamp:
 
 
 def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> lmdb_commit.CommitChanges:
-    """Record the leaves of a segment that did not all count when it was folded; see `fold_leaves_again`."""
+    """Record the leaves of a folded segment that did not count then, but count now; see `fold_leaves_again`."""
     if segment.number < read_number(txn, _KEY_FLOOR):  # the job was restarted since
         return lmdb_commit.CommitChanges()
     cut = [leaf for leaf in segment.leaves if 0 < cutoffs(txn, leaf.source_id)[0] <= segment.number]
@@ -155,7 +155,7 @@ def _supersede(txn: Transaction, leaf: Leaf, number: int) -> None:
 
 
 def _supersede_all(txn: Transaction, segment: Segment) -> None:
-    """Supersede the outputs of a segment of a job that was restarted, as if it had been folded before the restart."""
+    """Supersede the outputs of a segment that was recorded before a restart of the job, but is folded after it."""
     for leaf in segment.leaves:
         _supersede(txn, leaf, segment.number)
     if segment.state is not None:

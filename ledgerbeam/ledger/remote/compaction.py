@@ -77,7 +77,7 @@ def compact(store: RemoteStore) -> Compaction:
 
     Raises:
         LedgerDamagedError: An object is damaged; nothing was deleted.
-        StorageError: The store does not answer. The snapshot has the content of all deleted objects.
+        StorageError: The store does not answer. Objects were deleted only if the snapshot has their content.
     """
     for _ in range(FOLDS):
         # Another compaction may delete objects that this one replaces. Then leaves of open sources would be missing
@@ -151,8 +151,8 @@ def _segments(
 ) -> Iterator[Segment]:
     """Yield the parts of a snapshot, in the order of folding.
 
-    It shows the sidecar at a moment, with the greatest number then. It replaces the segments of some names, and old
-    parts of snapshots, given with their checksums.
+    It has the rows of the sidecar at the moment `held`, whose greatest number is `number`. It replaces the segments
+    `names`, and `old`: the parts of earlier snapshots, with their checksums.
     """
     yield from _states(cutoff_pages(held), number)
     yield from _sources(held)
@@ -169,9 +169,9 @@ def _parts_of(objects: Objects, manifests: Sequence[str]) -> dict[str, str]:
 
 
 def _open_leaves(objects: Objects, held: Moment, names: Sequence[str], old: Mapping[str, str]) -> Iterator[Segment]:
-    """Yield the leaves of sources that are not complete, as they were written, by the number of their writers.
+    """Yield the leaves of sources that are not complete, as they were written, grouped by their writers' numbers.
 
-    Leaves of unregistered sources are included: a source whose outputs they overwrote stays open on every host.
+    Leaves of unregistered sources are included, so that a source whose outputs they overwrote stays open on every host.
     """
     wanted: dict[int, list[Leaf]] = {}
     count = 0

@@ -104,8 +104,8 @@ def number_gap_error(url: str, number: int, highest: int) -> LedgerDamagedError:
     return LedgerDamagedError(
         f"{url}: this object of the ledger has number {number}, and the greatest number before it is {highest}: "
         f"expected at most {highest + 1} for a control object, {highest} for another; it was not applied. Another "
-        f"program wrote it, or an object below {CONTROLS}/ was deleted: restore that from a copy if there is one, else "
-        "delete this object, and run again"
+        f"program wrote it, or an object below {CONTROLS}/ was deleted. Restore the deleted object from a copy; if "
+        "there is none, delete this object. Then run again"
     )
 
 

@@ -1,14 +1,14 @@
 """Sources of a remote ledger, independent of the order in which their registrations arrive.
 
 Each registration has the number of its writer. A URL belongs to the source that was registered for it with the greatest
-number. The last of all numbers of a source counts, since a replaced source may come back. Its leaves then count from
-its first registration after those of the other sources; all of them, if it had no registration before those.
+number. A replaced source may come back: it is registered again with a greater number. Then only its leaves from this
+registration on count. If it was not registered before the other sources, all of its leaves count.
 
 So the row of a registered source has its numbers (`number` and `again`), and the greatest number with which another
 source owned one of its URLs (`replaced`). A replaced source has only the latter, in `retired`.
 
-Leaves do not count under the cutoffs of their source, nor while tasks of the source contradict each other; see `apply`.
-Only a sidecar needs cutoffs, and the table of the objects that it has folded.
+Leaves with a number below the cutoff of their source do not count, nor do leaves of a source whose tasks contradict
+each other; see `apply`. Only a sidecar has a table of cutoffs, and a table of the objects that it has folded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ledgerbeam.ledger.model.values import decode, encode
 
 
 def register_sources(txn: Transaction, sources: Sequence[Source], number: int) -> None:
-    """Register sources. Of two sources that name the same URL, the later one owns it."""
+    """Register sources with a number. Of two sources in the list that name the same URL, the later one owns it."""
     keys = {source.id: [url_key(url) for url in source.urls] for source in sources}
     claims, claiming = lmdb_sources.claims(sources, keys)
     for source in sources:
@@ -108,8 +108,8 @@ def _write(
     """Write the row of a registered source.
 
     Progress that no longer counts is removed; leaves that now count are folded again. `replaced` is the greatest
-    number with which another source owned one of its URLs. `is_back` is true if it was registered before that; also
-    if one of its numbers is less.
+    number with which another source owned one of its URLs. `is_back` says that the source was registered before that;
+    a number of the source that is less than `replaced` says the same.
     """
     before = read_cutoffs(txn, source)[0].least
     found = sorted(numbers)
@@ -147,7 +147,7 @@ _MORE_THAN_ANY_TASKS = 2**48
 class Cutoff(NamedTuple):
     """The least number with which leaves, or failures, of a source count.
 
-    Cutoffs merge as sets do, independent of the order in which their parts arrive.
+    Cutoffs may be merged in any order, with the same result.
     """
 
     replaced: int = 0  # the greatest number with which the source was replaced; 0 if it never was
@@ -184,11 +184,11 @@ class Cutoff(NamedTuple):
         return Cutoff(replaced, max(self.forgotten, other.forgotten), tuple(sorted(comebacks)))
 
     def registered(self, number: int) -> Cutoff:
-        """Return the cutoff after a registration is known. Registrations may arrive in any order."""
+        """Return the cutoff with one more registration. Registrations may arrive in any order."""
         return self.merged(Cutoff(comebacks=(number,))) if self.comebacks else self
 
     def may_lower_to(self, number: int) -> bool:
-        """Return whether a number counts only if a registration with this number, not known yet, arrives."""
+        """Return whether a number does not count now, but would count if a registration with this number arrived."""
         return max(self.replaced + 1, self.forgotten) <= number < min(self.comebacks, default=0)
 
 
@@ -253,8 +253,8 @@ def contradict(txn: Transaction, source: bytes) -> None:
 def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: float) -> None:
     """Hold sources open whose outputs were overwritten by tasks of unregistered sources.
 
-    The registration of such a source is lost. If it had replaced a known source, the known source would no longer
-    count. The content of an output that both have written is undecidable.
+    The object that registered such a source is lost. Perhaps this source had replaced the registered one. So it is
+    undecidable which content of an output is right.
     """
     written = {name_key(output.name): (number, output) for number, leaf in lost for output in leaf.outputs}
     beside = [row for row in txn.rows(tables.OUTPUTS, b"") if row[0][ID_BYTES:] in written] if written else []
@@ -265,9 +265,9 @@ def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: fl
             continue
         (url,) = lmdb_sources.urls_of_sources(txn, [source])
         error = LedgerDamagedError(
-            f"source {url}: its output {output.name} was overwritten by a task of a source that no object of the "
-            f"ledger registers (segment with number {number}): an object was deleted. Run `ledgerbeam ledger forget` "
-            "on the source, and the job again"
+            f"source {url}: a task of another source has overwritten its output {output.name} (segment with number "
+            f"{number}), and the object of the ledger that registered the other source was deleted. Run `ledgerbeam "
+            "ledger forget` on this source, and the job again"
         )
         hold_open(txn, source, (), error, now)
 
@@ -310,7 +310,7 @@ def mark_folded(txn: Transaction, name: str) -> None:
 def fold_leaves_again(txn: Transaction, number: int) -> None:
     """Mark the leaves of all objects with a number, or a greater one, to be folded again.
 
-    Some of these leaves left no trace, or were withdrawn with others, and count by now.
+    Some of these leaves did not count when they were folded, or were withdrawn with others, but count now.
     """
     for later in range(number, highest_number(txn) + 1):
         for prefix in (f"segments/{later:06d}/t-", f"snapshots/{later:06d}-"):

@@ -74,7 +74,7 @@ class _Piece(NamedTuple):
 
 
 class SnapshotManifest(NamedTuple):
-    """The manifest that makes a snapshot whole."""
+    """The manifest of a snapshot, created after its parts. Without a manifest, parts are ignored."""
 
     name: str  # name of the snapshot, the folder of its parts. It prevents the use of an older manifest
     number: int  # the greatest number of a control object that was folded into it
@@ -115,7 +115,7 @@ def decode_manifest(data: bytes, url: str) -> SnapshotManifest:
     except ValueError as error:
         raise damaged(url, f"{error}") from None
     if not url.endswith(f"/{name}.json"):
-        raise damaged(url, f"it has the name {name}.json")
+        raise damaged(url, f"its content has the name {name}.json")
     return manifest
 
 
@@ -151,8 +151,8 @@ def read_listed(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the name and content of listed objects.
 
-    They are read in chunks: large enough to hide the latency of requests, smaller after large objects. The checksums
-    are those of parts of snapshots in their manifests, by name.
+    They are read in chunks: large enough to hide the latency of requests, smaller after large objects. `checksums` has
+    the checksums of parts of snapshots, from their manifests, by name.
 
     Raises:
         LedgerDamagedError: A part of a snapshot was lost, or has another checksum.
@@ -184,9 +184,9 @@ def _missing_error(objects: Objects, name: str) -> Exception:
     if not _PART.fullmatch(name) or not objects.exists(f"{folder}.json"):
         return Overtaken()
     return LedgerDamagedError(
-        f"{objects.url}/{name}: this part of a snapshot is missing, but its manifest exists. Restore it from a copy "
-        f"(a bucket with versions keeps one); if there is none, delete the manifest, {objects.url}/{folder}.json: work "
-        "that only the snapshot recorded is done again"
+        f"{objects.url}/{name}: this part of a snapshot is missing, but its manifest exists. Restore the part from a "
+        f"copy (a bucket with versions keeps one). If there is none, delete the manifest, {objects.url}/{folder}.json: "
+        "work that only this snapshot recorded is done again"
     )
 
 
@@ -194,7 +194,7 @@ class Replayer:
     """Folds the objects of one ledger into one sidecar."""
 
     def __init__(self, objects: Objects, environment: Environment, job: bytes | None = None) -> None:
-        """Create a replayer without a request. The content of ``job.json`` is read when needed, if it is not known."""
+        """Create a replayer without a request. `job` is the content of ``job.json``; None reads it when needed."""
         self._objects = objects
         self._environment = environment
         self._job = job
@@ -207,16 +207,16 @@ class Replayer:
     def fold_new(self) -> list[str]:
         """Fold all objects that are not folded yet. Return the names of the existing segments and snapshots.
 
-        Raises LedgerDamagedError for a damaged object, or one whose number does not follow. All objects before
-        it were folded.
+        Raises LedgerDamagedError for a damaged object, and for a number that leaves a gap after the known numbers.
+        All objects before it were folded.
         """
         for _ in range(FOLDS):
             with contextlib.suppress(Overtaken):
                 return self._fold_listed(self._objects.names(""))
             self._waited_for.update(self._listed)
         raise LedgerDamagedError(
-            f"ledger {self._objects.url}: listed objects cannot be read, {FOLDS} times in a row; find the program that "
-            "deletes them, or the store lists objects that it does not have"
+            f"ledger {self._objects.url}: listed objects cannot be read, {FOLDS} times in a row; the store lists "
+            "objects that do not exist, or another program deletes them: stop it"
         )
 
     def _fold_listed(self, names: list[str]) -> list[str]:
@@ -235,9 +235,9 @@ class Replayer:
     def _pieces(self, names: list[str]) -> list[_Piece]:
         """Return the objects to fold among all listed ones.
 
-        A listing goes by name, page by page. If a segment is missing from its page, its snapshot is on a later page. A
-        control object may have been created after its page was listed, while segments with its number are listed:
-        `_require_number` detects this.
+        The store lists objects by name, page by page. If a compaction deletes a segment before its page is listed, its
+        snapshot is on a later page. A control object may be created after its page was listed, but before the page
+        with segments of its number: `_require_number` detects this.
         """
         self._listed = names
         self.claims = [name for name in names if name.startswith(f"{CLAIMS}/")]
@@ -250,7 +250,7 @@ class Replayer:
     def _require_number(self, txn: Transaction, name: str, number: int, *, highest_beyond: int = 0) -> None:
         """Check that the number of an object is not greater than the numbers of the folded control objects.
 
-        A listing is made page by page: it may have a number, but not the one before it that was created meanwhile.
+        A listing, made page by page, may have an object, but lack a control object that was created before it.
         """
         highest = highest_number(txn)
         if number > highest + highest_beyond:
@@ -258,7 +258,7 @@ class Replayer:
             raise number_gap_error(self._url(name), number, highest)
 
     def _wait_once(self, name: str) -> None:
-        """Repeat the listing unless an earlier one had the object. Then all objects created before it are listed."""
+        """Raise Overtaken, to list again, unless an earlier listing had the object. Then all older ones are listed."""
         if name not in self._waited_for:
             raise Overtaken
 
@@ -295,11 +295,11 @@ class Replayer:
     def fold_control(self, name: str, data: bytes) -> None:
         """Fold a control object whose content is known.
 
-        Raises LedgerDamagedError, and Overtaken if its number does not follow the numbers of the last listing.
+        Raises LedgerDamagedError, and Overtaken if its number leaves a gap after the numbers of the last listing.
         """
         control = decode_control(data, self._url(name))
         if control.number != control_number(name):
-            raise damaged(self._url(name), f"it has number {control.number}")
+            raise damaged(self._url(name), f"its content has number {control.number}")
         with self._environment.read() as txn:
             self._require_number(txn, name, control.number, highest_beyond=1)
 

@@ -80,7 +80,7 @@ class Segment:
     again: bool = False  # whether its leaves were recorded before, and withdrawn with others
 
     def __post_init__(self) -> None:
-        """Check the values that no row checks itself, of new and of decoded segments."""
+        """Check the values, of new and of decoded segments; sources, leaves and failures have checked themselves."""
         try:
             self._check()
         except ValueError as error:
@@ -152,7 +152,7 @@ def unseal(data: bytes, url: str) -> bytes:
     if len(payload) != length:
         raise damaged(url, f"expected a payload of {length} bytes, found {len(payload)}")
     if blake2b(payload, digest_size=_CHECKSUM_BYTES).digest() != digest:
-        raise damaged(url, "its checksum does not fit its content")
+        raise damaged(url, "its checksum does not match its content")
     return payload
 
 
@@ -160,7 +160,7 @@ def damaged(url: str, what: str) -> LedgerDamagedError:
     """Return the error for an object of a remote ledger that cannot be read."""
     return LedgerDamagedError(
         f"{url}: this object of the ledger is damaged: {what}; it was not applied. Restore it from a copy (a bucket "
-        "with versions keeps one); if there is none, delete it: work that only it recorded is done again"
+        "with versions keeps one). If there is none, delete it: work that only this object recorded is done again"
     )
 
 

@@ -89,7 +89,7 @@ from ledgerbeam.ledger.remote.segment import Segment
 _Rows = list[list[Any]]
 
 _STATISTICS_BYTES = 4 << 20
-"""Size of the sketches of a part of a snapshot, in bytes. The statistics of a task are not larger."""
+"""Size of sketches that ends a part of a snapshot, in bytes. The statistics of one task are not larger."""
 
 
 def merge_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
@@ -113,7 +113,7 @@ def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> 
 
 
 def _was_cut(txn: Transaction, value: list[Any], tenures: Mapping[bytes, int]) -> bool:
-    """Return whether leaves of a complete source may no longer count that counted when the snapshot was made."""
+    """Return whether the cutoff of a complete source was raised after the snapshot: leaves may no longer count."""
     source = identity(value[0])
     return read_cutoffs(txn, source)[0].tenure > tenures.get(source, 0)
 
@@ -313,7 +313,7 @@ _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
 
 
 def cutoff_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
-    """Yield the rows that exclude earlier sources and leaves, as values of ``state``, one page at a time."""
+    """Yield cutoffs and retired sources, which exclude earlier leaves, as values of ``state``, page by page."""
     for page in row_pages(held, tables.CUTOFFS):
         yield {"cutoffs": [[key.hex(), *decode(row)] for key, row in page]}
     for page in row_pages(held, tables.RETIRED):
@@ -376,7 +376,7 @@ def _source_state(held: Moment, page: list[tuple[bytes, bytes]]) -> Iterator[dic
 
 
 def _statistics_rows(held: Moment, page: list[tuple[bytes, bytes]]) -> _Rows:
-    """Return the rows of tasks of complete sources; for other sources, the leaves have the statistics."""
+    """Return the statistics of the tasks of complete sources. For other sources, the leaves have the statistics."""
     with held.read() as txn:
         completed = txn.get_many(tables.COMPLETED, {key[:ID_BYTES] for key, _ in page})
         return [
@@ -391,7 +391,7 @@ def _halves(key: bytes) -> tuple[str, str]:
 
 
 def _failed_rows(key: bytes, value: bytes) -> _Rows:
-    """Return the row of a failure.
+    """Return a list with the row of a failure.
 
     It is empty for a failure that only stands for deaths, and for one that folding the leaves creates again.
     """

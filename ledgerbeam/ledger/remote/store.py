@@ -147,7 +147,7 @@ class RemoteStore(LmdbStore):
     def _open_sidecar(self, data: bytes | None, ledger: bytes) -> bytes | None:
         """Open the sidecar. A sidecar that is damaged, of another version, or of a former ledger here is recreated.
 
-        It takes the content of ``job.json`` and the id in it, and returns the content, which may exist by now.
+        `data` is the content of ``job.json``, and `ledger` the id in it. Return the content, which may exist by now.
         """
         with _locked(self._path):
             environment = self._usable(ledger)
@@ -202,9 +202,9 @@ class RemoteStore(LmdbStore):
 
     def _lost_error(self) -> LedgerDamagedError:
         return LedgerDamagedError(
-            f"ledger {self.url}: {JOB_NAME} is missing, which names the job of the other objects there; nothing was "
-            "changed. Restore it from a copy (a bucket with versions keeps one); if there is none, delete the folder, "
-            "so that everything is done again, or give another --ledger"
+            f"ledger {self.url}: {JOB_NAME} is missing, so the job of its other objects is unknown; nothing was "
+            "changed. Restore it from a copy (a bucket with versions keeps one). If there is none, delete the folder "
+            "or give another --ledger: everything is done again"
         )
 
     def parts(self) -> tuple[Objects, Environment]:
@@ -228,10 +228,10 @@ class RemoteStore(LmdbStore):
     def _record(
         self, change: Callable[[Transaction], Segment | None], number: int | None = None
     ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
-        """Apply a segment to the sidecar and create it, or neither. Refused leaves are left out.
+        """Apply a segment to the sidecar and create its object, or do neither. Refused leaves are left out.
 
         Nothing is recorded if `change` returns None. Without a number, the segment has the number of the run
-        that this store records for, or the greatest number. Returns the result of `sidecar.apply_segment`.
+        that this store records for, or the greatest number. Returns the result of `apply.apply_segment`.
         """
         self._require_writable()
         at = round(time.time(), 6)
@@ -323,7 +323,7 @@ class RemoteStore(LmdbStore):
     def _create_control(self, kind: Kind, due: Callable[[Transaction], Mapping[str, Any] | None]) -> Control | None:
         """Create the next control object, and fold it; return None if it was cancelled.
 
-        `due` returns the fields of the object, given all earlier numbers; None cancels it.
+        `due` reads a sidecar with all earlier control objects, and returns the fields of the new one; None cancels it.
         """
         self._require_writable()
         token = secrets.token_hex(8)
@@ -427,7 +427,7 @@ class RemoteStore(LmdbStore):
     def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
         """Make single finished tasks run again; see `LedgerStore.withdraw`.
 
-        Their sources are forgotten, and the other tasks of these sources recorded again with the number of that event.
+        Their sources are forgotten. The other tasks of these sources are recorded again, with the number of this event.
         """
         self.refresh()
         return sum(self._withdraw(batch) for batch in self._batches(tasks))
@@ -469,7 +469,7 @@ class RemoteStore(LmdbStore):
             raise first_error(outcome.refused)
 
     def _batches(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> Iterator[dict[bytes, Collection[bytes]]]:
-        """Yield tasks by source, in batches whose staying leaves have a bounded size."""
+        """Yield tasks by source, in batches: the leaves that are recorded again for a batch have a bounded size."""
         batch: dict[bytes, Collection[bytes]] = {}
         size = 0
         for source, nodes in tasks:
