@@ -215,7 +215,7 @@ _process = _WorkerTimes()
 
 
 class timed:  # noqa: N801 - it is used as a function
-    """Count the time of the body for a part of a worker's time, one of `runs.MEASURED`."""
+    """Count the time of the body for a part of a worker's time, one of `rows.MEASURED`."""
 
     __slots__ = ("_lap", "_part")
 
@@ -252,11 +252,11 @@ def counted_beside(part: str, work: Callable[..., T], *args: Any) -> T:
 
 
 class SharedTime:
-    """Divides the time of a part in which two kinds of work alternate, too quickly to be measured each.
+    """Divides a time between two kinds of work that alternate too quickly to be measured: calls, and everything else.
 
-    The first few calls of one kind are measured one by one. Their share of the time so far is used for all calls,
-    which count for `part`; everything else counts for `rest`. Use it as a context, in a body that is timed as
-    `part`.
+    Use it as a context, in a body that is timed as `part`. Make the first few calls through `measured`, then call
+    `measure`. The share of the calls in the time so far holds for the whole body: this share counts for `part`, and
+    the remaining time for `rest`.
     """
 
     def __init__(self, part: str, rest: str) -> None:
@@ -270,7 +270,7 @@ class SharedTime:
         return self
 
     def measured(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return a wrapper of a function that adds up the duration of the calls."""
+        """Return a wrapper of `call` that adds up the durations of its calls."""
         clock = time.perf_counter
 
         def measured(value: Any) -> Any:
@@ -283,7 +283,7 @@ class SharedTime:
         return measured
 
     def measure(self) -> None:
-        """Set the share of the calls from the time so far."""
+        """Set the share of the calls to their share of the time so far."""
         lasted = self._spent()[0] - self._before[0]
         self._share = max(0.0, 1 - self._called / lasted) if lasted > 0 else 0.0
 

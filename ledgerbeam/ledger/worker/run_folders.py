@@ -51,7 +51,7 @@ _ASIDE = ".marker"
 
 @contextlib.contextmanager
 def file_errors(path: str, done: str = "written") -> Iterator[None]:
-    """Translate errors of an action in a run's folder, a participle, to DiskFullError and StorageError."""
+    """Translate an OSError for `path` to DiskFullError or StorageError. `done` names the failed action for people."""
     try:
         yield
     except LedgerbeamError:
@@ -59,8 +59,8 @@ def file_errors(path: str, done: str = "written") -> Iterator[None]:
     except OSError as error:
         kind = DiskFullError if error.errno in NO_ROOM else StorageError
         raise kind(
-            f"{path}: cannot be {done} ({error.strerror}); nothing that was recorded is lost: run the same command "
-            "again once this is fixed"
+            f"{path}: cannot be {done} ({error.strerror}); nothing that was recorded is lost. Remove the cause, and "
+            "run the same command again"
         ) from error
 
 
@@ -93,14 +93,14 @@ class RunFolder:
         if not self.is_in_place():
             raise StorageError(
                 f"{self._path}: the folder of this run was removed or replaced during the run; nothing that was "
-                "recorded is lost: run the same command again"
+                "recorded is lost. Run the same command again"
             )
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
         """Yield whether no other launcher on this host is active on the ledger. If so, none starts during the body.
 
-        Enter it once, at the end: other launchers ignore a launcher that has tried this and was not alone.
+        Enter it once, at the end of the run: if it yields False, later launchers no longer see this one as active.
         """
         try:
             fcntl.flock(self._runs, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,7 +126,7 @@ class RunFolders:
 
     @property
     def path(self) -> str:
-        """Path of the folder of the run folders."""
+        """Path of the folder that contains the run folders."""
         return self._path
 
     @contextlib.contextmanager
@@ -161,8 +161,8 @@ class RunFolders:
             os.mkdir(run, 0o700, dir_fd=runs)
         except FileExistsError:
             raise StorageError(
-                f"{self._path}/{run}: this folder of the new run {run} exists already; nothing was changed. Move it "
-                "away and run the same command again"
+                f"{self._path}/{run}: expected no such folder before run {run} starts, found one; nothing was changed. "
+                "Move it away, and run the same command again"
             ) from None
 
     def launchers(self) -> list[Launcher]:
@@ -228,10 +228,10 @@ class RunFolders:
         try:
             found = os.fstat(marker)
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-                raise ValueError("not a file of ours")
+                raise ValueError("not a file of this user")
             says: Any = decode(os.pread(marker, _MARKER_BYTES, 0))
             if not isinstance(says, dict) or (says.get("ledger"), says.get("run")) != (self._ledger_id, run):
-                raise ValueError("of another ledger or run")
+                raise ValueError("the marker of another ledger or run")
             pid = says.get("pid")
             try:
                 fcntl.flock(marker, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -288,7 +288,7 @@ class CommitNotes:
 
 
 def committed_notes(run_dir: str, store: LedgerStore) -> Iterator[Any]:
-    """Yield the summaries of the noted tasks that are recorded, each task once; all processes of the run have ended."""
+    """Yield the summaries of the noted tasks that are recorded, each task once. First wait for the run's processes."""
     seen: set[bytes] = set()  # a task may have several notes, because earlier steps may repeat it
     for name in sorted(os.listdir(run_dir)):
         if name.endswith(_NOTES_SUFFIX):
@@ -352,7 +352,7 @@ class TaskBudget:
 
 @dataclass(frozen=True)
 class Planning:
-    """How many sources of a wave are taken by a worker, and are planned, in a file that the processes share.
+    """The numbers of sources of a wave that workers have taken, and have planned, in a file that the processes share.
 
     Its methods raise DiskFullError or StorageError if the file cannot be used.
     """
@@ -370,7 +370,7 @@ class Planning:
             file.write(_PLANNING.pack(sources, 0, 0))
 
     def take(self, workers: int) -> range:
-        """Take the next sources, by number: fewer each time, so that all workers end together. Empty for none."""
+        """Take the next sources, fewer each time, so that all workers end together. Return their places in the wave."""
         with self._changed() as numbers:
             sources, taken, _ = numbers
             share = min(_MOST_TAKEN, -(-(sources - taken) // (2 * workers)))
@@ -378,12 +378,12 @@ class Planning:
         return range(taken, taken + share)
 
     def end(self, sources: int) -> None:
-        """Count sources whose tasks are on the board."""
+        """Add to the number of sources that are planned: their tasks are on the board."""
         with self._changed() as numbers:
             numbers[2] += sources
 
     def is_over(self) -> bool:
-        """Return whether all sources are planned, or the runner plans them in another way."""
+        """Return whether all sources are planned; also if there is no file, because the runner plans in another way."""
         with file_errors(self.path, "read"):
             try:
                 with open(self.path, "rb") as file:

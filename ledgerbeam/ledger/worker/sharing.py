@@ -71,7 +71,7 @@ class _SeenClaims:
 
 @dataclass(frozen=True)
 class WaitingTasks:
-    """The number of tasks in work with other launchers, of these launchers, and of tasks that no launcher processes."""
+    """Numbers: of tasks that other launchers process, of these launchers, and of board elements that none processes."""
 
     tasks: int
     launchers: int
@@ -79,8 +79,8 @@ class WaitingTasks:
 
     def text(self) -> str:
         """Return the text for people."""
-        tasks = "1 task is" if self.tasks == 1 else f"{self.tasks:,} tasks are"
-        return f"{tasks} in work with {self.launchers} other {'launcher' if self.launchers == 1 else 'launchers'}"
+        launchers = "1 other launcher is" if self.launchers == 1 else f"{self.launchers} other launchers are"
+        return f"{launchers} processing {self.tasks:,} {'task' if self.tasks == 1 else 'tasks'}"
 
 
 class Sharing:
@@ -110,7 +110,7 @@ class Sharing:
     # Claims of others
 
     def others(self) -> list[Claims]:
-        """Return the valid claims of others; read those that may have changed."""
+        """Return the valid claims of other launchers, after a read of those that may have changed."""
         now = self._clock()
         names = self._place.names()
         for gone in self._seen_claims.keys() - set(names):
@@ -125,7 +125,7 @@ class Sharing:
         try:
             found = self._place.read(names)
         except LedgerbeamError as error:  # claims are hints: work continues without them
-            _log.debug("claims cannot be read: %s", error)
+            _log.debug("the claims of other launchers cannot be read: %s", error)
             return
         for name, data in zip(names, found, strict=True):
             seen = self._seen_claims.get(name)
@@ -200,14 +200,14 @@ class Sharing:
             board.instruct(Instructions(shared=True, until=self._lease, over=not (ready or chosen)))
 
     def _wanted(self, board: Board, others: int) -> int:
-        """Return the number of elements to claim in advance: half of a fair share of the remaining ones, if useful."""
+        """Return the number of elements to claim in advance: at most half of a fair share of the remaining ones."""
         drawn = board.drawn()
         recent, self._drawn = max(0, drawn - self._drawn), drawn
         share = -(-board.left() // (2 * (others + 1)))
         return max(self._workers, min(share, _AT_ONCE, 3 * recent + 8 * self._workers))
 
     def _leave_to_others(self, board: Board, others: Sequence[Claims], wanted: int) -> None:
-        """Leave tasks to others that they also claim with a better rank, and the tasks above this launcher's share."""
+        """Stop offering tasks that another launcher claims with a lower rank, and tasks beyond the first `wanted`."""
         ready = board.ready(board.left())
         lost = [task.key for task in ready if any(self._is_before(claims, task.span) for claims in others)]
         gone = set(lost)
@@ -220,7 +220,7 @@ class Sharing:
         )
 
     def _free(self, board: Board, others: Sequence[Claims], most: int) -> tuple[list[BoardTask], bool]:
-        """Return the next elements that no launcher is processing, and whether there are more of them.
+        """Return at most `most` waiting elements that no other launcher claims, and whether there are more of them.
 
         Elements that are done elsewhere are removed from the board.
         """
@@ -245,7 +245,7 @@ class Sharing:
         try:
             self._place.put(encode_claims(claims))
         except LedgerbeamError as error:  # tasks without a claim are not drawn here; others do them
-            _log.debug("claims cannot be published: %s", error)
+            _log.debug("the claims of this launcher cannot be published: %s", error)
             return False
         self._own = claims
         return True
@@ -253,7 +253,7 @@ class Sharing:
     # Work left to others
 
     def open_tasks(self, tasks: Iterable[BoardTask]) -> tuple[list[BoardTask], WaitingTasks]:
-        """Return the unfinished ones of some elements, and the number of them that others are processing."""
+        """Return the unfinished elements among `tasks`, and by how many launchers they are processed."""
         listed = list(tasks)
         left = [task for task, is_done in zip(listed, self._finished(listed), strict=True) if not is_done]
         others = self.others()
@@ -273,7 +273,7 @@ class Sharing:
             try:
                 self._place.remove()
             except LedgerbeamError as error:  # the claims expire
-                _log.debug("claims cannot be removed: %s", error)
+                _log.debug("the claims of this launcher cannot be removed: %s", error)
 
 
 _FILE = "claims.json"
@@ -385,7 +385,7 @@ class ObjectClaims:
         return self._objects.read(names)
 
     def has_died(self, claims: Claims) -> bool:
-        """Return whether the launcher, which had its sidecar here, holds no lock any more."""
+        """Return whether the launcher, whose sidecar is on this host, no longer holds the lock of its run."""
         return not self._lives(claims.run)
 
     def remove(self) -> None:

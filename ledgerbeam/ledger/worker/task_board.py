@@ -2,11 +2,10 @@
 
 A drawn task is being processed. The worker that ends first draws next, so no worker is late with a fixed share. The
 launcher decides which tasks may be drawn: all of them while no other launcher shares the job, else only those that it
-has claimed (`sharing`). This is valid only as long as the launcher renews it: workers of a stopped launcher start
+has claimed (`sharing`). This permission expires unless the launcher renews it: workers of a stopped launcher start
 nothing.
 
-The board is an LMDB environment in the folder of the wave. It is never flushed, since it is useful only while the wave
-lives.
+The board is an LMDB environment in the folder of the wave. It is never flushed, since only the running wave needs it.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ class Board:
     def post(self, tasks: Sequence[tuple[BoardTask, bytes]]) -> None:
         """Put elements on the board. Existing ones stay as they are.
 
-        The launcher has not checked the new ones: its instruction `over` does not apply to them.
+        The launcher has not checked the new ones, so its instruction `over` is revoked.
         """
 
         def change(txn: lmdb.Transaction[bytes]) -> None:
@@ -125,8 +124,8 @@ class Board:
     def draw(self, most: int = 1, *, ended: Iterable[bytes] = (), leaving: int = 0) -> list[Drawn]:
         """Take the next elements that may be started, at most `most`, in order; none if none may be started now.
 
-        Drawn elements that have `ended` stay claimed until others can see that they are recorded. The number
-        `leaving` of elements must be left for others.
+        `ended` has the keys of drawn elements that are finished. They stay claimed for a while, until other launchers
+        can see that they are recorded. `leaving` is the number of elements that must stay for other workers.
         """
 
         def change(txn: lmdb.Transaction[bytes]) -> list[Drawn]:
@@ -239,7 +238,7 @@ class Board:
         return self._run(look, write=False)
 
     def in_work(self, ended_before: float) -> list[BoardTask]:
-        """Return the drawn elements, without those that ended before a time."""
+        """Return the drawn elements, except those that ended before a time, which are removed."""
 
         def change(txn: lmdb.Transaction[bytes]) -> list[BoardTask]:
             found, gone = [], []
@@ -257,15 +256,15 @@ class Board:
         return self._run(change)
 
     def offer(self, keys: Iterable[bytes]) -> None:
-        """Let workers draw elements that waited."""
+        """Allow workers to draw waiting elements."""
         self._move(keys, _WAITING, _READY)
 
     def hold(self, keys: Iterable[bytes]) -> None:
-        """Let elements wait that are not drawn yet."""
+        """Forbid workers to draw elements: those that are not drawn yet wait."""
         self._move(keys, _READY, _WAITING)
 
     def offer_all(self) -> None:
-        """Let workers draw all elements."""
+        """Allow workers to draw all elements."""
         self._move([task.key for page in self.waiting() for task in page], _WAITING, _READY)
 
     def _move(self, keys: Iterable[bytes], state: bytes, to: bytes) -> None:

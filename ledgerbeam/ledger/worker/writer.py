@@ -49,7 +49,7 @@ class LedgerWriter:
         """
         if interval <= 0 or max_entries < 1:
             raise UsageError(
-                f"a ledger writer needs interval > 0 and max_entries >= 1, found {interval}, {max_entries}"
+                f"a ledger writer needs interval > 0 and max_entries >= 1, found {interval} and {max_entries}"
             )
         self._store = store
         self._interval = interval

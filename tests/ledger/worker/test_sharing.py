@@ -469,9 +469,9 @@ def test_the_rest_is_said_once_and_when_it_is_due(party: Party) -> None:
 @pytest.mark.parametrize(
     ("held", "expected"),
     [
-        (WaitingTasks(1, 1, 0), "1 task is in work with 1 other launcher"),
-        (WaitingTasks(2000, 2, 0), "2,000 tasks are in work with 2 other launchers"),
-        (WaitingTasks(0, 0, 0), "0 tasks are in work with 0 other launchers"),
+        (WaitingTasks(1, 1, 0), "1 other launcher is processing 1 task"),
+        (WaitingTasks(2000, 2, 0), "2 other launchers are processing 2,000 tasks"),
+        (WaitingTasks(0, 0, 0), "0 other launchers are processing 0 tasks"),
     ],
 )
 def test_what_waits_for_others_is_told_in_words(held: WaitingTasks, expected: str) -> None:

@@ -156,7 +156,7 @@ def test_what_was_given_back_and_failed_since_is_waited_for_no_more(job: Job, mo
             leave_all_to_the_other, fail_at_the_first, while_waiting=[lambda: claim(second), end_the_second]
         ).told
     waits = [now.elsewhere for now in told if now.stage == "waiting"]
-    assert waits == [f"{tasks} tasks are in work with 1 other launcher" for tasks in (6, 3)]
+    assert waits == [f"1 other launcher is processing {tasks} tasks" for tasks in (6, 3)]
 
 
 FUNCTION = """
