@@ -1,8 +1,8 @@
 """Claims: the spans that a launcher's workers are processing, published so that other launchers start elsewhere.
 
-Claims are hints. Only the entries of the ledger decide which tasks are done. With any claims, or without claims, every
-task is done at least once and recorded once. Therefore a launcher waits for a claim no longer than the claim states,
-by the reader's own clock. The time of day and the clocks of other hosts are not used.
+Claims are hints. Only the entries of the ledger decide which tasks are done. With wrong claims, or without any, every
+task is still done at least once, and recorded once. A claim is valid for a stated time after a reader first sees it, by
+the reader's own clock. The time of day and the clocks of other hosts are not used.
 """
 
 from __future__ import annotations

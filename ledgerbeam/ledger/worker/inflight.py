@@ -64,7 +64,7 @@ class _MarkFile:
             os.close(self._fd)  # another process took it for a dead worker's file before the lock, and removed it
 
     def _mapped(self, room: int) -> mmap.mmap:
-        """Return the file as mapped memory. Its blocks are allocated: a page without one would kill the process."""
+        """Return the file as mapped memory, with all blocks allocated: a write to a missing block kills the process."""
         with file_errors(self._path):
             os.posix_fallocate(self._fd, 0, room)
             return mmap.mmap(self._fd, room)
@@ -101,7 +101,7 @@ class _MarkFile:
         self.abandon()
 
     def abandon(self) -> None:
-        """Release the file. A forked process does this too: the file is the parent's, whose lock must not live on."""
+        """Close the file, and keep it. A forked process does so too: else it would hold the lock of its dead parent."""
         self._map.close()
         os.close(self._fd)
 
@@ -124,7 +124,10 @@ class InflightMarks:
         return f"InflightMarks({self.folder!r})"
 
     def register(self) -> None:
-        """Show that this worker is alive, as `working_on` does too. Raises DiskFullError, StorageError."""
+        """Create this worker's file, whose lock shows that it is alive; `working_on` does so too.
+
+        Raises DiskFullError, StorageError.
+        """
         self._file()
 
     @contextlib.contextmanager

@@ -238,9 +238,9 @@ class timed:  # noqa: N801 - it is used as a function
 
 
 def counted_beside(part: str, work: Callable[..., T], *args: Any) -> T:
-    """Make a call in a thread beside the one that maps, and count its processor time for a part.
+    """Call `work` in a thread beside the thread that maps, and count the processor time of the call for a part.
 
-    Its elapsed time is counted where the mapping thread waits for it. The call itself must not time parts.
+    Its elapsed time is counted where the mapping thread waits for it. The call itself must not use `timed`.
     """
     began = time.thread_time()
     try:
