@@ -305,7 +305,7 @@ def duration_steps(seconds: Sequence[float]) -> dict[int, int]:
 
 
 def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:
-    """Add numbers of tasks to the steps."""
+    """Add numbers of tasks, by step of the scale, to the table `durations`."""
     for step, count in steps.items():
         key = tables.DURATION_KEY.pack(step)
         known = txn.get(tables.DURATIONS, key)

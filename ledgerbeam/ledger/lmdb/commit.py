@@ -291,18 +291,18 @@ class _SourceCommit:
 
 
 def total(leaves: Sequence[PreparedLeaf]) -> Totals:
-    """Return the sum of the shares of leaves."""
+    """Return the sum of the amounts that leaves add to the totals of the ledger."""
     return Totals(*map(sum, zip(*(leaf.share for leaf in leaves), strict=True)))
 
 
 def read_totals(txn: Transaction) -> Totals:
-    """Return the sum of all tallies."""
+    """Return the totals of the ledger."""
     row = txn.get(tables.META, tables.KEY_TOTALS)
     return Totals() if row is None else Totals(*tables.TALLY_ROW.unpack(row))
 
 
 def add_totals(txn: Transaction, change: Iterable[int], sign: int) -> None:
-    """Add a tally to the sum; a sign of -1 subtracts it."""
+    """Add amounts to the totals of the ledger; a sign of -1 subtracts them."""
     sums = (before + sign * part for before, part in zip(read_totals(txn), change, strict=True))
     txn.put(tables.META, tables.KEY_TOTALS, tables.TALLY_ROW.pack(*sums))
 

@@ -196,7 +196,7 @@ class Environment:
             self._resident = _resident_file_bytes()
 
     def close(self) -> None:
-        """Close when no transaction is open."""
+        """Close the environment, after the end of all open transactions."""
         with self.gate.alone():
             self._env.close()
 

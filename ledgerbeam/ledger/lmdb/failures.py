@@ -58,7 +58,7 @@ class TaskFailures:
 
     @classmethod
     def of(cls, failed: bytes | None, attempts: bytes | None) -> TaskFailures:
-        """Decode the rows of a task in both tables."""
+        """Decode the rows of a task in the tables `failed` and `attempts`; None stands for a missing row."""
         found = cls()
         if failed is not None:
             row = read_failure(failed)
@@ -139,7 +139,7 @@ def failures_since(txn: Transaction, source: bytes, number: int) -> dict[bytes, 
 
 
 def still_counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> bool:
-    """Return whether a failure or death of a task counts: the task is unfinished, and no newer leaf is below it."""
+    """Return whether a failure or death of a task counts: the task is unfinished, and has no newer leaf below it."""
     if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:
         return False
     row = txn.get(APPLIED, source + node)

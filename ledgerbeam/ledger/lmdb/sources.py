@@ -56,7 +56,7 @@ def note_file_times(txn: Transaction, times: Mapping[bytes, list[int]]) -> None:
 
 
 def numbers_of(fields: Mapping[str, Any]) -> list[int]:
-    """Return the numbers in the row of a source: of its registrations that count, ascending; 0 in a local ledger."""
+    """Return the numbers of the registrations that count, from the row of a source, ascending; ``[0]`` locally."""
     return [fields.get("number", 0), *fields.get("again", ())]
 
 
@@ -130,7 +130,7 @@ def retire(txn: Transaction, source: bytes, number: int) -> None:
 def _registered(txn: Transaction, source: bytes) -> bytes | None:
     """Return the row of a source; None for a source that is not registered.
 
-    Raises ValueError if only its row is lost.
+    Raises ValueError if the row is lost: another table has a row of the source.
     """
     row = txn.get(tables.SOURCES, source)
     if row is None and any(txn.get(table, source) is not None for table in (tables.COMPLETED, tables.PENDING)):
@@ -208,8 +208,8 @@ def withdraw(txn: Transaction, source: bytes, number: int) -> None:
 def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
     """Remove the progress of every source, for another job. Outputs are superseded; runs are kept.
 
-    A local ledger also keeps the owners of URLs: the index beside a source that has changed was made from its former
-    content. In a remote ledger, not all hosts know the owners.
+    A local ledger also keeps the owners of URLs. They show that a source has changed, and that its index was made from
+    its former content. In a remote ledger, not all hosts know the owners.
 
     Outputs are superseded with the number of the restart, in a remote ledger. Without `supersedes` they stay: the new
     job writes to another folder.

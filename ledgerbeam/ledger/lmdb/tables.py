@@ -221,7 +221,8 @@ class Transaction:
         """Return the number of rows, in constant time."""
         about = self._txn.stat(self._tables[table].handle)
         if bool(about["entries"]) != bool(about["depth"]):
-            raise ValueError(f"expected pages with {about['entries']} rows of the table {table}, found none")
+            what = f"expected pages with {about['entries']} rows of the table {table}"
+            raise ValueError(f"{what}, found {about['depth']} levels of pages")
         return about["entries"]
 
     def clear(self, table: str) -> None:

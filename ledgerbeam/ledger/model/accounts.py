@@ -76,9 +76,9 @@ class RecordCounts:
         return cls(records, records, {}, {}, {"": records} if records else {})
 
     def of_read(self, read: int) -> RecordCounts:
-        """Return counts for `read` records that the task has read. This function received others from earlier ones.
+        """Return these counts, made by a function that received other records, for the `read` records of its task.
 
-        Earlier functions may have made several records from one, or dropped some. The sum is always `read`: rejected
+        An earlier function may have made several records from one, or dropped some. The sum is always `read`: rejected
         records count first, then kept records, then dropped records. The rest counts as dropped by an earlier function.
         """
         if read == self.read:
@@ -121,7 +121,7 @@ class RecordCounts:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the counts equal `plain` of the written records."""
+        """Whether all records were read, kept and written without a route, as in `plain`."""
         return self.read == self.kept == self.records == self.written.get("", 0)
 
     def parts(self) -> Iterator[tuple[Part, int]]:

@@ -73,7 +73,7 @@ class Job:
         return {**self.as_dict(), **({"texts": self.texts} if self.texts else {})}
 
     def with_texts(self) -> Job:
-        """Return the job with the texts that this process has noted."""
+        """Return the job with the texts that `note_text` has recorded in this process."""
         if self.texts:
             return self
         known = known_texts(value for _, value in flat_parameters(self.parameters))

@@ -200,7 +200,7 @@ def _of_leaves(wanted: dict[int, list[Leaf]]) -> Iterator[Segment]:
 
 
 def _sources(held: Moment) -> Iterator[Segment]:
-    """Yield the registered sources, by the numbers of their registrations."""
+    """Yield the registered sources, in one segment for each number with which sources of a page were registered."""
     for page in row_pages(held, SOURCES):
         rows = [decode(row) for _, row in page]
         found = sorted(((number, row) for row in rows for number in numbers_of(row)), key=itemgetter(0))

@@ -208,7 +208,7 @@ def cutoffs(txn: Transaction, source: bytes) -> tuple[int, int]:
 
 
 def merge_cutoffs(txn: Transaction, source: bytes, leaves: Cutoff, failures: Cutoff) -> None:
-    """Merge more cutoffs of a source into the recorded ones."""
+    """Merge cutoffs, of leaves and of failures, into the recorded cutoffs of a source."""
     before = read_cutoffs(txn, source)
     _put_cutoffs(txn, source, before[0].merged(leaves), before[1].merged(failures))
 

@@ -98,9 +98,9 @@ class RunFolder:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Yield whether no other launcher on this host is active on the ledger. If so, none starts during the body.
+        """Yield True if no other launcher on this host is active on the ledger: then none starts during the body.
 
-        Enter it once, at the end of the run: if it yields False, later launchers no longer see this one as active.
+        Enter it once, at the end of the run. If it yields False, other launchers no longer see this one as active.
         """
         try:
             fcntl.flock(self._runs, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -268,7 +268,7 @@ _NOTES_SUFFIX = ".committed"
 
 
 class CommitNotes:
-    """The notes of one process, in the folder of its run. Raises DiskFullError, StorageError."""
+    """Notes of the tasks that a process is about to record, in the folder of its run. Raises like `add`."""
 
     def __init__(self, run_dir: str) -> None:
         self._path = os.path.join(run_dir, f"{os.getpid()}-{os.urandom(4).hex()}{_NOTES_SUFFIX}")

@@ -71,7 +71,7 @@ class _SeenClaims:
 
 @dataclass(frozen=True)
 class WaitingTasks:
-    """Numbers: of tasks that other launchers process, of these launchers, and of board elements that none processes."""
+    """The numbers of tasks that other launchers process, of these launchers, and of unclaimed elements of the board."""
 
     tasks: int
     launchers: int

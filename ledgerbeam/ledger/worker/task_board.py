@@ -105,7 +105,7 @@ class Board:
     def post(self, tasks: Sequence[tuple[BoardTask, bytes]]) -> None:
         """Put elements on the board. Existing ones stay as they are.
 
-        The launcher has not checked the new ones, so its instruction `over` is revoked.
+        The launcher has not checked the new ones, so `Instructions.over` becomes false.
         """
 
         def change(txn: lmdb.Transaction[bytes]) -> None:

@@ -228,7 +228,7 @@ def test_a_source_is_not_complete_if_an_entry_was_lost(store: LmdbStore) -> None
     entry = store._write(lambda txn: txn.scan(tables.APPLIED, source.id))[1][0]
     assert store.progress([source.id])
     lose(store, tables.APPLIED, entry)
-    is_told(store, lambda: store.progress([source.id]), "entries that add up to the count of their source, 1, found")
+    is_told(store, lambda: store.progress([source.id]), "entries whose sum is the count of their source, 1, found")
     is_told(store, lambda: store.commit(leaves), "")
     assert store.completed_count() == 0
 
