@@ -145,8 +145,8 @@ def sidecar_folder(url: str) -> str:
         found = os.lstat(root)
     except (OSError, UsageError) as error:
         raise UsageError(
-            f"ledger {url}: no local folder can hold its sidecar ({error}); set LEDGERBEAM_CACHE to a folder on a "
-            "local disk"
+            f"ledger {url}: no local folder can hold its sidecar, the local copy of the ledger ({error}); set "
+            "LEDGERBEAM_CACHE to a folder on a local disk"
         ) from error
     # Any user can create this name in the temporary folder first, also as a link to another place.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
