@@ -495,7 +495,7 @@ def test_a_source_is_open_if_an_unknown_one_overwrote_it(hosts: Hosts, parts: in
         store = hosts.store()
     assert not is_complete(store, plain())
     (row,) = store.failures()
-    assert f"source {plain().url}: its output " in row.error
+    assert f"source {plain().url}: a task of another source " in row.error
     assert "(segment with number 2)" in row.error
     store.forget(plain().url)
     store.begin_run({})
