@@ -3,7 +3,7 @@
     import ledgerbeam
 
     result = ledgerbeam.map(clean, "texts/*.jsonl", output="clean", to="jsonl")     # restartable: call it again
-    reader = ledgerbeam.open("s3://bucket/cuts.000001.jsonl")                       # any record, one ranged read away
+    reader = ledgerbeam.open("s3://bucket/cuts.000001.jsonl")                       # any record, by one ranged read
     ledger = ledgerbeam.open_ledger("progress")                                     # the state of a job
 
     with ledgerbeam.Pipeline(ledger="progress", name="clean") as pipeline:     # a Beam pipeline that can be restarted

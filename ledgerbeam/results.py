@@ -11,7 +11,7 @@ class Drop:
     """A record that is left out on purpose and counted under its reason.
 
     Attributes:
-        reason: A category, such as ``too short``; at most 100 different ones in a task.
+        reason: A category, such as ``too short``. A task can have at most 100 different reasons.
     """
 
     reason: str
@@ -19,12 +19,10 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """An invalid record. With ``--on-error reject`` it is stored with its raw bytes among the rejected records.
-
-    With ``--on-error fail``, the default, its task fails.
+    """An invalid record. Its task fails, or with ``--on-error reject`` its bytes are stored with the rejected records.
 
     Attributes:
-        reason: A category, such as ``no text``; at most 100 different ones in a task.
+        reason: A category, such as ``no text``. A task can have at most 100 different reasons.
         error: Description of the fault in this record.
     """
 
@@ -50,7 +48,7 @@ class Rows:
     """The result of an Arrow batch with a separate outcome for each row.
 
     `drop`, `reject` and `route` are each a mapping of names to masks, or a list of names by position, with null for no
-    name. Of several masks that are true for a row, the first applies. Masks and names may be Arrow, NumPy, Polars or
+    name. If several masks are true for a row, the first one applies. Masks and names may be Arrow, NumPy, Polars or
     pandas arrays, or lists. A rejected row is not dropped. A dropped or rejected row is not written.
 
     Attributes:
@@ -61,7 +59,7 @@ class Rows:
             fault in each row, with null for no fault.
         route: Names of the datasets of returned rows, as in `Route`.
         of: For each returned row the position of its input row, ascending. An input row may have several returned rows.
-            One without any is dropped as ``returned nothing``.
+            An input row without a returned row is dropped for the reason ``returned nothing``.
     """
 
     batch: Any

@@ -1,4 +1,4 @@
-"""Public calls: from the values that a user gives to a checked call, and its run."""
+"""Public calls: check the values that a user gives, then run the job."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Values(SimpleNamespace):
 
 
 class Runnable(Protocol):
-    """A call that is checked and not run."""
+    """A call whose values are valid, and which has not run yet."""
 
     def result(self, console: RunConsole, /) -> Result:
         """Run the call."""
@@ -82,7 +82,7 @@ def call_of(name: str) -> Callable[..., Any]:
 
 
 def document(call: Any) -> None:
-    """Give a call its signature and its reference, if it has none yet; commands need neither."""
+    """Set the signature and the docstring of a call, on first use: commands need neither."""
     if not hasattr(call, "__signature__"):
         call.__signature__ = call.spec.signature
         call.__doc__ = call.spec.reference(call.__doc__ or "")
@@ -91,9 +91,9 @@ def document(call: Any) -> None:
 def public(
     spec: CallSpec, build: Callable[[Values], Runnable] | None = None
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Make a function a public call, with the signature and the reference of its specification.
+    """Return a decorator that makes a function a public call with the options of a specification.
 
-    `build` returns the call for its values, checked and not run; it is None for a call without a job.
+    `build` checks the values of a call and returns its `Runnable`; it is None for a call without a job.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -118,7 +118,7 @@ def public(
 
 
 def interruptible(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Have Ctrl-C raise `JobInterrupt` wherever the function is; its imports are never interrupted."""
+    """Wrap a function so that Ctrl-C raises `JobInterrupt` in it, but never interrupts an import of the library."""
 
     @functools.wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -133,7 +133,7 @@ def interrupt_of(name: str) -> KeyboardInterrupt:
     from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
 
     result = Result(name, complete=False, interrupted=True)
-    return JobInterrupt(f"{name} was interrupted; what is recorded is kept, and the same call continues", result)
+    return JobInterrupt(f"{name} was interrupted; finished work is recorded. To resume, repeat the call", result)
 
 
 def refuse_calls(reason: str) -> None:
@@ -150,7 +150,7 @@ def refuse_in_worker() -> None:
 
 @contextmanager
 def errors_without_secrets() -> Iterator[None]:
-    """Hide secrets in the errors of the body."""
+    """Remove secrets from the message of an error that the `with` block raises."""
     try:
         yield
     except LedgerbeamError as error:
@@ -166,7 +166,7 @@ def run_call(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, A
 
 
 def prepare(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Runnable:
-    """Return a call that has a job, checked and not run; see `read_values` for the arguments."""
+    """Check the values of a call that has a job; return it, not run yet. See `read_values` for the arguments."""
     with errors_without_secrets():
         return _builders[spec.name](read_values(spec, arguments, options))
 
@@ -185,7 +185,7 @@ def begin(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]
 
 
 def read_values(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Values:
-    """Return the values of all arguments and of the options that were given.
+    """Return the parsed values of all arguments and options. An option that was not given has its default.
 
     Raises:
         UsageError: A value is invalid, or a URL holds credentials.
@@ -200,7 +200,7 @@ def read_values(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str
 
 
 def check_urls(values: Mapping[str, Any]) -> None:
-    """Refuse URLs with credentials, and folders with `..` in their keys, before anything is named after them."""
+    """Raise `UsageError` for a URL with credentials, or for the URL of a folder with a part `..`."""
     for name, what in _URLS.items():
         value = values.get(name)
         for one in value if isinstance(value, (list, tuple)) else [value]:

@@ -44,7 +44,7 @@ _PARSERS: Mapping[str | None, Callable[[Any], Any]] = {
 _REQUIRED: Any = Required
 _WIDTH = 100  # characters of a line in the reference of a call
 
-_JOB = "The same call again does only what is left. The command line with the same values runs the same job."
+_JOB = "The same call again does only the remaining work. The command line with the same values runs the same job."
 _JOB_RETURNS = "The result of the run. `Result.raise_for_failures` raises if tasks failed."
 _JOB_RAISES = (
     "JobMismatchError: The ledger belongs to a job that did something else; the message names the differences.",
@@ -84,7 +84,7 @@ class Option(NamedTuple):
 
     @property
     def default_text(self) -> str:
-        """Return the default as readers see it; empty for an option that has none worth a word."""
+        """Return the default for the help; for None, an empty value or a flag, the text `unset`."""
         if self.default in (None, (), "") or isinstance(self.default, bool):
             return self.unset
         if self.default is REQUIRED:
@@ -100,7 +100,7 @@ class Row(NamedTuple):
 
     @property
     def parse(self) -> Callable[[Any], Any] | None:
-        """The function that reads the value; None for a value that is taken as it is."""
+        """The function that parses the value; None for a value that is used unchanged."""
         if self.option.parse is not None or self.option.metavar in _PARSERS:
             return self.option.parse or _PARSERS[self.option.metavar]
         kinds = [get_origin(kind) or kind for kind in get_args(self.hint)]
@@ -109,7 +109,7 @@ class Row(NamedTuple):
         return (lambda value: paths([value])) if Iterable in kinds else path
 
     def read(self, name: str, value: Any) -> Any:
-        """Return a value as given, or a default, read; raise `UsageError` if it is invalid."""
+        """Parse a given value or a default. UsageError: it is invalid."""
         parse = self.parse
         if parse is None or (value is None and parse is not parse_options):
             return value
@@ -120,7 +120,7 @@ def rows_of(options: type, changes: Mapping[str, Mapping[str, Any]] | None = Non
     """Return the options of a `TypedDict` by name and in order.
 
     Each field is `Annotated` with its description and an `Option`. The description is in lower case and without a full
-    stop; names of options stand in backquotes. `changes` are fields of `Option` that differ from the declaration.
+    stop; names of options are in backquotes. `changes` replaces fields of an `Option`, by the name of the option.
     """
     rows = {}
     for name, annotated in options.__annotations__.items():
@@ -202,13 +202,13 @@ class CallSpec:
             yield _entry(f"{name}: {sentence(text, meaning)} {option.more}")
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """Check the types of values by name of option; raise `UsageError` for another type."""
+        """Check the types of given values, by the name of their option. UsageError: one has another type."""
         for name, value in options.items():
             if name not in UNCHECKED and (expected := expected_type(value, self.rows[name].hint)):
                 raise UsageError(f"{name}: expected {expected}, found {shown_value(name, value)}")
 
     def parse(self, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of all arguments, in order, and of the options that were given, read; see `Row.read`."""
+        """Return the parsed values of all arguments and options by name; an option not given has its default."""
         values = {one.name: one.parse(value) for one, value in zip(self.arguments, arguments, strict=True)}
         for name, row in self.rows.items():
             values[name] = row.read(name, options.get(name, row.option.default))
@@ -230,14 +230,14 @@ def _entry(text: str) -> str:
 
 
 def words_of(hint: Any) -> tuple[Any, ...]:
-    """Return the only values of a type, with None if it is one of them; nothing for a type that has other values."""
+    """Return the values of a `Literal` type, and None if the type allows it; an empty tuple for other types."""
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     values = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
     return (*values, *([None] if values and types.NoneType in kinds else []))
 
 
 def expected_type(value: Any, hint: Any) -> str | None:
-    """Return what a type expects, in words, if a value is not of it; None if it is."""
+    """Return a description of a type, such as "a text", if a value is not of this type; None if it is."""
     return None if _fits(value, hint) else _shown(hint)
 
 
@@ -283,7 +283,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _shown(hint: Any) -> str:
-    """Return a type as people read it."""
+    """Return a description of a type for messages."""
     if values := words_of(hint):
         return f"one of {', '.join(map(repr, values))}"
     parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)

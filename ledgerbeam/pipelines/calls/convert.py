@@ -48,7 +48,9 @@ class MaterializeOptions(StoreOptions, ConversionOptions, LimitOptions, AnyJobOp
 
     epochs: Annotated[int, "number of passes, each in its own order", Option(WORK, "N", default=1)]
     task_records: Annotated[
-        int | None, "places of a task, the most items of a shard", Option(WORK, "N", unset="derived from `task_bytes`")
+        int | None,
+        "number of places of the graph in a task, and so the most items of a shard",
+        Option(WORK, "N", unset="derived from `task_bytes`"),
     ]
 
 
@@ -76,7 +78,7 @@ MATERIALIZE = CallSpec(
     ),
     changes={
         **_CONVERSION_CHANGES,
-        "task_bytes": {"text": "size of a task by the mean size of the records that the graph reads"},
+        "task_bytes": {"text": "size of a task, by the mean size of the records that the graph reads"},
         "storage_options": {"group": OUTPUT},
     },
     raises=("FunctionError: The graph cannot be built, or its function cannot be sent to the workers.",),

@@ -36,8 +36,8 @@ class DedupOptions(RecordOptions, ShardOptions, StageOptions, AnyJobOptions, tot
 
     by: Annotated[
         By | None,
-        "key of which each value stays once: the name of a field, a.b for a nested value, several names with "
-        "commas; or module:function that returns the key of a record. A record whose key is null stays",
+        "key; of the records with the same key one stays: the name of a field, a.b for a nested value, several "
+        "names with commas; or module:function that returns the key of a record. All records with a null key stay",
         Option(KEYS, "KEY", more="Names may be a list, and the function may be the object itself."),
     ]
     content: Annotated[
@@ -51,18 +51,18 @@ class DedupOptions(RecordOptions, ShardOptions, StageOptions, AnyJobOptions, tot
     ]
     near: Annotated[
         By | None,
-        "text by which records are near, in place of `by`: the name of a field, or module:function of a record. "
+        "text to compare for near duplicates, in place of `by`: the name of a field, or module:function of a record. "
         "Records are near if their signatures share a band; of each cluster one record stays",
         Option(
             KEYS,
             "FIELD",
-            more="A cluster holds records that are near each other, also by way of others. Signatures stay below the "
-            "output. It needs the extra `near`.",
+            more="A cluster holds records that are near each other, directly or through others. Signatures are stored "
+            "below the output. The option needs the extra `near`.",
         ),
     ]
     minhash: Annotated[
         str | None,
-        "of `near`: bands of a signature, and hashes of a band",
+        "of `near`: number of bands in a signature, and of hashes in a band",
         Option(
             KEYS,
             "BANDSxROWS",
@@ -71,29 +71,29 @@ class DedupOptions(RecordOptions, ShardOptions, StageOptions, AnyJobOptions, tot
             "1 - (1 - s^ROWS)^BANDS.",
         ),
     ]
-    ngram: Annotated[int | str | None, "of `near`: words of an n-gram", Option(KEYS, "N", unset="5")]
+    ngram: Annotated[int | str | None, "of `near`: number of words in an n-gram", Option(KEYS, "N", unset="5")]
     threshold: Annotated[
         float | str | None,
-        "of `near`, in place of `minhash`: least share of n-grams in common, such as 0.8; it chooses the best "
-        "bands and rows of at most 128 hashes",
-        Option(KEYS, "SHARE", more="With `verify` both may be given."),
+        "of `near`, in place of `minhash`: smallest share of common n-grams of near texts, such as 0.8; it decides "
+        "the numbers of bands and of hashes in a band, at most 128 hashes in all",
+        Option(KEYS, "SHARE", more="With `verify`, `minhash` may be given, too."),
     ]
     verify: Annotated[
         bool,
-        "of `near`, with `threshold`: compare the n-grams of texts that share a band; they are near only if they "
-        "have at least this share in common; `minhash` may be given as well",
-        Option(KEYS, default=False, more="Such records are read again."),
+        "of `near`, with `threshold`: compare the n-grams of texts that share a band; the texts are near only if "
+        "they have at least the share `threshold` in common; `minhash` may be given, too",
+        Option(KEYS, default=False, more="Records that share a band are read again."),
     ]
     against: Annotated[
         Places,
-        "of `near`: ledger of an earlier deduplication; records near one of its records go, too. Its signatures "
-        "are read, with `verify` also its records that share a band; may be repeated",
+        "of `near`: ledger of an earlier deduplication; also remove records that are near one of its records. Its "
+        "signatures are read, with `verify` also its records that share a band; may be repeated",
         Option(
             KEYS,
             "LEDGER",
             default=(),
             repeats=True,
-            more="The earlier deduplication has the same `minhash` and `ngram`; nothing of it changes.",
+            more="The earlier deduplication needs the same `minhash` and `ngram`; its files are not changed.",
         ),
     ]
     prefer: Annotated[
@@ -103,16 +103,16 @@ class DedupOptions(RecordOptions, ShardOptions, StageOptions, AnyJobOptions, tot
     ]
     cluster_bytes: Annotated[
         Size | None,
-        "of `near`: pairs that one process clusters; more pairs are clustered in rounds, with the same result",
+        "of `near`: most bytes of pairs that one process clusters; with more, it takes rounds, with the same result",
         Option(KEYS, "BYTES", unset="1G"),
     ]
     mark: Annotated[
         bool,
-        "write the duplicates as JSON lines in place of the other records: source and number of each, with `near` "
-        "also of the record that stays",
+        "write a list of the duplicates, not the records that stay: JSON lines with the source and number of each, "
+        "with `near` also those of the record that stays",
         Option(OUTPUT, default=False, more="The record that stays is the field `of`."),
     ]
-    bucket_bytes: Annotated[Size, "size of the sources whose hashes make a bucket", Option(WORK, "BYTES", default="1G")]
+    bucket_bytes: Annotated[Size, "size of the sources whose hashes form a bucket", Option(WORK, "BYTES", default="1G")]
 
 
 DEDUP = CallSpec(
@@ -159,7 +159,7 @@ def _build_dedup(values: Values) -> Runnable:
 
 @public(DEDUP, _build_dedup)
 def dedup(*patterns: Places, **options: Unpack[DedupOptions]) -> "Result":
-    """Write all records but duplicates: of those with one key, or near each other, the first or the preferred stays."""
+    """Write all records except duplicates. Of equal or near records, the first or the preferred record stays."""
     return run_call(DEDUP, (patterns,), options)
 
 
@@ -171,18 +171,18 @@ def _dedup_key(values: Values) -> "KeyChoice":
     by, near = values.by, values.near
     if (by is not None) + values.content + (near is not None) != 1:
         raise UsageError(
-            "give what equal records have in common, --by KEY or --content, or the text by which they are near, --near "
-            "FIELD (one of the three)"
+            "dedup: expected one rule for duplicates; give one of --by KEY (equal keys), --content (equal records) and "
+            "--near FIELD (similar texts)"
         )
     if near is not None:
         if len(key_fields(near, "near")) > 1:
-            raise UsageError(f"near: expected one field or function that gives a text, found {near!r:.80}")
+            raise UsageError(f"near: expected one field, or a function that returns a text, found {near!r:.80}")
         return key_choice(near, "digest", option="near")
     return KeyChoice("content") if by is None else key_choice(by, "digest")
 
 
 def _near_choice(values: Values) -> "NearChoice | None":
-    """Return when records are near; None for exact duplicates."""
+    """Return the rules by which records are near; None for exact duplicates."""
     from ledgerbeam.io.exchange.forest import require_scipy
     from ledgerbeam.pipelines.calls.job_values import folder
     from ledgerbeam.pipelines.dedup.pairs import CLUSTER_BYTES, NearChoice
@@ -193,37 +193,37 @@ def _near_choice(values: Values) -> "NearChoice | None":
         if not (verify or against) and minhash is values.ngram is threshold is values.cluster_bytes is None:
             return None
         raise UsageError(
-            "--minhash, --ngram, --threshold, --verify, --against and --cluster-bytes are about texts that are near: "
-            "give --near FIELD"
+            "--minhash, --ngram, --threshold, --verify, --against and --cluster-bytes need --near: give --near FIELD, "
+            "or leave them out"
         )
     require_scipy()
     if twice := {one for one in against if against.count(one) > 1}:
-        raise UsageError(f"--against {min(twice)}: it is given twice; leave one of them out")
+        raise UsageError(f"--against {min(twice)}: the ledger is given twice; leave one out")
     most = CLUSTER_BYTES if values.cluster_bytes is None else values.cluster_bytes
     words = _NGRAM if values.ngram is None else given("ngram", values.ngram, parse_count)
     signed = None if minhash is None else given("minhash", minhash, _bands_and_rows)
     if threshold is None:
         if verify:
             raise UsageError(
-                "--verify compares what texts have in common with --threshold, and none is given: give --threshold "
-                "SHARE, such as 0.8"
+                "--verify needs the share of common n-grams from which texts are near: give --threshold SHARE, such as "
+                "0.8"
             )
         return NearChoice(*(signed or (_BANDS, _ROWS)), words, against=against, cluster_bytes=most)
     share = given("threshold", threshold, _share)
     if signed is not None and not verify:
         raise UsageError(
-            "--threshold chooses the bands and rows that --minhash gives: leave one of them out, or give --verify, "
-            "which compares with the threshold what shares a band"
+            "--threshold and --minhash both decide the bands: leave one out, or add --verify, which then compares the "
+            "texts that share a band of --minhash with --threshold"
         )
     return NearChoice(*(signed or bands_for(share)), words, share if verify else None, against, most)
 
 
 def bands_for(threshold: float) -> tuple[int, int]:
-    """Return the bands and rows that separate best at a share of common n-grams.
+    """Return the number of bands, and of rows in a band, that best separate records at a share of common n-grams.
 
-    Records with the share s become near with the probability 1 - (1 - s^rows)^bands. Of all bands and rows of at most
-    `_THRESHOLD_HASHES` hashes, the choice has the least area of wrong decisions: below the threshold the area under
-    this curve, above the threshold the area over it.
+    Two records with the share s share a band with the probability 1 - (1 - s^rows)^bands. Of all pairs of numbers with
+    at most `_THRESHOLD_HASHES` hashes, the result has the smallest area of wrong decisions: the area under this curve
+    below the threshold plus the area over it above the threshold.
     """
     shares = (np.arange(1000) + 0.5) / 1000
     below = shares < threshold

@@ -99,8 +99,8 @@ class JoinOptions(ExchangeOptions, KeyOptions, total=False):
     ]
     as_: Annotated[
         str | None,
-        "field for the whole record of the right side, in place of its fields; of a sample the member. It is null "
-        "without a match",
+        "name of a field, or of a member of a sample, that holds the whole record of the right side in place of "
+        "its fields. It is null without a match",
         Option(OUTPUT, "NAME"),
     ]
 
@@ -112,7 +112,7 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
 }
 SPLIT = CallSpec(
     "split",
-    "write records in parts, all those of a key in one",
+    "divide records into parts, by a key",
     SplitOptions,
     (PATTERNS,),
     changes={"output": {"text": "folder to write below, with a folder for each part"}},
@@ -195,7 +195,7 @@ def _build_shuffle(values: Values) -> Runnable:
 
 @public(SHUFFLE, _build_shuffle)
 def shuffle(*patterns: Places, **options: Unpack[ShuffleOptions]) -> "Result":
-    """Write all records in an order that only a seed, the names of the files and the numbers of the records decide."""
+    """Write all records in random order, which depends on a seed, the names of the files and the record numbers."""
     return run_call(SHUFFLE, (patterns,), options)
 
 
@@ -236,7 +236,7 @@ def _build_group(values: Values) -> Runnable:
 
 @public(GROUP, _build_group)
 def group(function: _FUNCTION, *patterns: Places, **options: Unpack[GroupOptions]) -> "Result":
-    """Call a function with each key and an iterator of the records that have it."""
+    """Call a function with each key and an iterator of its records, and write the records that it returns."""
     return run_call(GROUP, (function, patterns), options)
 
 
@@ -256,9 +256,9 @@ def _build_join(values: Values) -> Runnable:
     if values.how in ("semi", "anti") and not suffix is under is None:
         raise UsageError(f"--how {values.how} writes records of the left side alone: leave --suffix and --as out")
     if suffix is not None and under is not None:
-        raise UsageError("--as gives all of the right side one field, and --suffix its fields other names: give one")
+        raise UsageError("--as puts the right record into one field, and --suffix renames its fields: give one of them")
     if "" in (suffix, under):
-        raise UsageError("expected a text behind --suffix and --as, found none")
+        raise UsageError("--suffix and --as: expected a text, found an empty one; give a text, or leave the option out")
     job = {"key": key, "right": right, "right_key": right_key, "how": values.how, "suffix": suffix, "under": under}
     return job_call(JoinJob, values, **job, **gathered)
 
@@ -283,5 +283,5 @@ def _build_split(values: Values) -> Runnable:
 
 @public(SPLIT, _build_split)
 def split(*patterns: Places, **options: Unpack[SplitOptions]) -> "Result":
-    """Write records in parts, all those of a key in one: for training and evaluation, for example."""
+    """Divide records into parts, such as train and val. All records with the same key are in the same part."""
     return run_call(SPLIT, (patterns,), options)

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def _sources(patterns: Any) -> list[str]:
-    """Return patterns as texts; refuse `jsonl FILE`, as lhotse's command of this name takes it."""
+    """Return patterns as texts. UsageError: the first is a format, as in `lhotse index jsonl FILE`."""
     sources = paths(patterns)
     if len(sources) > 1 and sources[0] in ("jsonl", "tar", "shar") and not os.path.exists(sources[0]):
         raise UsageError(
-            f"{sources[0]}: expected sources, found the name of a format; the names of the sources show theirs, so "
-            f"leave it out: ledgerbeam index {shlex.join(sources[1:])}"
+            f"{sources[0]}: expected sources, found a format. The name of a source already shows its format; "
+            f"run: ledgerbeam index {shlex.join(sources[1:])}"
         )
     return sources
 
@@ -41,7 +41,7 @@ class SourceIndexOptions(FileOptions, SharOptions, ProfileOptions, AnyJobOptions
 
     force: Annotated[
         bool,
-        "index again what the ledger records as indexed, and replace any file with the name of an index",
+        "index all sources, also those that the ledger records as indexed; replace any file with the name of an index",
         Option(SOURCES, default=False),
     ]
 
@@ -83,7 +83,7 @@ def _build_index(values: Values) -> Runnable:
 
 @public(INDEX, _build_index)
 def index(*patterns: Places, **options: Unpack[SourceIndexOptions]) -> "Result":
-    """Write the index of every source. Of one source, `index_source` writes the index in this process."""
+    """Write the index of every source. For one source, `index_source` does the work in this process."""
     return run_call(INDEX, (patterns,), options)
 
 
@@ -92,9 +92,9 @@ def verify(*patterns: Places, **options: Unpack[VerifyOptions]) -> "Result":
     """Check that indexes fit their sources.
 
     Returns:
-        The result: the number of checked sources in `Result.sources`, and of records in sources that passed in
-        `Result.records`. `Result.failures` has ``source`` and ``problem`` of each other source, for which
-        `Result.raise_for_failures` raises.
+        The result. `Result.sources` is the number of checked sources, `Result.records` the number of records in valid
+        sources. `Result.failures` has the ``source`` and the ``problem`` of each other source. If there are any,
+        `Result.raise_for_failures` raises an error.
 
     Raises:
         SourceNotFoundError: A pattern matches nothing.

@@ -34,7 +34,7 @@ _RUN_OPTIONS = tuple(option.name for option in dataclasses.fields(RunOptions))
 
 
 def job_call(kind: Callable[..., JobSpec], values: Values, /, **fields: Any) -> PreparedCall:
-    """Return the call of a job of a class or function, with `fields` besides those of `run_values_of`."""
+    """Create a job with `kind`, from `fields` and the fields of `run_values_of`; return the call that runs it."""
     how = RunOptions(**{name: getattr(values, name) for name in _RUN_OPTIONS if hasattr(values, name)})
     return PreparedCall(kind(**fields, **run_values_of(values)).resolve_ledger(how.ledger), how)
 
@@ -45,7 +45,7 @@ def run_values_of(values: Values) -> dict[str, Any]:
     if profile is not None:
         profile = canonical_url(path(profile))
         if is_local(profile) and (os.path.isdir(profile) or not os.path.isdir(os.path.dirname(profile))):
-            raise UsageError(f"{profile}: expected a file in a folder that exists, such as profile.json, for --profile")
+            raise UsageError(f"--profile {profile}: expected a file in a folder that exists, such as profile.json")
     return {
         "storage_options": values.storage_options,
         "workers": len(os.sched_getaffinity(0)) if values.workers is None else values.workers,
@@ -87,19 +87,19 @@ def file_sources(
     pack_by: Literal["order", "folder"] = "order",
     read_as: Literal["shar"] | None = None,
 ) -> ListedFiles:
-    """Return the files that a job reads, from options of these names; raise `UsageError` if they exclude each other."""
+    """Return the files that a job reads, from the options with these names. UsageError: options exclude each other."""
     if bool(patterns) == bool(sources_from):
         raise UsageError("give source patterns, or a list with --sources-from FILE (one of the two)")
     recorded = tuple(one for one in patterns if isinstance(one, RecordedOutputs))
     listed = tuple(canonical_pattern(one) for one in patterns if not isinstance(one, RecordedOutputs))
     if recorded and (listed or read_as is not None):
-        raise UsageError("outputs of other jobs are read alone, and not as Shar: leave patterns and --from shar out")
+        raise UsageError("outputs of other jobs cannot be read with patterns or as Shar: leave patterns and --from out")
     if pack_by == "folder" and pack is None:
-        raise UsageError("--pack-by folder says how sources are packed: give --pack BYTES, too")
+        raise UsageError("--pack-by folder needs the size of a pack: give --pack BYTES, too")
     if read_as is not None:  # folders of Shar datasets
         if pack or group != "auto" or columns:
             raise UsageError(
-                "--from shar reads whole shards, with payloads in pairs: leave --pack, --group and --columns out"
+                "--from shar reads whole shards and pairs their members: leave --pack, --group and --columns out"
             )
         listed, group = tuple(map(files_of_folders, listed)), "pairs"
     below = canonical_url(base) if base else common_base(listed or [f"{one.folder}/*" for one in recorded])
@@ -140,7 +140,7 @@ def shards(values: Values, formats: Sequence[str]) -> dict[str, Any]:
 def _layout(
     to: str, schema: str | None, sizes: Mapping[str, int | None], storage_options: Mapping[str, Any]
 ) -> ColumnLayout | None:
-    """Return how files of columns are written; None for other formats."""
+    """Return the layout of Parquet or Arrow files; None for other formats. UsageError: an option does not fit."""
     of_columns = to in COLUMN_FORMATS
     for name, value in {"schema": schema, **sizes}.items():
         if value is not None and not (of_columns and (name != "page_bytes" or to == "parquet")):
@@ -154,7 +154,7 @@ def _layout(
 
 
 def conversion(values: Values) -> dict[str, Any]:
-    """Return the output fields of a converting job; errors as of `shards`."""
+    """Return the output fields of a job that converts records. It raises the errors of `shards`."""
     written, to = shards(values, CONVERTED), values.to
     merged = None
     if to == "megatron":
@@ -176,8 +176,8 @@ def output_values(values: Values) -> dict[str, Any]:
     """Return the output fields of a job that leaves records unchanged; a tar with metadata raises `UsageError`."""
     if values.to in TARS_WITH_METADATA:
         raise UsageError(
-            f"to: expected a format of files, found {values.to!r}: write --to tar, then its metadata with ledgerbeam "
-            f"publish --as {values.to}"
+            f"to: this job cannot write the metadata of {values.to!r}; write --to tar, then run: ledgerbeam publish "
+            f"LEDGER --as {values.to}"
         )
     written = shards(values, MAPPED)
     del written["published"]
@@ -185,7 +185,7 @@ def output_values(values: Values) -> dict[str, Any]:
 
 
 def gather_values(values: Values, files: ListedFiles | None = None) -> dict[str, Any]:
-    """Return the fields of `GatherJob`, the last job of an exchange; `files` are given if it has several sides."""
+    """Return the fields of `GatherJob`, the last job of an exchange. `files` is the left side of a join."""
     return {
         "files": file_sources_of(values) if files is None else files,
         **output_values(values),

@@ -36,7 +36,7 @@ class MapOptions(
 
     nan: Annotated[
         Literal["refuse", "null"],
-        "treatment of NaN and infinities in JSONL: fail the task, or write and count null",
+        "treatment of NaN and infinities in JSONL: fail the task, or write null and count them",
         Option(OUTPUT, default="refuse"),
     ]
     set: Annotated[
@@ -143,10 +143,10 @@ def _build_map(values: Values) -> Runnable:
     )
     if values.sample is not None:
         if values.profile is not None:
-            raise UsageError("--sample is no run that could be profiled: leave --profile out")
+            raise UsageError("--profile cannot be used with --sample: leave one of them out")
         for option, chosen in (("--only-failed", values.only_failed), ("--only-rejected", values.only_rejected)):
             if chosen:
-                raise UsageError(f"--sample takes records of all sources, and looks at no ledger: leave {option} out")
+                raise UsageError(f"{option} reads the ledger, and --sample reads none: leave one of them out")
         return SampleCall(decide_batch_schema(cast(MapJob, call.job)), values.sample)
     return call
 
@@ -155,7 +155,7 @@ def _build_map(values: Values) -> Runnable:
 def map(  # noqa: A001 - as the command is called
     function: str | Callable[..., Any], *patterns: Places, **options: Unpack[MapOptions]
 ) -> "Result":
-    """Apply a function to every record, and write what it returns.
+    """Apply a function to every record, and write the results.
 
         def clean(record, shortest=20):
             text = " ".join(record["text"].split())
@@ -166,15 +166,15 @@ def map(  # noqa: A001 - as the command is called
         result.raise_for_failures()              # the first errors, if tasks failed; the same call tries them again
         names = [row["name"] for row in result.outputs]
 
-    A function that raises, or returns what `to` cannot hold, fails its task and no other. With ``on_error="reject"``
-    only the record is set aside. Results must depend on nothing but their records. Sizes are bytes, or texts such as
-    ``"20K"``.
+    If the function raises an error, or returns a value that the format `to` cannot hold, only its task fails. With
+    ``on_error="reject"`` only the record is rejected. A result must depend on its record only. Sizes are bytes, or
+    texts such as ``"20K"``.
     """
     return run_call(MAP, (function, patterns), options)
 
 
 def _check_arrow(to: str, written: str, read_as: str | None) -> None:
-    """Refuse what Arrow batches cannot be read of or written to."""
+    """Raise `UsageError` for a format that Arrow batches cannot be read from or written to."""
     from ledgerbeam.sources.forms import ARROW_OUTPUTS
 
     if written not in ARROW_OUTPUTS:

@@ -45,9 +45,11 @@ class TokenizeOptions(
         "name of the text in a record, a.b for a nested text; several names make one dataset each",
         Option(TOKENS, "NAME", default="text", repeats=True, parse=texts),
     ]
-    append_eod: Annotated[bool, "end each document with a token", Option(TOKENS, default=True)]
+    append_eod: Annotated[bool, "put a token at the end of each document", Option(TOKENS, default=True)]
     eod: Annotated[
-        str | None, "name of that token", Option(TOKENS, "TOKEN", unset="the first usual name in the vocabulary")
+        str | None,
+        "name of the token at the end of a document",
+        Option(TOKENS, "TOKEN", unset="the first usual name in the vocabulary"),
     ]
     special_tokens: Annotated[
         Literal["text", "token"],
@@ -57,7 +59,7 @@ class TokenizeOptions(
     ]
     split_sentences: Annotated[
         str | Callable[[str], list[str]] | None,
-        "function that makes a list of texts of one; each is a sequence of the document",
+        "function that splits a text into a list of texts; each is a sequence of the document",
         Option(TOKENS, "module:function", more="The name of a function, or the function itself."),
     ]
 
@@ -126,12 +128,12 @@ def tokenize(*patterns: Places, **options: Unpack[TokenizeOptions]) -> "Result":
 
 
 def _suffixes(keys: Sequence[str], level: str) -> tuple[str, ...]:
-    """Return what follows the prefix in the name of each key's dataset: nothing if there is one, else Megatron's."""
+    """Return the suffix of each key's dataset, as Megatron names it; an empty suffix for a single key."""
     if len(keys) == 1:
         return ("",)
     for key in keys:
         if keys.count(key) > 1 or "/" in key or not key:
-            raise UsageError(f"--key {key}: expected names of texts, each once and without '/', as they name datasets")
+            raise UsageError(f"--key {key}: expected different names without '/', as each names a dataset")
     return tuple(f"_{key}_{level}" for key in keys)
 
 
@@ -164,7 +166,7 @@ MERGE = CallSpec(
             "patterns",
             Places,
             "PREFIX",
-            "prefixes of datasets, with *, ? and {a,b}; the matches of one are sorted",
+            "prefixes of datasets, with *, ? and {a,b}; the matches of each are sorted",
             paths,
             several=True,
         ),
@@ -179,12 +181,12 @@ def merge(*patterns: Places, **options: Unpack[MergeOptions]) -> "Result":
     """Join Megatron datasets in the order given.
 
     Returns:
-        The result: the number of datasets in `Result.sources`, of documents in `Result.records`, and the prefix of the
-        new dataset in `Result.output`.
+        The result. `Result.sources` is the number of datasets, `Result.records` the number of documents, and
+        `Result.output` the prefix of the new dataset.
 
     Raises:
-        LedgerbeamError: A dataset cannot be read, or the result not be written.
-        UsageError: No dataset is given, one has another dtype, or another file has the name of the result.
+        LedgerbeamError: A dataset cannot be read, or the result cannot be written.
+        UsageError: No dataset is given, the dtypes differ, or a foreign file has the name of the result.
     """
     values, _ = begin(MERGE, (patterns,), options)
     from ledgerbeam.io.datasets.megatron import merge_megatron
@@ -209,7 +211,7 @@ def merge(*patterns: Places, **options: Unpack[MergeOptions]) -> "Result":
 
 
 def _matches(pattern: str, options: dict[str, Any]) -> list[str]:
-    """Return the `.bin` that one argument names: those of each alternative of its braces, sorted."""
+    """Return the `.bin` files that match a prefix: by alternative of its braces, sorted in each."""
     from ledgerbeam.io.datasets.megatron.layout import dataset_prefix
     from ledgerbeam.io.listing.pages import list_pages
     from ledgerbeam.io.listing.patterns import expand_braces

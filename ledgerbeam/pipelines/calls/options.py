@@ -65,11 +65,13 @@ class IndexOptions(TypedDict, total=False):
     """Options of calls that read or write indexes."""
 
     index_root: Annotated[
-        Place | None, "mirrored tree that holds the indexes", Option(SOURCES, "URL", unset="beside the sources")
+        Place | None,
+        "folder for the indexes, with subfolders like those of the sources",
+        Option(SOURCES, "URL", unset="beside the sources"),
     ]
     index_rule: Annotated[
         Literal["scheme", "lhotse"],
-        "names of sources in the mirrored tree: by scheme and path, or the names that lhotse gives",
+        "names of indexes below `index_root`: by scheme and path of the source, or the names that lhotse gives",
         Option(SOURCES, default="scheme"),
     ]
     group: Annotated[
@@ -296,7 +298,7 @@ class BucketOptions(StageOptions, total=False):
     ]
     bucket_bytes: Annotated[
         Size | None,
-        "size of a bucket, which is done again if a record in it changes",
+        "size of a bucket; a change of one record repeats the whole bucket",
         Option(WORK, "BYTES", unset="size of a shard"),
     ]
 
@@ -342,7 +344,7 @@ class FlowOptions(TypedDict, total=False):
 
 
 class PipelineRunOptions(TypedDict, total=False):
-    """Options of a run of a pipeline that a user has built. None leaves an option to the options of the pipeline."""
+    """Options of a run of a user's own pipeline. For None, the options of the pipeline decide."""
 
     ledger: Annotated[
         str | None, "URL of the ledger", Option(PYTHON, unset="a folder below .ledgerbeam/ in the working folder")
@@ -396,6 +398,6 @@ ANY_FORMAT: Mapping[str, Any] = {
 }
 FUNCTION_ERROR = "FunctionError: A function cannot be imported, or cannot be sent to the workers."
 FLOW_ARGUMENTS = (
-    Argument("flow", str, "FILE", "flow in TOML: jobs that read what earlier ones have written", path),
+    Argument("flow", str, "FILE", "flow in TOML: jobs that read the outputs of earlier jobs", path),
     Argument("steps", str, "STEP", "only these steps, and the steps that they read", list, several=True),
 )

@@ -1,4 +1,4 @@
-"""``publish``: make a dataset of the outputs of a job, or send it."""
+"""``publish``: make a dataset of the outputs of a job, or upload it."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -27,23 +27,23 @@ class PublishOptions(StoreOptions, ConsoleOptions, total=False):
     ]
     to: Annotated[
         str | None,
-        "send shards, indexes and metadata to hf://datasets/OWNER/NAME[@BRANCH][/FOLDER], in one commit",
+        "upload shards, indexes and metadata to hf://datasets/OWNER/NAME[@BRANCH][/FOLDER], in one commit",
         Option(OUTPUT, "URL"),
     ]
     overwrite: Annotated[
-        bool, "with `to`: also replace files that this ledger has not put there", Option(OUTPUT, default=False)
+        bool, "with `to`: also replace files that this ledger did not upload", Option(OUTPUT, default=False)
     ]
     route: Annotated[
         str,
-        "route whose dataset to publish; without it a job that wrote only to routes is one dataset of hf",
+        "route whose dataset to publish; without it, the routes of a job that wrote only to routes form one hf dataset",
         Option(OUTPUT, "NAME", default="", unset="the main dataset"),
     ]
     output: Annotated[Place | None, "URL of the file for idxpack or shar; prefix for megatron", Option(OUTPUT, "URL")]
     name: Annotated[str | None, "name of the dataset", Option(OUTPUT, "NAME", unset="last part of the job's output")]
     part: Annotated[
         Mapping[str, str] | Sequence[str],
-        "part of energon, hf or lit and the shards in it, a shell pattern; the first match counts. If the job "
-        "wrote only to routes, such as split, each route is a part of hf",
+        "for energon, hf or lit: name of a part, and a shell pattern of its shards; the first part that matches gets "
+        "a shard. For hf, each route of a job that wrote only to routes, such as split, is a part",
         Option(
             OUTPUT,
             "NAME=PATTERN",
@@ -58,31 +58,31 @@ class PublishOptions(StoreOptions, ConsoleOptions, total=False):
 
 PUBLISH = CallSpec(
     "publish",
-    "make a dataset of what a job has written, or send it",
+    "make a dataset of the outputs of a job, or upload it",
     PublishOptions,
     (Argument("url", Place, "LEDGER", "URL of the job's ledger", path),),
     is_job=False,
     changes={"storage_options": {"group": OUTPUT}},
 )
 
-# Formats whose metadata names shards by where they lie, or that write them anew elsewhere.
+# Formats whose metadata has the places of shards, or that write the shards again elsewhere.
 _WITH_PLACES = ("idxpack", "megatron", "shar")
 
 
 @public(PUBLISH)
 def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
-    """Make a dataset of what a job has written, or send it.
+    """Make a dataset of the outputs of a job, or upload it.
 
     Returns:
-        The result: the number of shards in `Result.sources`; a row with the ``name`` of each file of metadata in
-        `Result.outputs`; the upload in `Result.summary`.
+        The result. `Result.sources` is the number of shards, and `Result.outputs` has a row with the ``name`` of each
+        file of metadata. `Result.summary` describes the upload.
 
     Raises:
         LedgerError: The job is not complete, or another run changes it meanwhile.
-        PublicationError: Others commit to the dataset of the Hub all the time.
-        StorageError: A shard is gone or has another size than when it was written; or a store refuses.
-        UsageError: The job wrote no shards, or not of this format; neither `as_` nor `to` is given, or files of others
-            would be replaced.
+        PublicationError: Commits of others to the dataset of the Hub prevented every attempt.
+        StorageError: A shard is missing or has another size than recorded, or a store refuses a request.
+        UsageError: The job wrote no shards, or shards of another format; neither `as_` nor `to` is given; or foreign
+            files would be replaced.
     """
     values, console = begin(PUBLISH, (url,), options)
     from ledgerbeam.io.storage.urls import canonical_url
@@ -157,21 +157,21 @@ def _suffixes_of(store: "LedgerStore") -> list[str]:
 
 
 def _below(folder: str, shard: "OutputShard") -> "OutputShard":
-    """Return a shard whose names are relative to the folder above the one that they are relative to."""
+    """Return a shard of a route's folder with names relative to the parent folder."""
     index = None if shard.index is None else f"{folder}/{shard.index}"
     return replace(shard, name=f"{folder}/{shard.name}", index=index)
 
 
 def _check(values: Values, *, is_made: bool) -> None:
-    """Refuse options that say nothing together."""
+    """Raise `UsageError` for options that exclude or need each other."""
     as_, to = values.as_, values.to
     if as_ is None and to is None:
-        raise UsageError("publish: say what to make, --as FORMAT, or where to send it, --to hf://datasets/..., or both")
+        raise UsageError("publish: nothing to do; give --as FORMAT to write metadata, --to hf://... to upload, or both")
     if as_ is None and is_made:
-        raise UsageError("publish: --output, --name and --part belong to --as FORMAT")
+        raise UsageError("publish: --output, --name and --part need --as FORMAT; add it, or leave them out")
     if to is not None and as_ in _WITH_PLACES:
-        raise UsageError(f"publish: --as {as_} names shards by where they lie here; send them without it: --to {to}")
+        raise UsageError(f"publish: files of --as {as_} are valid only beside these shards; leave --as out: --to {to}")
     if to is not None and values.output is not None:
-        raise UsageError(f"publish: --to {to} sends what lies with the shards; leave --output out")
+        raise UsageError(f"publish: --to {to} uploads files beside the shards only; leave --output out")
     if values.overwrite and to is None:
-        raise UsageError("publish: --overwrite belongs to --to hf://datasets/...")
+        raise UsageError("publish: --overwrite needs --to hf://datasets/...; add it, or leave --overwrite out")

@@ -18,7 +18,7 @@ MOST_SHOWN = 500  # maximum number of characters of a value
 
 
 class ResultRows(Protocol):
-    """Rows, a dict each, which are read on use."""
+    """Rows of a ledger or of an output folder, read when they are used. Each row is a dict."""
 
     def __len__(self) -> int: ...
 
@@ -71,7 +71,7 @@ class Result:
         failures: Failed tasks, or problems that ``verify`` found: a dict for each, read page by page.
         rejects: Rejected records: a dict for each, read page by page.
         summary: The object that ``--json`` of the command line prints.
-        warnings: Problems of the outputs that are no failed tasks.
+        warnings: Problems of the outputs other than failed tasks.
     """
 
     command: str
@@ -108,7 +108,7 @@ class Result:
             what = count(number, "problem" if self.command == "verify" else "failed task")
             shown = map(_failure, islice(self.failures, SHOWN_FAILURES))
             parts.insert(0, f"{what}: {'; '.join(shown)}{'; ...' if number > SHOWN_FAILURES else ''}")
-        retry = "" if self.ledger is None else f"; call it again to retry, ledger {self.ledger} has all"
+        retry = "" if self.ledger is None else f"; call it again to retry. All failures are in ledger {self.ledger}"
         raise TasksFailedError(f"{self.command}: {'; '.join(parts)}{retry}")
 
     def __repr__(self) -> str:

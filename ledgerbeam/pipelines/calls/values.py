@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 def given(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
-    """Return the value of an option, read; raise `UsageError` if it cannot mean anything."""
+    """Parse the value of an option. UsageError: it is invalid."""
     try:
         return parse(value)
     except argparse.ArgumentTypeError as error:
@@ -41,10 +41,7 @@ def given(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
 
 
 class OutputFormats(Collection[str]):
-    """Names of our own formats, of other packages' and of tars with metadata, in this order.
-
-    Formats of other packages are searched on the first unknown name.
-    """
+    """Names of our own formats, then of formats in other packages, read on first use, then of tars with metadata."""
 
     def __init__(self, own: Sequence[str], tars: Sequence[str] = ()) -> None:
         self.shown = f"{', '.join(own)} or a format of another package"
@@ -95,7 +92,7 @@ def paths(values: Iterable[str | PathLike[str] | Iterable[str | PathLike[str]]])
 
 
 def named_sources(values: Iterable[Any]) -> list[str | RecordedOutputs]:
-    """Return patterns as texts; each may be a list of them. Outputs of other jobs stay what they are."""
+    """Return patterns as texts; each may be a list of them. `RecordedOutputs` are returned unchanged."""
     from ledgerbeam.sources.listing import RecordedOutputs
 
     found: list[str | RecordedOutputs] = []
@@ -108,7 +105,7 @@ def named_sources(values: Iterable[Any]) -> list[str | RecordedOutputs]:
 
 
 def texts(value: str | Iterable[str]) -> list[str]:
-    """Return what may be given once or several times as a list."""
+    """Return one text, or several, as a list."""
     return [value] if isinstance(value, (str, PathLike)) else [*value]
 
 
@@ -129,7 +126,7 @@ def parse_count(value: int | str, least: int = 1) -> int:
 
 
 def parse_columns(value: str | Iterable[str]) -> tuple[str, ...]:
-    """Read names of columns; their order and repetitions mean nothing. Nothing stands for all columns."""
+    """Return names of columns, sorted and each once. An empty tuple stands for all columns."""
     if not value:
         return ()
     names = value.split(",") if isinstance(value, str) else [*value]
@@ -139,12 +136,12 @@ def parse_columns(value: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_devices(value: str | Iterable[str | int]) -> tuple[str, ...]:
-    """Read ids of devices, all different; nothing stands for no devices."""
+    """Return the IDs of devices; an empty tuple stands for no devices. An ID given twice is an error."""
     if not value:
         return ()
     devices = tuple(value.split(",") if isinstance(value, str) else map(str, value))
     if not all(devices) or len({*devices}) < len(devices):
-        raise argparse.ArgumentTypeError(f"expected ids of different devices such as 0,1, found {value!r}")
+        raise argparse.ArgumentTypeError(f"expected different IDs of devices such as 0,1, found {value!r}")
     return devices
 
 

@@ -133,4 +133,4 @@ def test_show_prints_facts_records_and_the_members_of_a_sample(workspace: Worksp
 
 @pytest.mark.parametrize("kind", ["jsonl", "tar", "shar"])
 def test_the_name_of_a_format_before_a_source_gets_a_hint(workspace: Workspace, kind: str) -> None:
-    workspace.run("index", kind, "my cuts.jsonl", status=2, err="leave it out: ledgerbeam index 'my cuts.jsonl'")
+    workspace.run("index", kind, "my cuts.jsonl", status=2, err="run: ledgerbeam index 'my cuts.jsonl'")

@@ -260,8 +260,8 @@ def test_so_is_one_that_is_imported_late(workspace: Workspace) -> None:
         ((), "needs 'threshold'"),
         (("--set", "threshold=1", "--watch-file", "none.txt"), "none.txt: there is no such file"),
         (("--set", "threshold=1", "--batch", "0"), "expected a whole number from 1"),
-        (("--set", "threshold=1", "--devices", "0,,1"), "expected ids of different devices"),
-        (("--set", "threshold=1", "--devices", "0", "--", "--runner=PrismRunner"), "--devices is for the local"),
+        (("--set", "threshold=1", "--devices", "0,,1"), "expected different IDs of devices"),
+        (("--set", "threshold=1", "--devices", "0", "--", "--runner=PrismRunner"), "--devices works on the local"),
     ],
 )
 def test_what_cannot_be_is_refused_before_there_is_a_ledger(

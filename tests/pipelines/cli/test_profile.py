@@ -215,7 +215,7 @@ def test_the_report_shows_where_time_went_by_run(place: Workspace) -> None:
     ("more", "said"),
     [
         (("--dry-run",), "--profile cannot be used with --dry-run"),
-        (("--sample", "3"), "--sample is no run that could be profiled"),
+        (("--sample", "3"), "--profile cannot be used with --sample"),
         (("--", "--runner=PrismRunner"), "-- --profile_cpu --profile_location=URL"),
         (("--profile", "in"), "expected a file in a folder that exists"),
         (("--profile", "nowhere/profile.json"), "expected a file in a folder that exists"),

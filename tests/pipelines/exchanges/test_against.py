@@ -199,7 +199,7 @@ def test_what_cannot_be_compared_is_refused(earlier: Workspace, again: Workspace
         return ran.err
 
     assert "expected signatures of" in refused("--minhash", "7x2")
-    assert "it is given twice" in refused("--against", "L1")
+    assert "the ledger is given twice" in refused("--against", "L1")
     assert "nowhere" in refused("--against", "nowhere")
     shutil.copytree(earlier.root / "old", again.root / "in", dirs_exist_ok=True)
     other = (*DEDUP, f"{earlier.root}/{{old,in}}/*.jsonl", "--output", "out", "--against", "L1")

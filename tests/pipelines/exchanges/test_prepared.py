@@ -323,7 +323,7 @@ def test_columns_and_compression_reach_what_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to", ["webdataset", "energon", "lit"])
 def test_a_tar_with_metadata_is_made_of_a_plain_one(to: str) -> None:
-    with pytest.raises(UsageError, match=rf"to: expected a format of files, found '{to}': .*publish --as {to}"):
+    with pytest.raises(UsageError, match=rf"to: this job cannot write the metadata of '{to}'.*publish .* --as {to}"):
         written(to)
 
 
@@ -357,9 +357,9 @@ def joined(how: str, suffix: str | None, under: str | None) -> Any:
     [
         ("semi", "_r", None, "--how semi writes records of the left side alone: leave --suffix and --as out"),
         ("anti", None, "right", "--how anti writes records of the left side alone: leave --suffix and --as out"),
-        ("left", "_r", "right", "--as gives all of the right side one field, and --suffix its fields other names"),
-        ("left", "", None, "expected a text behind --suffix and --as, found none"),
-        ("inner", None, "", "expected a text behind --suffix and --as, found none"),
+        ("left", "_r", "right", "--as puts the right record into one field, and --suffix renames its fields"),
+        ("left", "", None, "--suffix and --as: expected a text, found an empty one"),
+        ("inner", None, "", "--suffix and --as: expected a text, found an empty one"),
         ("semi", None, None, ""),
         ("left", "_r", None, ""),
         ("inner", None, "right", ""),
@@ -394,11 +394,11 @@ def test_duplicates_have_a_key_or_their_content_or_a_text_in_common(
 @each(
     ("options", "said"),
     [
-        ({}, "one of the three"),
-        ({"by": "k", "content": True}, "one of the three"),
-        ({"by": "k", "near": "text"}, "one of the three"),
-        ({"near": "text", "content": True}, "one of the three"),
-        ({"near": "a,b"}, "near: expected one field or function that gives a text, found 'a,b'"),
+        ({}, "expected one rule for duplicates"),
+        ({"by": "k", "content": True}, "expected one rule for duplicates"),
+        ({"by": "k", "near": "text"}, "expected one rule for duplicates"),
+        ({"near": "text", "content": True}, "expected one rule for duplicates"),
+        ({"near": "a,b"}, "near: expected one field, or a function that returns a text, found 'a,b'"),
         ({"by": "k", "ngram": 5}, "give --near FIELD"),
         ({"by": "k", "cluster_bytes": "1G"}, "give --near FIELD"),
         ({"by": "k", "verify": True}, "give --near FIELD"),
@@ -408,12 +408,12 @@ def test_duplicates_have_a_key_or_their_content_or_a_text_in_common(
         ({"near": "text", "minhash": "999x999"}, "together at most 4,096 hashes"),
         ({"near": "text", "ngram": 0}, "ngram: expected a whole number from 1"),
         ({"near": "text", "threshold": 1.5}, "threshold: expected a share between 0 and 1"),
-        ({"near": "text", "against": ["/L", "/L"]}, "--against /L: it is given twice"),
-        ({"near": "text", "verify": True}, "none is given: give --threshold SHARE"),
-        ({"near": "text", "verify": True, "minhash": "14x8"}, "none is given: give --threshold SHARE"),
+        ({"near": "text", "against": ["/L", "/L"]}, "--against /L: the ledger is given twice"),
+        ({"near": "text", "verify": True}, "from which texts are near: give --threshold SHARE"),
+        ({"near": "text", "verify": True, "minhash": "14x8"}, "from which texts are near: give --threshold SHARE"),
         ({"near": "text", "verify": True, "threshold": 1.5}, "threshold: expected a share between 0 and 1"),
         ({"near": "text", "verify": True, "threshold": 0.8, "minhash": "14"}, "minhash: expected BANDSxROWS"),
-        ({"near": "text", "threshold": 0.8, "minhash": "14x8"}, "leave one of them out, or give --verify"),
+        ({"near": "text", "threshold": 0.8, "minhash": "14x8"}, "leave one out, or add --verify"),
         ({"near": "text", "mark": True, "to": "tar"}, "--mark writes plain lines"),
         ({"by": "k", "mark": True, "to": "tar"}, "--mark writes plain lines: .* found --to tar"),
         ({"by": "k", "mark": True, "compress": "zstd"}, "--mark writes plain lines: .* found --to jsonl"),

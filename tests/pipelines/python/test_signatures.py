@@ -127,7 +127,7 @@ def test_help_of_a_call_is_a_page_with_its_signature(command: str, capsys: pytes
         ({"batch": 1.5}, "batch: expected a whole number, found 1.5"),
         ({"flush_interval": 0}, "flush_interval: expected seconds from 0.01 to 3600, found 0"),
         ({"columns": ["a", ""]}, "columns: expected names of columns"),
-        ({"devices": [0, 0]}, "devices: expected ids of different devices"),
+        ({"devices": [0, 0]}, "devices: expected different IDs of devices"),
         ({"storage_options": "no"}, "storage_options: expected a JSON object"),
         ({"storage_options": {1: "secret"}}, "storage_options: expected a table or a text, found a dict, not shown"),
         ({"progress": "no"}, "progress: expected True, False or None, found 'no'"),

@@ -142,11 +142,11 @@ def test_outputs_and_metadata_go_to_the_hub_and_are_read_from_there(
 
 
 USAGE = {
-    "--as FORMAT, or where to send it, --to": (),
-    "--name and --part belong to --as": ("--to", TO, "--name", "x"),
+    "--as FORMAT to write metadata, --to": (),
+    "--name and --part need --as": ("--to", TO, "--name", "x"),
     "leave --output out": ("--as", "webdataset", "--to", TO, "--output", "x"),
-    "--as idxpack names shards by where they lie here": ("--as", "idxpack", "--to", TO),
-    "--overwrite belongs to --to": ("--as", "webdataset", "--overwrite"),
+    "--as idxpack are valid only beside these shards": ("--as", "idxpack", "--to", TO),
+    "--overwrite needs --to": ("--as", "webdataset", "--overwrite"),
 }
 
 
