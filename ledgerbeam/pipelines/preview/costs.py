@@ -251,7 +251,7 @@ class CostTally:
         return "law" if self.speed is None else "measured"
 
     def _requests(self, amount: _Amount) -> int:
-        """Return the requests for those of sources, outputs and ledger that are on an object store."""
+        """Return the number of requests to object stores. Sources, outputs or a ledger on a disk need none."""
         plain = 0 if amount.members else amount.sources
         found = {
             "sources": plain * SOURCE_REQUESTS + amount.members + amount.tasks * READ_REQUESTS,

@@ -97,7 +97,7 @@ def preview_plan(
 ) -> JobPreview:
     """Return a preview of the first stages of a job, with the refusals of the stage after them. Nothing is written.
 
-    The ledgers of the stages are resolved; a ledger that cannot be read raises `LedgerError`.
+    The stages must have resolved ledgers. LedgerError: a ledger cannot be read.
     """
     if len(plan) == 1:
         return _preview_job(plan[0].job, list_pages(plan[0].job), how, say)
@@ -230,7 +230,7 @@ class KnownSources:
                 yield source, "failed" if failed else "open", done
 
     def staying(self, ids: Sequence[bytes]) -> NDArray[np.bool_]:
-        """Return a mask of the sources that are complete and listed. Their results are kept."""
+        """Return for each ID whether its source is complete and listed, so that its results are kept."""
         if not len(self._ids):
             return np.zeros(len(ids), np.bool_)
         wanted = np.array([_short(one) for one in ids], np.uint64)

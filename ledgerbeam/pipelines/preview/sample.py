@@ -50,7 +50,7 @@ class SampledJob(Protocol):
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """Passed to fsspec unchanged."""
+        """Options for fsspec, passed on unchanged."""
 
     def sources(self) -> JobSources:
         """Return the sources of the job."""
@@ -92,7 +92,7 @@ class SampleRun:
 
 
 def sample_places(sizes: Iterable[int], number: int) -> Iterator[tuple[int, list[float]]]:
-    """Choose places evenly over the bytes of all sources, always the same ones.
+    """Choose places evenly over the bytes of all sources. The same sizes and number give the same places.
 
     Yields:
         The position of a source, and its places as shares of the source from 0 to 1, ascending.
@@ -114,8 +114,8 @@ def sampled_records(
     """Read records from all sources of a job: by index, or from the start of a source without an index.
 
     Args:
-        number: Most records. Fewer are read if places are in the same record.
-        sources: Most sources, each of which is read, also small ones. None takes records evenly from all bytes.
+        number: Maximum number of records. Fewer are read if several places are in the same record.
+        sources: Maximum number of sources. Each is read, also small ones. None takes records evenly from all bytes.
         most_bytes: Approximate maximum of the total bytes. At least one record is read from each source.
     """
     rows = list(chain.from_iterable(zip(page.urls, page.sizes, page.versions, strict=True) for page in pages))
@@ -228,7 +228,7 @@ def _one_by_one(read: Callable[[int, int], Any], source: Source, numbers: list[i
 def _from_beginning(files: FileSources, source: Source, number: int, room: int | None) -> Iterator[Sampled]:
     """Read the first records of a source without an index, in memory, and no more bytes than they need.
 
-    The records have at most `room` bytes, but for the first.
+    At least one record is read; further records only if the total stays within `room` bytes.
     """
     kind = files.type_of(source.url).format
     options = files.storage_options
@@ -244,7 +244,7 @@ def _from_beginning(files: FileSources, source: Source, number: int, room: int |
         yield from (Sampled(source, place, [record]) for place, record in enumerate(records[:number]))
         return
     else:
-        yield Sampled(source, 0, error=f"{source.url}: no index, and too large to read as a whole; index it first")
+        yield Sampled(source, 0, error=f"{source.url}: no index, and too large to read whole; index it first")
         return
     data = bytearray()
 

@@ -118,7 +118,7 @@ def _as_json(run: SampleRun) -> dict[str, Any]:
 
 
 def _json_value(value: Any) -> Any:
-    """Return a result for JSON; of a sample of a tar the sizes of its members."""
+    """Return a result for JSON. A sample of a tar becomes the sizes of its members, by name."""
     if isinstance(value, Mapping) and any(isinstance(part, bytes) for part in value.values()):
         return {name: len(part) for name, part in value.items()}
     return value

@@ -40,8 +40,8 @@ class RunAudit:
 
     Args:
         before: Totals of the ledger before the run. The share counts later tasks only.
-        is_separate: Whether the audit is made outside of a run. A difference that earlier audits found is then cleared
-            unless this one finds one; audits in runs keep it.
+        is_separate: Whether the audit is made outside of a run. It then clears a difference that earlier audits found,
+            unless it finds one itself. Audits in runs keep such a difference.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RunAudit:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether audits end once they have taken their part of the job's time."""
+        """Whether audits stop after a limited share of the workers' time."""
         return self._share.is_bounded
 
     def prepare(self) -> None:
@@ -93,7 +93,7 @@ class RunAudit:
             self._server = ServerProcess(_SERVER, [path], environment)
 
     def leave_out(self, sources: Iterable[PendingSource]) -> None:
-        """Exclude tasks of earlier runs from audits: the job may have been another one then."""
+        """Exclude tasks of earlier runs from audits, because their job may have been different."""
         for one in sources:
             if len(one.applied) > 1:  # one entry is the whole source
                 self._audited[one.source.id] = self._audited.get(one.source.id, frozenset()) | frozenset(one.applied)
@@ -126,7 +126,7 @@ class RunAudit:
                 return
 
     def settle_listed(self) -> None:
-        """List the sources again, and audit tasks of them all until the share of the finished tasks is reached."""
+        """List all sources again, and audit their finished tasks until the share that the job asks for is reached."""
         total, seen = max(1, self._store.source_count()), 0
         for page in listed_sources(self._spec, self._spec.pages()):
             seen += len(page)
@@ -134,7 +134,7 @@ class RunAudit:
             self.settle(sorted(page, key=attrgetter("id")), 0.0, min(1.0, seen / total))
 
     def end(self) -> None:
-        """End the audit in progress and the server."""
+        """End the audit in progress, and the server that audits are forked from."""
         if self._process is not None:
             self._process.end()
             self._process = None
@@ -153,7 +153,7 @@ class RunAudit:
             if is_first and set_up > _LONGEST_SET_UP:
                 self._problems += least
                 took = f"the set-up of the function takes {set_up:.0f} s"
-                self._warn(f"no task was audited: {took}; --audit 1% audits it")
+                self._warn(f"no task was audited: {took}; to audit anyway, use --audit 1%")
             return set_up <= (_LONGEST_SET_UP if is_first else max(SMALL_SECONDS, self._left()))
         return audited < self._share.share * done and set_up + _MAPPED_SECONDS <= self._left()
 
@@ -181,7 +181,7 @@ class RunAudit:
         return True
 
     def _next_request(self, sources: Sequence[Source]) -> AuditRequest | None:
-        """Return the next task to audit: one of the first tasks, then the newest, which have built up most state."""
+        """Return the next task to audit: first an early task, then new ones, whose workers have built up most state."""
         newest = bool(self.found.tasks)
         rest = iter(reversed(sources) if newest else sources)
         while page := list(islice(rest, _PAGE)):
@@ -214,7 +214,7 @@ class RunAudit:
             self._problems += 1
             self._exhausted.add(source)
             how = "took too long" if process.status is None else f"ended with status {process.status}"
-            self._warn(f"a task could not be audited: its process {how}; --audit off runs without audits")
+            self._warn(f"a task could not be audited: its process {how}; to run without audits, use --audit off")
             return
         os.unlink(path)
         self._spent += cpu + (started if self._number == 1 else 0.0)

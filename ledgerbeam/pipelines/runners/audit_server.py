@@ -27,7 +27,7 @@ from ledgerbeam.transforms.mapping.audit import AuditedWork, audit_task
 from ledgerbeam.user_code.guards import describe_error, ignore_interrupt
 from ledgerbeam.user_code.objects import close_objects
 
-_IN_AUDIT = "the audit of a job called for a job: the module of its function does so when it is imported"
+_IN_AUDIT = "the audit of a job cannot start a job: the module of its function starts one when it is imported"
 
 
 def main(argv: Sequence[str]) -> Never:

@@ -55,7 +55,7 @@ class BeamRunner:
         self.records = RecordCounts()
 
     def run(self, listed: JobListing) -> None:
-        """Run the job's pipeline, and repeat it while passes leave work to later ones, as scans of index ranges do.
+        """Run the job's pipeline, and repeat it while work is left, such as an index whose ranges have been scanned.
 
         The pipeline lists the sources itself. If the ledger knew sources before, they are listed again at the end, to
         find missing ones.
@@ -135,13 +135,13 @@ def check_options(beam_args: Sequence[str]) -> None:
         kind._add_argparse_args(parser)  # noqa: SLF001 - Beam collects its options in the same way
     _, unknown = parser.parse_known_args(list(beam_args))
     if unknown:
-        raise UsageError(f"unknown Beam options: {' '.join(unknown)}")
+        raise UsageError(f"unknown Beam options: {' '.join(unknown)}; correct them, or leave them out")
     if runner == RUNNER:
         check_dataflow(options)
 
 
 def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
-    """Raise an error for places that workers cannot reach, unless they are local or in the launcher (LOOPBACK)."""
+    """Raise an error for local paths, unless workers run on this machine, by the runner or by LOOPBACK."""
     from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
     options = PipelineOptions(list(beam_args)).get_all_options()
@@ -168,7 +168,7 @@ def _with_long_timeout(beam_args: Sequence[str]) -> list[str]:
     """Return Beam's options, with Beam's own timeout set to longer than any job unless the user has set it.
 
     After the timeout, 300 s by default, Beam would stop waiting for a job of Prism with an error, although the job
-    continues. The same timeout limits the wait for a job server to answer. This function does that wait itself.
+    continues. The same timeout limits the wait for a job server. So this function waits for the server itself.
     """
     from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions  # noqa: PLC0415
 

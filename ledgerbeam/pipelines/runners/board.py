@@ -1,4 +1,4 @@
-"""The board of a local run as the schedule of its chain.
+"""Schedule of a local run, whose workers draw their tasks from a board.
 
 A runner hands each worker its part of the tasks in advance, so fast workers wait for the slowest one. On the local
 runner tasks go to a board instead. Only tickets, the right to draw from the board, pass through the runner.

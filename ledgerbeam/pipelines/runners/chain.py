@@ -55,7 +55,7 @@ def ledger_handle(spec: JobSpec) -> LedgerHandle:
 def local_values(spec: JobSpec, path: str, *, is_rest: bool = False) -> ChainValues:
     """Return the values of a job for the local runner, where the launcher lists and skips sources.
 
-    `path` is the file of the sources of a wave, or for the rest of a pipeline that of its committed tasks.
+    `path` is the file with the sources of a wave, or with `is_rest` the file with the committed tasks of the run.
     """
     sources = spec.sources()
     return ChainValues(
@@ -114,9 +114,9 @@ def _shares(sources: Iterator[PendingSource], progress: Planning, workers: int) 
 
 
 def run_workers(spec: JobSpec, work: Callable[[], object]) -> int:
-    """Fork the workers of a job, each of which calls a function, and wait for them. Return 0 if all have ended well.
+    """Fork the workers of a job, each to call a function, and wait for them. Return 0 if all succeed, else 1.
 
-    If a worker dies without an error, the launcher ends all processes of the wave, and this one waits for that.
+    If a worker dies without an error, this process waits until the launcher ends it with all processes of the wave.
     """
     run_dir = str(spec.run_dir)
     numbers = range(spec.workers)
@@ -136,9 +136,9 @@ def run_workers(spec: JobSpec, work: Callable[[], object]) -> int:
 
 
 def work_as(spec: JobSpec, number: int, work: Callable[[], object]) -> int:
-    """Call a function in this process as a worker of a job, by its number, and return the exit status.
+    """Call a function in this process, as the worker of a job with this number; return the exit status.
 
-    An error is left in the folder of the run, see `status_of`.
+    An error is written to the folder of the run, see `status_of`.
     """
     run_dir = str(spec.run_dir)
     os.environ.update(one_device(spec.devices, number))
@@ -163,7 +163,7 @@ def work_as(spec: JobSpec, number: int, work: Callable[[], object]) -> int:
 
 
 def status_of(run_dir: str, work: Callable[[], object]) -> int:
-    """Call a function, and return 0. If it raises an error, leave this in the folder of the run, and return 1."""
+    """Call a function and return 0. If it raises an error, write the error to the folder of the run and return 1."""
     try:
         work()
     except Exception as error:  # noqa: BLE001 - the launcher reports it

@@ -46,7 +46,7 @@ class ServerProcess:
     """A fork server in a separate interpreter.
 
     Args:
-        module: The module to run, with the descriptor of a listening socket before the arguments.
+        module: The module to run. Its arguments are the descriptor of a listening socket, then `arguments`.
         environment: All environment variables. Default: those of this process, and settings of the allocator.
     """
 
@@ -68,7 +68,7 @@ class ServerProcess:
         return self._process.poll() is None
 
     def ask(self, request: bytes) -> Wave:
-        """Ask for a process. If the server has died, the process ends at once without a status."""
+        """Request a process. If the server has died, the returned process counts as ended, without a status."""
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with suppress(OSError):
             client.connect(self._address)
@@ -84,7 +84,7 @@ class ServerProcess:
 
 
 class Wave:
-    """The process group of a wave, or of the process that builds indexes ahead."""
+    """The process group of a wave or of an audit, as its launcher sees it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -132,7 +132,7 @@ def _listener(address: str) -> socket.socket:
 
 
 def ask(client: socket.socket, request: bytes, descriptors: Sequence[int] = ()) -> None:
-    """Send a request to the server that a socket is connected to. Both answers are a `NUMBER`."""
+    """Send a request to the server that a socket is connected to. The two answers are each a `NUMBER`."""
     socket.send_fds(client, [NUMBER.pack(len(request))], descriptors)
     client.sendall(request)
 
@@ -218,7 +218,7 @@ class ForkServer(ABC):
 def fork_to(body: Callable[[], int], name: str) -> int:
     """Fork a process that runs a function and dies with this process; return its process id.
 
-    The name, of at most 15 characters, is that of the process for the system.
+    `name` is the name of the process in the system, of at most 15 characters.
     """
     parent = os.getpid()
     with warnings.catch_warnings():

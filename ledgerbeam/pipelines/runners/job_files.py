@@ -67,7 +67,7 @@ KINDS = {
 
 
 def launched_job(job: JobSpec, run: str, console: RunConsole, run_dir: str | None = None) -> JobSpec:
-    """Return the job to send to other processes, for the folder of a local run; None keeps the folder in the job."""
+    """Return a job to send to other processes, with the ID and the folder of a run; None keeps the job's folder."""
     # If a program called the job, other processes find modules where the program does.
     is_program = console.command is None
     path = tuple(dict.fromkeys(os.path.abspath(folder) for folder in sys.path)) if is_program else ()
@@ -97,7 +97,7 @@ def environment_of(job: JobSpec) -> dict[str, str]:
 
 
 def take_import_path(folders: Iterable[str]) -> None:
-    """Add the launcher's module folders to the path, after Python's own (to hide none) and before installed ones."""
+    """Add folders to the import path: after the modules of Python, which stay visible, and before installed ones."""
     installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
     known = {os.path.abspath(folder) for folder in sys.path}
     place = next((number for number, folder in enumerate(sys.path) if folder in installed), len(sys.path))
@@ -115,7 +115,7 @@ def kept_job(ledger: str, storage_options: dict[str, Any]) -> JobSpec:
     try:
         data = read_bytes(url, storage_options)
     except SourceNotFoundError:
-        why = "there is no such file, since no run has finished a task of a job that calls a function"
+        why = "the file does not exist, because no run of a job with a function has finished a task"
         raise LedgerError(f"{url}: {why}; run the job first") from None
     return load_job(data, storage_options)
 
@@ -134,7 +134,7 @@ def load_job(data: bytes, storage_options: dict[str, Any]) -> JobSpec:
 
 
 def _built(kind: Any, value: Any) -> Any:
-    """Convert a value of JSON to the type of a field's annotation: dataclasses, tuples, or itself."""
+    """Return a value of JSON as the annotated type of a field: as a dataclass or a tuple, else unchanged."""
     if get_origin(kind) is UnionType:
         others = [other for other in get_args(kind) if other is not NoneType]
         # Of a name or an object that stands for one: objects are mappings here.
@@ -178,14 +178,14 @@ def load_committed(path: str) -> Iterator[Any]:
 
 
 def touch(run_dir: str, name: str, text: str = "") -> None:
-    """Write one of the files, whole and without secrets."""
+    """Write a text, without its secrets, to a file in the folder of a run."""
     path = os.path.join(run_dir, name)
     with file_errors(path), open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(without_secrets(text))
 
 
 def read_text(run_dir: str, name: str) -> str:
-    """Return the content of one of the files; empty if it does not exist."""
+    """Return the text of a file in the folder of a run; empty if the file does not exist."""
     path = os.path.join(run_dir, name)
     with file_errors(path, "read"):
         try:

@@ -109,7 +109,7 @@ class LocalRunner:
 
         Raises:
             RejectLimitError: More records are rejected than the job allows.
-            WorkerDiedError: Workers die repeatedly without progress, or a worker dies after the chain.
+            WorkerDiedError: Workers die repeatedly without progress, or a worker dies in transforms after the chain.
             LedgerbeamError: The error with which a worker or the listing ended the run.
         """
         self._before = self._store.totals()
@@ -131,7 +131,7 @@ class LocalRunner:
             self._run_downstream(listed)
 
     def _run_all(self, listed: JobListing) -> None:
-        """Run all waves. Then wait for tasks of other launchers, and run those that they give back."""
+        """Run all waves. Then wait for tasks of other launchers, and run the tasks that they release."""
         left: list[Source] = []
         listing, workers = self._listing(listed), self._spec.workers
         for wave in gathered_waves(listing, self._spec.sources(), workers, lambda: self._left):
@@ -170,7 +170,7 @@ class LocalRunner:
                 return
             self._sharing.publish_idle()
             if not has_warned:
-                self._reporter.warn(f"{held.text()}; this one takes over what they give back")
+                self._reporter.warn(f"{held.text()}; this one takes over tasks that they release")
                 has_warned = True
             self._report("waiting", listed, held)
             time.sleep(PROGRESS_SECONDS)
@@ -236,8 +236,8 @@ class LocalRunner:
                 self._record_deaths(end)
                 if fruitless == FRUITLESS_PASSES:
                     raise WorkerDiedError(
-                        f"{end.died}: {fruitless} times in a row before any task was done; recorded work is kept; "
-                        "find what ends the workers (memory?), then run the same command again"
+                        f"{end.died}: {fruitless} times in a row before any task was done. Recorded work is kept; find "
+                        "out what ends the workers (out of memory?), then run the same command again"
                     )
             with_others = {} if end.died else self._find_tasks_of_others()
             self._check_rejects()
@@ -285,7 +285,7 @@ class LocalRunner:
             self._time = WorkTime.summed([self._time, reported_times(folder)])
 
     def _new_folder(self, listed: JobListing) -> str:
-        """Create the folder of the next pass, for which a process that dies slowly in the last one does not count."""
+        """Create the folder of the next pass. A process of the last pass that has not ended yet does not affect it."""
         self._passes += 1
         folder = self._pass_folder = os.path.join(self._folder.path, _NUMBERED.format(f"{self._passes:04d}"))
         self._folder.check()
@@ -307,17 +307,17 @@ class LocalRunner:
 
     @property
     def _committed(self) -> str:
-        """The file of everything that the passes of the run have committed."""
+        """Path of the file with the tasks that all passes of the run have committed."""
         return os.path.join(self._folder.path, "committed")
 
     def _note_committed(self) -> None:
-        """Store what a pass has committed for the transforms after the chain, including tasks of dead workers."""
+        """Store the tasks that a pass has committed, also tasks of dead workers, for the transforms after the chain."""
         if self._spec.has_downstream and os.path.isdir(self._pass_folder):
             with file_errors(self._folder.path):
                 dump_committed(self._committed, committed_notes(self._pass_folder, self._store))
 
     def _run_downstream(self, listed: JobListing) -> None:
-        """Run the transforms after the chain on everything that this run has committed."""
+        """Run the transforms after the chain on all tasks that this run has committed."""
         with file_errors(self._folder.path):
             dump_committed(self._committed, ())
         end = self._wave("rest", self._new_folder(listed), self._committed, listed)
@@ -333,8 +333,8 @@ class LocalRunner:
     ) -> list[Source]:
         """Return the sources that need another pass.
 
-        After a complete pass, of `run`, a source that failed in this run is finished, unless others have tasks of it. A
-        failure of an earlier run may belong to a task that no longer exists.
+        `run` is given after a complete pass. A source that failed in this run then needs no other pass, unless others
+        have tasks of it. Failures of earlier runs do not count, because their tasks may no longer exist.
         """
         ids = [source.id for source in sources]
         ended = self._store.completed_mask(ids)
@@ -353,7 +353,7 @@ class LocalRunner:
                 self._reporter.warn(f"  quarantined, since its worker died {MAX_ATTEMPTS} times: {mark.name}")
             else:
                 deaths = self._store.attempts(mark.source_id).get(mark.node, 0)
-                self._reporter.warn(f"  it was on {mark.name} (death {deaths} of {MAX_ATTEMPTS})")
+                self._reporter.warn(f"  it was working on {mark.name} (death {deaths} of {MAX_ATTEMPTS})")
 
     def _check_rejects(self) -> None:
         if self._spec.reject_limit is not None:
@@ -376,7 +376,7 @@ class LocalRunner:
         """Write the profiles of all workers, after success and failure."""
         found = list(left_profiles(sorted(glob(os.path.join(self._folder.path, _NUMBERED.format("*"))))))
         if not found:
-            self._reporter.warn(f"{url}: not written, since no worker was at work for long enough to be profiled")
+            self._reporter.warn(f"{url}: the profile was not written, because no worker ran long enough")
             return
         try:
             refuse_no_profile(url, self._spec.storage_options)

@@ -4,9 +4,8 @@ FnApiRunner starts a worker by a command. Here the command is `worker_relay`, wh
 and exits with the status of the worker. The server is forked from the wave's process before that uses gRPC or starts a
 thread of Beam, since the import of Beam can take longer than the job. Only workers import user code.
 
-Beam promises nothing about FnApiRunner, its provision info and the main function of a worker. All uses are here, and
-`tests/pipelines/runners/test_fn_api.py` checks a version of Beam; `make oldest-beam` runs it
-on the oldest supported version.
+Beam promises nothing about FnApiRunner, its provision info and the main function of a worker. All uses are here.
+`tests/pipelines/runners/test_fn_api.py` checks a version of Beam; `make oldest-beam` checks the oldest supported one.
 """
 
 from __future__ import annotations

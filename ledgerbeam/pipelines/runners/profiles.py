@@ -34,7 +34,7 @@ KEPT_FRAMES = 24  # number of functions of a stack after `MOST_STACKS` is reache
 
 
 def begin_profile(run_dir: str) -> None:
-    """Profile all threads of this process until it ends, and leave the profile in the run's folder.
+    """Profile all threads of this process until it ends, and write the profile to the run's folder.
 
     A thread samples the stacks of the other threads 50 times a second. This adds no code to function calls, which would
     make small functions several times slower.
@@ -115,7 +115,7 @@ class _Profile:
 
 
 def refuse_no_profile(url: str, options: Options) -> None:
-    """Check that the place of a profile is free, or holds an earlier profile."""
+    """Check that the URL of a profile is free, or has an earlier profile."""
     refuse_foreign({url: _LOOKS}, options, kind="an earlier profile")
 
 
@@ -128,7 +128,7 @@ def left_profiles(run_dirs: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def speedscope(profiles: Sequence[Mapping[str, Any]], name: str) -> bytes:
-    """Return one file with the profiles of all worker processes."""
+    """Return the content of one file for speedscope, with the profiles of all worker processes."""
     frames: dict[tuple[str, str, int], int] = {}
     made = []
     for number, profile in enumerate(profiles, start=1):

@@ -68,21 +68,21 @@ def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
         raise UsageError(f"options: expected {expected}, found {how.options!r}")
     beam_args = list(how.options)
     if job.devices and not is_local_runner(beam_args):
-        raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
+        raise UsageError("--devices works on the local runner only; on another, set the device of each worker there")
     if job.profile is not None:
         if how.dry_run:
-            raise UsageError("--profile cannot be used with --dry-run")
+            raise UsageError("--profile cannot be used with --dry-run; leave one of them out")
         if not is_local_runner(beam_args):
             raise UsageError(
-                "--profile is for the local runner; on another, Beam's own options have each worker profiled by "
-                "cProfile: -- --profile_cpu --profile_location=URL"
+                "--profile works on the local runner only; on another runner, use Beam's own profiles, by cProfile: "
+                "-- --profile_cpu --profile_location=URL"
             )
         refuse_no_profile(job.profile, job.storage_options)
     for option in ("only_failed", "only_rejected"):
         if how.dry_run and getattr(how, option) is not None:
-            raise UsageError(f"--dry-run shows everything that is open: leave --{option.replace('_', '-')} out")
+            raise UsageError(f"--dry-run always shows all open work: leave --{option.replace('_', '-')} out")
     if how.only_rejected is not None and how.only_failed is not None:
-        raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
+        raise UsageError("--only-rejected and --only-failed choose different tasks; run the command once with each")
     if how.only_rejected is not None or how.only_failed is not None or (job.task_limit is not None and not how.dry_run):
         require_local(beam_args)
     if beam_args:
@@ -117,8 +117,8 @@ class RunOutcome:
     seconds: float  # duration of the run
     interrupted: bool  # whether Ctrl-C or SIGTERM ended the run
     out_of_date: int = 0  # number of stale outputs that were kept because another run may be active
-    # Number of shards of the job's form in its own folder that the ledger does not know, as far as they were named, and
-    # of outputs that it has forgotten because their sources are gone.
+    # Number of shards in the job's folder that the ledger has not recorded, at most `MOST_STRANGERS`, and of outputs
+    # that it has forgotten because their sources are missing.
     unrecorded: int = 0
     limited: bool = False  # whether the limit of tasks ended the run with work left
     completed: int = 0  # number of sources that became complete in the run
@@ -152,9 +152,9 @@ def run_job(
     """Run a job until every source is complete or has recorded failures.
 
     Args:
-        pages: Its listing. Runners other than the local one list the sources themselves.
+        pages: The listing of the sources. Runners other than the local one list the sources themselves.
         beam_args: The user's Beam options. A ``--runner`` other than FnApiRunner selects another runner.
-        owner: The ledger's claim to the output folder, checked; None if the job has no output folder.
+        owner: The owner of the output folder, which was checked; None if the job has no output folder.
         only: IDs of the only sources to run; None runs all open sources.
         asked: Selection of a partial run, see `partial_run`; None for other runs.
 
@@ -321,9 +321,9 @@ def _warn_of_forgotten(names: Sequence[str], folder: str, reporter: RunConsole) 
 
 
 def _forget_misread(store: LedgerStore) -> None:
-    """Make a ledger forget sources whose index a task found to be of another content.
+    """Forget the results of sources if a task has found that their index belongs to other content.
 
-    Other tasks of these sources may have ended before, with positions from the wrong index.
+    Tasks of these sources that ended before may have used positions from the wrong index.
     """
     if store.status()["tasks"]["failed"]:
         store.forget_sources({row.source_id for row in store.failures() if row.reason == IndexMismatchError.__name__})

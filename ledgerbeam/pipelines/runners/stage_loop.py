@@ -50,9 +50,9 @@ SHOWN_FAILURES = 3
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """A checked call that has not started."""
+    """A call whose values are valid, and which has not started."""
 
-    job: JobSpec  # its job, with the ledger that the user asks about
+    job: JobSpec  # its job, with the ledger that the user has named
     how: RunOptions
 
     @property
@@ -94,7 +94,7 @@ class PreparedCall:
         return Result(self.command, complete=not left, ledger=job.ledger, output=job.output, summary=summary)
 
     def result(self, console: RunConsole, waves: Waves | None = None) -> Result:
-        """Run or preview the job, with waves that several calls share if they are given.
+        """Run or preview the job. `waves` are shared with other calls; None for waves of this call alone.
 
         Raises:
             JobInterrupt: Ctrl-C ended the run; its state is saved.
@@ -236,7 +236,7 @@ class StageLoop:
             if not self._how.keep_runs:
                 sources.remove_inputs(self._writers)
         elif stage.target:
-            self._console.warn(f"{stage.target}: nothing is written there before all sources are scattered")
+            self._console.warn(f"{stage.target}: nothing is written there before the first stage is complete")
         return outcome
 
     def _mark_unused(self, stage: Stage) -> None:
@@ -251,7 +251,7 @@ class StageLoop:
                 store.note_listing(store.runs()[-1]["id"], listed=0, finished=True, gone=known)
 
     def _forget_lost(self, stage: Stage, sources: StageSources, inputs: Sequence[FinishedStage]) -> bool:
-        """Let the inputs of a stage run again, at most once, if outputs are lost; return whether they will."""
+        """If outputs of the input stages are lost, make these run again, at most once; return whether they will run."""
         ledger = stage.job.ledger
         if not stage.job.keeps_shards:
             forget_lost(stage.job, self._opened[ledger].store)  # later stages read the other outputs, too
@@ -394,7 +394,7 @@ class Ending:
     passed_over: int | None  # number of listed files that are no sources; None if it is not known
     is_partial: bool  # whether the run selected only some sources
     command: str
-    ledger: str  # the ledger of the last stage, which the user asks about
+    ledger: str  # the ledger of the last stage, which the user has named
     stages: Mapping[str, dict[str, Any]]  # results of the stages, by name, if there are several
 
     def report(self, console: RunConsole) -> Result:
@@ -410,7 +410,7 @@ class Ending:
             console.warn(line)
         if self.outcome.interrupted:
             tasks = self.outcome.status["tasks"]["done"]
-            raise JobInterrupt(f"{count(tasks, 'task')} are recorded; run the same call again to continue", result)
+            raise JobInterrupt(f"interrupted after {count(tasks, 'task')}; run the same call again to resume", result)
         for line in self._left():
             console.warn(line)
         return result
@@ -511,7 +511,7 @@ class Ending:
         elif outcome.limited:
             yield (
                 f"stopped after {count(int(job.task_limit or 0), 'task')} because of --limit-tasks; "
-                f"{count(left, 'source')} listed so far left open; the same command continues with them"
+                f"{count(left, 'source')} listed so far still open; to resume, run the same command again"
             )
         elif left and not self.is_partial:
             raise LedgerError(

@@ -36,8 +36,8 @@ from ledgerbeam.pipelines.runners.waves import BEAM, needs_beam
 from ledgerbeam.user_code.guards import describe_error, ignore_interrupt
 
 _IN_WORKER = (
-    "a worker of a job called for a job: the module of its function does so when it is imported; put the call under "
-    'if __name__ == "__main__", or the function into a module of its own'
+    "a worker cannot start a job: the module of the job's function starts one when it is imported; put the call under "
+    'if __name__ == "__main__", or the function into another module'
 )
 
 _RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")  # packages that run threads of the runner
@@ -81,7 +81,7 @@ def _apply_request(request: bytes) -> list[str]:
 def _wave(arguments: Sequence[str]) -> int:
     """Run one part of a job. Return 0 when it is done; for a wave, when every task has been done or has failed.
 
-    A LedgerbeamError that ends this process is left for the launcher, like errors of workers, and the status is 1.
+    A LedgerbeamError that ends this process is reported to the launcher, like errors of workers, and the status is 1.
     """
     launcher = os.dup(0)
     with open(os.devnull, "rb") as nothing:  # children of user code must not read from the launcher

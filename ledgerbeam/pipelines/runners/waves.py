@@ -53,7 +53,7 @@ WAVE_GROWTH = 4
 
 
 class Waves:
-    """The waves of a call, likely to use stores of some URL schemes. The context ends the server that forks them."""
+    """Starts the waves of a call. `schemes` are URL schemes of likely stores. The context ends their server."""
 
     def __init__(self, log_level: str, schemes: Sequence[str] = ()) -> None:
         self._log_level = log_level
@@ -93,12 +93,12 @@ def needs_beam(spec: JobSpec, beam_args: Sequence[str]) -> bool:
 
 
 def imports_of(spec: JobSpec, beam_args: Sequence[str]) -> Imports:
-    """Return what the processes of a job import."""
+    """Return the imports of the processes of a job: Beam, or the chain alone."""
     return BEAM if needs_beam(spec, beam_args) else "chain"
 
 
 def require_descriptors(workers: int) -> None:
-    """Raise the soft limit of open files to what a wave needs, if it may be: gRPC would wait forever for one more."""
+    """Raise the soft limit of open files to the number that a wave needs. StorageError: the hard limit is lower."""
     needed = _DESCRIPTORS + _DESCRIPTORS_OF_WORKER * workers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
@@ -109,7 +109,7 @@ def require_descriptors(workers: int) -> None:
             f"{needed}: raise the limit{fewer} and run the same command again"
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))  # gRPC would wait forever for one more
 
 
 def gathered_waves(
@@ -144,7 +144,7 @@ def gathered_waves(
 
 
 def indexed_bytes(of: JobSources, source: Source) -> int:
-    """Return how many bytes of a source are read before its first task begins, if it has no index; at most."""
+    """Return the most bytes of a source that are read before its first task, if the source has no index."""
     return 0 if of.as_files is None else of.as_files.indexed_bytes(source)
 
 
@@ -215,7 +215,7 @@ def _describe_workers(dead: list[DeadWorker], run_dir: str) -> str:
 
 def _describe_exit(wave: Wave) -> str:
     if wave.status is None:
-        return "the process that waves are forked from ended without an error message (killed? out of memory?)"
+        return "the process that starts workers ended without an error message (killed? out of memory?)"
     if wave.status >= 0:
         return f"worker process {wave.pid} exited with status {wave.status}"
     return f"worker process {wave.pid} was killed by {_signal_name(-wave.status)}"

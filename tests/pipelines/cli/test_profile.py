@@ -134,7 +134,7 @@ def test_each_worker_is_profiled_with_the_users_function(place: Workspace, worke
     shown = place.run("ledger", "status", "L").out
     assert f"of {workers} worker" in next(line for line in shown.splitlines() if line.startswith("time "))
     (again,) = [place.run(*words("spin", workers=workers))]
-    assert "not written, since no worker was at work" in again.err
+    assert "the profile was not written, because no worker ran" in again.err
     assert last_run(place)["time"] is None
 
 

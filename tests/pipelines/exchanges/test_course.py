@@ -297,7 +297,7 @@ def test_nothing_is_gathered_before_all_is_scattered_and_the_next_run_goes_on(
     by_function = partial(call, by=key)
     ran = run(by_function)
     assert (ran.result.complete, list(ran.stages), ran.tasks) == (False, ["scatter"], {"scatter": 2})
-    assert ran.told.warned[0] == f"{folder / place}: nothing is written there before all sources are scattered"
+    assert ran.told.warned[0] == f"{folder / place}: nothing is written there before the first stage is complete"
     assert ran.result.ledger == str(folder / "L")
     assert not records()
     Path("works").touch()
@@ -319,7 +319,7 @@ def test_a_join_ends_with_the_side_that_fails(folder: Path, side: str, stages: l
     ran = run(by_function)
     assert (ran.result.complete, list(ran.stages), ran.waves, records()) == (False, stages, stages, [])
     (line, *_) = ran.told.warned
-    assert line == f"{folder / 'out'}: nothing is written there before all sources are scattered"
+    assert line == f"{folder / 'out'}: nothing is written there before the first stage is complete"
     assert ran.result.summary["sources"]["failed"] == 1
 
 

@@ -181,7 +181,7 @@ def test_a_server_that_died_is_told_as_a_death_and_another_is_begun(tmp_path: Pa
         first = waves._server._process
         first.kill()
         told = death_of(waves._server.ask(b"{}"), tmp_path)
-        assert "the process that waves are forked from ended" in told
+        assert "the process that starts workers ended" in told
         first.wait()
         waves.prepare("chain")
         second = waves._server._process
@@ -344,7 +344,7 @@ def test_a_worker_that_goes_with_the_server_of_waves_is_not_blamed(working: Work
     (working.root / "go").touch()
     os.kill(process.pid, signal.SIGCONT)
     out = finish(working, process, "(death", times=0)
-    assert "the process that waves are forked from ended" in out
+    assert "the process that starts workers ended" in out
 
 
 @pytest.mark.slow
