@@ -71,7 +71,7 @@ def _most_first(part: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 class StatisticRow(NamedTuple):
-    """A row of the table. Only the first row of a statistic has its name."""
+    """A row of the table of statistics. Only the first row of a statistic has its name."""
 
     name: str
     kind: str

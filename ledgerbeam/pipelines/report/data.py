@@ -127,7 +127,7 @@ class OpenTasks:
             self.in_failed += max(expected - row.totals.tasks, 1)
 
     def without(self, failed: int, *, has_ended: bool = False) -> int:
-        """Return the number of open tasks that have not failed. After a run that ended, only failed tasks are open."""
+        """Return the number of open tasks that have not failed. `has_ended`: the last run reached its end."""
         return self.open + (0 if has_ended else max(self.in_failed - failed, 0))
 
 
@@ -273,7 +273,7 @@ def _steps_of_band(rows: Iterable[HistoryRow], steps: Sequence[Step], first: int
 
 
 def _bounds(history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Return start and end of the course: of the first and last run if near the ends of history, else those ends."""
+    """Return start and end of the time axis: of the first and last run if near the ends of history, else those ends."""
     first, last = history[0].time, history[-1].time
     begins = [run["began"] for run in runs if first - LEAD_SECONDS < run["began"] < first + HISTORY_SECONDS - 1]
     ended = (*(run["ended"] for run in runs), time.time())

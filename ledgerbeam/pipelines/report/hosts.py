@@ -156,7 +156,7 @@ def _host_run(
     urls: Mapping[bytes, str],
     sightings: Sightings,
 ) -> HostRun:
-    """Observe a run; `rows` are the sums of its history, of all and of the last minute."""
+    """Observe a run; `rows` are the sums of its history: of all its history, and of the last minute."""
     recorded, recent = rows
     now, name, info = time.time(), run["id"], run["info"]
     work = Work.of(filter(None, [recorded]))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class LedgerRows:
     """Rows of a ledger. Each iteration reads the current rows, page by page.
 
-    Iteration yields a dict for each row. `len` does not read the rows.
+    Iteration yields a dict for each row. `len` does not read the rows, except for rejected records of a reason.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ def open_ledger(url: str | PathLike[str], storage_options: Mapping[str, Any] | N
 
     Args:
         url: A local folder, or the URL of a folder on an object store.
-        storage_options: Passed to fsspec unchanged.
+        storage_options: Options for fsspec, passed on unchanged.
 
     Returns:
         A `Ledger`, with `status()`, `hosts()`, `outputs()`, `failures()`, `rejects()` and `stats()`.
@@ -251,7 +251,7 @@ def grouped_failures(rows: Iterable[FailureRow], ledger: str, last_run: dict[str
     """Return the failures by reason, largest group first; groups of equal size are sorted by reason.
 
     ``example`` of a group is its first failure. ``retry`` is a shell command that processes its sources again, with
-    quarantined tasks; None if `last_run` has no command. One row per reason is kept in memory.
+    their quarantined tasks; None if `last_run` has no command. One row per reason is kept in memory.
     """
     groups: dict[str, dict[str, Any]] = {}
     last_source: dict[str, bytes] = {}

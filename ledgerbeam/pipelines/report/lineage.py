@@ -23,6 +23,7 @@ from ledgerbeam._base.version import __version__
 from ledgerbeam.io import Options
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED
 
@@ -62,7 +63,7 @@ class Dataset(NamedTuple):
 
 
 def dataset(url: str, options: Options | None = None) -> Dataset:
-    """Return the dataset at a canonical URL or below it. The options of Azure contain the account."""
+    """Return the dataset at a canonical URL. The storage options of Azure may have the account."""
     shown = without_secrets(url)
     if is_local(shown):
         return Dataset("file", shown.removeprefix("file://").rstrip("/") or "/")
@@ -124,7 +125,7 @@ class RunLineage:
     runner: str
 
     def _job(self) -> dict[str, str]:
-        """Return namespace and name of the job: the command, and its output folder."""
+        """Return the namespace and the name of the job. The name is the command and the output folder."""
         spec = self.spec
         where = spec.output or (spec.sources().names or (self.ledger,))[0]
         return {"namespace": _namespace(), "name": without_secrets(f"{spec.command} {where}")}
@@ -154,7 +155,7 @@ class RunLineage:
     def event(
         self, kind: str, *, done: Totals | None = None, routes: Sequence[str] = (), error: str | None = None
     ) -> Any:
-        """Return an event of a kind, with the totals of the run and the names of all datasets but the main one."""
+        """Return an event of a kind: `done` are the totals of the run, `routes` the datasets besides the main one."""
         from openlineage.client.event_v2 import InputDataset, Job, Run, RunEvent, RunState  # noqa: PLC0415 - an extra
         from openlineage.client.facet_v2 import job_type_job  # noqa: PLC0415
 
@@ -254,7 +255,7 @@ class RunEnd:
 def run_lineage(
     spec: JobSpec, store: LedgerStore, run: str, runner: str, warn: Callable[[str], None]
 ) -> Iterator[RunEnd]:
-    """Send OpenLineage events at the start of a run and at the end of the body, if OpenLineage is configured.
+    """Send OpenLineage events when the `with` block of a run starts and ends, if OpenLineage is configured.
 
     `warn` is called with a warning if events cannot be sent.
     """
@@ -272,7 +273,7 @@ def run_lineage(
         raise
     finally:
         if end.failures and end.outcome == TASKS_FAILED:
-            error = f"{end.failures:,} tasks failed; to list them, run: ledgerbeam ledger failures"
+            error = f"{count(end.failures, 'task')} failed; to list them, run: ledgerbeam ledger failures LEDGER"
         kind = "RUNNING" if end.outcome is None else _ENDS.get(end.outcome, "FAIL")
         with _said(warn):
             sender.send(lineage.event(kind, done=end.done, routes=end.routes, error=error))

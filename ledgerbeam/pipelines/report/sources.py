@@ -83,8 +83,8 @@ def print_records(shown: Shown, numbers: Sequence[int], *, as_json: bool) -> Non
         count = facts["records"]
         for number in numbers:
             if not -count <= number < count:
-                numbered = f", from 0 to {count - 1:,}" if count else ""
-                raise RecordError(f"{reader.url}: no record {number}: it has {count:,}{numbered}")
+                numbers_of = f"records 0 to {count - 1:,}" if count else "no records"
+                raise RecordError(f"{reader.url}: record {number} does not exist: the source has {numbers_of}")
         records = reader.read_many([number % count for number in numbers])
     if as_json:
         rows = [{"record": n, "value": _as_json(r)} for n, r in zip(numbers, records, strict=True)]

@@ -107,7 +107,7 @@ def bucket_sizes(store: LedgerStore) -> BucketSizes | None:
 class JobProgress:
     """Progress of a job.
 
-    `time_left` are the estimated seconds until every open source is complete, at the rate since the last run started.
+    `time_left` is the estimated time in seconds until every source is complete, at the rate since the last run started.
     It is None if no run is active, during the listing, or before a source is complete.
     """
 
@@ -195,7 +195,7 @@ def _time_left(store: LedgerStore, status: Mapping[str, Any], run: Mapping[str, 
 def stage_ledgers(
     store: LedgerStore, storage_options: Mapping[str, Any], *, besides: Collection[str] = ()
 ) -> dict[str, LedgerStore]:
-    """Open the existing ledgers of the earlier stages of a job by name, in order, besides those of some names.
+    """Open the existing ledgers of the earlier stages of a job, by name and in order. Leave out the names in `besides`.
 
     Optional stages without sources are left out.
     """

@@ -126,7 +126,7 @@ def test_show_prints_facts_records_and_the_members_of_a_sample(workspace: Worksp
     assert workspace.run("show", path, "--json").json["records"] == 10
     ran = workspace.run("show", path, "3", "-1")
     assert [json.loads(line)["id"] for line in ran.out.splitlines()] == [3, 9]
-    workspace.run("show", path, "10", status=1, err="no record 10")
+    workspace.run("show", path, "10", status=1, err="record 10 does not exist")
     indexed(workspace, "s.tar")
     assert workspace.run("show", "s.tar", "1").out == "y: wav (700 bytes), json (700 bytes)\n"
 
