@@ -114,7 +114,7 @@ def test_an_interrupted_job_says_how_to_go_on_and_no_secret(planted: Workspace, 
     process.send_signal(number)
     said = process.communicate(timeout=120)[0]
     assert process.returncode == 130, said
-    for text in ("ledgerbeam map", "--storage-options '***'", "put your own in place of ***"):
+    for text in ("ledgerbeam map", "--storage-options '***'", "replace *** with your own"):
         assert text in said
     assert leaked(planted, said) == []
 

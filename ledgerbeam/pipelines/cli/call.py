@@ -107,13 +107,13 @@ def _interrupted(result: Result, words: Sequence[str]) -> str:
     sources, tasks = result.summary["sources"], result.summary["tasks"]
     recorded = _stages(result) or f"{count(tasks['done'], 'task')} and {count(sources['complete'], 'source')}"
     command = shlex.join(["ledgerbeam", *command_without_secrets(words)])
-    hint = f"\nput your own in place of {HIDDEN}, or in the environment of the store's client"
+    hint = f"\nreplace {HIDDEN} with your own, or set it in the environment of the store's client"
     said = f"interrupted: {recorded} are recorded; to resume, run the same command again:\n  {command}"
     return said + hint if HIDDEN in command else said
 
 
 def _stages(result: Result) -> str:
-    """Return the progress of each started stage; empty for a job of one stage."""
+    """Return the number of done tasks of each started stage, in words; empty for a job of one stage."""
     return ", ".join(
         f"{name} ({'complete' if stage['complete'] else count(stage['tasks']['done'], 'task')})"
         for name, stage in result.summary.get("stages", {}).items()
@@ -174,7 +174,7 @@ def dry_run_lines(preview: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _preview_lines(preview: Mapping[str, Any]) -> Iterator[str]:
-    yield f"ledger: {preview['ledger']} ({'new' if preview['new'] else 'there'})"
+    yield f"ledger: {preview['ledger']} ({'new' if preview['new'] else 'exists'})"
     yield from (f"the job has changed: {line}" for line in preview["differences"])
     for state, why in _WHY.items():
         if number := preview["sources"][state]:
@@ -187,7 +187,7 @@ def _preview_lines(preview: Mapping[str, Any]) -> Iterator[str]:
     yield f"about {count(preview['tasks'], 'task')} to do; nothing was written"
     as_it_is, *others = preview["costs"]
     if preview["tasks"]:
-        known = "" if as_it_is["basis"] != "law" else ", besides the time of a function"
+        known = "" if as_it_is["basis"] != "law" else ", without the time of a function"
         yield f"predicted: {cost_line(as_it_is)}{known}"
     yield from (f"  with {cost['change']}: {cost_line(cost)}" for cost in others)
 

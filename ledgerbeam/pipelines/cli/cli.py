@@ -68,16 +68,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         only_prints = ("only_prints", "dry_run", "sample")  # arguments of commands that only print, as help does
         if args is None or any(getattr(args, name, None) for name in only_prints):
             return 0  # the reader, such as `head`, has closed the pipe: it has all the output that it needs
-        why = "standard output: its reader has gone (broken pipe); send it elsewhere, and run the same command again"
+        why = "standard output: its reader has ended (broken pipe); send it elsewhere, and run the same command again"
         return _fail(why, 1, debug)
     except OSError as error:
         if error.filename is not None:
             raise
         # Errors of files and stores have a name. This error is of the working folder or of standard output.
         if isinstance(error, FileNotFoundError):
-            return _fail("the working folder was removed; go to one that is there, and run the same command", 1, debug)
+            return _fail("the working folder was removed; go to another folder, and run the same command", 1, debug)
         _drop_output()
-        why = f"standard output: {error.strerror}; give it room, or send it elsewhere, and run the same command again"
+        why = f"standard output: {error.strerror}; free some space or send it elsewhere, and run the same command again"
         return _fail(why, 1, debug)
     return status
 
@@ -114,7 +114,7 @@ def run() -> None:
 
 
 def _run_interruptibly() -> int:
-    """Run the command of the process. KeyboardInterrupt may interrupt it, also while it reports the outcome."""
+    """Run the command of the process. Handle Ctrl-C at any time, also while the command reports its outcome."""
     try:
         try:
             raise_when_interrupted()

@@ -90,7 +90,7 @@ def _run(args: argparse.Namespace, words: list[str]) -> int:
 
 
 def check_command(words: Sequence[str]) -> None:
-    """Refuse a command that contains a secret, or a command of ledgerbeam that hosts cannot share."""
+    """Raise `UsageError` for a command with a secret, or for a command of ledgerbeam that hosts cannot share."""
     if not words:
         raise UsageError("no command: give it after '--', for example -- ledgerbeam map ... --ledger s3://bucket/run")
     for word, shown in zip(words, command_without_secrets(words), strict=True):
@@ -115,7 +115,7 @@ def _check_job(words: Sequence[str]) -> None:
     ledger = getattr(args, "ledger", None)
     if ledger is None or is_local(ledger):
         raise UsageError(
-            f"--ledger: expected the URL of an object store, by which hosts share the job, found {ledger or 'none'}; "
+            f"--ledger: expected the URL of an object store, which all hosts share, found {ledger or 'none'}; "
             "use a URL such as s3://bucket/progress"
         )
 
@@ -228,7 +228,7 @@ def _pod(args: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
 
 
 def _with_workers(words: Sequence[str], cores: int | None) -> list[str]:
-    """Return the command with ``--workers`` set to the cores of its container; the default counts the whole node's."""
+    """Return the command with ``--workers`` set to the cores of its container; the default is all cores of the node."""
     cut = words.index("--") if "--" in words else len(words)
     given = any(word.partition("=")[0] == "--workers" for word in words[:cut])
     if words[0] != PROGRAM or cores is None or given:

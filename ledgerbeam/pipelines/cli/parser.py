@@ -25,7 +25,7 @@ from ledgerbeam.pipelines.cli.arguments import (
 
 _GROUPS = {
     "jobs (run again, they do only the missing tasks)": ("index", "map", "convert", "tokenize", "materialize", "split"),
-    "exchanges (jobs of several stages; each stage restarts)": (
+    "exchanges (jobs of several stages; each can be restarted)": (
         *("sort", "shuffle", "repartition", "group", "join", "dedup"),
     ),
     "flows (jobs that read the outputs of earlier jobs)": ("plan", "run"),
@@ -54,8 +54,8 @@ def build_parser(only: str | None = None, *, brief: bool = False) -> argparse.Ar
     """Return the parser of the whole command line. Parsing raises `UsageError` instead of exiting.
 
     Args:
-        only: The command to parse. Adding the options of all others takes longer than many commands.
-        brief: Whether no command is parsed. Calls then have no parsers.
+        only: The command to parse; None for all commands. Adding the options of all takes longer than many commands.
+        brief: Whether no command will be parsed, only listed. Calls then have no parsers of their own.
     """
     parser = _TopParser(
         prog="ledgerbeam",

@@ -113,7 +113,7 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 
 @contextmanager
 def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a count of unknown total on standard error.
+    """Show a running count, whose total is unknown, on standard error.
 
     Yields:
         A function to call with the number of things done since the last call, and their bytes.
@@ -212,7 +212,7 @@ class Reporter:
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Show progress while the body runs: first the listing, then the progress passed to `update`."""
+        """Show progress until the `with` block ends: first the listing, then the progress passed to `update`."""
         if self._quiet or not sys.stderr.isatty():
             yield
             return
@@ -232,7 +232,7 @@ class Reporter:
             self._print(f"{now.title}: {now.text()}", sys.stderr)
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Count something of unknown length; see the function `counting`."""
+        """Show a running count, whose total is unknown; see the function `counting`."""
         return counting(noun)
 
     def ended(self, result: Result) -> None:

@@ -37,14 +37,14 @@ class RunConsole(Protocol):
         """Receive the progress of the run."""
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Return a context that counts something of unknown length; see `console.counting`."""
+        """Return a context that shows a running count, whose total is unknown; see `reporter.counting`."""
 
     def ended(self, result: Result) -> None:
         """Receive the result of the run. Called before warnings about the result, and before its error is raised."""
 
 
 class PartConsole:
-    """A console for one part of a call. It passes everything on and adds the name of the part to progress."""
+    """A console for one part of a call. It forwards to the call's console, with the part's name in the progress."""
 
     def __init__(self, console: RunConsole, name: str) -> None:
         self._console = console
@@ -68,7 +68,7 @@ class PartConsole:
         self._console.update(replace(now, part=": ".join(filter(None, [self._name, now.part]))))
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Return a context that counts something of unknown length."""
+        """Return a context that shows a running count, whose total is unknown."""
         return self._console.counting(noun)
 
     def ended(self, result: Result) -> None:
@@ -106,7 +106,7 @@ class PythonConsole:
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Show progress while the body runs, if progress is on."""
+        """Show progress until the `with` block ends, if progress is on."""
         with self._shown() as bar:
             self._bar = bar
             try:
@@ -137,7 +137,7 @@ class PythonConsole:
             self._lines(f"{now.title}: {now.text()}")
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Count something of unknown length, on a terminal if progress is not off, or if progress is on."""
+        """Show a running count if progress is on, or by default on a terminal outside of notebooks."""
         is_shown = self._progress is not False and _notebook() is None and sys.stderr.isatty()
         return counting(noun) if is_shown or self._progress else nullcontext(lambda *_: None)
 

@@ -114,7 +114,7 @@ def test_a_working_folder_that_was_removed_is_told(workspace: Workspace, start: 
     job = ("convert", source, "--output", workspace.root / "out", "--to", "jsonl", "--ledger", workspace.root / "L")
     ran = in_shell(workspace, 'cd gone && rmdir ../gone && exec "$@"', *start, *job)
     assert ran.returncode == 1
-    assert ran.stderr.startswith("ledgerbeam: error: the working folder was removed; go to one that is there")
+    assert ran.stderr.startswith("ledgerbeam: error: the working folder was removed; go to another folder")
 
 
 SLOW = (
@@ -253,7 +253,7 @@ def test_what_is_told_to_a_full_disk_is_an_error_of_one_line(failed_job: Workspa
     ran = run_closed(failed_job, (">/dev/full",), "-m", "ledgerbeam", "ledger", *command)
     assert ran.returncode == 1
     (line,) = ran.stderr.splitlines()
-    assert line.startswith("ledgerbeam: error: standard output: No space left on device; give it room, or")
+    assert line.startswith("ledgerbeam: error: standard output: No space left on device; free some space or")
 
 
 def run_unread(workspace: Workspace, *command: str) -> subprocess.CompletedProcess[str]:
@@ -279,7 +279,7 @@ def test_of_what_does_something_the_status_is_not_that_of_its_reader(failed_job:
     for command in (job, ("ledger", "verify", "L"), ("ledger", "forget", "L", "*")):
         ran = run_unread(failed_job, *command)
         assert ran.returncode == 1, command
-        assert "standard output: its reader has gone (broken pipe); send it elsewhere" in ran.stderr
+        assert "standard output: its reader has ended (broken pipe); send it elsewhere" in ran.stderr
     assert failed_job.run(*job).status == 0
     assert failed_job.files("kept")
 

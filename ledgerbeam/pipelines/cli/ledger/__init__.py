@@ -19,8 +19,8 @@ from ledgerbeam.pipelines.cli.arguments import Command, Parser, add_base_options
 class _Action:
     """An action on a ledger.
 
-    Its module has a function of its name, which takes the open ledger and the arguments, and returns the exit status.
-    The module is imported on use, because most actions need few dependencies.
+    Its module has a function with the name of the action. This takes the open ledger and the arguments, and returns the
+    exit status. The module is imported on use, because most actions need few dependencies.
     """
 
     text: str
@@ -112,7 +112,7 @@ _ACTIONS = {
         "replace the many objects of a remote ledger by one snapshot", "write", changes=True, only_prints=False
     ),
     "forget": _Action(
-        "forget sources, to repeat them",
+        "forget sources, so that the next run processes them again",
         "write",
         {
             "patterns": _value("PATTERN", "source URLs, with *, ? and [...]", nargs="+"),

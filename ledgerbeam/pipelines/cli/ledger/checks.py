@@ -106,7 +106,7 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def _of_outputs(store: LedgerStore, ledger: str, root: str, there: set[str] | None) -> Iterator[_Check]:
-    """Yield the checks of outputs. Outputs that are not `there` were merged; their bytes are checked in datasets."""
+    """Yield the checks of outputs. Outputs whose names are not in `there` were merged, and are checked in datasets."""
     for row in store.outputs(ordered=False):
         output, source = row.output, without_secrets(row.url)
         if there is None or output.name in there:
@@ -168,8 +168,8 @@ def _spec(store: LedgerStore, args: argparse.Namespace) -> JobSpec:
     job = store.job()
     if job is None or spec.identity().fingerprint != job.fingerprint or not store.runs():
         raise LedgerError(
-            f"ledger {store.url}: its last run has not ended, so the job is not known; run the job's command again, "
-            "then audit it"
+            f"ledger {store.url}: the job of its last run was not stored, as the run did not end; run the job's "
+            "command again, then audit it"
         )
     changed = spec.changed_code()
     if changed:

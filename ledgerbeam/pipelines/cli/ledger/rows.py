@@ -44,7 +44,7 @@ def failures(store: LedgerStore, args: argparse.Namespace) -> int:
         "--on-job-change=accept, in Python on_job_change='accept'."
     )
     if any(HIDDEN in (group["retry"] or "") for group in every):
-        print(f"Ledgers keep no secrets: put yours in place of {HIDDEN}.")
+        print(f"Ledgers do not store secrets: replace {HIDDEN} with yours.")
     return 0
 
 
@@ -80,7 +80,7 @@ def _failure_line(row: FailureRow) -> str:
 
 
 def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Print the rejected records by reason, largest groups first. Memory is not by their number. Returns 0."""
+    """Print the rejected records by reason, largest groups first. Memory does not depend on their number. Returns 0."""
     numbers: Counter[str] = Counter()
     sources: defaultdict[str, set[int]] = defaultdict(set)
     examples: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -108,7 +108,7 @@ def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
             print(f"  and {more:,} more; --limit {numbers[reason]} shows all")
         print(f"  to do them again: --only-rejected {shlex.quote(shown)}")
     print(
-        "\nAdd that to the command of the job: only the tasks of these records are done again. After an edit of the "
+        "\nAdd this option to the job's command to repeat only the tasks of these records. After an edit of the "
         "function, add --on-job-change=accept, too."
     )
     return 0
@@ -146,7 +146,7 @@ def stats(store: LedgerStore, args: argparse.Namespace) -> int:
     """Print the statistics over all recorded tasks. Returns 0."""
     found = stage_statistics(store, args.storage_options, args.name)
     if args.name is not None and not found:
-        raise UsageError(f"{store.url}: no recorded task has a statistic {args.name!r}")
+        raise UsageError(f"{store.url}: no recorded task has a statistic {args.name!r}; leave --name out to see all")
     if args.json:
         print_json({name: merged.value() for name, merged in found.items()})
     elif found:
@@ -154,7 +154,7 @@ def stats(store: LedgerStore, args: argparse.Namespace) -> int:
         cells = [[printable(without_secrets(cell)) for cell in row] for row in rows]
         print_table(["name", "kind", "tasks", "value", "off by"], cells)
     else:
-        print("no statistics: no function of a recorded task has called ledgerbeam.stats")
+        print("no statistics: the function has not called ledgerbeam.stats in any recorded task")
     return 0
 
 

@@ -214,7 +214,7 @@ def _look(row: SourceRow, options: Options) -> bytes | None:
     if row.url.startswith(BUCKET_SCHEME):
         raise UsageError(
             f"{row.url}: a bucket of an exchange cannot be checked; check the ledger of the first stage, in the folder "
-            "scatter of this ledger"
+            "`scatter` below this ledger"
         )
     if row.url.startswith(GRAPH_SCHEME):
         raise UsageError(

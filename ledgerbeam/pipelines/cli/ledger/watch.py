@@ -36,7 +36,7 @@ MOST_ROWS = 60  # maximum number of rows of hosts on a terminal
 
 
 def watch(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Show the hosts of a ledger until its job is complete, also if the store does not answer for a while.
+    """Show the hosts of a ledger until its job is complete. If the store does not answer, try again.
 
     Returns 0, or 130 after Ctrl-C.
     """
@@ -91,7 +91,7 @@ class _View:
         return float(sources["complete"] / max(1, sum(sources.values())))
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return the names and values that are shown of the job."""
+        """Return the facts about the job to show, as names and values."""
         found, rest, progress = self.state.found, self.state.rest, self.state.progress
         tasks, sources = found["tasks"], found["sources"]
         of = "" if rest is None else f" of about {tasks['done'] + rest.tasks:,}"
@@ -220,7 +220,7 @@ class _Screen:
 
 
 def _lost(error: StorageError) -> str:
-    return without_secrets(f"the store does not answer; it is asked again: {error}")
+    return without_secrets(f"the store does not answer, trying again: {error}")
 
 
 def _drawn(view: _View) -> RenderableType:
@@ -241,7 +241,7 @@ def _output(*, as_json: bool) -> Iterator[_PrintedLooks | _Screen]:
     if as_json:
         yield _JsonLines()
     elif sys.stdout.isatty():
-        with Live(Text("looking"), console=plain_console(), auto_refresh=False, redirect_stderr=True) as live:
+        with Live(Text("reading"), console=plain_console(), auto_refresh=False, redirect_stderr=True) as live:
             screen = _Screen(live)
             try:
                 yield screen

@@ -47,7 +47,7 @@ def test_failures_come_in_groups_the_largest_first(failed_job: Workspace) -> Non
     assert text.index("2 tasks of 2 sources: ConnectionError") < text.index("1 task of 1 source: ValueError")
     for group in found["groups"]:
         assert group["retry"] in text
-    assert "in place of ***" in text
+    assert "replace *** with yours" in text
 
 
 def test_each_failure_is_printed_once_and_nothing_is_padded(failed_job: Workspace) -> None:

@@ -421,9 +421,7 @@ def test_hosts_on_a_store_are_watched_with_few_requests_and_over_a_link_that_is_
         assert len(asked) == len(listings) + len(claims) + len(segments)
         cut = Fault("reset")
         faulty_s3.faults.append(cut)
-        wait_for(
-            lambda: any("the store does not answer; it is asked again" in x for x in take(watching, lines)), watching
-        )
+        wait_for(lambda: any("the store does not answer, trying again" in x for x in take(watching, lines)), watching)
         faulty_s3.faults.remove(cut)
         for process in processes:
             said = process.communicate(timeout=120)[0]
