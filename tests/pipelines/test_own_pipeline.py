@@ -351,7 +351,7 @@ def test_the_first_tasks_wait_for_the_indexes_of_the_first_wave_alone(
 def test_a_worker_that_dies_behind_the_chain_ends_the_run(folder: Path) -> None:
     pipeline = lb.Pipeline(ledger="L", name="double", workers=1)
     build(pipeline) | beam.Map(lambda _: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(WorkerDiedError, match="after CommitTasks: all tasks of this run are recorded"):
+    with pytest.raises(WorkerDiedError, match=r"after CommitTasks\. All tasks of this run are recorded"):
         pipeline.run()
     assert store().status()["sources"]["complete"] == 3
 

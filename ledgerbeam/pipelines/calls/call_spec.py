@@ -243,7 +243,7 @@ def expected_type(value: Any, hint: Any) -> str | None:
 
 def shown_value(name: str, value: object) -> str:
     """Return the value of an option as messages show it."""
-    return f"a {type(value).__name__}, not shown as it may be secret" if name in _SECRET else f"{value!r:.80}"
+    return f"a {type(value).__name__}, not shown: it may be secret" if name in _SECRET else f"{value!r:.80}"
 
 
 def _fits(value: Any, hint: Any) -> bool:

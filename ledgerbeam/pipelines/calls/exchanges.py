@@ -148,7 +148,7 @@ GROUP = CallSpec(
             "function of a key and an iterator of its records that returns a record, None, a list, Drop or Route; or a "
             "class, built once in each worker process",
             lambda value: value,
-            more="The name `module:object`, or the object itself. Records come in the order of sources and records.",
+            more="The name `module:object`, or the object itself. Records are in the order of sources and records.",
         ),
         PATTERNS,
     ),

@@ -72,7 +72,7 @@ class MapOptions(
     ]
     sample: Annotated[
         int | None,
-        "try the function on N records from all over the sources, in this process; report the results, write nothing",
+        "call the function with N records from all sources, in this process; report the results, write nothing",
         Option(WORK, "N", more="`Result.summary` has the results."),
     ]
 

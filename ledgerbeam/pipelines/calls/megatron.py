@@ -154,7 +154,7 @@ def _token_dtype(name: str | None, vocabulary: int, url: str) -> str:
 class MergeOptions(StoreOptions, ConsoleOptions, total=False):
     """Options of `merge`."""
 
-    output: Annotated[Required[Place], "prefix of the result", Option(OUTPUT, "PREFIX")]
+    output: Annotated[Required[Place], "prefix of the new dataset", Option(OUTPUT, "PREFIX")]
 
 
 MERGE = CallSpec(

@@ -124,7 +124,7 @@ class ShardOptions(FolderOptions, total=False):
 
     to: Annotated[
         Required[str],
-        "format, indexed in the same pass: {choices}",
+        "format of the outputs, which are also indexed: {choices}",
         Option(OUTPUT, "FORMAT", choices=OutputFormats(MAPPED)),
     ]
     schema: Annotated[
@@ -394,7 +394,7 @@ PATTERNS = Argument("patterns", Places, "PATTERN", URLS, named_sources, several=
 FILE_PATTERNS = Argument("patterns", Places, "PATTERN", URLS, paths, several=True)  # not outputs of jobs
 
 ANY_FORMAT: Mapping[str, Any] = {
-    "text": "format, indexed in the same pass: {choices}; webdataset, energon, lit: tar and its metadata"
+    "text": "format of the outputs, which are also indexed: {choices}; webdataset, energon, lit: tar and metadata"
 }
 FUNCTION_ERROR = "FunctionError: A function cannot be imported, or cannot be sent to the workers."
 FLOW_ARGUMENTS = (

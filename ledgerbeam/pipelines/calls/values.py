@@ -166,7 +166,7 @@ def parse_options(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise argparse.ArgumentTypeError("expected a JSON object, found something else, not shown as it may be secret")
+        raise argparse.ArgumentTypeError("expected a JSON object, found another value (not shown, it may be secret)")
     for name in value:
         if not isinstance(name, str):
             raise argparse.ArgumentTypeError(f"expected names that are texts, found a {type(name).__name__}")

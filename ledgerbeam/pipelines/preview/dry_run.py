@@ -128,7 +128,7 @@ def _preview_job(job: JobSpec, pages: Iterator[Page], how: RunOptions, say: Call
         preview.differences = decided.identity().differences(stored)
         if preview.differences and how.on_job_change == "refuse":
             preview.refusals.append(
-                "the ledger holds another job; use --on-job-change restart to repeat it, or accept to keep its progress"
+                "the ledger holds another job; use --on-job-change restart to repeat all, or accept to keep progress"
             )
         if preview.differences and how.on_job_change == "restart":
             for row in store.outputs(ordered=False):

@@ -233,7 +233,7 @@ def _plots(data: ReportData) -> list[PlotSection]:
             PlotSection(
                 "failures",
                 "Failures by reason",
-                f"{count(failed, 'task')} failed and not done later.",
+                f"{count(failed, 'task')} failed and were not done later.",
                 plots.failures_plot(data.kinds, f"Failed tasks by reason; most, {most.tasks:,}: {_text(most.reason)}"),
                 _heads("reason|name", "tasks", "sources"),
                 [[_text(kind.reason), f"{kind.tasks:,}", f"{kind.sources:,}"] for kind in data.kinds],

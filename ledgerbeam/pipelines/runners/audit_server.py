@@ -27,7 +27,7 @@ from ledgerbeam.transforms.mapping.audit import AuditedWork, audit_task
 from ledgerbeam.user_code.guards import describe_error, ignore_interrupt
 from ledgerbeam.user_code.objects import close_objects
 
-_IN_AUDIT = "the audit of a job cannot start a job: the module of its function starts one when it is imported"
+_IN_AUDIT = "an audit cannot start a job; put the call in the function's module under if __name__ == '__main__'"
 
 
 def main(argv: Sequence[str]) -> Never:

@@ -323,9 +323,9 @@ class LocalRunner:
         end = self._wave("rest", self._new_folder(listed), self._committed, listed)
         if end.died:
             raise WorkerDiedError(
-                f"{end.died}, after CommitTasks: all tasks of this run are recorded, but the transforms after "
-                "CommitTasks have not finished, and the next run has other tasks; compute their results from the "
-                "recorded outputs"
+                f"{end.died}, after CommitTasks. All tasks of this run are recorded, but the transforms after "
+                "CommitTasks have not finished, and the next run does not pass these tasks to them; compute their "
+                "results from the recorded outputs"
             )
 
     def _unfinished(

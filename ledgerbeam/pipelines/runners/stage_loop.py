@@ -316,7 +316,7 @@ class StageLoop:
             return outcome
         removed = remove_gone(job, store)
         if removed and not job.removes_gone:
-            self._console.say(f"{count(removed, 'output')} of sources that are gone removed")
+            self._console.say(f"removed {count(removed, 'output')} of missing sources")
         return replace(outcome, status=store.status()) if removed else outcome
 
     def _product(self, opened: OpenedJob, outcome: RunOutcome) -> tuple[list[Any], RunOutcome]:
@@ -504,9 +504,9 @@ class Ending:
         left = outcome.status["sources"]["open"]
         if outcome.submitted:
             yield (
-                "when the service has run the staged pipeline, run the same command again without --template_location "
-                "to do the remaining work and to remove stale outputs; until then: ledgerbeam ledger status "
-                f"{job.ledger}"
+                "the pipeline is staged. After the service has run it, run the same command again without "
+                "--template_location, to do the remaining work and remove stale outputs. To see the progress: "
+                f"ledgerbeam ledger status {job.ledger}"
             )
         elif outcome.limited:
             yield (

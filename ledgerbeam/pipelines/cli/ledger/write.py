@@ -112,8 +112,8 @@ def report(store: LedgerStore, args: argparse.Namespace) -> int:
     """Write an HTML report of a job on one page, without network access or scripts. Returns 0."""
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
-        needs = f"the report needs {' and '.join(missing)}, which is not installed"
-        raise UsageError(f"{needs}; install it with: {install_command('report')}")
+        needs = f"the report needs packages that are not installed: {', '.join(missing)}"
+        raise UsageError(f"{needs}; install them with: {install_command('report')}")
     from ledgerbeam.pipelines.report.page import render_page
 
     refuse_foreign({args.output: _REPORT_LOOKS}, args.storage_options, kind="an earlier report")
