@@ -118,7 +118,7 @@ def public(
 
 
 def interruptible(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Wrap a function so that Ctrl-C raises `JobInterrupt` in it, but never interrupts an import of the library."""
+    """Wrap a function so that Ctrl-C raises `JobInterrupt` in it; an import of a library ends first."""
 
     @functools.wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -137,13 +137,13 @@ def interrupt_of(name: str) -> KeyboardInterrupt:
 
 
 def refuse_calls(reason: str) -> None:
-    """Refuse every later call in this process, which is a worker of a job."""
+    """Make every later call in this process raise `FunctionError` with a reason. Workers of jobs use it."""
     global _refused  # noqa: PLW0603 - the process is a worker until it ends
     _refused = reason
 
 
 def refuse_in_worker() -> None:
-    """Raise `FunctionError` in a worker of a job."""
+    """Raise `FunctionError` if this process refuses calls, as workers of jobs do."""
     if _refused is not None:
         raise FunctionError(_refused)
 

@@ -84,7 +84,7 @@ class Option(NamedTuple):
 
     @property
     def default_text(self) -> str:
-        """Return the default for the help; for None, an empty value or a flag, the text `unset`."""
+        """Return the default for the help: `unset` for None, an empty value or a flag; empty for a required option."""
         if self.default in (None, (), "") or isinstance(self.default, bool):
             return self.unset
         if self.default is REQUIRED:
