@@ -17,7 +17,7 @@
     ├── CheckpointError            (RuntimeError)       a graph that cannot be saved or restored exactly
     │   └── CheckpointMismatchError                     the checkpoint of another graph, or of other data
     ├── FunctionError              (ValueError)         user code that cannot be imported, or returned a wrong value
-    ├── UnsupportedShapeError      (ValueError)         a transform whose lineage cannot be followed
+    ├── UnsupportedShapeError      (ValueError)         a transform whose outputs cannot be traced to their source
     ├── RejectLimitError           (RuntimeError)       more rejected records than the user allows
     ├── TasksFailedError           (RuntimeError)       failed tasks, raised by `Result.raise_for_failures`
     ├── PublicationError           (RuntimeError)       complete outputs that cannot be published as a dataset
@@ -31,9 +31,9 @@
         ├── NonDeterministicTaskError                   the same task with another result
         └── NegativePendingCountError                   more completions than tasks: an invariant is broken
 
-Each error takes exactly one positional message, because Beam rebuilds exceptions from their text, and processes
-exchange them by pickle. The message names the file, the record or offset, the expected and the found value, and
-the remedy.
+The message is the only positional argument of each error, because Beam rebuilds exceptions from their text, and
+processes exchange them by pickle. It names the file, the record or offset, the expected and the found value, and the
+remedy.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class IndexError_(LedgerbeamError, ValueError):  # noqa: N801, N818 - the traili
 
 
 class IndexNotFoundError(IndexError_, FileNotFoundError):
-    """A source without an index where one is needed."""
+    """A source has no index, but the operation needs one."""
 
 
 class IndexMismatchError(IndexError_):
@@ -157,8 +157,8 @@ class ScatterIncompleteError(LedgerError):
 
 
 class NonDeterministicTaskError(LedgerError):
-    """The same task returned another result: the user code does not depend on its input alone."""
+    """A task returned another result when it ran again: the user code depends on more than its input."""
 
 
 class NegativePendingCountError(LedgerError):
-    """A source has more completions than tasks; an invariant is broken."""
+    """A ledger with more finished tasks of a source than planned tasks: an invariant is broken."""

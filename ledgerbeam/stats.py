@@ -11,7 +11,7 @@ Call them anywhere in the function of a job:
         stats.top("languages", record["language"])
         return record
 
-The values are recorded with the running task. A task counts once, also if it ran several times or its process died.
+The values are recorded with the running task. A task counts once, even if it ran several times or its process died.
 ``ledgerbeam ledger stats`` shows the merged statistics of all tasks. Outside a job, as in a test of the function, the
 calls only check their arguments.
 """
@@ -36,7 +36,7 @@ from ledgerbeam.sketches import LARGEST, LIMIT
 __all__ = ["Collected", "collecting", "count", "discarded", "distinct", "observe", "top"]
 
 MOST_NAMES = 100
-"""Largest number of statistics, reasons or routes in a task: they are categories, not texts of single records."""
+"""Maximum number of statistics, of reasons and of routes in a task. They name categories, not single records."""
 
 NAME_CHARACTERS = 200
 """Greatest length of a name of a statistic or route, and of a reason."""
@@ -71,7 +71,7 @@ def observe(name: str, value: SupportsFloat) -> None:
 
     Args:
         name: Name of the statistic, such as ``length``.
-        value: A finite number, of Python or NumPy. A truth value is 0 or 1, so that the mean is a share.
+        value: A finite number, of Python or NumPy. A bool counts as 0 or 1, so that the mean is a share.
 
     Raises:
         FunctionError: An argument is invalid (also NaN), or another kind of statistic has the name.
@@ -85,11 +85,11 @@ def observe(name: str, value: SupportsFloat) -> None:
 def distinct(name: str, value: Any) -> None:
     """Add a value to the count of distinct values. A small count is exact, a large one is an estimate.
 
-    Values are the same if they are equal in Python, as 1 and 1.0. But ``"1"``, ``b"1"``, ``1`` and ``True`` differ.
+    Equal numbers are one value, such as 1 and 1.0. But ``"1"``, ``b"1"``, ``1`` and ``True`` are four values.
 
     Args:
         name: Name of the statistic, such as ``hosts``.
-        value: A text, bytes, a number, a truth value or None.
+        value: A str, bytes, a number, a bool or None.
 
     Raises:
         FunctionError: An argument is invalid, or another kind of statistic has the name.
@@ -101,7 +101,7 @@ def distinct(name: str, value: Any) -> None:
 
 
 def top(name: str, value: Any, n: SupportsIndex = 1) -> None:
-    """Add a value to the most frequent values, by count or by weight.
+    """Count a value, so that the most frequent values are found. The count grows by the weight `n`.
 
     Args:
         name: Name of the statistic, such as ``languages``.
@@ -156,7 +156,7 @@ class Collected:
 def collecting() -> Iterator[Collected]:
     """Collect the statistics of the body, in this thread and in threads that run in a copy of its context.
 
-    An inner `collecting` takes the statistics of its own body.
+    A nested `collecting` collects the statistics of its own body instead.
     """
     global _open  # noqa: PLW0603 - says whether any thread of the process is in a task
     collected = Collected()
@@ -174,7 +174,7 @@ def collecting() -> Iterator[Collected]:
 
 @contextlib.contextmanager
 def discarded() -> Iterator[None]:
-    """Check the arguments of statistics in the body but drop the values, as in the second of two compared runs."""
+    """Check the arguments of statistics in the body, and discard the values: the body repeats work already counted."""
     with collecting():
         yield
 
@@ -187,8 +187,8 @@ def _sketch(name: str, kind: str) -> Any:
         if _open:
             raise FunctionError(
                 f"stats.{kind}({_named(name)}): called in a thread without the context of the task; start the thread "
-                "with a copy of the context, as executor.submit(contextvars.copy_context().run, function, ...) or "
-                "asyncio.to_thread does"
+                "with a copy of the context: use executor.submit(contextvars.copy_context().run, function, ...) or "
+                "asyncio.to_thread"
             )
         return None
     if collected.has_ended:
@@ -202,7 +202,7 @@ def _sketch(name: str, kind: str) -> Any:
         found = collected.begin(str(name), kind)
     if found.kind != kind:
         raise FunctionError(
-            f"stats.{kind}({_named(name)}): stats.{found.kind} has made a statistic of this name; give one of them "
+            f"stats.{kind}({_named(name)}): stats.{found.kind} already uses this name; give one of the two statistics "
             "another name"
         )
     return found
@@ -259,8 +259,8 @@ def _text(name: Any, kind: str, value: Any) -> str:
             case bytes() | bytearray() | memoryview():
                 return f'{{"base64":"{b64encode(value).decode("ascii")}"}}'
     raise FunctionError(
-        f"stats.{kind}({_named(name)}): expected a text, bytes, a finite number, a truth value or None, found "
-        f"{_shown(value)}"
+        f"stats.{kind}({_named(name)}): expected a str, bytes, a finite number, a bool or None, found {_shown(value)}; "
+        "convert the value, such as with str()"
     )
 
 

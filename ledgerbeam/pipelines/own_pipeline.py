@@ -1,4 +1,4 @@
-"""Pipelines that users build, under the protection of a ledger: `Pipeline`, `run`, and their runner."""
+"""Beam pipelines of users that record their progress in a ledger: `Pipeline`, `run` and `LedgerRunner`."""
 
 from __future__ import annotations
 
@@ -65,24 +65,24 @@ _SAID = ("output", "to", "functions", "scatter", "partition")  # parameters of a
 
 
 class LedgerOptions(PipelineOptions):
-    """Options of `LedgerRunner` in the options of a pipeline, such as of a file of Beam YAML."""
+    """Options of `LedgerRunner` among the options of a Beam pipeline, such as a pipeline of Beam YAML."""
 
     @classmethod
     def _add_argparse_args(cls, parser: Any) -> None:
-        parser.add_argument("--ledger", help="URL of the ledger; made if it is not there")
-        parser.add_argument("--engine", help="Beam runner that does the work; the local one by default")
-        parser.add_argument("--on_job_change", default="refuse", help="refuse, restart or accept")
-        parser.add_argument("--existing", help="what becomes of shards of others in the output folder: replace or keep")
-        parser.add_argument("--workers", type=int, help="worker processes of the local runner")
-        parser.add_argument("--audit", help="share of the finished tasks that are computed again, or off")
-        parser.add_argument("--flush_interval", type=float, default=1.0, help="seconds between two commits")
+        parser.add_argument("--ledger", help="URL of the ledger; it is created if it does not exist")
+        parser.add_argument("--engine", help="Beam runner that runs the pipeline; by default ledgerbeam's local runner")
+        parser.add_argument("--on_job_change", default="refuse", help="for a changed job: refuse, restart or accept")
+        parser.add_argument("--existing", help="for shards of other jobs in the output folder: replace or keep")
+        parser.add_argument("--workers", type=int, help="number of worker processes of the local runner")
+        parser.add_argument("--audit", help="share of the finished tasks to run again and compare, such as 5%%, or off")
+        parser.add_argument("--flush_interval", type=float, default=1.0, help="seconds between commits to the ledger")
 
 
 class PipelineRun(PipelineResult):
     """The result of a pipeline.
 
     Attributes:
-        outcome: Result of its job, as of a call: what the run did, its outputs and failures, the ledger.
+        outcome: The `Result` of the job, with the work of the run, the outputs, the failures and the ledger.
     """
 
     def __init__(self, outcome: Result) -> None:
@@ -93,7 +93,7 @@ class PipelineRun(PipelineResult):
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """Numbers of ``sources``, ``tasks`` and ``records`` of the job; ``done`` has the work of the run."""
+        """Counts of ``sources``, ``tasks`` and ``records`` of the job. Under ``done`` are the counts of this run."""
         return self.outcome.summary
 
     def raise_for_failures(self) -> Self:
@@ -107,11 +107,11 @@ class PipelineRun(PipelineResult):
 
 
 class LedgerRunner(PipelineRunner):
-    """A Beam runner that protects a pipeline by a ledger, and passes the work to another runner.
+    """A Beam runner that records the progress of a pipeline in a ledger. Another runner does the work.
 
-    By default this is the local runner with its watched workers. An option that is None comes from the options of the
-    pipeline: `ledger`, `job_name`, `on_job_change`, `existing`, `workers`, `flush_interval` and `engine`. So any Beam
-    program that takes options can run with ``--runner=ledgerbeam.LedgerRunner --ledger=... --job_name=...``.
+    By default, that is the local runner, which replaces dead workers. Options that are not given are read from the
+    options of the pipeline; `LedgerOptions` and `job_name` are such options. So a Beam program that takes options runs
+    with ``--runner=ledgerbeam.LedgerRunner --ledger=... --job_name=...``.
 
     Args:
         options: Options of `run`.
@@ -126,7 +126,7 @@ class LedgerRunner(PipelineRunner):
         """Run a pipeline to its end.
 
         Raises:
-            UnsupportedShapeError: The ledger cannot protect the pipeline. Nothing was started.
+            UnsupportedShapeError: The ledger cannot follow tasks through these transforms. Nothing was started.
             JobMismatchError: The ledger belongs to another job.
             LedgerbeamError: The run ended early. Everything that was recorded stays recorded.
             KeyboardInterrupt: Ctrl-C ended the run; its state is saved.
@@ -137,7 +137,7 @@ class LedgerRunner(PipelineRunner):
 
 
 def _merged(given: PipelineRunOptions, asked: LedgerOptions, name: str | None) -> dict[str, Any]:
-    """Return the options of the runner, else of the pipeline."""
+    """Return the options given to the runner. Missing ones are filled from the options of the pipeline."""
     found: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
     for option in ("ledger", "on_job_change", "existing", "workers", "flush_interval", "audit"):
         found.setdefault(option, getattr(asked, option))
@@ -152,10 +152,10 @@ def _outcome(pipeline: beam.Pipeline, options: PipelineOptions, given: Mapping[s
     values, console = begin(_RUN, (pipeline,), given)
     parameters = dict(values.parameters or {})
     if not values.name:
-        raise UsageError("the pipeline has no name: give one with name=..., or with the option --job_name")
+        raise UsageError("the pipeline has no name; give one with name=..., or with the option --job_name")
     taken = sorted(set(parameters) & set(_SAID))
     if taken:
-        raise UsageError(f"parameters: {', '.join(taken)} follow from the pipeline; leave them out")
+        raise UsageError(f"parameters: {', '.join(taken)}: the pipeline sets this itself; leave it out or rename it")
     chain = find_chain(pipeline)
     match, write = chain.match, chain.write
     check_urls({"patterns": match.patterns, "output": write.output})
@@ -195,12 +195,12 @@ class Pipeline(beam.Pipeline):
         with ledgerbeam.Pipeline(ledger="progress", name="clean") as pipeline:
             pipeline | MatchSources("texts/*.jsonl") | SkipCompleted() | ... | CommitTasks()
 
-    Its chain from `MatchSources` to `CommitTasks` gets the ledger from it. With the local runner, workers are watched,
-    sources run in waves, and tasks that crash their workers several times are quarantined. With every runner, runs are
-    recorded, and stale outputs removed. At the end `result` is a `PipelineRun`.
+    The transforms from `MatchSources` to `CommitTasks` use the ledger of the pipeline. The local runner replaces dead
+    workers, and quarantines tasks that crash their workers several times. With every runner, runs are recorded, and
+    outdated outputs are removed. At the end, `result` is a `PipelineRun`.
 
     Args:
-        options: Beam options: words, or `PipelineOptions`; ``--runner`` replaces the local runner.
+        options: Beam options, as words of a command line or `PipelineOptions`; ``--runner`` replaces the local runner.
         run_options: Options of `run`.
     """
 
@@ -214,7 +214,7 @@ class Pipeline(beam.Pipeline):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        """Run the pipeline. The traceback of a `LedgerbeamError` ends here: its message has what a user can change."""
+        """Run the pipeline. A `LedgerbeamError` has no traceback into this library: its message has the remedy."""
         try:
             super().__exit__(kind, error, where)
         except LedgerbeamError as refused:
@@ -229,7 +229,7 @@ class Pipeline(beam.Pipeline):
 
 @public(_RUN)
 def run(pipeline: beam.Pipeline, **options: Unpack[PipelineRunOptions]) -> PipelineRun:
-    """Run a pipeline that was built with `beam.Pipeline`, under the protection of a ledger.
+    """Run a pipeline that was built with `beam.Pipeline`, and record its progress in a ledger.
 
     Returns:
         The run. `PipelineRun.raise_for_failures` raises if tasks failed.
@@ -238,7 +238,7 @@ def run(pipeline: beam.Pipeline, **options: Unpack[PipelineRunOptions]) -> Pipel
         JobMismatchError: The ledger belongs to another job.
         KeyboardInterrupt: Ctrl-C ended the run; its state is saved.
         LedgerbeamError: The run ended early. Everything that was recorded stays recorded.
-        UnsupportedShapeError: The ledger cannot protect the pipeline. Nothing was started.
+        UnsupportedShapeError: The ledger cannot follow tasks through these transforms. Nothing was started.
     """
     pipeline.runner = LedgerRunner(**options)
     try:
@@ -248,7 +248,7 @@ def run(pipeline: beam.Pipeline, **options: Unpack[PipelineRunOptions]) -> Pipel
 
 
 def _words(options: PipelineOptions) -> list[str]:
-    """Return options as words of a command line, without those of `LedgerRunner`; its engine is the runner."""
+    """Return options as words of a command line, without the options of `LedgerRunner`. The engine is the runner."""
     found = options.get_all_options(drop_default=True, retain_unknown_options=True)
     engine = found.get("engine")
     parser: Any = argparse.ArgumentParser()
@@ -316,31 +316,31 @@ def _sources(chain: FoundChain, storage_options: dict[str, Any], *, as_read: boo
 def _gathered(chain: FoundChain, match: Gather, storage_options: dict[str, Any]) -> GatheredRuns:
     size = chain.plan.task_bytes
     if chain.plan.task_records is not None or size is None:
-        raise UsageError("PlanTasks: behind Gather a task has a size in bytes: give task_bytes, no task_records")
+        raise UsageError("PlanTasks: after Gather, the size of a task is in bytes; give task_bytes, not task_records")
     found = GatheredRuns.found(match.runs, match.ledger, storage_options, task_bytes=size, whole_keys=match.whole_keys)
     for function in chain.functions:
         if isinstance(function, GroupRecords):
             if not match.whole_keys:
                 raise UsageError(
-                    f"{function!r} takes all records of a key at once: leave whole_keys=False out of Gather"
+                    f"{function!r}: it needs all records of a key in one task; leave whole_keys=False out of Gather"
                 )
             _check_key(function, found)
     return found
 
 
 def _check_key(function: GroupRecords, found: GatheredRuns) -> None:
-    """Refuse a key that differs from the key by which the records are scattered."""
+    """Raise UsageError if a function groups by another key than the one that has scattered the records."""
     key = key_choice(cast(By, function.by), "hash")
     for name, value in key.parameters().items():
         if name not in ("order", "exchange") and found.key.get(name) != value:
             raise UsageError(
-                f"{function!r}: expected the key by which {found.ledger} has scattered, {found.key.get('by')}, found "
-                f"{key}{'' if name == 'by' else ', whose code has changed'}; give both the same"
+                f"{function!r}: expected the key of Scatter in {found.ledger}, {found.key.get('by')}, found {key}"
+                f"{'' if name == 'by' else ', whose code has changed'}; use the same key in both pipelines"
             )
 
 
 def _audits(chain: FoundChain) -> str | None:
-    """Return the function of a chain that is audited, with the encoder; None if no function is audited."""
+    """Return the function to audit and the encoder, pickled, in base 85; None if the chain has no such function."""
     to = chain.write.to
     functions = [one for one in chain.functions if one is not to]
     if len(functions) != 1 or not isinstance(functions[0], MapRecords | GroupRecords):

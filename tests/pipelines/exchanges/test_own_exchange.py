@@ -280,9 +280,9 @@ def test_gather_takes_the_ledger_that_has_scattered_there(folder: Path) -> None:
 @pytest.mark.slow
 def test_groups_are_those_of_the_key_that_was_scattered(folder: Path) -> None:
     scatter(**HASHED)
-    with pytest.raises(UsageError, match=r"expected the key by which \S+/S has scattered, k, found name; give both"):
+    with pytest.raises(UsageError, match=r"expected the key of Scatter in \S+/S, k, found name; use the same key"):
         gather(GroupRecords(count_and_sum, "jsonl", by="name"))
-    with pytest.raises(UsageError, match="takes all records of a key at once: leave whole_keys=False out of Gather"):
+    with pytest.raises(UsageError, match="it needs all records of a key in one task; leave whole_keys=False out"):
         gather(GroupRecords(count_and_sum, "jsonl", by="k"), whole_keys=False)
     with pytest.raises(
         UnsupportedShapeError, match=r"KeepRecords received a list for .*: expected records of a bucket"
@@ -295,7 +295,7 @@ def test_a_task_of_a_bucket_has_a_size_in_bytes(folder: Path) -> None:
     pipeline = lb.Pipeline(ledger="G", name="gather")
     buckets = pipeline | Gather("runs", ledger="S") | SkipCompleted() | PlanTasks(task_records=5)
     buckets | ReadTasks() | WriteTasks("out", "jsonl") | CommitTasks()
-    with pytest.raises(UsageError, match="behind Gather a task has a size in bytes: give task_bytes"):
+    with pytest.raises(UsageError, match="after Gather, the size of a task is in bytes; give task_bytes"):
         pipeline.run()
 
 
