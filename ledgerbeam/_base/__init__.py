@@ -1,1 +1,1 @@
-"""Parts that every package uses: processes, imports, names, secrets."""
+"""Modules that all packages use: processes, imports, names, secrets."""

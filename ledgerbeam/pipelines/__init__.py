@@ -1,1 +1,1 @@
-"""The jobs of the command line: they parse flags, wire transforms, watch the run and report."""
+"""Jobs of commands and Python calls: parse options, connect transforms, watch the run, and report the result."""

@@ -1,1 +1,1 @@
-"""Flows: jobs that follow from each other. `flow` and `step` are what a file says, `plan` and `run` what is done."""
+"""Flows of jobs that read each other's outputs: `flow` and `step` read the file, `plan` and `run` use it."""

@@ -67,7 +67,7 @@ class Flow:
         folder: Start of relative paths; None for the working folder.
 
     Attributes:
-        root: Canonical URL.
+        root: Canonical URL of the folder.
         steps: The steps by name, each after the steps that it reads.
         title: Name of the flow in messages.
 
@@ -133,7 +133,7 @@ class Flow:
         return cls(found["root"], found["steps"], defaults=found.get(DEFAULTS), title=shown, folder=folder)
 
     def _below(self, path: str) -> str:
-        """Return a path of the flow as an absolute path; URLs stay."""
+        """Return a path of the flow as an absolute path, and a URL unchanged."""
         return path if "://" in path or os.path.isabs(path) else f"{self._folder}/{path}"
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ class Flow:
         return run_flow(self, *steps, **options)
 
     def needed(self, names: Iterable[str]) -> list[str]:
-        """Return the names of steps and of all steps that they read, in order. Without names, return all.
+        """Return the names of steps and of all steps that they read, in order. Without names, return all steps.
 
         Raises:
             UsageError: A name is unknown.
@@ -162,10 +162,7 @@ class Flow:
         return [name for name in self.steps if not wanted or name in wanted]
 
     def prepared(self, names: Iterable[str], how: FlowRunOptions, **more: Any) -> list[PreparedStep]:
-        """Check all steps, and return the `needed` ones with their calls, in order. Nothing runs. Errors name the step.
-
-        `more` are further options for each call.
-        """
+        """Check all steps, and return the `needed` ones in order, with their calls and `more` options for each call."""
         found: dict[str, PreparedStep] = {}
         for name, step in self.steps.items():
             with errors_at(step.place):
@@ -192,12 +189,12 @@ class Flow:
         return PreparedStep(step, replace(call, how=replace(call.how, withdraws=True)), reads)
 
     def _check_places(self, found: Mapping[str, PreparedStep]) -> None:
-        """Refuse steps with a common folder, and patterns that match outputs of another step."""
+        """Raise UsageError for two steps with a common folder, or patterns that match the outputs of a step."""
         written = []
         for step in found.values():
             for key, url in ((OUTPUT, str(step.call.job.output)), (LEDGER, step.call.job.ledger)):
                 written.append(_Written(step, key, url, _as_folder(url)))
-        above: list[_Written] = []  # each folder lies in the one before it
+        above: list[_Written] = []  # each folder is inside the one before it
         for place in sorted(written, key=lambda place: place.folder):
             while above and not place.folder.startswith(above[-1].folder):
                 above.pop()
@@ -213,17 +210,17 @@ class Flow:
                     if any(_may_match(pattern, place.folder) for pattern in plain):
                         one.step.place.refuse(
                             "sources",
-                            "no patterns that match what steps write",
+                            "patterns that match no outputs of steps",
                             text,
-                            f'step {place.step.name} writes below {place.shown}; give from = "{place.step.name}" to '
-                            "read it",
+                            f"step {place.step.name} writes below {place.shown}; to read its outputs, give "
+                            f'from = "{place.step.name}"',
                         )
 
     def _refuse_one_place(self, *places: _Written) -> None:
         order = [*self.steps]
         first, second = sorted(places, key=lambda place: order.index(place.step.name))
         second.step.step.place.refuse(
-            second.key, f"a folder apart from the {first.key} of step {first.step.name}, {first.shown}", second.shown
+            second.key, f"a folder apart from {first.shown}, the {first.key} of step {first.step.name}", second.shown
         )
 
 
@@ -308,18 +305,18 @@ def _ordered(steps: Mapping[str, FlowStep]) -> Iterator[str]:
             if one.step in path:
                 names = [*path]
                 circle = " -> ".join([*names[names.index(one.step) :], one.step])
-                place.refuse("from", "steps that do not read each other", circle, "leave one of these out")
+                place.refuse("from", "steps without a cycle", circle, "remove one of these references")
             path[one.step] = iter(steps[one.step].upstream)
 
 
 def _check_readable(step: FlowStep, one: Upstream, place: Place) -> None:
     if not step.is_readable:
-        what = "a Megatron dataset" if step.makes_dataset else "Shar, whose files belong together"
-        place.refuse("from", "a step whose outputs can be read one by one", str(one), f"step {step.name} makes {what}")
+        what = "a Megatron dataset" if step.makes_dataset else "a Shar dataset"
+        place.refuse("from", "a step that another step can read", str(one), f"step {step.name} writes {what}")
     if step.command == "split":
         parts = [name for name, _ in parse_shares(step.options["parts"])]
         if one.route not in parts:
-            place.refuse("from", f"a part of step {step.name}", str(one), f'such as "{step.name}/{parts[0]}"')
+            place.refuse("from", f"a part of step {step.name}", str(one), f'give one, such as "{step.name}/{parts[0]}"')
 
 
 class _Written(NamedTuple):

@@ -1,4 +1,4 @@
-"""The plan of a flow: the work of the next run, by step and by reason. Making it writes nothing."""
+"""The plan of a flow: the work of the next run, by step and by reason. Planning writes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ledgerbeam.pipelines.runners.stage_loop import PreparedCall
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 from ledgerbeam.sources.listing import RecordedOutputs, is_output, outputs_pages
 
-REASONS = ("new", "changed", "upstream", "code", "options", "failed", "open", "lost")  # to process a source
+REASONS = ("new", "changed", "upstream", "code", "options", "failed", "open", "lost")  # why a source is processed
 PENDING = ""  # version of an output that a run will write; its content is not known yet
 _CODE = re.compile(r"(?:\S+ )??(?:function|module|code|captured value|watched file)(?: [^:]*)?: (?:was |changed)")
 
@@ -87,7 +87,7 @@ class StepPlan:
         if self.is_complete:
             return f"{self.name}: nothing to do, {count(self.complete, 'source')} complete"
         if not self.sources and not self.withdrawn:
-            return f"{self.name}: to be finished, {count(self.complete, 'source')} complete"
+            return f"{self.name}: the last run is to be finished, {count(self.complete, 'source')} complete"
         parts = [f"{self.reasons[reason]:,} {reason}" for reason in REASONS if self.reasons[reason]]
         about = "about " if self.is_estimate else ""
         why = f" ({', '.join(parts)})" if parts else ""
@@ -139,7 +139,7 @@ def forecast(title: str, steps: Iterable[PreparedStep]) -> FlowPlan:
 def job_changes(call: PreparedCall) -> list[str]:
     """Return the differences between the jobs of a call and the jobs in their ledgers, one line for each value.
 
-    Values that a job decides when it begins are not compared.
+    Values that a job sets itself when it starts are not compared.
     """
     lines: dict[str, None] = {}
     for job in call.stages():
@@ -197,7 +197,7 @@ class _Forecast:
             self.plan.reasons["upstream"] += fresh
             self.fresh += fresh
             self.plan.is_estimate |= fresh > 0
-        # A source that was already gone in the last listing is withdrawn once its outputs are.
+        # A source that was already gone in the last listing counts only if its outputs are still recorded.
         before = frozenset() if store is None else store.gone_ids()
         owes = not self._call.has_stages
         gone = [row for row in known.gone() if row.source_id not in before or (owes and row.state == "complete")]
@@ -233,12 +233,12 @@ class _Forecast:
         self.plan.reasons[state] += 1
 
     def _is_made(self) -> bool:
-        """Return whether the product of all outputs, if the job has one, is made of the present outputs."""
+        """Return whether the product of the job was made of the present outputs, or the job has no product."""
         product = self._call.job.product()
         return product is None or self._store is None or product.is_made(self._call.job, self._store)
 
     def _has_reached_its_end(self) -> bool:
-        """Return whether the last stage began after the first stages. A run begins each stage in turn."""
+        """Return whether the last run reached the last stage: a run starts the stages one after the other."""
         ran = [store.runs() for store in map(_store_of, self._call.readers()) if store is not None]
         last = [] if self._store is None else self._store.runs()
         return bool(last) and all(runs and runs[-1]["began"] <= last[-1]["began"] for runs in ran)
@@ -255,7 +255,7 @@ class _Forecast:
         self.plan.complete = 0
 
     def outputs(self, outputs: RecordedOutputs) -> Iterator[Page]:
-        """Yield the known outputs after the next run. Those that the run writes have the version `PENDING`."""
+        """Yield the known outputs after the next run. An output that the run will write has the version `PENDING`."""
         found: list[tuple[str, int, str]] = []
         for page in () if self._store is None else self._store.content_columns():
             stay = self._staying(page.source_ids)

@@ -28,9 +28,9 @@ class FlowRun:
     Attributes:
         flow: Name of the flow in messages.
         order: Names of all steps of the run, in order.
-        steps: The result of each step that began, in order.
-        left: The reasons why steps are not up to date: they did not begin, or their sources changed during the run.
-        errors: Errors that ended steps. The work recorded before them is kept.
+        steps: The result of each step that started, in order.
+        left: By step, the reason why it is not up to date: it did not start, or its sources changed during the run.
+        errors: By step, the error that ended it. The work recorded before it is kept.
     """
 
     flow: str
@@ -64,8 +64,8 @@ class FlowRun:
             raise error
         for result in self.steps.values():
             result.raise_for_failures()
-        for line in self.left.values():
-            raise LedgerError(line)
+        for step, reason in self.left.items():
+            raise LedgerError(f"{self.flow}: step {step}: {reason}")
         return self
 
     def as_json(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def run_steps(
 ) -> FlowRun:
     """Run the remaining work of the steps of a flow, each after the steps that it reads. Raises FlowInterrupt.
 
-    `ended` prints the result of a step in place of the console.
+    `ended` prints the result of a step instead of the console.
     """
     made = FlowRun(title, tuple(step.name for step in steps))
     schemes = {scheme for step in steps for scheme in step.call.job.schemes()}
@@ -118,7 +118,9 @@ def run_steps(
             waits = [name for name in step.reads.values() if name not in made.steps or name in made.left]
             waits += [name for name in step.reads.values() if name in made.steps and not made.steps[name].complete]
             if waits:
-                made.left[step.name] = f"not started; first complete step {waits[0]}, then run the same command again"
+                made.left[step.name] = (
+                    f"not started: it reads step {waits[0]}; complete step {waits[0]}, then run the same command again"
+                )
                 of_step.warn(made.left[step.name])
                 continue
             try:
@@ -135,19 +137,19 @@ def run_steps(
                 raise FlowInterrupt(str(error), error.result, made) from error
             result = made.steps[step.name]
             if result.tasks and result.complete and step.reads and not _is_current(step):
-                made.left[step.name] = "its sources were written again while it ran; run the same command again"
+                made.left[step.name] = "its sources changed while it ran; run the same command again"
                 of_step.warn(made.left[step.name])
     return made
 
 
 def _run_step(step: PreparedStep, how: FlowRunOptions, console: RunConsole, waves: Waves) -> Result:
-    """Run the remaining work of a step. If its job changed, say first which values differ."""
+    """Run the remaining work of a step. If its job changed, first print the values that differ."""
     changes = job_changes(step.call) if how.on_job_change != "refuse" else []
     if changes:
         more = f", and {count(len(changes) - _SHOWN, 'more value')}" if len(changes) > _SHOWN else ""
         heads = [change.splitlines()[0] for change in changes[:_SHOWN]]
-        what = "everything runs again" if how.on_job_change == "restart" else "completed work is kept"
-        console.say(f"changed, so {what}: {'; '.join(heads)}{more}")
+        what = "so everything runs again" if how.on_job_change == "restart" else "but completed work is kept"
+        console.say(f"the job changed, {what}: {'; '.join(heads)}{more}")
     return step.call.result(console, waves)
 
 
@@ -159,7 +161,7 @@ def _warn_if_missing(step: PreparedStep, console: RunConsole) -> None:
 
 
 def _is_current(step: PreparedStep) -> bool:
-    """Return whether a step has read the present outputs of earlier steps. Another launcher may have changed them."""
+    """Return whether a step has read the present outputs of earlier steps, which another launcher may have changed."""
     for reader in step.call.readers():
         if not getattr(reader.sources(), "recorded", ()):
             continue

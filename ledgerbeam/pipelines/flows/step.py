@@ -134,7 +134,7 @@ def read_step(
     `defaults` are options for all steps whose calls have them.
     """
     if not isinstance(table, Mapping):
-        place.refuse("the step", "a table of a command and its options", table)
+        place.refuse("the step", "a table with a command and its options", table)
     named = [key for key in table if key in COMMANDS]
     if len(named) != 1:
         known = ", ".join(COMMANDS)
@@ -154,7 +154,7 @@ def read_step(
             options[key] = _absolute(key, options[key], below, place)
     for key, row in spec_of(command).rows.items():
         if row.option.default is REQUIRED and key in hints and key not in options and key != "output":
-            place.refuse(key, f"a value, as of ledgerbeam {command}", ABSENT)
+            place.refuse(key, "a value", ABSENT, f"ledgerbeam {command} needs this option")
     return FlowStep(name, command, _main(command, table[command], place, below), sides, options, place)
 
 
@@ -162,7 +162,7 @@ def _main(command: str, value: Any, place: Place, below: Callable[[str], str]) -
     argument = COMMANDS[command]
     if argument is None:
         if value is not True:
-            place.refuse(command, "true", value, "its sources and options have keys of their own")
+            place.refuse(command, "true", value, "give sources and options as other keys of the step")
         return None
     if argument == "function":
         if not (callable(value) or (isinstance(value, str) and ":" in value)):
@@ -180,7 +180,7 @@ def _sides(command: str, options: dict[str, Any], place: Place, below: Callable[
             yield _side(options, side, f"{side}_from", place, below)
     elif "sources_from" in options:
         for key in {"sources", "from"} & options.keys():
-            place.refuse(key, "no such key beside sources_from", options[key], "leave one of them out")
+            place.refuse(key, "no such key with sources_from", options[key], "leave one of the two out")
         yield Side()
     else:
         yield _side(options, "sources", "from", place, below)
@@ -200,7 +200,7 @@ def _side(options: dict[str, Any], patterns: str, upstream: str, place: Place, b
     read = tuple(Upstream(*str(one).split("/", 1)) for one in texts)
     for one in read:
         if one.route == REJECTS:
-            place.refuse(given[0], "a step or one of its routes", str(one), "rejected records are no dataset")
+            place.refuse(given[0], "a step or one of its routes", str(one), "a step cannot read rejected records")
     if len({*read}) < len(read):
         place.refuse(given[0], "each step or route once", value)
     return Side(upstream=read)
@@ -214,7 +214,7 @@ def _pattern(text: str, below: Callable[[str], str]) -> str:
 
 
 def _absolute(key: str, value: Any, below: Callable[[str], str], place: Place) -> Any:
-    """Return a path, or a list of paths, made absolute; None stays."""
+    """Return a path or a list of paths as absolute paths, and None as None."""
     if value is None:
         return None
     if not isinstance(value, (str, PathLike)):
@@ -231,7 +231,7 @@ def step_options(command: str) -> dict[str, Any]:
 
 
 def check_defaults(defaults: Mapping[str, Any], place: Place) -> None:
-    """Raise UsageError for a default that no command has. The defaults that a step uses are checked with the step."""
+    """Raise UsageError for a default that is no option of any command. Each step checks the defaults that it uses."""
     hints: dict[str, Any] = {}
     for command in COMMANDS:
         for key, hint in step_options(command).items():
@@ -243,7 +243,7 @@ def check_options(options: Mapping[str, Any], hints: Mapping[str, Any], place: P
     """Raise UsageError for an unknown key, or for a value of a wrong type."""
     for key, value in options.items():
         if key in RUN_OPTIONS:
-            place.refuse(key, "no such key", value, "it is an option of a run: see ledgerbeam run --help")
+            place.refuse(key, "no such key", value, "it is an option of a run; see ledgerbeam run --help")
         if key in COMMANDS.values():
             place.refuse(key, "no such key", value, "give it as the value of the command")
         if key not in hints:

@@ -1,1 +1,1 @@
-"""Jobs: their sources, their outputs, the owner of these, and what is removed."""
+"""Kinds of jobs: their parameters, their sources, and the opening of their ledgers."""

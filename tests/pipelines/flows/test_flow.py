@@ -212,7 +212,7 @@ WRONG = {
         f'[steps.t]\nsplit = true\nby = "id"\nparts = 2\n{SOURCES}\n{READ}from = "t"',
         ["step b: from", "a part of step t"],
     ),
-    "rejected records": (f'{FIRST}{READ}from = "first/_rejects"', ["step b: from", "no dataset"]),
+    "rejected records": (f'{FIRST}{READ}from = "first/_rejects"', ["step b: from", "cannot read rejected records"]),
     "no such function": (f'[steps.a]\nmap = "nowhere:f"\n{SOURCES}', ["step a", "nowhere"]),
 }
 WHOLE = {

@@ -160,7 +160,7 @@ def test_a_step_that_is_not_complete_holds_up_what_reads_it_and_nothing_else(
     assert found["steps"]["bad"]["sources"]["failed"] == 1
     assert "complete step bad" in found["steps"]["after"]["left"]
     assert found["steps"]["apart"]["complete"]
-    assert "after: not started; first complete step bad" in said.err
+    assert "after: not started: it reads step bad; complete step bad" in said.err
     assert main(["plan", "flow.toml", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert [step["sources"]["failed"] for step in plan["steps"]] == [1, 0, 0]
