@@ -1,4 +1,4 @@
-"""Checks of what a job has done: the options ``--audit`` and ``--on-error``."""
+"""Options ``--audit`` and ``--on-error``: the audit of finished tasks, and the limit of rejected records."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ OFF = "off"
 DEFAULT_SHARE = 0.01
 
 REMEDY = (
-    "A result must depend on its record only, or a restart cannot end with the same bytes. Usual causes: state that is "
-    "kept between records (a counter, a cache, a set of seen keys, the previous record, a running mean, a mutable "
-    "default), random numbers, the clock, the process ID, the order of a set, the position of an open file, or the "
-    "other records of a batch (declare `batch_invariant = False`). Make the function pure (seed random numbers from "
-    "the record; use group or dedup for what concerns several records), then run again with --on-job-change=restart; "
-    "--audit off runs without this check"
+    "A result must depend on its record only. Otherwise a restart cannot end with the same bytes. Usual causes: state "
+    "that is kept between records (a counter, a cache, a set of seen keys, the previous record, a running mean, a "
+    "mutable default), random numbers, the clock, the process ID, the order of a set, the position of an open file, or "
+    "the other records of a batch (declare `batch_invariant = False`). Make the function pure: seed random numbers "
+    "from the record, and use group or dedup to compare records. Then run again with --on-job-change=restart, or "
+    "without this check with --audit off"
 )
 
 SHARE_RECORDS = 10_000  # number of records below which a share is checked only after all records are read
@@ -32,11 +32,11 @@ class AuditShare:
     """Share of the finished tasks that are audited."""
 
     share: float = DEFAULT_SHARE  # above 0, at most 1
-    is_bounded: bool = True  # whether the audit ends once it has taken its part of the job's time: the default share
+    is_bounded: bool = True  # whether the audit may use only a part of the job's time, as for the default share
 
 
 def parse_audit(text: str) -> AuditShare | None:
-    """Read ``off`` as None, the empty text as the default, and ``5%`` or ``0.05`` as a share."""
+    """Return None for ``off``, the default for an empty text, and a share for ``5%`` or ``0.05``; else UsageError."""
     if not text:
         return AuditShare()
     if text == OFF:
@@ -51,27 +51,27 @@ def parse_audit(text: str) -> AuditShare | None:
 
 
 def audit_text(value: str | float | None) -> str:
-    """Return a value of the option as the text that a job keeps. Raises UsageError."""
+    """Return a value of ``--audit`` as the text that a job stores. UsageError if it is invalid."""
     text = "" if value is None else OFF if value is False else str(value)
     parse_audit(text)
     return text
 
 
 def difference_error(difference: str) -> NonDeterministicTaskError:
-    """Return the error of a difference that an audit found."""
+    """Return the error for a difference that an audit found, with the usual causes and the remedy."""
     return NonDeterministicTaskError(f"{difference}\n{REMEDY}")
 
 
 @dataclass(frozen=True)
 class RejectLimit:
-    """Limit of rejected records among all records in the ledger, of any run."""
+    """Limit of rejected records, counted over all runs of the ledger."""
 
     text: str  # text of the option
     most: int | None = None  # maximum number; None for no limit
     percent: float | None = None  # maximum share of the records that were read, in percent; None for no limit
 
     def check(self, store: LedgerStore, *, ended: bool) -> None:
-        """Check the limit; `ended` says that all records are read, so that their share is final."""
+        """Raise RejectLimitError if the limit is exceeded. With `ended`, all records are read, so a share is final."""
         if self.most is None and self.percent is None:
             return
         records = store.records()
@@ -96,14 +96,14 @@ class RejectLimit:
         allowed = f"{self.percent:g} % of the records" if self.most is None else count(self.most, "record")
         return (
             f"ledger {url}: --on-error {self.text}: expected at most {allowed} rejected, found {rejected:,} of "
-            f"{records.read:,} read ({reasons}{more}). All that is recorded stays: look at them with "
-            f"'ledgerbeam ledger rejects {shlex.quote(url)}', then mend the sources or the function, or run the same "
-            "command with a higher limit"
+            f"{records.read:,} read ({reasons}{more}). Recorded work is kept. See the rejected records with "
+            f"'ledgerbeam ledger rejects {shlex.quote(url)}'. Then correct the sources or the function, or run the "
+            "same command with a higher limit"
         )
 
 
 def parse_on_error(text: str) -> RejectLimit | None:
-    """Read ``fail`` as None, or ``reject``, ``reject:N`` or ``reject:P%`` as a limit."""
+    """Return None for ``fail``, and a limit for ``reject``, ``reject:N`` or ``reject:P%``; else UsageError."""
     if text == "fail":
         return None
     word, colon, limit = text.partition(":")

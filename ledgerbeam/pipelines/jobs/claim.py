@@ -1,8 +1,8 @@
 """Opening of the ledger and the output folder for a job, and selection of the sources of a partial rerun.
 
-A partial rerun repeats the tasks that failed, or rejected records, for a reason. It removes their failures and rejects
-from the ledger. So the ledger records them as withdrawn, and the run records its selection. If the run is killed, the
-same command finds both and continues.
+A partial rerun repeats the tasks that failed, or that rejected records, for a given reason. It removes their failures
+and rejects from the ledger, and records the tasks as withdrawn. The run also records its selection. If the run is
+killed, the same command finds both and continues.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class OpenedJob:
 
     job: JobSpec  # the job, with all values that are set before it starts
     store: LedgerStore
-    owner: OutputOwner | None  # the claim to the output folder, checked; None if the job has no output folder
-    state: str  # state of the ledger before, for messages
+    owner: OutputOwner | None  # the checked claim to the output folder; None if the job has no output folder
+    state: str  # state of the ledger before this run, for messages
 
 
 def open_job(
     job: JobSpec, on_change: OnJobChange, existing: Existing | None, say: Callable[[str], None] = lambda _: None
 ) -> OpenedJob:
-    """Open the ledger for a job, and check that the output folder is this ledger's.
+    """Open the ledger for a job, and check that the output folder belongs to the ledger.
 
     A refused job creates no ledger and no output folder, and removes nothing.
 
@@ -101,19 +101,19 @@ def _require_writable(folder: str) -> None:
     found = nearest_above(folder)
     if not os.path.isdir(found):
         if found == folder:
-            raise UsageError(f"{folder}: expected a folder to write below, found a file")
-        raise StorageError(f"{folder}: cannot be made: {os.strerror(errno.ENOTDIR)}; give another --output")
+            raise UsageError(f"{folder}: expected a folder for outputs, found a file; give another --output")
+        raise StorageError(f"{folder}: cannot be created: {os.strerror(errno.ENOTDIR)}; give another --output")
     if not os.access(found, os.W_OK | os.X_OK):
         if found == folder:
-            raise StorageError(f"{folder}: no permission to write; change it or give another --output")
-        raise StorageError(f"{folder}: cannot be made: no permission to write in {found}; give another --output")
+            raise StorageError(f"{folder}: no permission to write; change its mode or give another --output")
+        raise StorageError(f"{folder}: cannot be created: no permission to write in {found}; give another --output")
 
 
 def _make(folder: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"{folder}: cannot be made: {error.strerror}; give another --output") from error
+        raise StorageError(f"{folder}: cannot be created: {error.strerror}; give another --output") from error
 
 
 def _check_routes(job: JobSpec, store: LedgerStore) -> None:
@@ -147,9 +147,9 @@ def partial_run(store: LedgerStore, kind: Kind, pattern: str) -> dict[str, str]:
 
 
 def require_failed(stores: Sequence[LedgerStore], pattern: str) -> None:
-    """Raise an error for a retry by reason if no failure has the reason and the last run did not retry it either.
+    """Raise UsageError if no failure has a reason that matches, and the last run did not retry such failures either.
 
-    The ledgers are those of all stages of a job, the last stage last.
+    `stores` are the ledgers of all stages of a job, the last stage last.
     """
     for store in stores:
         if _last_only(store).get("failed") == pattern or any(_withdrawn(store, "failed", pattern)):
@@ -182,10 +182,10 @@ def sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
 
 
 def withdraw_rejected(store: LedgerStore, pattern: str) -> frozenset[bytes]:
-    """Make the tasks that rejected records run again, and return the ids of their sources.
+    """Withdraw the tasks that rejected records, so that they run again, and return the IDs of their sources.
 
     Their outputs stay in place until they are written again. If the last run had the same selection and did not finish,
-    only the rest is run. The pattern is a shell pattern, or the exact text, of the reasons.
+    no more tasks are withdrawn. The pattern is a shell pattern, or the exact text, of the reasons.
 
     Raises:
         UsageError: No record was rejected for such a reason, and the last run did not repeat such tasks either.

@@ -1,4 +1,4 @@
-"""The launcher's listing of a job: found, open and missing sources."""
+"""Listing of the sources of a job by the launcher: found, open and missing sources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEW = 100_000  # maximum number of IDs in a Python set. Importing NumPy takes l
 
 
 class JobListing:
-    """Lists a job's sources once and counts them: all open ones, or those with the IDs of `only`."""
+    """Lists and counts the sources of a job once, and yields the open ones: all, or those with the IDs of `only`."""
 
     def __init__(
         self,
@@ -41,10 +41,7 @@ class JobListing:
         self.finished = False
 
     def open_sources(self) -> Iterator[list[Source]]:
-        """Yield open sources, page by page (a page may be empty), registered in the ledger.
-
-        Errors of the pages are raised.
-        """
+        """Register open sources in the ledger, and yield them page by page. A page may be empty."""
         pages = self._pages
         pack = self._spec.packer()
         if pack:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MapJob(ShardJob):
-    """Calls a user's object with every record, or with batches of them, and writes what it returns."""
+    """Calls a user's function or object with every record, or with batches of records, and writes the results."""
 
     command = "map"
     can_be_audited = True
@@ -44,8 +44,8 @@ class MapJob(ShardJob):
     batch: int | None = None
     batch_matters: bool = False  # whether the object declares that its results depend on the size of batches
     nan: NanRule = "refuse"  # treatment of NaN and infinities in JSONL
-    # Treatment of faulty records: ``fail``, or ``reject`` with a limit; see `parse_on_error`. No part of the job's
-    # identity.
+    # Treatment of faulty records: ``fail``, or ``reject`` with a limit; see `parse_on_error`. It is not part of the
+    # job's identity.
     on_error: str = "fail"
     published: str | None = None  # format whose metadata is published beside the outputs; None for none
 
@@ -59,8 +59,8 @@ class MapJob(ShardJob):
     def parameters(self) -> dict[str, Json]:
         """Return the parameters of the outputs: the object, its code, its values and the files that it reads.
 
-        Each module, value and file has its own parameter, so that a mismatch names the changed one. So has each part
-        of an object without a module.
+        Each module, value and file has its own parameter, and so does each part of an object without a module. So a
+        mismatch names the part that changed.
         """
         shaping: dict[str, Json] = {"function": str(self.function), **self.made_of, "nan": self.nan}
         if self.values:
@@ -104,7 +104,7 @@ class MapJob(ShardJob):
         return super(MapJob, decide_batch_schema(self)).with_decisions(say)
 
     def trial_work(self) -> MapRecords:
-        """Return the function that maps sampled records one by one. An error is raised."""
+        """Return the function that maps sampled records one by one. It raises errors instead of rejecting records."""
         return replace(self, on_error="fail").work().with_storage_options(self.storage_options)
 
     def encoder(self) -> str | ShardEncoder:
@@ -120,7 +120,7 @@ class MapJob(ShardJob):
 
 @dataclass(frozen=True, kw_only=True)
 class _ConvertingJob(ShardJob):
-    """A job that writes any record as a format asks."""
+    """A job that writes any record in the form that the output format needs."""
 
     keeps_columns = True
 
@@ -192,17 +192,17 @@ class MaterializeJob(_ConvertingJob):
 
 @dataclass(frozen=True)
 class DatasetParts:
-    """The datasets that the shards of a job, their parts, are merged into."""
+    """Datasets that are merged from the shards of a job. The shards are their parts."""
 
     prefix: str  # prefix of the names of all files of the datasets
-    suffixes: tuple[str, ...]  # suffix of the prefix for each dataset
+    suffixes: tuple[str, ...]  # for each dataset, the suffix that follows the prefix
     dtype: str  # name of the tokens' dtype
     drop: bool = False  # whether the parts are removed after the merge
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexJob(JobSpec):
-    """Writes the index of every source, beside it or below a root. Its outputs are named by their URLs."""
+    """Writes the index of every source, beside it or below a root. The ledger names the indexes by their URLs."""
 
     command = "index"
 

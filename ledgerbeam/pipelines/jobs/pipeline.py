@@ -39,7 +39,7 @@ SCATTER = "scatter"  # name of the parameter of a job with the options of its pi
 BUCKET_BYTES = 64 * 2**20
 
 _LARGER = 'PlanTasks("{0}") and Scatter(bucket_bytes="{0}"), and MatchSources(pack=...) for small sources'
-_AGAIN = "run the pipeline that scatters, to its end, and then this one again"
+_AGAIN = "run the pipeline with Scatter to its end, and then this one again"
 
 
 def proto_text(pipeline: beam_runner_api_pb2.Pipeline) -> str:
@@ -54,8 +54,8 @@ class PipelineJob(JobSpec):
     command = "pipeline"
     is_pipeline = True
     why_open = (
-        "a transform between ReadTasks and WriteTasks has dropped tasks, or another run has taken the ledger over; let "
-        "a function of ProcessTask return None for what is to be left out, then run the pipeline again"
+        "a transform between ReadTasks and WriteTasks has dropped tasks, or another run has taken over the ledger; "
+        "to drop a task, return None from a function of ProcessTask, then run the pipeline again"
     )
 
     name: str  # name of the pipeline, from the user
@@ -174,7 +174,7 @@ class ScatterChoice:
 
     key: KeyChoice  # key that orders the records
     buckets: int | None = None  # number of buckets; None to compute it from the size of a bucket
-    bucket_bytes: int | None = None  # size of a bucket, by the sources
+    bucket_bytes: int | None = None  # size of a bucket in bytes, by the size of the sources
     cuts: tuple[str, ...] = ()  # keys at which buckets start, in hexadecimal; empty to compute them
     as_read: bool = True  # whether the records are unchanged records of the sources; otherwise functions have made them
 
@@ -187,22 +187,22 @@ class ScatterChoice:
         return {SCATTER: shaping | {name: value for name, value in given.items() if value is not None}}
 
     def decided(self, scatter: ScatterJob | None, say: Callable[[str], None]) -> Partition:
-        """Return the partition of the records, by samples of a job that scatters files; None for other sources."""
+        """Return the partition of the records into buckets, by samples of files; `scatter` is None without files."""
         if self.cuts:
             return Partition.of_cuts([bytes.fromhex(cut) for cut in self.cuts])
         if scatter is None:
             if self.key.scheme == "hash" and self.buckets is not None:
                 return Partition(self.buckets)
             raise UsageError(
-                "Scatter: only files are looked at for how keys are to be cut into buckets; give cuts=[...], or "
-                'order="hash" and buckets=N'
+                "Scatter: keys can be sampled to cut them into buckets only if the sources are files; give cuts=[...], "
+                'or order="hash" and buckets=N'
             )
         size = BUCKET_BYTES if self.bucket_bytes is None else self.bucket_bytes
         partition = decide_partition([scatter], PartitionLimits(size, size, self.buckets, merges=0), say, _LARGER)
         if partition.buckets == 1 and self.key.scheme == "key" and not self.as_read and self._wants_more(scatter, size):
             raise UsageError(
-                f"Scatter: expected different keys {self.key} in a sample of the sources, by which they are cut into "
-                "buckets, and found none; if a function before Scatter makes the key, give cuts=[...], or "
+                f"Scatter: expected different keys {self.key} in a sample of the sources, to cut them into buckets, "
+                "found none; if a function before Scatter computes the key, give cuts=[...], or "
                 'order="hash"'
             )
         return partition
@@ -243,7 +243,7 @@ class BucketTables:
     def make(
         self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
     ) -> list[dict[str, Any]]:
-        """Find the buckets of the run files, unless it is done; missing run files are written again."""
+        """Find the buckets of the run files, unless they are known. Missing run files are first written again."""
         runs = _run_files(str(job.output), job.ledger, store, job.storage_options)
         buckets = runs.known()
         if buckets is None:
@@ -256,7 +256,7 @@ class BucketTables:
         return [{"buckets": len(buckets.sizes), "run_files": len(runs), "bytes": runs.size}]
 
     def not_made(self, job: JobSpec) -> str:
-        return f"{job.output}: nothing can be gathered of it before all sources are scattered"
+        return f"{job.output}: its run files cannot be gathered before all sources are scattered"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +266,7 @@ class GatheredRuns:
     runs: str  # folder of the run files
     ledger: str  # ledger of the pipeline that has scattered
     scattered: dict[str, Any]  # parameters of that pipeline, without the location of its output
-    state: str  # name of the run files
+    state: str  # hash of the names and contents of the run files
     task_bytes: int  # size of a task
     whole_keys: bool = True  # whether all records of a key are in one task
 
@@ -299,7 +299,7 @@ class GatheredRuns:
         return _Buckets((self.runs,), shaping, tables, url, self.task_bytes, not self.whole_keys)
 
     def require(self, store: LedgerStore, options: dict[str, Any]) -> None:
-        """Prepare everything that is read, if the ledger has incomplete buckets.
+        """Check the run files and write their tables of slices, if the ledger has incomplete buckets.
 
         Raises:
             ScatterIncompleteError: Run files are missing, or the sources were scattered again meanwhile.
@@ -307,13 +307,13 @@ class GatheredRuns:
         _, files, scattered = _look(self.runs, self.ledger, options)
         buckets = files.known()
         if buckets is None or files.state != self.state:
-            raise ScatterIncompleteError(f"{self.runs}: its sources were scattered again meanwhile; run this again")
+            raise ScatterIncompleteError(f"{self.runs}: sources were scattered again meanwhile; run the pipeline again")
         if are_complete(buckets, store):
             return
         if lost := forget_lost(OutputFolder(self.runs, options), scattered):
             raise ScatterIncompleteError(
-                f"{self.runs}: {count(lost, 'run file')} that {self.ledger} has recorded are gone: another pipeline "
-                f"has gathered and removed them, or somebody else; {_AGAIN}. If several pipelines gather them, give "
+                f"{self.runs}: missing {count(lost, 'run file')} of the ledger {self.ledger}. Another pipeline may "
+                f"have gathered and removed run files: {_AGAIN}. If several pipelines gather the same run files, give "
                 "each Gather(keep_runs=True)"
             )
         parts = sum(max(1, -(-size // self.task_bytes)) for size in buckets.sizes)
@@ -343,22 +343,22 @@ def _look(runs: str, ledger: str, options: dict[str, Any]) -> tuple[Job, RunFile
     try:
         store = open_store(ledger, options)
     except LedgerNotFoundError as error:
-        raise ScatterIncompleteError(f"{runs}: nothing was scattered by {ledger}: {error}; {_AGAIN}") from error
+        raise ScatterIncompleteError(f"{runs}: no pipeline has scattered with {ledger}: {error}; {_AGAIN}") from error
     job = _scattering(ledger, store)
     if not _scatter_of(job):
         raise UsageError(
-            f"{ledger}: expected the ledger of a pipeline that ends with Scatter and CommitTasks, found that of "
-            f"{job.pipeline!r}; give Gather the ledger of the pipeline that has scattered"
+            f"{ledger}: expected the ledger of a pipeline that ends with Scatter and CommitTasks, found the ledger of "
+            f"{job.pipeline!r}; give Gather the ledger of the pipeline with Scatter"
         )
     if job.parameters.get("output") != runs:
         raise UsageError(
-            f"Gather({runs!r}): {ledger} has scattered to {job.parameters.get('output')}; give that folder, or the "
-            "ledger of the pipeline that has scattered to this one"
+            f"Gather({runs!r}): the pipeline of {ledger} has scattered to {job.parameters.get('output')}; give that "
+            "folder, or the ledger of the pipeline that has scattered to the first folder"
         )
     files = _run_files(runs, ledger, store, options)
     if files.known() is None:
         raise ScatterIncompleteError(
-            f"{runs}: the pipeline that scatters ended before it noted which buckets there are; {_AGAIN}"
+            f"{runs}: the pipeline with Scatter ended before it recorded its buckets; {_AGAIN}"
         )
     return job, files, store
 
@@ -373,7 +373,7 @@ def _run_files(folder: str, ledger: str, store: LedgerStore, options: dict[str, 
 def _scattering(ledger: str, store: LedgerStore) -> Job:
     job = store.job()
     if job is None:
-        raise ScatterIncompleteError(f"{ledger}: expected the ledger of a pipeline with Scatter, found none; {_AGAIN}")
+        raise ScatterIncompleteError(f"{ledger}: expected a ledger of a pipeline with Scatter, found no job; {_AGAIN}")
     return job
 
 

@@ -88,12 +88,12 @@ class ShardJob(JobSpec):
 
     @property
     def output_format(self) -> str | Format:
-        """The format of the shards: its name, or of columns one that knows their schemas."""
+        """The format of the shards: its name, or for columnar formats an object with their schemas."""
         return self.to if self.layout is None else self.layout.format(self.to)
 
     def trial_work(self) -> MapRecords:
-        """Return the function that maps sampled records."""
-        raise UsageError(f"{self.command} cannot be tried on some records")
+        """Return the function that maps sampled records. UsageError if the command has none."""
+        raise UsageError(f"{self.command}: sampled records cannot be processed; leave --sample out")
 
     decisions: ClassVar[tuple[str, ...]] = ("schema",)
 
@@ -123,8 +123,8 @@ class ShardJob(JobSpec):
 def shard_form(to: Any) -> str:
     """Return a regular expression for the end of the names of shards of a format, and of their indexes.
 
-    It includes the first record and the ordinals of `transforms.chain.write.output_name`, and matches files of rejected
-    records too. It matches no name if `to` is not a format.
+    It includes the first record and the ordinals of `transforms.chain.write.output_name`. It also matches the names of
+    files of rejected records. If `to` is not a format, it matches no name.
     """
     ending = _ENDINGS.get(to)
     if ending is None and to is not None and to in formats():  # of another package: a file and its index
@@ -147,8 +147,8 @@ _ENDINGS = {
 class OutputCompression:
     """Zstandard compression of outputs, which can still be read by position."""
 
-    level: int
-    frame: int
+    level: int  # Zstandard level
+    frame: int  # size of a frame before compression, in bytes
 
     def encoder(self, encoder: str | ShardEncoder) -> ShardEncoder:
         """Return an encoder that compresses the output of an encoder, or of the format with this name."""
@@ -160,7 +160,7 @@ class OutputCompression:
 
 
 def parse_compression(compress: str | None, frame: int | None, to: str) -> OutputCompression | None:
-    """Parse the options of output compression."""
+    """Return the compression that the options name; None without. UsageError if they do not fit the format."""
     if compress is None:
         if frame is not None:
             raise UsageError(f"--frame {frame}: only for compressed outputs; add --compress zstd")
@@ -171,7 +171,8 @@ def parse_compression(compress: str | None, frame: int | None, to: str) -> Outpu
         by_position = None
     if not by_position:
         raise UsageError(
-            f"--compress {compress}: expected --to jsonl, tar or text, found --to {to}, {_WHY_NOT.get(to, _OTHER)}"
+            f"--compress {compress}: expected --to jsonl, tar or text, found --to {to}, {_WHY_NOT.get(to, _OTHER)}; "
+            "leave --compress out"
         )
     found = OutputCompression(parse_level(compress), FRAME if frame is None else frame)
     check_frames(found.level, found.frame)

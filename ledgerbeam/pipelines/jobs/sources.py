@@ -1,6 +1,6 @@
-"""What a job reads: `ListedFiles`, files that are listed, and `GraphPasses`, the passes of an iterator graph.
+"""Sources of jobs: `ListedFiles`, files of a listing, and `GraphPasses`, the passes of an iterator graph.
 
-Each answers for itself whatever differs between the two, so that no other module asks which one it has.
+Both implement `JobSources`, so that other modules need not check the kind of the sources.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SourceFiles(Protocol):
         """Return the maximum number of bytes read before the first task of a source starts, if it has no index."""
 
     def index_folders(self) -> set[str]:
-        """Return the folders to which their indexes are written."""
+        """Return the folders to which the indexes of the files are written."""
 
 
 class JobSources(Protocol):
@@ -294,8 +294,8 @@ def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] |
     if folders and len(folders) < len(patterns):
         other = next(pattern for pattern in patterns if pattern not in folders)
         raise UsageError(
-            f"{folders[0]} is a folder of a Shar dataset, and {other} is none: index them by two commands, or name the "
-            "files of both"
+            f"{folders[0]} is a folder of a Shar dataset, and {other} is not; index each with its own command, or name "
+            "the files of both"
         )
     return "shar" if folders else None
 
@@ -326,7 +326,7 @@ class GraphPasses:
     reference: Reference
     made_of: dict[str, dict[str, str]]  # hashes of the code of the graph, in groups by name; see `UserFunction`
     epochs: int = 1  # number of passes
-    task_bytes: int = 16 * 2**20  # size of a task, by the mean size of the records that the graph reads
+    task_bytes: int = 16 * 2**20  # size of a task in bytes, by the mean size of the records that the graph reads
     task_records: int | None = None  # number of positions of a task, instead of a size
 
     @property
@@ -367,7 +367,7 @@ class GraphPasses:
         return {**sizes, "base": self.base, "graph": str(self.reference), **self.made_of}
 
     def places(self) -> dict[str, list[str]]:
-        """Return the URLs that workers must reach: those of the data that the graph reads."""
+        """Return the URLs of the data that the graph reads, which workers must reach."""
         return {"the sources": self.graph.urls()}
 
     def forget_patterns(self) -> list[str]:
@@ -375,9 +375,9 @@ class GraphPasses:
 
 
 def shar_sources(files: Iterable[Source]) -> list[Source]:
-    """Return a source for each shard of Shar datasets, of all files of their folders; those of no shard are left out.
+    """Group all files of folders of Shar datasets into one source for each shard. Other files are left out.
 
-    A change of any file of a shard is a change of the source.
+    If any file of a shard changes, the source changes.
     """
     found: list[Source] = load_extension("ledgerbeam.sources", "shar").group(files)
     return found

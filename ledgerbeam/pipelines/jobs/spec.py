@@ -1,8 +1,8 @@
 """Jobs: `JobSpec`, the base of all kinds of jobs, used by the command line, the launcher and worker processes.
 
-Each kind is a frozen dataclass in its own module. It defines its sources (`sources`), its function of a task and its
-encoder (`work` and `encoder`, joined in `stages`), the parameters of its outputs (`identity`), and the product made at
-the end (`product`). Runners use these methods, and never check the kind of a job.
+Each kind is a frozen dataclass in its own module. Its methods return its sources (`sources`), its steps
+(`chain_steps`), the parameters of its outputs (`identity`), and the product made at the end (`product`). Runners call
+these methods, and never check the kind of a job.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def work_folder_of(ledger: str) -> str:
 
 
 class Product(Protocol):
-    """A product of all shards of a complete job."""
+    """A product of all shards of a complete job, such as a merged dataset."""
 
     name: ClassVar[str]  # name of the list of its files in the summary of a run
 
@@ -60,16 +60,16 @@ class Product(Protocol):
         """Whether the product replaces the shards, which need not stay after it is made."""
 
     def place(self, job: JobSpec) -> str:
-        """Return the location, for messages."""
+        """Return the location of the product, for messages."""
 
     def files(self) -> list[str]:
-        """Return the URLs of the files outside of the output folder."""
+        """Return the URLs of the files of the product that are outside of the output folder."""
 
     def check(self, page: Page, job: JobSpec) -> None:
-        """Raise an error for sources that do not permit the product, as far as the first page of the listing shows."""
+        """Raise an error if sources on a page, the first of the listing, do not permit the product."""
 
     def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
-        """Return whether it was made of the current shards of a complete job."""
+        """Return whether the product was made of the current shards of a complete job."""
 
     def make(
         self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
@@ -77,16 +77,16 @@ class Product(Protocol):
         """Make the product, unless it is up to date.
 
         Args:
-            store: Its ledger, with all sources complete.
-            rewrite: Runs the job again after this number of its shards was found missing; returns whether it is
+            store: Ledger of the job, with all sources complete.
+            rewrite: Function that writes missing shards again. It takes their number, and returns whether the job is
                 complete again.
 
         Returns:
-            The result, as values for JSON; empty if the job is no longer complete.
+            Descriptions of the product, as values for JSON; empty if the job is no longer complete.
         """
 
     def not_made(self, job: JobSpec) -> str:
-        """Return a warning that it was not made because tasks have failed."""
+        """Return a warning that the product was not made because tasks have failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,21 +100,21 @@ class JobSpec(ABC):
     is_pipeline: ClassVar[bool] = False  # whether the steps are transforms of a user's pipeline, which need Beam
     last_stage: ClassVar[str] = ""  # name of its last stage; empty for a job of one stage
     # Reason and remedy for sources that are open without a failure, for the message.
-    why_open: ClassVar[str] = "another run may have taken the ledger over; run the same command again"
+    why_open: ClassVar[str] = "another run may have taken over the ledger; run the same command again"
 
     # URL of the folder of its shards; None if its outputs are elsewhere and named by their URLs.
     output: str | None = None
     storage_options: dict[str, Any] = field(default_factory=dict)  # options that are passed to fsspec unchanged
     ledger: str = ""  # ledger URL; empty until `resolve_ledger`
     workers: int = 1  # number of local worker processes
-    # IDs of CUDA devices, of which each local worker sees one; empty leaves the environment unchanged.
+    # IDs of CUDA devices. Each local worker sees one of them. Empty leaves the environment unchanged.
     devices: tuple[str, ...] = ()
-    flush_interval: float = 1.0  # longest wait of a completion for its commit, in seconds
-    flush_entries: int = MAX_ENTRIES  # maximum number of completions in a commit
+    flush_interval: float = 1.0  # longest time between the end of a task and its commit, in seconds
+    flush_entries: int = MAX_ENTRIES  # maximum number of finished tasks in a commit
     log_level: str = "warning"  # lowest log level of workers that is shown
-    # Maximum number of tasks of a run, or of its rest; None for no limit. Only on the local runner.
+    # Maximum number of tasks of a run; None for no limit. Only on the local runner.
     task_limit: int | None = None
-    audit: str = ""  # share of the finished tasks to audit, see `parse_audit`. No part of the job's identity.
+    audit: str = ""  # share of the finished tasks to audit, see `parse_audit`; not part of the job's identity
     # URL of the file for the profiles of the workers; None for no profiles. Only on the local runner.
     profile: str | None = None
     run: str = ""  # ID of the run, once it has started
@@ -163,11 +163,11 @@ class JobSpec(ABC):
     decisions: ClassVar[tuple[str, ...]] = ()  # prefixes of the parameters that are set before the job starts
 
     def with_recorded(self, stored: Job) -> Self:  # noqa: ARG002
-        """Return the job with the values of the job in its ledger."""
+        """Return the job with the values of `decisions` that its ledger stores, where it has none of its own."""
         return self
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:  # noqa: ARG002
-        """Return the job with values for everything that is not set; `say` gets messages for users."""
+        """Return the job with a value for each unset parameter of `decisions`; `say` prints messages for users."""
         return self
 
     def schemas_json(self) -> dict[str, Any] | None:
@@ -184,7 +184,7 @@ class JobSpec(ABC):
         runner: PipelineRunner | None,
         options: PipelineOptions,
     ) -> beam.Pipeline:
-        """Return the job as a Beam pipeline, with transforms that have not been given their values.
+        """Return the job as a Beam pipeline. Its transforms do not have the values of the run yet, such as its ID.
 
         Without a runner, the pipeline has the runner that the options name.
         """
@@ -225,7 +225,7 @@ class JobSpec(ABC):
         return None
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:  # noqa: ARG002
-        """Yield possible mistakes in the job, from its complete ledger."""
+        """Yield warnings of possible mistakes of the user, found in the complete ledger."""
         yield from ()
 
     @property
@@ -245,7 +245,7 @@ class JobSpec(ABC):
 
     def audited(self) -> AuditedWork:
         """Return the work to audit."""
-        raise UsageError(f"{self.command}: only jobs that call a function of yours with records are audited")
+        raise UsageError(f"{self.command}: it calls no function of yours with records; there is nothing to audit")
 
     def changed_code(self) -> list[str]:
         """Return the names of the parts of user code that have changed since this job was made."""
@@ -253,7 +253,7 @@ class JobSpec(ABC):
 
     @property
     def keeps_shards(self) -> bool:
-        """Whether the outputs are kept."""
+        """Whether the shards are kept after the job is complete."""
         product = self.product()
         return product is None or not product.replaces_shards
 
@@ -304,8 +304,8 @@ class JobSpec(ABC):
     def resolve_ledger(self, url: str | None) -> Self:
         """Return the job with its ledger: `url`, or a folder below the working folder.
 
-        The folder is named by command, sources and output. So a changed job with the same ones finds the ledger of the
-        earlier job, which refuses it.
+        The name of the folder depends on command, sources and output. So a job in which only other values changed finds
+        the ledger of the earlier job, which refuses it.
         """
         if url is None:
             named = "\0".join([*self.sources().names, self._named_output()])
@@ -380,7 +380,7 @@ class Stage:
         return []
 
     def require_others(self) -> None:
-        """Raise an error for unusable outputs of other jobs that it reads, before any of its inputs runs."""
+        """Raise an error for unusable outputs of other jobs that the stage reads, before any of its inputs runs."""
 
     def longer(self, inputs: Sequence[FinishedStage]) -> Self | None:  # noqa: ARG002
         """Return the stage with more inputs, if the results of its inputs require that; else None."""

@@ -81,8 +81,8 @@ def _pickled(function: Callable[..., Any], name: str, parts: FunctionParts) -> b
         if is_interrupt(error):
             raise
         raise FunctionError(
-            f"{name}: it cannot travel to other processes: {describe_error(error)}; make what it cannot take with it "
-            "inside of the function, or give a class, of which each worker builds one object"
+            f"{name}: it cannot be sent to other processes: {describe_error(error)}; create the object that cannot be "
+            "sent inside the function, or give a class, of which each worker builds one object"
         ) from error
     return made.getvalue()
 
@@ -125,19 +125,19 @@ class _Loader(pickle.Unpickler):  # noqa: S301 - pickled by this process
 
     def find_class(self, module: str, name: str) -> Any:
         if module == MAIN:
-            raise FunctionError(f"it holds {name} by its name in {MAIN} alone")
+            raise FunctionError(f"it refers to {name} of {MAIN}, which other processes do not have")
         return super().find_class(module, name)
 
 
 def _require_stable(data: bytes, name: str, parts: FunctionParts) -> None:
-    """Raise an error for an object that changes when pickled: the next run would take it for another job."""
+    """Raise FunctionError for an object that changes when it is pickled: the next run would be another job."""
     try:
         loaded = function_parts(_Loader(io.BytesIO(data)).load())
     except BaseException as error:
         if is_interrupt(error):
             raise
         raise FunctionError(
-            f"{name}: it cannot be loaded in another process: {describe_error(error)}; put it into a module of its own"
+            f"{name}: it cannot be loaded in another process: {describe_error(error)}; move it to a module of its own"
         ) from error
     for group in ("values", "code"):
         was, now = getattr(parts, group), getattr(loaded, group)
@@ -145,6 +145,6 @@ def _require_stable(data: bytes, name: str, parts: FunctionParts) -> None:
             if was.get(part) != now.get(part):
                 what = f"the captured value {part}" if group == "values" else f"the code of {part}"
                 raise FunctionError(
-                    f"{name}: {what} is another one each time it is pickled, so that no later run would know the job "
-                    "again; make it inside of the function, or give a class and its values"
+                    f"{name}: {what} differs each time it is pickled, so a later run would be another job; create it "
+                    "inside the function, or give a class and its values"
                 )

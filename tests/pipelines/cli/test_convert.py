@@ -400,7 +400,7 @@ def test_a_folder_that_is_no_dataset_is_refused(workspace: Workspace, dataset: P
     workspace.jsonl("plain/a.jsonl", 5)
     workspace.run("index", "plain", status=2, err="folder")
     workspace.run("index", "--from", "shar", "plain", status=0)  # its name is also valid for a shard
-    workspace.run("index", "speech", "plain/a.jsonl", status=2, err="index them by two commands")
+    workspace.run("index", "speech", "plain/a.jsonl", status=2, err="index each with its own command")
 
 
 @pytest.mark.slow

@@ -207,7 +207,7 @@ def broken(task: Task) -> Task:
 
 @pytest.mark.slow
 def test_what_is_not_all_scattered_is_refused(folder: Path) -> None:
-    with pytest.raises(ScatterIncompleteError, match=r"runs: nothing was scattered by \S+/S: .*run the pipeline that"):
+    with pytest.raises(ScatterIncompleteError, match=r"runs: no pipeline has scattered with \S+/S: .*run the pipeline"):
         gather()
     assert scatter(broken, **HASHED).state == "FAILED"
     with pytest.raises(
@@ -223,7 +223,7 @@ def test_run_files_that_are_gone_are_scattered_again(folder: Path) -> None:
     scatter(**HASHED)
     lost, *_ = sorted((folder / "runs").rglob("*.run"))
     lost.unlink()
-    with pytest.raises(ScatterIncompleteError, match=r"1 run file that \S+/S has recorded are gone: .*keep_runs=True"):
+    with pytest.raises(ScatterIncompleteError, match=r"missing 1 run file of the ledger \S+/S\. .*keep_runs=True"):
         gather()
     assert scatter(**HASHED).outcome.tasks == 3, "those of its source"
     assert gather().outcome.complete
@@ -270,7 +270,7 @@ def test_another_scatter_is_another_job_to_gather(folder: Path) -> None:
 def test_gather_takes_the_ledger_that_has_scattered_there(folder: Path) -> None:
     scatter(**HASHED)
 
-    with pytest.raises(UsageError, match=r"Gather\('\S+/other'\): \S+/S has scattered to \S+/runs"):
+    with pytest.raises(UsageError, match=r"Gather\('\S+/other'\): the pipeline of \S+/S has scattered to \S+/runs"):
         gather(runs="other")
     gather()
     with pytest.raises(UsageError, match=r"expected the ledger of a pipeline that ends with Scatter .* of 'gather'"):
@@ -426,7 +426,7 @@ def test_a_kill_between_the_two_pipelines_changes_nothing(tmp_path: Path, clean:
     killed = start(tmp_path, LEDGERBEAM_FAULT="exchange.tabulated:1")
     killed.communicate(timeout=240)
     assert killed.returncode == -9
-    with pytest.raises(ScatterIncompleteError, match="ended before it noted which buckets there are; run the pipeline"):
+    with pytest.raises(ScatterIncompleteError, match="ended before it recorded its buckets; run the pipeline"):
         GatheredRuns.found(f"{tmp_path}/runs", f"{tmp_path}/L/scatter", {}, task_bytes=1500, whole_keys=True)
     close_shared_writers()
     ended(start(tmp_path))

@@ -132,7 +132,7 @@ def test_a_folder_to_write_to_is_made_or_refused_at_once(place: Place) -> None:
     place.put("file")
     with pytest.raises(UsageError, match="found a file"):
         place.open(place.job(output="file"))
-    with pytest.raises(StorageError, match="cannot be made: Not a directory; give another --output"):
+    with pytest.raises(StorageError, match="cannot be created: Not a directory; give another --output"):
         place.open(place.job(output="file/below"))
     place.open(place.job(output="new/deep"))
     assert (place.root / "new/deep").is_dir()
@@ -147,15 +147,15 @@ def test_a_folder_that_cannot_be_made_at_last_is_told(place: Place, monkeypatch:
         makedirs(path, **options)
 
     monkeypatch.setattr(os, "makedirs", full)
-    with pytest.raises(StorageError, match="out: cannot be made: No space left on device; give another --output"):
+    with pytest.raises(StorageError, match="out: cannot be created: No space left on device; give another --output"):
         place.open(place.job())
 
 
 @pytest.mark.parametrize(
     ("folders", "says"),
     [
-        (["out"], "{0}/out: no permission to write; change it or give another --output"),
-        ([], "{0}/out: cannot be made: no permission to write in {0}; give another --output"),
+        (["out"], "{0}/out: no permission to write; change its mode or give another --output"),
+        ([], "{0}/out: cannot be created: no permission to write in {0}; give another --output"),
     ],
     ids=["there", "to be made"],
 )

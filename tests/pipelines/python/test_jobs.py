@@ -264,11 +264,11 @@ def test_a_cell_of_a_notebook_is_a_module_of_its_own(programs: Programs) -> None
         ("lambda record: LOCK", "the captured value 'LOCK' is or holds a lock"),
         pytest.param(
             "lambda record: CHANGING",
-            "captured value 'CHANGING' of <lambda> is another one each time it is pickled",
+            "captured value 'CHANGING' of <lambda> differs each time it is pickled",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            "lambda record: STRANGE", "cannot travel to other processes: TypeError: not today", marks=pytest.mark.slow
+            "lambda record: STRANGE", "cannot be sent to other processes: TypeError: not today", marks=pytest.mark.slow
         ),
         pytest.param("generator", "is a generator function", marks=pytest.mark.slow),
         ("3", "expected"),
