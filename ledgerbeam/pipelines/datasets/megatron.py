@@ -51,12 +51,12 @@ class TokenizeJob(ShardJob):
     tokenizer: str  # ``bytes``, or the URL of a tokenizer's file
     checksum: str  # checksum of that file
     keys: tuple[str, ...]  # keys of the texts in a record
-    eod: int | None  # token that ends each document; None for no token
+    eod: int | None  # ID of the token that ends each document; None for no token
     special_tokens: SpecialTokens = "text"  # treatment of names of special tokens in texts
     split: Reference | None = None  # function that splits a text into a list of texts, or its name; None for no split
     # Hashes of the code of this function, in groups by name; see `UserFunction`.
     made_of: dict[str, dict[str, str]] = field(default_factory=lambda: {"module": {}})
-    on_error: str = "fail"  # treatment of faulty records; see `parse_on_error`. No part of the job's identity.
+    on_error: str = "fail"  # treatment of faulty records; see `parse_on_error`. Not part of the job's identity.
     dataset: MergedParts
 
     def sources(self) -> ListedFiles:
@@ -128,7 +128,7 @@ class MergedParts(DatasetParts):
         """Return the datasets of ``--output`` and ``--dtype``. UsageError for an unknown dtype, or a folder."""
         name = dtype_name(dtype)
         if output.endswith("/"):
-            raise UsageError(f"--output {output}: expected the prefix of two files, found a folder")
+            raise UsageError(f"--output {output}: expected a prefix of files, such as {output}texts, found a folder")
         return cls(dataset_prefix(output), suffixes, name, drop)
 
     @staticmethod
@@ -146,7 +146,7 @@ class MergedParts(DatasetParts):
         """True: the parts are not needed after the merge."""
         return True
 
-    def place(self, job: JobSpec) -> str:  # noqa: ARG002 - the parts lie elsewhere
+    def place(self, job: JobSpec) -> str:  # noqa: ARG002 - the datasets are outside of the output folder
         return self.prefix
 
     def files(self) -> list[str]:
@@ -187,9 +187,9 @@ class MergedParts(DatasetParts):
             parts.drop()
         return [asdict(dataset) for dataset in datasets]
 
-    def not_made(self, job: JobSpec) -> str:  # noqa: ARG002 - the prefix says enough
+    def not_made(self, job: JobSpec) -> str:  # noqa: ARG002 - the prefix is enough
         """Return a warning that nothing was merged because tasks failed."""
-        return f"{self.prefix}: not merged, since documents are missing; what was there before stays"
+        return f"{self.prefix}: not merged, because documents are missing; files of an earlier merge stay"
 
 
 class _Parts:
@@ -208,18 +208,18 @@ class _Parts:
         self._note = OutputStamp(job.work_folder, _NOTE, manifest.fingerprint, self._shards, self._options)
 
     def merged(self) -> list[MergedDataset] | None:
-        """Return the datasets if they were merged from these parts and their files have the noted sizes; else None."""
+        """Return the datasets, if they were merged from these parts and have their recorded sizes; else None."""
         note = self._note.read()
         try:
             found = None if note is None else [MergedDataset(**facts) for facts in note["datasets"]]
-        except (KeyError, TypeError):  # not what was noted here
+        except (KeyError, TypeError):  # not a note of this version
             return None
         return None if found is not None and self._were_rewritten() else found
 
     def _were_rewritten(self) -> bool:
-        """Return whether valid parts were written after the merge, which may have read other files in their place.
+        """Return whether parts were written again after the merge, and all of these are valid.
 
-        If one of these parts is not valid now, the merged datasets are the only good copy.
+        Then the merge may have read other files. If one is not valid, the merged datasets are the only good copy.
         """
         made = stat_many(self._product.files(), self._options)
         there = set(self._folder.names(""))  # one request if all were removed
@@ -343,7 +343,7 @@ def parts_by_dataset(
     """Return the parts of each dataset of a job, by the suffix of its name, in the order of the manifest.
 
     Each task writes one part of every dataset, and the manifest sorts the parts of a task by name. So the position of a
-    part determines its dataset, whatever the names of sources and keys are. LedgerError: the shards are not such parts.
+    part determines its dataset, for any names of sources and keys. LedgerError: the shards are not such parts.
     """
     by_name = sorted(suffixes, key=lambda suffix: suffix + _DATA)
     parts = {suffix: shards[place :: len(by_name)] for place, suffix in enumerate(by_name)}

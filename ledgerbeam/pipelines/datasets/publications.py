@@ -21,7 +21,7 @@ from ledgerbeam.pipelines.outputs.metadata import (
 
 
 def publish_wids(dataset: PublishedShards) -> Published:
-    """Publish the index of webdataset's wids."""
+    """Write `wids.json`, the index for webdataset's wids, beside the shards."""
     dataset.require_suffix(".tar", "use --to tar")
     dataset.require_root()
     dataset.require_whole()
@@ -32,7 +32,7 @@ def publish_wids(dataset: PublishedShards) -> Published:
 
 
 def publish_energon(dataset: PublishedShards) -> Published:
-    """Publish the folder `.nv-meta` of Energon."""
+    """Write the folder `.nv-meta` with the metadata for Energon, beside the shards."""
     dataset.require_suffix(".tar", "use --to tar")
     dataset.require_root()
     dataset.refuse_foreign({dataset.url(f".nv-meta/{name}"): look for name, look in META_OF_ENERGON.items()})
@@ -41,7 +41,7 @@ def publish_energon(dataset: PublishedShards) -> Published:
 
 
 def publish_lit(dataset: PublishedShards) -> Published:
-    """Publish the indexes and the configuration of LIT."""
+    """Write the indexes of all parts and the configuration for LIT, beside the shards."""
     dataset.require_suffix(".tar", "use --to tar")
     dataset.require_root()
     indexes = {dataset.url(index_name(part)): INDEX_OF_LIT for part in dataset.parts}
@@ -63,7 +63,7 @@ def publish_megatron(dataset: PublishedShards) -> Published:
     dataset.require_suffix(".bin", "use ledgerbeam tokenize, or --to megatron")
     dataset.require_whole()
     if dataset.output is None:
-        raise UsageError("--as megatron needs --output PREFIX; the job has merged its parts itself")
+        raise UsageError("--as megatron: the job has merged its parts; to merge them again, add --output PREFIX")
     parts = parts_by_dataset(dataset.shards, dataset.suffixes, ledger=dataset.ledger)
     for suffix, shards in parts.items():  # check all datasets before the first merge
         require_replaceable(dataset.output + suffix, sum(shard.size for shard in shards), dataset.options)

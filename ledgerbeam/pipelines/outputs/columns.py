@@ -97,7 +97,7 @@ def recorded_schema(job: Job) -> JobSchema | None:
 
 
 def read_schema(url: str, options: Options) -> JobSchema:
-    """Return the schemas of a columnar file, or of a JSON file."""
+    """Return the schemas in the footer of a columnar file, or in a JSON file of schemas."""
     from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
 
     url = canonical_url(url)
@@ -187,11 +187,11 @@ def _inferred(job: ColumnJob, say: Callable[[str], None]) -> JobSchema:
     finally:
         close_objects()
     if not datasets and errors:
-        raise RecordError(f"no schema can be inferred: all of {len(sampled)} sampled records failed: {errors[0]}")
+        tried = count(len(sampled), "sampled record")
+        raise RecordError(f"no schema can be inferred: no result of {tried}; the first error: {errors[0]}")
     if not datasets and sampled:
-        raise UsageError(
-            f"no schema can be inferred: none of the first {len(sampled)} records is kept; give --schema FILE"
-        )
+        tried = count(len(sampled), "sampled record")
+        raise UsageError(f"no schema can be inferred: the function keeps none of {tried}; give --schema FILE")
     found = JobSchema.inferred(datasets)
     of_sources = count(len({one.source.url for one in sampled}), "source")
     for route, schema in found.by_route.items():
@@ -231,7 +231,7 @@ def with_recorded_batch_schema(job: _Job, stored: Job) -> _Job:
 
 
 def decide_batch_schema(job: _Job) -> _Job:
-    """Return a job with the batch schema of its JSON lines, inferred if it has such sources and no schema."""
+    """Return a job with the schema for batches of its JSON lines. Without a given schema, it is inferred."""
     if job.form != "arrow" or job.files.batch_schema is not None:
         return job
     urls = _lines(job)
@@ -241,7 +241,7 @@ def decide_batch_schema(job: _Job) -> _Job:
 
     chosen = urls[:: max(1, len(urls) // SOURCES)][:SOURCES]
     records = [record for url in chosen for record in _first(url, job.storage_options)]
-    where = chosen[0] if len(chosen) == 1 else f"{chosen[0]} and {len(chosen) - 1} others"
+    where = chosen[0] if len(chosen) == 1 else f"{chosen[0]} and {count(len(chosen) - 1, 'other')}"
     if not records:
         raise RecordError(f"{where}: expected JSON lines to infer the batch schema, found none; give --batch-schema")
     try:

@@ -33,7 +33,7 @@ CARD = "README.md"  # name of the dataset card, in the root folder. People edit 
 FORMAT = 1  # version of the note format
 MOST_IN_COMMIT = 256 * 1024 * 1024  # maximum size of the regular files in one commit, in bytes
 _TRIES = 5  # attempts to commit while others commit
-_SENT_AT_ONCE = 64 * 1024 * 1024  # with Xet, a kill costs at most this much of small files, or one larger file
+_SENT_AT_ONCE = 64 * 1024 * 1024  # bytes of small files in one upload with Xet: a kill repeats at most one upload
 _MOST_AT_ONCE = 256
 _BLOCK = 8 * 1024 * 1024
 _LARGEST_REGULAR = 16 * 1024 * 1024  # larger files are always in large file storage and need no Git hash
@@ -66,7 +66,7 @@ class HubPublication:
 
 @dataclass(frozen=True)
 class _Content:
-    """Hashes of a content: SHA-256, the Git hash of small contents, and the ledger's checksum."""
+    """Hashes of the content of a file: SHA-256, the Git hash (None for large files), and the ledger's checksum."""
 
     sha256: str
     git: str | None
@@ -85,7 +85,7 @@ class _Changes:
     removed: list[str] = field(default_factory=list)
     same: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
-    strangers: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)  # existing files with content that the ledger has not published
 
     @property
     def changes(self) -> bool:
@@ -127,7 +127,7 @@ def publish_to_hub(
 
     place = HubDataset(url, options if all(is_local(file.url) for file in files) else {})
     if place.folder and any(file.name == CARD for file in files):
-        raise UsageError(f"{url}: the card of a dataset must be in its root folder; leave /{place.folder} out")
+        raise UsageError(f"{url}: the dataset card {CARD} must be in the root folder; leave /{place.folder} out")
     return _Publisher(place, files, f".ledgerbeam/{ledger_id}.json", options, on_file).run(overwrite=overwrite)
 
 
@@ -153,19 +153,19 @@ class _Publisher:
                 if done is not None:
                     return done
         raise PublicationError(
-            f"{self._place.url}: other commits came first in {_TRIES} attempts; all contents are on the Hub, run the "
-            "same command again"
+            f"{self._place.url}: other commits came first in {_TRIES} attempts; run the same command again: the files "
+            "are uploaded already"
         )
 
     def _try(self, head: str, scratch: str, *, overwrite: bool) -> HubPublication | None:
-        """Publish on top of a commit; return None if another commit has followed it."""
+        """Publish on top of the commit `head`; return None if another commit was made on top of it meanwhile."""
         there = self._place.files(head)
         noted = self._noted(head, there)
         plan = self._plan(there, noted, overwrite=overwrite)
         if plan.strangers:
             raise UsageError(
                 f"{self._place.url}: {_named(plan.strangers)} there with content that this ledger has not published; "
-                "publish to another folder, or replace them with --overwrite"
+                "publish to another folder, or replace such files with --overwrite"
             )
         for batch in _batches([file for file in (*plan.added, *plan.replaced) if file.name not in self._uploads]):
             self._send(batch, scratch)
@@ -198,7 +198,7 @@ class _Publisher:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StorageError(
                 f"{self._place.url}/{self._note}: expected the note of a publication, found another file ({error}); "
-                "use the version of ledgerbeam that wrote it, or delete it there and use --overwrite"
+                "use the version of ledgerbeam that wrote it, or delete it on the Hub and use --overwrite"
             ) from error
 
     def _plan(self, there: Mapping[str, HubFile], noted: Mapping[str, _Content], *, overwrite: bool) -> _Changes:
@@ -241,7 +241,7 @@ class _Publisher:
             upload = uploads[file.name]
             if upload.sha256 is not None:
                 if upload.sha256 != self._contents[file.name].sha256:
-                    raise StorageError(f"{file.url}: changed while it was sent to {self._place.url}; run again")
+                    raise StorageError(f"{file.url}: it changed during its upload; run the same command again")
                 if paths[file.name] != file.url:
                     os.unlink(paths[file.name])
             self._uploads[file.name] = upload
@@ -249,13 +249,13 @@ class _Publisher:
                 self._on_file(1, upload.size)
 
     def _require_small(self, uploads: Sequence[Upload]) -> None:
-        """Raise an error if the regular files are too large for one commit, which the client sends as one text."""
+        """Raise UsageError if the regular files are too large for one commit, which the client sends as one request."""
         held = [upload.size for upload in uploads if upload.sha256 is None]
         if sum(held) > MOST_IN_COMMIT:
             raise UsageError(
-                f"{self._place.url}: {count(len(held), 'file')} of {sum(held):,} bytes are regular files for the Hub, "
-                f"and a commit holds at most {MOST_IN_COMMIT:,}; make larger shards, or list large files in "
-                ".gitattributes of the dataset (*.jsonl filter=lfs diff=lfs merge=lfs -text)"
+                f"{self._place.url}: expected at most {MOST_IN_COMMIT:,} bytes of files that the Hub stores in Git, "
+                f"found {count(len(held), 'file')} with {sum(held):,} bytes; make larger shards, or list large files "
+                "in .gitattributes of the dataset (*.jsonl filter=lfs diff=lfs merge=lfs -text)"
             )
 
     def _local(self, file: LocalFile, scratch: str) -> str:

@@ -86,25 +86,25 @@ class PublishedShards:
     def require_root(self) -> None:
         """Raise UsageError if `output` names another place than the folder of the shards."""
         if self.output is not None:
-            raise UsageError(f"--output {self.output}: this metadata must be beside the shards, below {self.root}")
+            raise UsageError(f"--output {self.output}: this metadata must be beside the shards; leave --output out")
 
     def require_whole(self) -> None:
         """Raise UsageError if the dataset is divided into parts."""
         if list(self.parts) != ["train"]:
-            raise UsageError("--part is for --as energon, hf and lit; other formats have no parts")
+            raise UsageError("--part is for --as energon, hf and lit; other formats have no parts: leave --part out")
 
     def require_plain(self) -> None:
         """Raise UsageError if a shard is compressed."""
         for shard in self.shards:
             if split_compression(shard.name).compression is not None:
                 raise UsageError(
-                    f"ledger {self.ledger}: expected plain shards, because readers of this format do not decompress "
-                    f"them, found {shard.name}; run the job without --compress"
+                    f"ledger {self.ledger}: expected uncompressed shards, because readers of this format do not "
+                    f"decompress them, found {shard.name}; run the job without --compress"
                 )
 
     def refuse_foreign(self, files: Mapping[str, re.Pattern[bytes]]) -> None:
         """Raise UsageError if another program's file has one of these URLs."""
-        refuse_foreign(files, self.options, kind="one of this metadata", remedy="and publish again")
+        refuse_foreign(files, self.options, kind="earlier metadata of this format", remedy="and publish again")
 
     def require_suffix(self, suffix: str, remedy: str) -> None:
         """Raise UsageError if the name of a shard has another suffix."""

@@ -93,7 +93,7 @@ class OutputOwner:
             if shard is not None:  # it may be a source
                 raise UsageError(
                     f"{self._output}/{printable(shard)}: --existing replace would remove it, and a pattern of the "
-                    "sources matches it; give another --output. If it is no source, remove it and similar files "
+                    "sources matches it; give another --output. If it is not a source, remove it and similar files "
                     "yourself"
                 )
             self.is_alone = store is None or has_kept_nothing(store)
@@ -224,19 +224,19 @@ class OutputOwner:
         shard = self._a_shard()
         if shard is None:
             return self._a_product()
-        return f"{self._output}: it holds shards such as this job writes, and no ledger owns them: {printable(shard)}"
+        return f"{self._output}: it has shards with names of this job, and no ledger owns them: {printable(shard)}"
 
     def _of_later_state(self, mark: Mapping[str, Any]) -> str:
         if not self._is_of_this_place(mark):
             return (
                 "this ledger is an older copy, or a copy was resumed in its place; continue with the ledger that wrote "
-                f"last, then at {_text(mark, 'url')}"
+                f"last; it was at {_text(mark, 'url')}"
             )
         other_host = "" if is_local(self._spec.ledger) else ", or resume on the host whose local copy is complete"
         return f"the ledger is an older copy. Restore the missing part of it{other_host}; otherwise"
 
     def _is_of_this_place(self, mark: Mapping[str, Any]) -> bool:
-        """Return whether the ledger of a mark had the URL of this job's ledger, so its URL cannot help the user."""
+        """Return whether the ledger of a mark had the same URL as this job's ledger. Then its URL is no help."""
         return mark.get("url") == without_secrets(self._spec.ledger)
 
     def _of_another(self, marks: Mapping[str, Mapping[str, Any]]) -> str:
@@ -339,7 +339,7 @@ def _mark_name(store: LedgerStore) -> str:
 
 
 def _parsed(data: bytes) -> Mapping[str, Any]:
-    """Parse a mark; an unreadable mark still counts as another ledger's."""
+    """Return a mark; empty if it is unreadable, so that it still counts as the mark of another ledger."""
     try:
         mark = decode(data)
     except ValueError:

@@ -1,7 +1,7 @@
 """Products of all shards of a job: notes that record their files, and the metadata of a format beside the shards.
 
-A note stores the size and the checksum of each file, so that a rerun makes only changed ones. A file that has changed
-since is reported and written again, and `ledger verify` finds it.
+A note stores the size and the checksum of each file of a product. A rerun compares them, reports a file that has
+changed since, and writes it again. `ledger verify` finds such a file, too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PublishedFile:
 class PublishedMetadata:
     """The metadata of a format beside the shards of a job: a `Product` that leaves the shards in place.
 
-    Each route of the job is a dataset of its own, with metadata in its folder.
+    Each route of the job is a separate dataset, with metadata in its folder.
     """
 
     name: ClassVar[str] = "published"
@@ -70,7 +70,7 @@ class PublishedMetadata:
         return []
 
     def check(self, page: Page, job: JobSpec) -> None:
-        """Raise an error if the format needs unique base names of shards and base names of sources are not."""
+        """Raise UsageError if the format needs unique base names, and two sources have the same one."""
         files = job.sources().as_files
         if self.form == "lit" and (files is None or files.are_apart):
             _require_base_names(page)
@@ -107,7 +107,7 @@ class PublishedMetadata:
         return urls
 
     def _withdraw(self, job: JobSpec, route: str, kept: Collection[str], say: Callable[[str], None]) -> None:
-        """Remove the metadata of a dataset that has no shards any more. Files changed by others stay."""
+        """Remove the metadata of a dataset that has no shards any more. Files that others have changed stay."""
         options = job.storage_options
         note = OutputStamp(job.work_folder, _note_name(self.form, route), "", (), options)
         for file in _files(note.latest(), self.form):
@@ -142,7 +142,7 @@ class PublishedMetadata:
             other = "" if self.form == "webdataset" else ", and --to webdataset writes metadata of wids"
             raise PublicationError(
                 f"{root}: all outputs are written and recorded, but not the metadata of {self.form}: {error}\nRun the "
-                f"same command to try again. --to tar needs no metadata{other}; the outputs are not written again"
+                f"same command to write only the metadata again. --to tar needs no metadata{other}"
             ) from error
         fault_point("published.after")
         note.end(done.urls, checksums={url: checksum_at(url, options) for url in done.urls})
@@ -160,7 +160,7 @@ class PublishedMetadata:
 
 
 def _are_older(urls: Sequence[str], root: str, shards: Sequence[OutputShard], options: Options) -> bool:
-    """Return whether a shard is newer than the metadata, as after a loss: readers of LIT refuse an older index."""
+    """Return whether a shard is newer than the metadata, such as a lost one written again: LIT refuses this."""
     try:
         found = stat_many([f"{root}/{shard.name}" for shard in shards], options)
         made = stat_many(urls, options)
@@ -224,9 +224,9 @@ def _require_base_names(page: Page) -> None:
 
 
 class OutputStamp:
-    """The note of a product of a job's shards: the digest of the shards, and the files of the product.
+    """The note of a product: a digest of the shards that it was made of, and its files with their sizes.
 
-    All shards of the job are given, in the order of its dataset manifest.
+    `shards` are all shards of the job, in the order of its dataset manifest.
     """
 
     def __init__(self, work: str, name: str, fingerprint: str, shards: Iterable[OutputShard], options: Options) -> None:
@@ -311,7 +311,7 @@ def content_problem(
 ) -> str | None:
     """Return the problem with a file's size or content, else None. A file of another size is not read.
 
-    The checksum is that of the whole file, or of a span: its first byte, and the byte after its last.
+    The checksum is of the whole file, or of the bytes of `span`, a half-open range.
     """
     start, stop = span or (0, size)
     try:

@@ -54,7 +54,7 @@ class Outputs(Protocol):
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """An output folder of a job of which only the ledger is available; implements `Outputs`."""
+    """An output folder whose job is known only from its ledger; implements `Outputs`."""
 
     output: str
     storage_options: dict[str, Any]
@@ -64,14 +64,14 @@ class OutputFolder:
 
 
 def forget_lost(spec: Outputs, store: LedgerStore) -> int:
-    """Make a ledger forget the sources of missing outputs, which are written again; return the number of outputs.
+    """Make a ledger forget the sources of missing outputs, so that they run again; return the number of outputs.
 
     On a local disk the function checks each output by name, one page at a time. On an object store it lists the folder
     once, with 8 bytes of memory for each output.
 
     Raises:
-        StorageError: An output has another size. For indexes, which any program may build again, it counts as missing.
-        UsageError: A link has replaced a folder of outputs, so its files are not those of the job.
+        StorageError: An output has another size. An index, which any program may build again, counts as missing then.
+        UsageError: A link has replaced a folder of outputs, so its files may belong to others.
     """
     lost = 0
     for page, found in _lost(spec, store, refuse=partial(refuse_links, canonical_url(spec.output or "/"))):
@@ -87,7 +87,7 @@ def forget_lost(spec: Outputs, store: LedgerStore) -> int:
 
 
 def lost_sources(spec: Outputs, store: LedgerStore) -> set[bytes]:
-    """Return the ids of the sources with an output that is missing or has another size than recorded."""
+    """Return the IDs of the sources with an output that is missing or has another size than recorded."""
     return {source for page, _ in _lost(spec, store) for source in page.source_ids}
 
 
@@ -349,7 +349,7 @@ def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
 
 
 def sweep_temporaries(spec: JobSpec) -> None:
-    """Remove the temporary files of killed writers in all folders of the job; those of live writers stay."""
+    """Remove the temporary files of killed writers in all folders of the job. Files of live writers stay."""
     for folder in spec.folders():
         remove_stale_temporaries(folder)
 
@@ -397,7 +397,7 @@ def _require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
 
 
 def require_own_folder(url: str) -> None:
-    """Check that a folder of a ledger's own files is a folder, if it exists, and not a link to another one."""
+    """Raise StorageError if the place of a folder for a ledger's own files has a file, or a link."""
     if is_local(url) and os.path.lexists(url) and (os.path.islink(url) or not os.path.isdir(url)):
         raise StorageError(
             f"{url}: expected a folder for notes, marks or parts of indexes of the ledger, found a link or a file, "

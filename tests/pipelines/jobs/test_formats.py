@@ -312,7 +312,7 @@ def test_metadata_of_others_is_refused(workspace: Workspace) -> None:
     command = ("map", "functions:sample", "in/*", "--output", "out", "--to", "tar", "--compress", "zstd")
     assert workspace.run(*command, "--ledger", "L").status == 0
     for form in ("webdataset", "energon", "lit", "idxpack", "hf"):
-        ran = workspace.run("publish", "L", "--as", form, status=2, err="expected plain shards")
+        ran = workspace.run("publish", "L", "--as", form, status=2, err="expected uncompressed shards")
         assert "a.jsonl-0000000000.tar.zst; run the job without --compress" in ran.err
 
 

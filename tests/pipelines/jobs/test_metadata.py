@@ -281,7 +281,7 @@ def test_samples_that_lit_would_take_for_one_are_told(workspace: Workspace) -> N
     assert not (workspace.root / "out/config.json").exists()
 
 
-refuse_foreign = partial(files.refuse_foreign, kind="one of this metadata")
+refuse_foreign = partial(files.refuse_foreign, kind="earlier metadata of this format")
 
 KINDS = {
     "wids.json": looks.WIDS,

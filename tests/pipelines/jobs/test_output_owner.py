@@ -232,7 +232,7 @@ def test_a_run_that_the_ledger_does_not_know_was_of_a_later_state_of_it(place: P
         owner = OutputOwner(place.spec("older"), existing)
         if existing is None:
             with pytest.raises(
-                UsageError, match=f"a later state of the ledger .*older has written here: .*, then at {place.root}/L"
+                UsageError, match=f"a later state of the ledger .*older has written here: .*; it was at {place.root}/L"
             ):
                 owner.check(place.store(place.spec("older")))
         else:

@@ -331,7 +331,7 @@ def test_a_link_that_takes_the_place_of_a_folder_is_not_written_or_removed_throu
 def test_a_link_with_the_name_of_a_shard_is_a_file_of_others(place: Workspace) -> None:
     name = "x.jsonl-0000000000.jsonl"
     link(place, f"out/sub/{name}", f"victim/{name}")
-    place.run(*CONVERT, status=2, err=f"it holds shards such as this job writes, and no ledger owns them: sub/{name}")
+    place.run(*CONVERT, status=2, err=f"it has shards with names of this job, and no ledger owns them: sub/{name}")
     assert place.run(*CONVERT, "--existing", "keep").status == 0
     assert "victim" in (place.root / "victim" / name).read_text()
 

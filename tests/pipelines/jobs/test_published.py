@@ -244,9 +244,7 @@ def test_an_error_says_that_outputs_are_written_and_what_to_do(made: Made, form:
     said = str(found.value)
     assert said.startswith(f"{made.out}: all outputs are written and recorded, but not the metadata of {form}: ")
     other = "" if form == "webdataset" else ", and --to webdataset writes metadata of wids"
-    assert said.endswith(
-        f"\nRun the same command to try again. --to tar needs no metadata{other}; the outputs are not written again"
-    )
+    assert said.endswith(f"\nRun the same command to write only the metadata again. --to tar needs no metadata{other}")
     assert made.noted() == []
 
 
