@@ -34,37 +34,37 @@ class EarlierSignatures(NamedTuple):
     partition: Partition
 
     def require(self, partition: Partition) -> None:
-        """Check that the signatures have the same partition as others."""
+        """Raise UsageError if the signatures have another partition."""
         if self.partition != partition:
             expected, found = (one.parameters()["partition"] for one in (partition, self.partition))
             raise UsageError(
-                f"--against {self.ledger}: expected signatures that are cut as the others are, by {expected}, found "
-                f"{found}; sign one after the other, each --against those before it, or all of them again "
-                "in new outputs with a --bucket-bytes that is larger than their sources"
+                f"--against {self.ledger}: expected signatures in the buckets of the other ledgers, {expected}, found "
+                f"{found}; run the deduplications one after the other, each --against the earlier ones, or run all "
+                "again with new outputs and with a --bucket-bytes that is larger than their sources"
             )
 
     def require_apart(self, stores: Iterable[LedgerStore], storage_options: Mapping[str, Any]) -> None:
-        """Check that the signatures exist, and that their sources are not sources of the later job."""
+        """Raise UsageError if signatures are missing, or if a source of theirs is a source of the later job, too."""
         if lost := count_lost(OutputFolder(self.writer.folder, dict(storage_options)), self.writer.store):
             raise UsageError(
-                f"--against {self.ledger}: {count(lost, 'file')} of its signatures in {self.writer.folder} are gone or "
-                f"were changed; to have them made again: ledgerbeam ledger forget {shlex.quote(self.writer.store.url)} "
-                "'*', then the command of that ledger"
+                f"--against {self.ledger}: missing or changed {count(lost, 'file')} of its signatures in "
+                f"{self.writer.folder}; to write the signatures again, run: ledgerbeam ledger forget "
+                f"{shlex.quote(self.writer.store.url)} '*', then the command of that ledger"
             )
         both = sorted({url for store in stores for url in _urls(store)}.intersection(self.urls()))
         if both:
             raise UsageError(
                 f"--against {self.ledger}: it has {count(len(both), 'source')} that this job has, too, such as "
-                f"{both[0]}, of which each record would be a duplicate of itself; leave those out of the patterns"
+                f"{both[0]}; each of its records would be a duplicate of itself: leave such sources out of the patterns"
             )
 
     def require_texts(self, expected: Mapping[str, Any]) -> None:
-        """Check that texts are selected in the same way as in the later job, so that they can be read again."""
+        """Raise UsageError if texts are selected in another way than in the later job, which reads them again."""
         parameters = self.writer.job.parameters
         if other := {name for name, value in expected.items() if parameters.get(name) != value}:
             name = min(other)
             raise UsageError(
-                f"--against {self.ledger}: --verify reads its texts again, which are not found as those of this job: "
+                f"--against {self.ledger}: --verify reads its texts again, in the same way as those of this job: "
                 f"{name}: expected {expected[name]}, found {parameters.get(name)}; give the --near and --group of that "
                 "ledger, or leave --verify out"
             )
@@ -76,7 +76,7 @@ class EarlierSignatures(NamedTuple):
     def sources(
         self, may_have: Callable[[str], bool], has: Callable[[str], bool], storage_options: Mapping[str, Any]
     ) -> Iterator[Source]:
-        """Yield the files with documents that must be read again. `has` is exact, but takes longer than `may_have`."""
+        """Yield the files with documents to read again: those for which `may_have` and the slower `has` are true."""
         wanted = [row for row in _rows(self.writer.store) if any(map(may_have, _urls_of(row)))]
         looks = map_ahead(lambda row: _looked_at(row, dict(storage_options)), wanted, _AT_ONCE, _AT_ONCE)
         for row, found in zip(wanted, looks, strict=True):
@@ -84,8 +84,8 @@ class EarlierSignatures(NamedTuple):
                 yield from (source for source in found if may_have(source.url))
             elif any(map(has, _urls_of(row))):
                 raise type(found)(
-                    f"{found}: --verify compares with records of it that {self.ledger} has signed; put it back as it "
-                    "was, or run the command of that ledger again, or leave --verify out"
+                    f"{found}: --verify compares with records of it that {self.ledger} has signed; put it back "
+                    "unchanged, run the command of that ledger again, or leave --verify out"
                 )
 
 
@@ -125,10 +125,10 @@ def earlier_signatures(
         options = dict(storage_options)
         whole = open_store(url, options, create=False, read_only=True).job()
         if whole is None or whole.pipeline not in _NEAR:
-            kind = "none" if whole is None else f"that of a job {whole.pipeline!r}"
+            kind = "an empty ledger" if whole is None else f"the ledger of a job {whole.pipeline!r}"
             raise UsageError(f"--against {url}: expected the ledger of a dedup --near, found {kind}")
         if below.startswith(f"{url}/"):
-            raise UsageError(f"--against {url}: this is the ledger of this job; give that of an earlier one")
+            raise UsageError(f"--against {url}: this is the ledger of this job; give the ledger of an earlier one")
         store = open_store(f"{url}/{stages_of(whole)[0]}", options, create=False, read_only=True)
         job = store.job()
         partition = None if job is None else Partition.recorded(job.parameters)

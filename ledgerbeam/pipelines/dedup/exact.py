@@ -41,7 +41,7 @@ LIST_BUCKETS = 1024  # number of buckets of lists, by file. A file is processed 
 LISTING = "drops.json"
 
 _PAGE_SOURCES = 10_000  # number of sources of a ledger that are checked together
-PART_RECORDS = 2_000_000  # approximate bytes of the records of a bucket part; one takes some hundred in memory
+PART_RECORDS = 2_000_000  # approximate bytes of records in a part of a bucket; each takes some hundred in memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class DecideJob(HashJob):
         return "dedup"
 
     def scatter(self) -> ScatterJob:
-        """Return the first job, which hashes records and leaves them in place."""
+        """Return the first job, which writes hashes and positions of records, without the records."""
         return ScatterJob(**self.scatter_values(), with_records=False, prefer=self.prefer)
 
     def scatter_values(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class ListedJob(ShardJob):
     prefer: KeyChoice | None = None  # score of a record; None keeps the first record of a key
     bucket_bytes: int = 2**30  # size of a bucket of the exchange before, by the sources
     max_slices: int = MOST_SLICES  # maximum number of slices of run files that a stage reads
-    state: str = ""  # name of the lists; empty until they are complete
+    state: str = ""  # hash of the lists; empty until they are complete
 
     joined: ClassVar[type[FilesWithLists]]  # the files with their lists
 
@@ -150,18 +150,18 @@ class ListedJob(ShardJob):
         return f"{self.output}/{LISTS_FOLDER}"
 
     def with_state(self, state: str) -> Self:
-        """Return the job with the name of the complete lists."""
+        """Return the job with the hash of the complete lists."""
         return dataclasses.replace(self, state=state)
 
     def earlier_listed(self) -> Collection[str] | None:
-        """Return the earlier jobs' files in its listing, which the jobs before it do not scatter.
+        """Return the files of earlier deduplications in the listing, which the stages before do not scatter.
 
-        None if they are not known for these lists; then `list_earlier` finds them.
+        None if they are not known for these lists. Then `list_earlier` finds them.
         """
         return ()
 
     def list_earlier(self) -> bool:
-        """Find files of earlier jobs that are sources here too, from the lists; return whether there can be any."""
+        """Find the files of earlier deduplications that the lists name, and store them. False if there are none."""
         return False
 
     @property
@@ -300,23 +300,22 @@ def check_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedStag
 
 
 def forget_unscattered(ids: Collection[bytes], store: LedgerStore) -> None:
-    """Make a ledger forget sources that another runner's listing has found and that were not scattered."""
+    """Forget sources that a runner's own listing has added after the first stage. Then raise ChangedSourceError."""
     known = set(ids)
     gone = store.gone_ids()
     strange = {one for page in store.source_ids() for one in page} - known - gone
     if strange:
         store.forget_sources(strange)
         raise ChangedSourceError(
-            f"{store.url}: {count(len(strange), 'source')} changed while this run was at work; run the same "
-            "command again"
+            f"{store.url}: {count(len(strange), 'source')} changed during this run; run the same command again"
         )
 
 
 def _check_file_times(store: LedgerStore, scatter: LedgerStore) -> None:
-    """Make the first stage forget the files that a job with lists has read otherwise than they were scattered.
+    """Raise ChangedSourceError if files were replaced after the first stage by files of the same size and time.
 
-    Size and time of a file that takes the place of another may be those of that: then it is the same source by its
-    identity, and what was decided of the other's records would be done to its own. With another list it is done again.
+    Such a file is the same source by its identity, but its list was made for the records of the other file. So the
+    first stage forgets it, and the next run makes another list.
     """
     scattered, read = ({url: time for url, time, _ in _file_times(one)} for one in (scatter, store))
     written = {url for url, time in read.items() if time > scattered.get(url, time)}
@@ -330,7 +329,7 @@ def _check_file_times(store: LedgerStore, scatter: LedgerStore) -> None:
 
 
 def _file_times(store: LedgerStore) -> Iterator[tuple[str, int, bytes]]:
-    """Yield the files of which a ledger has noted when they were last changed: with the time, and with their source."""
+    """Yield URL, time of the last change (ctime) and source ID of each file whose time a ledger records."""
     rest = store.sources()
     while some := {row.source_id: row.member_urls or (row.url,) for row in islice(rest, _PAGE_SOURCES)}:
         for source, times in store.file_times(list(some)).items():

@@ -51,7 +51,7 @@ class _NearDecideJob(DecideJob):
     """Finds the documents to drop."""
 
     near: NearChoice
-    signatures: str
+    signatures: str  # folder of the signatures
 
     def writer_values(self) -> dict[str, Any]:
         """Return the values of the preceding job, without its ledger and partition."""
@@ -77,7 +77,7 @@ class ClusterJob(_NearDecideJob):
     in_rounds: bool = False  # whether rounds find the clusters, for many pairs. It does not affect outputs.
 
     def decided_partition(self, say: Callable[[str], None]) -> Partition:  # noqa: ARG002
-        """Return a partition with one bucket, since all pairs are clustered together."""
+        """Return a partition with one bucket: one task clusters all pairs."""
         return Partition(1)
 
     @property

@@ -11,8 +11,8 @@ If there are more pairs than one process can cluster, more jobs follow, see `io.
     round-N   large stars and small stars in turn, until no change       ledger CLUSTER/round-1, CLUSTER/round-2, ...
     labels    each document with its cluster                             ledger CLUSTER/labels
 
-Each of them is an exchange with buckets by hash, like the signatures. The number of rounds is known after the last
-round, which has counted only stars.
+Each of them is an exchange with buckets by hash, like the signatures. The number of rounds is not known in advance: the
+rounds end when one of large stars changes nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ledgerbeam.transforms.dedup.minhash import VERSION
 if TYPE_CHECKING:
     from ledgerbeam.transforms.dedup.minhash import MinHash
 
-PART_RECORDS = 1 << 20  # approximate bytes of the bands of a bucket part; one takes some hundred in memory
+PART_RECORDS = 1 << 20  # approximate bytes of the bands in a part of a bucket; each takes some hundred in memory
 CLUSTER_BYTES = 1 << 30  # maximum size of the pairs of all parts that one process clusters, in bytes
 STARS_FOLDER = "_stars"  # folder for the outputs of these jobs in an output folder
 
@@ -68,11 +68,11 @@ class NearChoice:
         return MinHash(self.bands, self.rows, self.ngram)
 
     def verified(self) -> dict[str, Json]:
-        """Return the parameters of the outputs, without the parameters of signatures."""
+        """Return the parameter of ``--verify``; empty without this option."""
         return {} if self.verify is None else {VERIFY: self.verify}
 
     def compared(self) -> dict[str, Json]:
-        """Return the parameters of the pairs, without the parameters of signatures."""
+        """Return the parameter of ``--against``; empty without this option."""
         return {"against": list(self.against)} if self.against else {}
 
     def parameters(self, key: KeyChoice) -> dict[str, Json]:
@@ -136,7 +136,7 @@ class PairsJob(HashJob, RunsJob):
 
     @property
     def _among_earlier(self) -> bool:
-        """Whether to connect earlier documents too: with --verify, any document of a band may be the near one."""
+        """Whether to connect earlier documents, too. With --verify, any document of a band may be the near one."""
         return bool(self.near.against) and self.near.verify is not None
 
     def earlier_signatures(self) -> list[EarlierSignatures]:
@@ -204,7 +204,7 @@ class _StarJob(GatherJob, RunsJob):
         return kind(**self._values(f"{ROUND}-{number}"), number=number)
 
     def _values(self, name: str) -> dict[str, Any]:
-        """Return the values of another job of these."""
+        """Return the values for the job of this name, with its own output folder and ledger."""
         values = {one.name: getattr(self, one.name) for one in dataclasses.fields(_StarJob)}
         places = {"output": f"{self.folder}/{name}", "ledger": stage_ledger(self.cluster, name)}
         return {**values, **places, "state": ""}
@@ -328,5 +328,5 @@ class LabelsJob(_StarJob):
 
 
 def rounds_from(cluster: str, first: int) -> Iterator[str]:
-    """Yield the ledgers of rounds."""
+    """Yield the ledgers of all possible rounds from a number on, without end."""
     return (f"{cluster}/{ROUND}-{number}" for number in count(first))

@@ -49,8 +49,8 @@ class RunWriter(NamedTuple):
     folder: str
     store: LedgerStore
     as_read: bool = True  # whether the records are unchanged records of its sources, with their positions
-    is_earlier: bool = False  # whether it is an earlier job, whose run files are elsewhere and only compared with
-    earlier_urls: Collection[str] = ()  # URLs of its sources from earlier jobs, whose records are only compared with
+    is_earlier: bool = False  # whether it is an earlier job: its run files are elsewhere, and are only compared
+    earlier_urls: Collection[str] = ()  # URLs of its sources from earlier jobs, whose records are only compared
 
 
 class Reading(NamedTuple):
@@ -113,7 +113,7 @@ class RunFiles:
         return cls(reading, RunLayout.of_one(runs, reading.partition.inner(0)[0].stop, reading.fan), digest)
 
     def merged(self, store: LedgerStore, fingerprint: str, reading: Reading) -> Self:
-        """Return the merged run files of a job."""
+        """Return the run files into which a job with this ledger and fingerprint has merged these run files."""
         found = self.known()
         if found is None:
             raise AssertionError("what is complete was looked at")
@@ -218,9 +218,9 @@ def _require_complete(writer: RunWriter) -> None:
     if not status["complete"]:
         left = status["sources"]
         raise ScatterIncompleteError(
-            f"{writer.folder}: not all of it is scattered: expected every source of {writer.store.url} complete, found "
-            f"{left['complete']:,} complete, {left['open']:,} open, {left['failed']:,} failed; run the command or the "
-            "pipeline that scatters again"
+            f"{writer.folder}: run files are missing: expected every source of {writer.store.url} complete, found "
+            f"{left['complete']:,} complete, {left['open']:,} open, {left['failed']:,} failed; run the command, or the "
+            "pipeline with Scatter, again"
         )
 
 

@@ -61,7 +61,7 @@ class RepartitionJob(_KeepJob):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupJob(GatherJob):
-    """Calls a user's function with each key and the records that have it."""
+    """Calls a user's function with each key and all records of the key."""
 
     command = "group"
     can_be_audited = True
@@ -84,11 +84,11 @@ class GroupJob(GatherJob):
         return changed_parts(self.function, self.made_of)
 
     def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:  # noqa: ARG002
-        """Return the layout of columnar files."""
+        """Return the layout of columnar files. UsageError if it has no schema."""
         if self.layout is None or self.layout.schema is not None:
             return self.layout
         raise UsageError(
-            f"--to {self.to}: what {self.function} returns is not known before all of a group is there; give --schema "
+            f"--to {self.to}: the columns that {self.function} returns are not known before the run; give --schema "
             "FILE, or --to jsonl"
         )
 
@@ -169,7 +169,7 @@ class JoinJob(GatherJob):
         import pyarrow as pa  # noqa: PLC0415 - only jobs that write columns import it
 
         if KEY in left.names:
-            raise UsageError(f"--to {self.to}: samples of a join have no columns of their own; give --schema FILE")
+            raise UsageError(f"--to {self.to}: the columns of joined samples are not known; give --schema FILE")
         if self.under is not None:
             more = [pa.field(self.under, pa.struct(list(right)))]
         else:
@@ -181,8 +181,8 @@ class JoinJob(GatherJob):
         names = [*left.names, *(field.name for field in more)]
         if twice := {name for name in names if names.count(name) > 1}:
             raise UsageError(
-                f"both sides have a column {min(twice)!r}; give --suffix TEXT, which comes behind the name of that of "
-                "the right side, or --as NAME for the column that all of its row comes to"
+                f"both sides have a column {min(twice)!r}; give --suffix TEXT to add a text to the name of the right "
+                "column, or --as NAME to put the whole right row into one column"
             )
         return pa.schema([*left, *(field.with_nullable(True) for field in more)])
 
@@ -197,14 +197,14 @@ def _schema_of(layout: ColumnLayout | None) -> pa.Schema | None:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitJob(ShardJob):
-    """Writes each record to the part of its key. It needs no exchange, because the key alone decides."""
+    """Writes each record to the part that its key determines. It needs no exchange, because only the key counts."""
 
     command = "split"
 
     keeps_columns = True
 
     files: ListedFiles
-    key: KeyChoice  # common key of the records of a part
+    key: KeyChoice  # key that determines the part of a record
     parts: tuple[tuple[str, int], ...]  # name and share of each part
 
     def sources(self) -> ListedFiles:

@@ -53,7 +53,7 @@ LISTING = "buckets.json"  # name of the file beside the ledger of an exchange th
 class BucketsOf:
     """The buckets of an exchange as the sources of a job: `JobSources`."""
 
-    names: tuple[str, ...]  # name of the sources of the exchange
+    names: tuple[str, ...]  # names of the sources of the exchange
     shaping: dict[str, Json]  # parameters of the run files, without their location
     tables: SliceTables  # URL of the tables of slices
     url: str  # URL of the file that names the buckets
@@ -98,7 +98,7 @@ class BucketsJob(ShardJob):
 
     partition: Partition | None = None  # partition of the exchange into buckets; None until it is set
     shard_bytes: int = 64 * 2**20  # size of a task, which is a part of a bucket, by its records
-    state: str = ""  # name of the run files; empty until they are complete
+    state: str = ""  # hash of the run files; empty until they are complete
 
     reads_sources = False
     removes_gone = True
@@ -108,24 +108,24 @@ class BucketsJob(ShardJob):
     @property
     @abstractmethod
     def level(self) -> int:
-        """Number of merges of the run files that it reads."""
+        """Number of earlier merges of the run files that the job reads."""
 
     @property
     @abstractmethod
     def runs_folder(self) -> str:
-        """The folder of the run files that it reads."""
+        """The folder of the run files that the job reads."""
 
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """Name of the sources of the exchange."""
+        """Names of the sources of the exchange."""
 
     @abstractmethod
     def shaping_of_runs(self) -> dict[str, Json]:
         """Return the parameters of the run files of the exchange, without their location."""
 
     def after(self, before: Sequence[FinishedStage]) -> Self | None:  # noqa: ARG002
-        """Return the job with more stages before it, if it needs more than there are; else None."""
+        """Return the job with more stages before it, if the results of `before` require them; else None."""
         return None
 
     def unused(self) -> Iterator[str]:
@@ -133,7 +133,7 @@ class BucketsJob(ShardJob):
         yield from ()
 
     def with_state(self, state: str) -> Self:
-        """Return the job with the name of the complete run files."""
+        """Return the job with the hash of the complete run files."""
         return dataclasses.replace(self, state=state)
 
     @property
@@ -147,7 +147,7 @@ class BucketsJob(ShardJob):
         return decided(self.partition)
 
     def reading(self) -> Reading:
-        """Return the reading of these run files."""
+        """Return the parameters for reading these run files."""
         merges = self.level < self.cut.merges.number
         return Reading(self.runs_folder, self.listing_url, self.storage_options, self.cut, self.level, merges)
 
@@ -159,7 +159,7 @@ class BucketsJob(ShardJob):
 
 @dataclass(frozen=True, kw_only=True)
 class MergeJob(BucketsJob):
-    """Merges the run files of a group and a range of buckets into one run file, with narrower ranges apart."""
+    """Merges the run files of a group, for a range of buckets, into one run file with separate narrower ranges."""
 
     command = "merge"
     keeps_shards = False  # merged run files are removed once the buckets are complete
@@ -167,7 +167,7 @@ class MergeJob(BucketsJob):
     to: str = "run"
     ordinal: int  # number of the merge in the exchange, from 1
     runs: str  # folder of the input run files
-    of: tuple[str, ...]  # name of the sources of the exchange
+    of: tuple[str, ...]  # names of the sources of the exchange
     shaping: dict[str, Json]  # parameters of its run files, without their location
 
     @property
@@ -186,7 +186,7 @@ class MergeJob(BucketsJob):
         return self.shaping
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the run files, without those of the merged ones."""
+        """Return the number of the merge: all other parameters belong to the input run files."""
         return {MERGE: self.ordinal}
 
     def work(self) -> Callable[[Task], Any]:
@@ -210,7 +210,7 @@ class RunsJob(ShardJob):
         """Return the parameters of the run files, without their location."""
 
     def earlier_urls(self) -> Collection[str]:
-        """Return the sources of earlier jobs, whose records are only compared with."""
+        """Return the sources of earlier jobs. Their records are only compared, and never written."""
         return ()
 
     @abstractmethod
@@ -275,7 +275,7 @@ class ScatterJob(RunsJob):
 
 @dataclass(frozen=True, kw_only=True)
 class GatherJob(BucketsJob):
-    """An exchange: its last job, with the parameters of the jobs before."""
+    """The last job of an exchange. It also has the parameters of the earlier jobs."""
 
     files: ListedFiles  # the sources of the exchange
     key: KeyChoice  # key that orders the records
@@ -353,7 +353,7 @@ class GatherJob(BucketsJob):
         return (f"{self.ledger}/{merge_stage(ordinal)}" for ordinal in itertools.count(self.level + 1))
 
     def spent(self, read: BucketsJob) -> list[str]:
-        """Return the folders of run files that are removed when this job, or one that merges for it, has read them."""
+        """Return the folders of run files to remove when `read`, this job or one of its merges, is complete."""
         return [] if self.keeps_runs and not read.level else [read.runs_folder]
 
     @property
@@ -423,7 +423,7 @@ class BucketStage(Stage):
         return dataclasses.replace(self, job=job, whole=job if isinstance(job, GatherJob) else self.whole)
 
     def inputs(self) -> list[Stage]:
-        """Return the stage that merges before it, or those that write what is not merged yet."""
+        """Return the merge before this stage, or else the stages that write unmerged run files."""
         level = self.bucket_job.level
         if level:
             return [dataclasses.replace(self, name=f"{self.merges}{merge_stage(level)}", job=self.whole.merge(level))]
@@ -431,7 +431,7 @@ class BucketStage(Stage):
         return [dataclasses.replace(stage, target=self.whole.output) for stage in writers]
 
     def earlier_signatures(self) -> Sequence[EarlierSignatures]:
-        """Return what other jobs have written that the stage reads."""
+        """Return the signatures of earlier deduplications that the stage reads."""
         return () if self.bucket_job.level else self.whole.earlier_signatures()
 
     def require_others(self) -> None:

@@ -1,4 +1,4 @@
-"""Partitions of an exchange into buckets. The partition is set before the exchange starts, and identifies the job."""
+"""Partitions of an exchange into buckets. A partition is set before the exchange starts, and belongs to the job."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def preference(prefer: KeyChoice | None) -> dict[str, Json]:
 
 
 def score_of(prefer: KeyChoice | None, base: str | None) -> RecordKeys | None:
-    """Return the function that computes this score."""
+    """Return the function that computes the score; None without a score."""
     return None if prefer is None else prefer.keys(base)
 
 
@@ -141,7 +141,7 @@ def decide_partition(
 ) -> Partition:
     """Set the partition of an exchange and its number of rounds. Equal sources have equal results.
 
-    Several jobs write the buckets only if keys start with a hash. `larger` is advice in messages, with ``{0}`` for a
+    `scatters` has several jobs only if keys start with a hash. `larger` is the remedy in messages, with ``{0}`` for a
     size.
     """
     listed = [(scatter, list(scatter.pages())) for scatter in scatters]
@@ -164,7 +164,7 @@ def decide_partition(
     if merges is None or merges.number > limits.merges:
         raise UsageError(_too_many(scatter, limits, total, tasks * parts, larger))
     if merges.number:
-        say(f"rounds: {merges.number + 1:,}, since one would read {tasks * parts:,} slices of run files")
+        say(f"rounds: {merges.number + 1:,}, because one round would read {tasks * parts:,} slices of run files")
     return replace(partition, merges=merges)
 
 
@@ -177,10 +177,10 @@ def _too_many(scatter: ScatteringJob, limits: PartitionLimits, total: int, reque
     size = max(limits.shard_bytes, scatter.files.task_bytes)
     while (-(-total // size)) ** 2 > limits.slices and size < total:
         size *= 2
-    rounds = "no number of rounds makes it so" if limits.merges else "two pipelines have one round"
+    rounds = "more rounds do not help" if limits.merges else "an exchange of two pipelines has only one round"
     return (
-        f"this exchange of {count(total, 'byte')} would read {requests:,} slices of run files in one round, of which "
-        f"at most {limits.slices:,} are allowed, and {rounds}; give larger tasks and shards, such as "
+        f"this exchange of {count(total, 'byte')} would read {requests:,} slices of run files in one round. At most "
+        f"{limits.slices:,} are allowed, and {rounds}; give larger tasks and shards, such as "
         f"{larger.format(size_text(size))}"
     )
 

@@ -1,4 +1,4 @@
-"""Stages of jobs with several stages. Each stage has a ledger in the folder of the last stage's ledger.
+"""Earlier stages of each command. Each has a ledger, in a folder of this name in the ledger of the last stage.
 
     sort, shuffle, repartition, group    scatter
     dedup                                decide/scatter, decide

@@ -205,10 +205,10 @@ def test_what_cannot_be_compared_is_refused(earlier: Workspace, again: Workspace
     other = (*DEDUP, f"{earlier.root}/{{old,in}}/*.jsonl", "--output", "out", "--against", "L1")
     assert "would be a duplicate of itself" in refused(command=other)
     again.succeed("sort", "in/*.jsonl", "--by", "at", "--output", "sorted", "--to", "jsonl", "--ledger", "S")
-    assert "found that of a job 'sort'" in refused("--against", "S")
+    assert "found the ledger of a job 'sort'" in refused("--against", "S")
     itself = (*LATER[:-2], "--output", "itself", "--ledger", "L5")
     again.succeed(*itself)
-    assert "give that of an earlier one" in again.run(*itself, "--against", "L5", "--on-job-change", "restart").err
+    assert "the ledger of an earlier one" in again.run(*itself, "--against", "L5", "--on-job-change", "restart").err
 
 
 VERIFIED = (

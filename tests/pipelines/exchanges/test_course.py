@@ -589,7 +589,7 @@ def test_a_source_that_was_not_scattered_is_not_taken_for_done() -> None:
         store.commit([Leaf(strange.id, (), "published", (), 1, 1)])
         store.close()
 
-    with pytest.raises(ChangedSourceError, match="1 source changed while this run was at work"):
+    with pytest.raises(ChangedSourceError, match="1 source changed during this run"):
         run(dedup, Beside("dedup", register))
     assert run(dedup).result.summary["sources"] == {"complete": 3, "open": 0, "failed": 0}
 

@@ -257,7 +257,7 @@ def test_what_a_runner_has_found_by_itself_is_forgotten(stores: list[LedgerStore
     ids = [one for page in store.source_ids() for one in page]
     forget_unscattered(ids, store)
     assert store.completed_count() == 3
-    with pytest.raises(ChangedSourceError, match="1 source changed while this run was at work"):
+    with pytest.raises(ChangedSourceError, match="1 source changed during this run"):
         forget_unscattered(ids[1:], store)
     assert store.completed_mask(ids) == [False, True, True]
     store.note_listing(store.begin_run({"token": "t"}), listed=1, finished=True, gone={*ids[:2]})
