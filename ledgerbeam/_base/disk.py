@@ -12,20 +12,20 @@ REMEDIES = {
     errno.EFBIG: "the file system or the limit of the process (ulimit -f) allows no larger file: raise the limit, or "
     "make smaller files, and run again",
     errno.EIO: "its disk or its file system failed: check the system log (dmesg), and run again once it works",
-    errno.EROFS: "its file system is read-only: mount it for writing, or name another folder, and run again",
+    errno.EROFS: "its file system is read-only: mount it for writing, or give another folder, and run again",
 }
 """Remedies for other disk errors, by error number."""
 
 
 def nearest_above(path: str) -> str:
-    """Return the path itself or its nearest parent that exists; a broken link counts as existing."""
+    """Return a path if it exists, else its nearest existing parent. A broken link counts as existing."""
     while not os.path.lexists(path):
         path = os.path.dirname(os.path.abspath(path))
     return path
 
 
 def make_folders(folder: str) -> None:
-    """Create a folder and its missing parents durably: their names are on the disk when this returns."""
+    """Create a folder and its missing parents, and flush their names to the disk."""
     missing = []
     while not os.path.isdir(folder):
         missing.append(folder)

@@ -1,7 +1,7 @@
 """Commands that install the extras of this package, and extensions.
 
-Extensions are objects that the core finds by the name of a group and a name in it, without importing their module. The
-datasets of this library are extensions. Other packages add theirs with entry points of the same groups.
+An extension is an object with a name in a group. The core finds it by these two names, and imports its module only
+then. The dataset formats of this library are extensions. Other packages add extensions with entry points of the groups.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
 
 
 def extension_names(group: str) -> list[str]:
-    """Return the names of a group: the built-in ones, then those of other packages in alphabetical order."""
+    """Return the names of a group: first the built-in names, then the names of other packages, sorted."""
     built_in = BUILT_IN.get(group, {})
     return [*built_in, *sorted(set(_entry_points(group)) - set(built_in))]
 
@@ -79,7 +79,7 @@ def _entry_points(group: str) -> dict[str, Any]:
 
 
 def import_extra(module: str, extra: str, need: str) -> Any:
-    """Import a module of an extra; a UsageError names the need, such as ``images need Pillow``, and the remedy."""
+    """Import a module of an extra. If it is missing, UsageError with `need`, such as ``images need Pillow``."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -89,7 +89,7 @@ def import_extra(module: str, extra: str, need: str) -> Any:
 def install_command(extra: str) -> str:
     """Return the command that installs an extra for the running version.
 
-    A package index may not have this version. So the command names the checkout or the URL that it was installed from.
+    A package index may not have this version. So the command names the checkout or the URL of the installed package.
     """
     checkout = os.path.dirname(_PACKAGE)
     origin = _origin()

@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM during commands and calls.
 
-Command: before it starts, after it ends and while it imports a module, an interrupt ends the process with one line.
-At these times nothing has started yet, or everything is recorded. At other times it raises KeyboardInterrupt, and the
-command saves its state.
+Command: before it starts, after it ends and while it imports a module, an interrupt ends the process with one line. At
+these times, no work has started or all work is recorded. At other times the interrupt raises KeyboardInterrupt, and
+the command saves its state.
 
 Call in Python: the process continues and must be able to repeat the call. An interrupted import may leave a module half
 initialized; compiled modules then fail or abort. A lock that stays locked makes the next call wait. So an interrupt is
@@ -35,7 +35,7 @@ _ATOMIC = tuple(os.path.join(_HERE, "ledger", part, "") for part in ("lmdb", "wo
 
 _REMIND_SECONDS = 0.02  # interval between attempts to deliver a delayed interrupt, in seconds
 
-_SAME_SECONDS = 5.0  # after an interrupt during which further ones are ignored: the call can save its state
+_SAME_SECONDS = 5.0  # time after an interrupt in which others are ignored, so that the call can save its state
 
 _exit = os._exit  # the original function; user code may find another one in `os`: see `user_code/guards.py`
 INTERRUPTED = 130  # exit status of a command that was interrupted
@@ -51,7 +51,7 @@ def end_when_interrupted() -> None:
 
 
 def raise_when_interrupted() -> None:
-    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt in the main thread, except during an import, which they end."""
+    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt in the main thread. During an import they end the process."""
     _take(_raise)
 
 
@@ -91,12 +91,12 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 class Interruptible:
     """Context manager that delays interrupts of its body to a safe point, so that the program can repeat the call.
 
-    An interrupt during an import, or during an operation of the local ledger, is raised when it ends. Imports of user
-    files can be interrupted: they may take any time, and a repeated import starts again. After an interrupt, further
-    ones have no effect for a few seconds, so that the call can save its state.
+    An interrupt during an import, or during an operation of the local ledger, is raised when the import or operation
+    ends. Imports of user files can be interrupted: they may take any time, and a repeated import starts again. For a
+    few seconds after an interrupt, other interrupts have no effect, so that the call can save its state.
 
-    The SIGINT handler of the program is called for each interrupt. In other threads, if SIGINT is ignored, and inside
-    another `Interruptible`, the handler is not changed. `error` returns the error that replaces a KeyboardInterrupt.
+    Each interrupt calls the SIGINT handler of the program. The handler stays unchanged in other threads, if SIGINT is
+    ignored, and inside another `Interruptible`. `error` returns the error that replaces a KeyboardInterrupt.
     """
 
     def __init__(self, error: Callable[[], KeyboardInterrupt] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Imports on first use: the names of a package, and NumPy.
 
-NumPy takes longer to import than a command that finds its job done. Such a command needs no arrays. So modules that
-every command imports take `np` from here, and create arrays and constants of NumPy types in functions only.
+Importing NumPy takes longer than a whole command whose job is complete, which needs no arrays. So modules that every
+command imports take `np` from here, and create arrays and constants of NumPy types in functions only.
 """
 
 from __future__ import annotations

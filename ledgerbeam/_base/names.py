@@ -36,10 +36,10 @@ _NO_OBJECT = re.compile("[\0\ud800-\udfff]")  # only a local disk allows names t
 
 
 def relative_name(path: str, room: int, *, below: str, mark: bool = False) -> str:
-    """Return a valid name for a path below a root, a canonical URL: parts separated by `/`, like those of the path.
+    """Return a valid name for a path below a root with the URL `below`. Parts of names and paths are separated by `/`.
 
     The name depends only on the arguments, and different paths have different names. `room` is the length of the
-    longest ending that is added to it, in bytes. With `mark` it has a hash in any case. Raises UsageError if none fits.
+    longest ending that is added to it, in bytes. With `mark` it always has a hash. UsageError if no name fits.
     """
     unfit = _NO_STORE if below.startswith("/") else _NO_OBJECT
     *folders, last = path.split("/")
@@ -51,7 +51,7 @@ def relative_name(path: str, room: int, *, below: str, mark: bool = False) -> st
         folder, slash, last = _cut(name, max(0, most - room - _MARK_BYTES)).rpartition("/")
         name = f"{folder}{slash}{_marked(last, path, room)}"
         if len(_encoded(name)) + room > most:
-            raise UsageError(f"{below}: this name leaves no room for the names of files; choose a shorter one")
+            raise UsageError(f"{below}: the path is too long to add the names of files; choose a shorter one")
     return name
 
 
@@ -76,12 +76,12 @@ def beside(url: str, ending: str) -> str:
 def check_root(url: str) -> str:
     """Return the URL of a folder. UsageError if it has a part `..`, which stores refuse or take literally."""
     if not url.startswith("/") and ".." in url.split("/"):
-        raise UsageError(f"{url}: expected a folder without parts '..'; resolve them in the URL")
+        raise UsageError(f"{url}: expected a folder without parts '..'; write the URL that they lead to")
     return url
 
 
 def is_route(name: str) -> bool:
-    """Return whether a route may have a name."""
+    """Return whether a name is valid for a route."""
     try:
         check_route(name)
     except ValueError:
@@ -98,8 +98,8 @@ def check_route(name: str) -> str:
     if not fits or not name or name[0] in "_.%~" or not name.isprintable() or {"/", "\\"} & set(name):
         shown = repr(name) if len(repr(name)) <= 80 else f"{repr(name)[:77]}..."
         raise ValueError(
-            f"expected the name of a route: one part of a path of at most {_FOLDER_ROOM - 1} bytes that does not begin "
-            f"with '_', '.', '%' or '~', found {shown}"
+            f"expected the name of a route: a folder name of at most {_FOLDER_ROOM - 1} bytes that does not begin with "
+            f"'_', '.', '%' or '~', found {shown}"
         )
     return name
 
@@ -113,7 +113,7 @@ def check_name(name: str) -> str:
 
 
 def as_unicode(text: str) -> str:
-    """Return a text for JSON, with escapes for bytes that are not Unicode, which names on a disk may have."""
+    """Return a text for JSON. Bytes that are not Unicode, as in some names on a disk, become escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -129,7 +129,7 @@ def _marked(part: str, whole: str, room: int) -> str:
     """Cut a part and add a hash of `whole`: the part itself, or the path, which no part equals."""
     most = _PART_BYTES - room - _MARK_BYTES
     if most < 0:
-        raise UsageError(f"an ending of {room} bytes leaves no room for the name of a file; shorten names and fields")
+        raise UsageError(f"an ending of {room} bytes is too long for the name of a file; shorten names and fields")
     digest = blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=_HASH, person=b"lb.cut").hexdigest()
     return f"{_cut(part, most)}~{digest}"
 

@@ -1,7 +1,7 @@
 """State of a process: open standard descriptors, loggers, and the import of Beam.
 
-A process may be started with closed standard descriptors (``>&-``). The next file that it opens then gets one of these
-descriptors. If it is a file of LMDB, printed text would be written into the ledger.
+A process may start with closed standard descriptors (``>&-``). Then the next file that it opens gets one of these
+descriptors. If that is a file of LMDB, printed text would be written into the ledger.
 
 Beam is imported without a change to the logging of the program.
 """
@@ -24,7 +24,7 @@ _importing = threading.Lock()
 
 
 def library_logger(name: str = "ledgerbeam") -> logging.Logger:
-    """Return a logger below ``ledgerbeam``, whose only handler does nothing: programs configure the logging."""
+    """Return the logger ``ledgerbeam`` or one below it. Its only handler does nothing: programs configure logging."""
     logging.getLogger("ledgerbeam").addHandler(_handler)  # adding it again has no effect
     return logging.getLogger(name)
 

@@ -30,7 +30,7 @@ HIDDEN = "***"  # replacement of a secret
 REMEDY = "give credentials as --storage-options or in the environment of the store's client"
 
 _SHORTEST = 6
-_SHORTEST_OTHER = 16  # for options whose names are not those of secrets: a shorter value may be any word
+_SHORTEST_OTHER = 16  # for options without the name of a secret: a shorter value may be any word
 _USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/]+@", re.IGNORECASE)
 _BARE_USERINFO = re.compile(r"(https?://)[^\s/:@]+@", re.IGNORECASE)
 _QUERY = re.compile(r"([?&#;]([\w.-]+)=)([^&\s'\"]+)")
@@ -66,7 +66,7 @@ def register_environment() -> None:
 
 
 def register_credentials(values: Mapping[str, Any]) -> None:
-    """Register the values whose names are those of credentials, at any depth."""
+    """Register the values that have names of credentials, at any depth."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             register_credentials(value)
@@ -137,17 +137,17 @@ def _hide_places(text: str) -> str:
 
 
 def refuse_secrets(url: str, what: str = "a URL") -> str:
-    """Return a URL; UsageError, which does not show it, if it has credentials, since URLs are recorded and printed."""
+    """Return a URL. If it has credentials, raise UsageError without showing them: URLs are recorded and printed."""
     if "://" in url and not url.startswith("/") and _hide_places(url) != url:
         raise UsageError(
-            f"{without_secrets(url)}: expected {what} without credentials, since it is recorded and printed; {REMEDY}, "
-            "and name the object alone"
+            f"{without_secrets(url)}: expected {what} without credentials, because it is recorded and printed; "
+            f"{REMEDY}, and remove them from the URL"
         )
     return url
 
 
 def command_without_secrets(words: Iterable[str]) -> list[str]:
-    """Hide the secrets in the words of a command line: as `without_secrets`, storage options, and credentials."""
+    """Hide secrets in the words of a command line: like `without_secrets`, and storage options and credentials, too."""
     given = list(words)
     shown: list[str] = []
     option = ""  # whose value is the next word
@@ -299,8 +299,8 @@ LOOKS_SECRET = re.compile(
 def is_credential(name: str, value: Any = None) -> bool:
     """Return whether a value is a credential, by its name and, for ambiguous names, by its text.
 
-    `name` names an option, parameter, environment variable, header or URL parameter. If `value` is None, the name
-    decides alone.
+    `name` names an option, parameter, environment variable, header or URL parameter. If `value` is None, only the name
+    counts.
     """
     words = [found[0].lower().rstrip("0123456789") for found in _WORD.finditer(name)]
     text = "" if value is None else str(value)
