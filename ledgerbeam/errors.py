@@ -93,7 +93,7 @@ class IndexError_(LedgerbeamError, ValueError):  # noqa: N801, N818 - the traili
 
 
 class IndexNotFoundError(IndexError_, FileNotFoundError):
-    """A source has no index, but the operation needs one."""
+    """A missing index that is needed to read a source."""
 
 
 class IndexMismatchError(IndexError_):
@@ -153,7 +153,7 @@ class JobMismatchError(LedgerError):
 
 
 class ScatterIncompleteError(LedgerError):
-    """The first stage of an exchange is incomplete: its buckets would lack records."""
+    """An exchange with an incomplete first stage: its buckets would lack records."""
 
 
 class NonDeterministicTaskError(LedgerError):

@@ -133,7 +133,7 @@ class Interruptible:
             raise found from None
 
     def _is_interrupt(self, kind: type[BaseException] | None) -> bool:
-        """Return whether a plain interrupt ended the body; raise a delayed interrupt first."""
+        """Return whether KeyboardInterrupt itself ended the body. First, a delayed interrupt is raised."""
         with self._lock:  # stops the thread of `_remind`
             waits, self._waits = self._waits, False
         if kind is None and waits:

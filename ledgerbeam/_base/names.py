@@ -74,7 +74,7 @@ def beside(url: str, ending: str) -> str:
 
 
 def check_root(url: str) -> str:
-    """Return the URL of a folder. UsageError if it has a part `..`, which stores refuse or take literally."""
+    """Return the URL of a folder. UsageError if the URL has a part `..`, which stores refuse or take literally."""
     if not url.startswith("/") and ".." in url.split("/"):
         raise UsageError(f"{url}: expected a folder without parts '..'; write the URL that they lead to")
     return url
@@ -126,7 +126,7 @@ def _part(part: str, room: int, unfit: re.Pattern[str], *, plain: bool = False) 
 
 
 def _marked(part: str, whole: str, room: int) -> str:
-    """Cut a part and add a hash of `whole`: the part itself, or the path, which no part equals."""
+    """Cut a part of a path, and add a hash of `whole`, which is this part or the whole path."""
     most = _PART_BYTES - room - _MARK_BYTES
     if most < 0:
         raise UsageError(f"an ending of {room} bytes is too long for the name of a file; shorten names and fields")

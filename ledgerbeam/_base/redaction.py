@@ -54,7 +54,7 @@ _pattern: re.Pattern[str] | None = None
 
 
 def register_secrets(options: Mapping[str, Any]) -> None:
-    """Register the values of storage options as secrets: from now on they are hidden in all text."""
+    """Register the values of storage options as secrets, which are hidden in all text from now on."""
     _register(secret for name, value in options.items() for secret in _secrets(str(name), value))
 
 
@@ -147,7 +147,7 @@ def refuse_secrets(url: str, what: str = "a URL") -> str:
 
 
 def command_without_secrets(words: Iterable[str]) -> list[str]:
-    """Hide secrets in the words of a command line: like `without_secrets`, and storage options and credentials, too."""
+    """Hide storage options, credentials and the secrets of `without_secrets` in the words of a command line."""
     given = list(words)
     shown: list[str] = []
     option = ""  # whose value is the next word

@@ -195,7 +195,7 @@ class MergedParts(DatasetParts):
 class _Parts:
     """The parts of a complete job, in the order of its dataset manifest.
 
-    A note beside the ledger describes the last merge. With it, merged parts may be removed.
+    A note beside the ledger describes the last merge. Once it is written, merged parts may be removed.
     """
 
     def __init__(self, product: MergedParts, job: JobSpec, store: LedgerStore) -> None:

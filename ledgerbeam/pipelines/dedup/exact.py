@@ -105,7 +105,7 @@ class FilesWithLists(ListedFiles):
 
     @abstractmethod
     def opened(self, options: Options) -> ListedSources:
-        """Return the files as workers open them."""
+        """Return the object with which workers open the files."""
 
 
 class _RemainingFiles(FilesWithLists):
@@ -161,7 +161,7 @@ class ListedJob(ShardJob):
         return ()
 
     def list_earlier(self) -> bool:
-        """Find the files of earlier deduplications that the lists name, and store them. False if there are none."""
+        """Store the files of earlier deduplications that the lists name. False if the job has no earlier ones."""
         return False
 
     @property
@@ -300,7 +300,7 @@ def check_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedStag
 
 
 def forget_unscattered(ids: Collection[bytes], store: LedgerStore) -> None:
-    """Forget sources that a runner's own listing has added after the first stage. Then raise ChangedSourceError."""
+    """Forget sources that a runner listed later and that were not scattered; if any, raise ChangedSourceError."""
     known = set(ids)
     gone = store.gone_ids()
     strange = {one for page in store.source_ids() for one in page} - known - gone

@@ -188,12 +188,12 @@ class _StarJob(GatherJob, RunsJob):
         return self.folder
 
     def pairs(self) -> PairsJob:
-        """Return the job that finds pairs, before all of these."""
+        """Return the job that finds pairs. It runs before the jobs of this class."""
         values = as_run(self, "files", "key", "near", "signatures", "prefer", "own", "bucket_bytes", "max_slices")
         return PairsJob(output=self.pairs_folder, ledger=stage_ledger(self.cluster, PAIRS), **values)
 
     def stars(self) -> StarsJob:
-        """Return the first of these jobs."""
+        """Return the first job of this class: it makes stars of the pairs."""
         return StarsJob(**self._values(STARS))
 
     def turn(self, number: int) -> RunsJob:
@@ -259,7 +259,7 @@ class StarsJob(_StarJob):
 
 @dataclass(frozen=True, kw_only=True)
 class _RoundJob(_StarJob):
-    """One of the rounds."""
+    """A round between the stars and the labels: one of large stars, or one of small stars."""
 
     number: int
 

@@ -163,7 +163,7 @@ class RunFiles:
         return found if isinstance(found, dict) else {}
 
     def _earlier_states(self) -> set[str]:
-        """Return the names of other run files whose tables may still be in the folder."""
+        """Return the hashes of earlier run files whose tables may still be in the folder."""
         stored = self._stored()
         earlier = stored.get("earlier")
         states = [*(earlier if isinstance(earlier, list) else ()), stored.get("of")]
@@ -237,8 +237,8 @@ def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
 def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[str]) -> None:
     """Remove run files and tables that are no longer needed, from folders of a job.
 
-    Run files are removed only from folders marked by their writers, named by the IDs of their ledgers, and by no other
-    ledger.
+    `writers` are the IDs of the ledgers that wrote them. Run files are removed only from folders that only these ledgers
+    have marked.
     """
     for url in folders:
         folder = ObjectFolder(url, job.storage_options)

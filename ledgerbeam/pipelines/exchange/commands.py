@@ -197,7 +197,7 @@ def _schema_of(layout: ColumnLayout | None) -> pa.Schema | None:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitJob(ShardJob):
-    """Writes each record to the part that its key determines. It needs no exchange, because only the key counts."""
+    """Writes each record to the part that its key determines. So it needs no exchange."""
 
     command = "split"
 

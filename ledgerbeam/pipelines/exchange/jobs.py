@@ -358,7 +358,7 @@ class GatherJob(BucketsJob):
 
     @property
     def sizes(self) -> PartitionLimits:
-        """The sizes of its buckets and their parts, by the sources."""
+        """The sizes of the buckets and of their parts, by the size of the sources."""
         return PartitionLimits(self.bucket_bytes or self.shard_bytes, self.shard_bytes)
 
     def shaping_of_runs(self) -> dict[str, Json]:
@@ -409,7 +409,7 @@ class HashJob(GatherJob):
 
 @dataclass(frozen=True, kw_only=True)
 class BucketStage(Stage):
-    """A stage that reads run files by bucket: the last one of an exchange, or one that merges for it."""
+    """A stage that reads run files by bucket: the last stage of an exchange, or a merge before it."""
 
     whole: GatherJob  # the last job of the exchange
     merges: str

@@ -129,7 +129,7 @@ class PartitionLimits(NamedTuple):
     merges: int = MOST_MERGES  # maximum number of merges of run files
 
     def of(self, total: int) -> PartitionLimits:
-        """Return the sizes for this number of bytes."""
+        """Return the sizes for sources of `total` bytes. A given number of buckets determines the other sizes."""
         if self.buckets is None:
             return self
         size = max(1, -(-total // self.buckets))
@@ -200,7 +200,7 @@ def _sampled_cuts(scatter: ScatteringJob, pages: Sequence[Page], buckets: int) -
 
 
 def _cuts_between_sources(scatter: ScatteringJob, pages: Sequence[Page], bucket_bytes: int) -> Cuts:
-    """Return the positions of sources at which buckets of similar size start. Larger sources have their own bucket."""
+    """Return the positions of sources at which buckets start. A source larger than a bucket has its own bucket."""
     keys = scatter.key.keys(scatter.files.base)
     sources = sorted(_sources(scatter, pages), key=lambda source: source.url.encode("utf-8", "surrogateescape"))
     cuts: list[bytes] = []

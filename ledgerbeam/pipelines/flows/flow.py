@@ -275,7 +275,7 @@ def plan_flow(flow: Flow | str | PathLike[str], *steps: str) -> FlowPlan:
 
 
 def as_flow(flow: Flow | str | PathLike[str]) -> Flow:
-    """Return the flow; a path is read as its file."""
+    """Return a flow, or read it from its file."""
     return flow if isinstance(flow, Flow) else Flow.from_file(flow)
 
 

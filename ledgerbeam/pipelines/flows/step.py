@@ -99,7 +99,7 @@ class FlowStep:
 
     @property
     def upstream(self) -> list[Upstream]:
-        """The outputs of earlier steps that it reads."""
+        """The outputs of earlier steps that the step reads."""
         return [one for side in self.sides for one in side.upstream]
 
     @property

@@ -155,7 +155,7 @@ class OutputCompression:
         return SeekableZstd(format_named(encoder) if isinstance(encoder, str) else encoder, self.level, self.frame)
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters that determine the bytes of outputs. Library versions may compress differently."""
+        """Return the parameters that determine the bytes of outputs, with the version of the Zstandard library."""
         return {"compress": f"zstd:{self.level}", "frame": self.frame, "version of zstd": LIBRARY}
 
 

@@ -97,10 +97,10 @@ class JobSources(Protocol):
         """Return the estimated number of tasks of a source, from its size alone."""
 
     def opened(self, options: Options) -> Sources:
-        """Return the sources as workers open them."""
+        """Return the object with which workers open the sources."""
 
     def limits(self) -> tuple[int | None, int | None]:
-        """Return the size of a task: in bytes, and in records."""
+        """Return the size of a task in bytes, and in records. One of them is None."""
 
     def parameters(self) -> dict[str, Json]:
         """Return the parameters of the sources that affect the outputs of a job."""

@@ -230,7 +230,7 @@ class JobSpec(ABC):
 
     @property
     def reject_limit(self) -> RejectLimit | None:
-        """Limit of rejected records; None if such a record fails its task."""
+        """Limit of rejected records; None if a faulty record fails its task."""
         return None
 
     @property
@@ -244,7 +244,7 @@ class JobSpec(ABC):
         return False
 
     def audited(self) -> AuditedWork:
-        """Return the work to audit."""
+        """Return the function, the encoder and the sources that an audit needs."""
         raise UsageError(f"{self.command}: it calls no function of yours with records; there is nothing to audit")
 
     def changed_code(self) -> list[str]:
@@ -376,7 +376,7 @@ class Stage:
         return dataclasses.replace(self, job=job)
 
     def inputs(self) -> list[Stage]:
-        """Return the stages whose outputs it reads, in the order in which they run."""
+        """Return the stages whose outputs this stage reads, in the order in which they run."""
         return []
 
     def require_others(self) -> None:

@@ -54,7 +54,7 @@ class ColumnLayout:
     schema: str | None = None  # the schemas, as JSON of `JobSchema.parameters`; None until they are set
 
     def format(self, name: str) -> Format:
-        """Return the format of a name with this layout."""
+        """Return the columnar format of this name, with this layout."""
         from ledgerbeam.io.columns.format import (  # noqa: PLC0415 - few jobs need it
             ArrowFormat,
             ParquetFormat,

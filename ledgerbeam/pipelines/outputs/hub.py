@@ -78,7 +78,7 @@ class _Content:
 
 @dataclass
 class _Changes:
-    """Changes of a commit."""
+    """Changes of one commit, by file, and the files that it does not change."""
 
     added: list[LocalFile] = field(default_factory=list)
     replaced: list[LocalFile] = field(default_factory=list)
@@ -187,7 +187,7 @@ class _Publisher:
         return HubPublication(self._place.url, commit, added, replaced, plan.removed, len(plan.same), plan.kept)
 
     def _noted(self, head: str, there: Mapping[str, HubFile]) -> dict[str, _Content]:
-        """Return the files of the last publication of this ledger, with their contents."""
+        """Return the files of the last publication of this ledger, with the hashes of their contents."""
         if self._note not in there:
             return {}
         try:

@@ -204,7 +204,7 @@ class OutputOwner:
         return list(islice(chain.from_iterable(shards), MOST_STRANGERS))
 
     def _problem(self, store: LedgerStore | None) -> str | None:
-        """Return the reason why the folder is not this ledger's; None if it is, or if it has no owner."""
+        """Return the reason why the ledger may not write to the folder; None if it may."""
         runs = [] if store is None else [run["info"] for run in store.runs()]
         own = None if store is None else self._marks.get(_mark_name(store))
         self._is_marked = own is not None
