@@ -76,7 +76,7 @@ def beside(url: str, ending: str) -> str:
 def check_root(url: str) -> str:
     """Return the URL of a folder. UsageError if the URL has a part `..`, which stores refuse or take literally."""
     if not url.startswith("/") and ".." in url.split("/"):
-        raise UsageError(f"{url}: expected a folder without parts '..'; write the URL that they lead to")
+        raise UsageError(f"{url}: expected a folder without parts '..'; write the URL without them")
     return url
 
 

@@ -133,7 +133,9 @@ def earlier_signatures(
         job = store.job()
         partition = None if job is None else Partition.recorded(job.parameters)
         if job is None or partition is None or not store.status()["complete"]:
-            raise UsageError(f"--against {url}: not all of its sources are signed; run its command to the end")
+            raise UsageError(
+                f"--against {url}: not all of its sources are signed; run the command of that ledger to its end"
+            )
         if job.parameters.get("minhash") != minhash:
             raise UsageError(
                 f"--against {url}: expected signatures of {minhash}, found {job.parameters.get('minhash')}; give the "

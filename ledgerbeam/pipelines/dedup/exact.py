@@ -294,8 +294,7 @@ def check_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedStag
     scattered = {one for page in store.source_ids() for one in page} - store.gone_ids()
     if not all(store.completed_mask(ids)) or not scattered.issubset(ids):
         raise ChangedSourceError(
-            f"{scatter.job.ledger}: sources have changed since they were scattered in this run; run the same command "
-            "again"
+            f"{scatter.job.ledger}: sources have changed since the first stage of this run; run the same command again"
         )
 
 

@@ -114,7 +114,7 @@ class ClusterJob(_NearDecideJob):
         if size is None or size.value() <= self.near.cluster_bytes:
             return None
         if not isinstance(pairs.job, PairsJob):
-            raise AssertionError("pairs are what is written before clusters")
+            raise AssertionError("expected a job that writes pairs before the clusters")
         partition = dataclasses.replace(pairs.job.cut, merges=NO_MERGES)
         return dataclasses.replace(self, in_rounds=True, partition=partition)
 
@@ -292,7 +292,7 @@ class VerifyJob(_NearDecideJob):
         from ledgerbeam.transforms.dedup.verify import VerifiedTrees  # noqa: PLC0415
 
         if self.near.verify is None:
-            raise AssertionError("there is a share to verify")
+            raise AssertionError("expected a share to verify")
         trees = VerifiedTrees(self.near.minhash(), self.near.verify, self.prefer is not None)
         return FindClusters(self.is_last, trees)
 

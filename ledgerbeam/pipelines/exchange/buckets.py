@@ -116,7 +116,7 @@ class RunFiles:
         """Return the run files into which a job with this ledger and fingerprint has merged these run files."""
         found = self.known()
         if found is None:
-            raise AssertionError("what is complete was looked at")
+            raise AssertionError("expected known buckets: the run files were complete")
         page = found.page()
         outputs: dict[bytes, list[Output]] = {}
         for row in store.outputs():
@@ -237,8 +237,8 @@ def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
 def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[str]) -> None:
     """Remove run files and tables that are no longer needed, from folders of a job.
 
-    `writers` are the IDs of the ledgers that wrote them. Run files are removed only from folders that only these ledgers
-    have marked.
+    `writers` are the IDs of the ledgers that wrote them. Run files are removed only from folders that no other ledger
+    has marked.
     """
     for url in folders:
         folder = ObjectFolder(url, job.storage_options)

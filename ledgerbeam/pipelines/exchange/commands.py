@@ -191,7 +191,7 @@ def _schema_of(layout: ColumnLayout | None) -> pa.Schema | None:
     """Return the schema of the rows of a side; None if it has none yet."""
     schemas = None if layout is None else layout.schemas()
     if schemas is None:
-        raise AssertionError("the schema of a side is decided here")
+        raise AssertionError("expected the decided schema of a side")
     return schemas.of() if schemas.by_route else None
 
 

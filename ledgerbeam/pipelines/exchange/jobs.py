@@ -484,7 +484,7 @@ class BucketsRead(StageSources):
 
     def pages(self) -> Iterator[Page]:
         if self._buckets is None:
-            raise AssertionError("the run files were looked at")
+            raise AssertionError("expected known buckets: the stage was settled")
         return iter([self._buckets.page()])
 
     def remove_inputs(self, writers: Collection[str]) -> None:

@@ -101,7 +101,7 @@ def partition_parameters(partition: Partition | None) -> dict[str, Json]:
 def decided(partition: Partition | None) -> Partition:
     """Return the partition of an open job."""
     if partition is None:
-        raise AssertionError("the partition is decided when the job is opened")
+        raise AssertionError("expected a partition: it is set when the job is opened")
     return partition
 
 

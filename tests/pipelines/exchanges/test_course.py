@@ -600,7 +600,7 @@ def test_what_was_decided_with_a_file_that_is_gone_is_not_taken_for_done(
 ) -> None:
     for name in "ab":
         write_jsonl(folder / "in" / f"{name}.jsonl", [{"k": 1, "text": "one text that is in two files"}])
-    with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered in this run"):
+    with pytest.raises(ChangedSourceError, match="sources have changed since the first stage of this run"):
         run(call, Beside(stage, lambda _: (folder / "in" / "a.jsonl").unlink()))
     assert run(call).result.complete
     assert [row["k"] for row in records()].count(1) == 1, "the record of the other file is no duplicate any more"
@@ -667,7 +667,7 @@ def test_only_sources_of_an_earlier_ledger_need_not_be_scattered(folder: Path, a
     near_one = [{"text": "a b c d e f 2"}]
     run(verify)
     write_jsonl(folder / "again" / "c.jsonl", [{"text": "l m n o p q r"}])
-    with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered in this run"):
+    with pytest.raises(ChangedSourceError, match="sources have changed since the first stage of this run"):
         run(verify, Beside("sign", lambda _: write_jsonl(folder / "again" / "e.jsonl", near_one)))
     ran = run(verify)
     assert (ran.result.complete, ran.tasks["scatter"]) == (True, 1)

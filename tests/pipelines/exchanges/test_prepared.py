@@ -241,11 +241,11 @@ def test_what_is_listed_must_have_been_scattered(stores: list[LedgerStore]) -> N
     job: Any = call.job
     check_scattered(job, pages_of(sources), scatter)
     changed = dataclasses.replace(sources[0], version="other")
-    with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered"):
+    with pytest.raises(ChangedSourceError, match="sources have changed since the first stage"):
         check_scattered(job, pages_of([*sources[1:], changed]), scatter)
-    with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered"):
+    with pytest.raises(ChangedSourceError, match="sources have changed since the first stage"):
         check_scattered(job, pages_of([*sources, changed]), scatter)  # one more, of which nothing is done
-    with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered"):
+    with pytest.raises(ChangedSourceError, match="sources have changed since the first stage"):
         check_scattered(job, pages_of(sources[1:]), scatter)
     scatter.store.note_listing(scatter.store.begin_run({"token": "t"}), listed=2, finished=True, gone=[sources[0].id])
     check_scattered(job, pages_of(sources[1:]), scatter)
