@@ -51,7 +51,7 @@ def relative_name(path: str, room: int, *, below: str, mark: bool = False) -> st
         folder, slash, last = _cut(name, max(0, most - room - _MARK_BYTES)).rpartition("/")
         name = f"{folder}{slash}{_marked(last, path, room)}"
         if len(_encoded(name)) + room > most:
-            raise UsageError(f"{below}: the path is too long to add the names of files; choose a shorter one")
+            raise UsageError(f"{below}: no room for the names of files below it; choose a shorter folder or prefix")
     return name
 
 
@@ -129,7 +129,7 @@ def _marked(part: str, whole: str, room: int) -> str:
     """Cut a part of a path, and add a hash of `whole`, which is this part or the whole path."""
     most = _PART_BYTES - room - _MARK_BYTES
     if most < 0:
-        raise UsageError(f"an ending of {room} bytes is too long for the name of a file; shorten names and fields")
+        raise UsageError(f"no room for the name of a file: its ending has {room} bytes; shorten names and fields")
     digest = blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=_HASH, person=b"lb.cut").hexdigest()
     return f"{_cut(part, most)}~{digest}"
 
