@@ -44,7 +44,7 @@ class EarlierSignatures(NamedTuple):
             )
 
     def require_apart(self, stores: Iterable[LedgerStore], storage_options: Mapping[str, Any]) -> None:
-        """Raise UsageError if signatures are missing, or if a source of theirs is a source of the later job, too."""
+        """Raise UsageError if signatures are missing or changed, or if the later job has one of their sources, too."""
         if lost := count_lost(OutputFolder(self.writer.folder, dict(storage_options)), self.writer.store):
             raise UsageError(
                 f"--against {self.ledger}: missing or changed {count(lost, 'file')} of its signatures in "

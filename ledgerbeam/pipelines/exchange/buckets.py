@@ -229,7 +229,7 @@ def _add_output(digest: blake2b, name: str, output: Output) -> None:
 
 
 def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
-    """Return whether some buckets are complete in a ledger."""
+    """Return whether all of these buckets are complete in a ledger."""
     page = buckets.page()
     return all(store.completed_mask(source_ids(page.urls, page.sizes, page.versions)))
 

@@ -187,7 +187,7 @@ class ScatterChoice:
         return {SCATTER: shaping | {name: value for name, value in given.items() if value is not None}}
 
     def decided(self, scatter: ScatterJob | None, say: Callable[[str], None]) -> Partition:
-        """Return the partition of the records into buckets, by samples of files; `scatter` is None without files."""
+        """Return the partition of the records into buckets, by samples of the files of `scatter`, if any."""
         if self.cuts:
             return Partition.of_cuts([bytes.fromhex(cut) for cut in self.cuts])
         if scatter is None:

@@ -163,7 +163,7 @@ class JobSpec(ABC):
     decisions: ClassVar[tuple[str, ...]] = ()  # prefixes of the parameters that are set before the job starts
 
     def with_recorded(self, stored: Job) -> Self:  # noqa: ARG002
-        """Return the job with the values of `decisions` that its ledger stores, where it has none of its own."""
+        """Return the job with a value from its ledger for each unset parameter of `decisions`."""
         return self
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:  # noqa: ARG002
