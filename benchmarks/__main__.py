@@ -14,6 +14,7 @@ from collections import Counter
 from types import ModuleType
 
 from benchmarks import (
+    columns,
     commits,
     compressed,
     datasets,
@@ -63,6 +64,7 @@ TABLES: dict[str, ModuleType] = {
     "parquet": parquet,
     "parquet-reads": parquet_reads,
     "job": job,
+    "columns": columns,
     "near": near,
     "sort": sorting,
 }

@@ -1,10 +1,12 @@
-"""Functions that the table of Parquet maps."""
+"""Functions that the tables of Parquet and of Arrow batches map."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pyarrow.compute as pc
+
+from benchmarks.peer_columns import LEAST
 
 
 def same(batch: Any) -> Any:
@@ -22,3 +24,9 @@ def clean_batch(batch: Any) -> Any:
     text = pc.replace_substring_regex(batch["text"], r"[^a-z]+", " ")
     text = pc.utf8_trim_whitespace(pc.replace_substring_regex(text, r"\b[a-z]\b ?", ""))
     return batch.set_column(batch.schema.get_field_index("text"), "text", text)
+
+
+def add_lengths(batch: Any) -> Any:
+    """Return the rows with a large number, and the length of their texts."""
+    kept = batch.filter(pc.greater(batch["id"], LEAST))
+    return kept.append_column("n", pc.utf8_length(kept["text"]))

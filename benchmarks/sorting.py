@@ -19,7 +19,7 @@ TITLE = "Sort: JSONL in 4 files by a random text, two processes, 1 GB of memory,
 
 SIZE = 5 * GIGABYTE
 MEMORY = 1_000_000_000
-LIMIT = 1.5
+LIMIT = 1.0
 """Wall time for each of the fastest tool that keeps to the memory."""
 
 BYTES_LIMIT = 2.1
