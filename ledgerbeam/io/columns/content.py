@@ -271,7 +271,7 @@ def _sizes(array: Any) -> NDArray[np.int64]:
     if isinstance(kind, pa.BaseExtensionType):
         return _sizes(array.storage)
     if types.is_dictionary(kind):
-        places = array.indices.fill_null(len(array.dictionary)).to_numpy(zero_copy_only=False)
+        places = _filled(array.indices, len(array.dictionary))
         return np.append(_sizes(array.dictionary), _POINTER)[places]
     if types.is_run_end_encoded(kind):
         runs = np.searchsorted(array.run_ends.to_numpy(), np.arange(array.offset, array.offset + count), "right")
@@ -298,9 +298,14 @@ def _sizes(array: Any) -> NDArray[np.int64]:
         )
         return _between(values, ends[:-1], ends[1:])
     if any(is_of(kind) for is_of in (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)):
-        return pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) + _POINTER
+        return _filled(pc.binary_length(array), 0).astype(np.int64) + _POINTER
     width = _POINTER if types.is_null(kind) else max(1, kind.bit_width // 8)
     return np.broadcast_to(np.int64(width), count)
+
+
+def _filled(array: pa.Array, value: int) -> NDArray[Any]:
+    """Return integers as an array, with a value in place of nulls. Where pandas is installed, filling imports it."""
+    return (array.fill_null(value) if array.null_count else array).to_numpy(zero_copy_only=False)
 
 
 def _between(values: Any, starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[np.int64]:
