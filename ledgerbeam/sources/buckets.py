@@ -1,4 +1,4 @@
-"""The buckets of an exchange as sources, identified by their slices in the run files that are read."""
+"""Buckets of an exchange as sources. The version of a bucket is that of its slices in the run files."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class BucketListing:
 
 
 def bucket_page(sizes: Sequence[int], versions: Sequence[str], names: Iterable[str] | None = None) -> Page:
-    """Return the buckets of an exchange as a page of sources, in order.
+    """Return the buckets of an exchange as a page of sources, in order, from their sizes in bytes and their versions.
 
-    The version of a bucket without records is empty. Without names, all run files are read together.
+    The version of a bucket without records is empty. Without `names`, each bucket has one name, for all run files.
     """
     every = map(bucket_name, range(len(sizes))) if names is None else names
     return Page([f"{_BASE}{name}" for name in every], list(sizes), list(versions))
@@ -58,12 +58,12 @@ def bucket_page(sizes: Sequence[int], versions: Sequence[str], names: Iterable[s
 
 @dataclass(frozen=True)
 class BucketSources:
-    """Opens the buckets of an exchange. A part of a bucket is a task."""
+    """Opens the buckets of an exchange. A task reads a part of a bucket, of about `part_bytes`."""
 
     tables: SliceTables
     part_bytes: int
     within_keys: bool = True  # a part may start in the middle of the records of a key
-    beside: int = 0  # number of the jobs, from the first, of which every part gets all records of its keys
+    beside: int = 0  # number of first jobs of which a part can read all records of its first key; see `begun`
     _kind: BucketKind = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -81,11 +81,11 @@ class BucketSources:
         return self._kind
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
-        """Do nothing: the names of buckets are created here."""
+        """Do nothing: this module creates the names of buckets."""
 
 
 class BucketKind(SourceKind):
-    """The kind of buckets. A task is a part of a bucket's order, and its span counts parts."""
+    """The kind of buckets. A bucket is divided into numbered parts, and the span `[n, n + 1)` is part `n`."""
 
     def __init__(self, sources: BucketSources) -> None:
         self._sources = sources
@@ -116,10 +116,10 @@ class BucketKind(SourceKind):
 
 
 class OpenedBucket:
-    """Reads the parts of a bucket.
+    """Reads the parts of a bucket. Part `n` is between `bounds[n]` and `bounds[n + 1]`; None is an end of the bucket.
 
-    The records of the first `beside` of all runs accompany every part with their keys. `tables` are those of the blocks
-    of the slices; `bounds` has None for the start and the end of the bucket.
+    The records of a key may be in several parts. Each of these parts can read the key's records of the first `beside`
+    runs. `tables` are the tables of blocks of the slices.
     """
 
     fetches = False
@@ -138,15 +138,15 @@ class OpenedBucket:
         self.bounds: list[Bound | None] = [None, *bounds, None]
 
     def read_span(self, start: int, stop: int) -> GatheredRecords:
-        """Return the records of parts. They are read on demand."""
+        """Return the records of the parts `[start, stop)`. Each pass over the result reads them from the run files."""
         return GatheredRecords(self, self.bounds[start], self.bounds[stop])
 
     def read_each(self, start: int, stop: int) -> GatheredRecords:
-        """Return the result of `read_span`: a record that cannot be decoded is damage."""
+        """Return the result of `read_span`. Only a damaged run file has a record that cannot be decoded."""
         return self.read_span(start, stop)
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        """Return the records of parts as they are in run files, with their places in the sources."""
+        """Return the records of the parts `[start, stop)` as bytes of run files, with their places in the sources."""
         records = self.read_span(start, stop)
         return [
             RawRecord(*records.place(run, number), NO_BYTES, NO_BYTES, data)
@@ -162,9 +162,9 @@ _MOST_PARTS_BYTES = 1.5  # smallest ratio of the sizes of a bucket and a part at
 
 
 class GatheredRecords(RecordBlocks):
-    """The records of a part of a bucket, merged in their order by every pass, so that never all are held.
+    """The records of a part of a bucket. Each pass reads and merges them in order, and never holds all in memory.
 
-    Every pass raises RunFileError for a damaged run file, and the errors of reading it.
+    A pass raises RunFileError for a damaged run file, and the errors of reading the store.
     """
 
     def __init__(self, bucket: OpenedBucket, start: Bound | None, stop: Bound | None) -> None:
@@ -178,7 +178,7 @@ class GatheredRecords(RecordBlocks):
             yield list(map(record_of, part.payloads))
 
     def marking(self) -> Self:
-        """Return the same records: a record that cannot be decoded is damage."""
+        """Return this object. Only a damaged run file has a record that cannot be decoded."""
         return self
 
     def merged(self) -> Iterator[Merged]:
@@ -196,16 +196,16 @@ class GatheredRecords(RecordBlocks):
 
     @property
     def beside(self) -> int:
-        """Number of the runs, counted from the first, whose records accompany every part with its keys."""
+        """Number of the first runs of which each part can read all records of its first key; see `begun`."""
         return self._bucket.beside
 
     @property
     def earlier(self) -> int:
-        """Number of the runs, counted from the first, that an earlier job has written."""
+        """Number of runs that an earlier job has written. They are the first ones."""
         return sum(run.is_earlier for run in self._bucket.runs)
 
     def begun(self) -> Iterator[Merged]:
-        """Yield the accompanying records with the key in whose middle the part starts; none if it starts with a key."""
+        """Yield the first key's records of the first `beside` runs if an earlier part has them, else nothing."""
         bucket, start = self._bucket, self._start
         if start is None or start.run < bucket.beside:
             return
@@ -222,12 +222,12 @@ class GatheredRecords(RecordBlocks):
 
     @property
     def cut_keys(self) -> list[bytes]:
-        """The keys in whose middle the part starts or ends. Other parts have more records of these keys."""
+        """The keys, at most two, whose records are divided between this part and a neighbouring part."""
         bounds = (bound for bound in (self._start, self._stop) if bound is not None)
         return sorted({bound.key for bound in bounds if (bound.run, bound.number) > (0, 0)})
 
     def leading_of_cut_keys(self) -> HashRows:
-        """Return the leading records of these keys, which are hashes, among all records; see `hash_run.LEADING`."""
+        """Return the leading records of `cut_keys`, which are hashes, in the whole bucket; see `hash_run.LEADING`."""
         bucket = self._bucket
         return leading_hashes(bucket.slices, bucket.tables, self.cut_keys, bucket.options)
 
@@ -245,9 +245,9 @@ class GatheredRecords(RecordBlocks):
         return self._bucket.number
 
     def renumbered(self) -> Iterator[RunBlock]:
-        """Yield the records in their order, in groups, as records of one run. Raises RunFileError for too many files.
+        """Yield the records in order, in groups, with their keys and with numbers as in one run of all files.
 
-        Their numbers count the files of all runs.
+        Raises RunFileError for too many files.
         """
         runs = self._bucket.runs
         files = len(runs[0].sources.followed_by(runs[-1].sources))
@@ -261,7 +261,7 @@ class GatheredRecords(RecordBlocks):
             yield RunBlock(part.keys, firsts[part.runs] + part.numbers, part.payloads)
 
     def place(self, run: int, number: int) -> tuple[str, int]:
-        """Return the URL of the file of a record, and the record's number in the file."""
+        """Return the URL of the file of a record of a run, and the record's number in the file."""
         name, _, urls, *_ = self._bucket.runs[run]
         file, within = divmod(number, 1 << FILE_SHIFT)
         if file >= len(urls):

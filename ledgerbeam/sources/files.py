@@ -65,15 +65,15 @@ class FileSources:
     """Opens files as sources.
 
     Attributes:
-        formats: Formats with options, such as `Tar("key")`, that replace those with the same names; also formats that
-            this process and its workers have not registered.
+        formats: Formats with options, such as `Tar("key")`. They replace registered formats with the same names, and
+            need not be registered.
         index: Location of the indexes.
         build_index: Whether to build and publish the index of a source that has none.
         storage_options: Passed to fsspec unchanged.
-        columns: Columns to read of columnar files. Default: all.
+        columns: Columns to read from columnar files. Default: all.
         form: Form of the records: ``records``, a list; or ``arrow``, a `pyarrow.Table`.
-        keys: Keys that are looked up in records, a.b for a nested value: if `columns` is empty, only the columns with
-            these keys are read of columnar files. Other files are read completely.
+        keys: Keys of records that the job needs, a.b for a nested value. If `columns` is empty, only the columns with
+            these keys are read from columnar files. Other files are read completely.
     """
 
     formats: tuple[Format, ...] = ()
@@ -86,7 +86,7 @@ class FileSources:
 
     @property
     def reading(self) -> Form:
-        """The reader for the form."""
+        """The object that reads records in `form`."""
         return FORMS[self.form]
 
     @property
@@ -121,7 +121,7 @@ class FileSources:
             self.reading.require(self.type_of(url).format, url)
 
     def check_columns(self, sources: Iterable[Source]) -> None:
-        """Raise UsageError if none of the first columnar files has the chosen columns: their names may be misspelt."""
+        """Raise UsageError if none of the first columnar files has the chosen columns. A name may be misspelt."""
         found = ((source, self.type_of(source.url).columns()) for source in sources)
         lacking: UsageError | None = None
         for source, kind in islice(((source, kind) for source, kind in found if kind is not None), _LOOKED_AT):
@@ -137,13 +137,11 @@ class FileSources:
             raise lacking
 
     def load_index(self, source: Source, *, changed: bool = False) -> NDArray[np.uint64]:
-        """Return the checked offsets of an uncompressed source; build and publish its index if necessary.
+        """Return the offsets of the records of an uncompressed source, from its index.
 
-        An index that is older than its source is rebuilt, with a warning. A file that is not an index is not replaced.
-
-        If the source is known to have changed since the job read it, its index is rebuilt with a warning, since the old
-        index may seem to fit. The index of a recorded output was written with the output, and is rebuilt only if it
-        does not fit.
+        The index is checked. A missing index is built and published, unless `build_index` is false. An index that is
+        older than its source is rebuilt with a warning. So is every index if `changed`, because an old index may seem
+        to fit. The index of a recorded output is rebuilt only if it does not fit. Another file at its URL stays.
 
         Raises ChangedSourceError; SourceError if the source cannot be indexed; IndexNotFoundError if there is no index,
         and none is built; IndexMismatchError if the index does not fit the source, or may be old.
@@ -166,8 +164,8 @@ class FileSources:
                     _log.warning("%s: changed since this job read it; indexing it again", url)
                 else:
                     raise IndexMismatchError(
-                        f"{index.url} may belong to the old content of {url}, which changed after this job read it; "
-                        "run the job once without --no-index"
+                        f"{index.url}: this index may belong to the old content of {url}, which changed after this "
+                        "job read it; run the job once without --no-index"
                     )
             except IndexNotFoundError:
                 if not builds:
@@ -181,17 +179,17 @@ class FileSources:
         return offsets
 
     def scan(self, source: Source) -> StreamedRecords:
-        """Read a compressed file once and find its records. Raises ChangedSourceError, and like `scan_stream`."""
+        """Read a file once and find its records. Raises ChangedSourceError and the errors of `scan_stream`."""
         url, listed = source.url, self.found(source)
         with SourceWatch([listed]), _reading_whole(listed):
             return scan_stream(url, self.storage_options, self.type_of(url).in_one_pass(), listed)
 
     def found(self, source: Source) -> FileInfo:
-        """Return the properties of a file with which it is read; see `current_file`."""
+        """Return the size and version that a file must have while it is read; see `current_file`."""
         return current_file(source, self.storage_options)
 
     def open_file(self, source: Source) -> Reader:
-        """Open a file for reading by position; its index was checked before."""
+        """Open a file for reading by position. `SourceKind.cut` has checked its index."""
         url = source.url
         found = self.type_of(url)
         columns = found.columns()
@@ -224,14 +222,14 @@ class FileSources:
 
 
 def _reading_whole(listed: FileInfo) -> AbstractContextManager[object]:
-    """Return the context for reading a whole file: large ones one at a time, since it is work and holds read blocks."""
+    """Return the context for reading a whole file. Large files are read one at a time, to limit work and memory."""
     return nullcontext() if listed.size <= _READ_BESIDE else _one_large
 
 
 def _with_index(
     listed: FileInfo, index: IndexFile, options: Mapping[str, Any]
 ) -> tuple[FileInfo, Callable[[], NDArray[np.uint64]]]:
-    """Return the current properties of a source, and a function that loads its index; stores get both in parallel."""
+    """Return the current properties of a source, and a function that loads its index. Stores are asked in parallel."""
     if is_local(index.url):
         return require_listed(listed, options), index.load
     with ThreadPoolExecutor(1, "ledgerbeam-index") as threads:
@@ -241,7 +239,7 @@ def _with_index(
 
 @dataclass(frozen=True)
 class _OffsetFile(SourceKind):
-    """A file whose records follow each other."""
+    """A file that stores its records one after the other, in the order of their offsets."""
 
     sources: FileSources
     type: FileType
@@ -255,7 +253,7 @@ class _OffsetFile(SourceKind):
 
     @contextmanager
     def open_stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
-        """Open a file to read it in one pass; memory: a block and a span."""
+        """Open a file to read it in one pass. One block of the file and one span are in memory."""
         listed, options = self.sources.found(source), self.sources.storage_options
         watch = SourceWatch([listed])
         with SpanReader(listed.url, options, kind, listed=listed) as reader:
@@ -310,7 +308,7 @@ class CompressedFile(_OffsetFile):
         return cut
 
     def _advise(self, source: Source, first: int) -> None:
-        """Warn of a file that only one worker can read, if its format has advice."""
+        """Warn that only one worker can read a file, if its format has advice. `first` is the end of record 0."""
         kind, compression = self.type.format, self.type.compression
         if compression is not None and isinstance(kind, StreamAdvisor):
             listed, options = self.sources.found(source), self.sources.storage_options
@@ -331,7 +329,7 @@ class CompressedFile(_OffsetFile):
         except (IndexNotFoundError, NotIndexableError):
             return None
         except IndexMismatchError as error:
-            _log.warning("%s: read in one pass, since its index does not fit (%s)", url, error)
+            _log.warning("%s: one worker reads this file in one pass, since its index does not fit (%s)", url, error)
             return None
 
 

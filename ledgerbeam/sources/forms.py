@@ -1,7 +1,7 @@
-"""The records of a task in memory, and the forms in which they are read: Python objects, a table, or with their places.
+"""Records of a task in memory, and their three forms: Python objects, an Arrow table, or records with their places.
 
-They are decoded in blocks where a consumer takes blocks, else a list. Exchanges read records with their places in their
-files, and as bytes.
+Python objects are decoded in blocks if the function takes blocks, else as one list. Exchanges use the third form: it
+has the place of each record in its file, and gives the records as bytes.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ ARROW_OUTPUTS = ("jsonl", "parquet", "arrow")  # formats that can be written fro
 
 @dataclass(eq=False)
 class RecordBlocks:
-    """The records of a task, whose bytes are in memory. Every pass decodes them again, so that never all are held.
+    """The records of a task, whose bytes are in memory. Each pass decodes them again, and never holds all decoded.
 
-    With `each`, an `Unreadable` takes the place of each record that cannot be decoded; else a pass raises the error
-    there. `passed` is the number of records of the last complete pass; None before.
+    With `each`, an `Unreadable` replaces each record that cannot be decoded; else a pass raises the error at this
+    record. `passed` is the number of records of the last complete pass; None before the first.
     """
 
     parts: Sequence[Blocks]
@@ -62,11 +62,11 @@ class RecordBlocks:
         self.passed = passed
 
     def marking(self) -> Self:
-        """Return the same records, with marks for records that cannot be decoded."""
+        """Return the same records, with an `Unreadable` in place of each record that cannot be decoded."""
         return replace(self, each=True)
 
     def listed(self) -> list[Any]:
-        """Return all records; raises like a pass."""
+        """Return all records as a list. Raises the errors of a pass."""
         return list(chain.from_iterable(self))
 
 
@@ -76,7 +76,7 @@ def blocks_of(records: Any) -> Iterable[Sequence[Any]]:
 
 
 def listed(records: Any) -> Any:
-    """Return blocks as a list of all their records, raising like a pass; return other records unchanged."""
+    """Return `RecordBlocks` as a list of all records, with the errors of a pass; return other records unchanged."""
     return records.listed() if isinstance(records, RecordBlocks) else records
 
 
@@ -95,7 +95,7 @@ class PlacedPart:
 
     @classmethod
     def of_results(cls, name: str, records: Any) -> Self:
-        """Return the results of a function for a task, a sequence, numbered from 0."""
+        """Return the results of a function for one task, numbered from 0. `name` takes the place of the URL."""
         numbers = np.arange(len(records), dtype=np.uint64)
         if not isinstance(records, JsonLines):
             return cls(name, numbers, records)
@@ -106,7 +106,7 @@ class PlacedPart:
         return len(self.numbers)
 
     def records(self) -> Iterator[Any]:
-        """Yield the records; lines are decoded one by one. Raises RecordError, which names a line that is no JSON."""
+        """Yield the records; lines are decoded one by one. RecordError names the first line that is not JSON."""
         if self.lines is None:
             yield from self.values or ()
             return
@@ -120,9 +120,9 @@ class PlacedPart:
             raise
 
     def payloads(self) -> ByteRows:
-        """Return the records as bytes; lines unchanged, without a copy.
+        """Return the records as bytes for run files. Lines are returned unchanged, without a copy.
 
-        Raises RecordError, which names a record that JSON cannot hold or a line that would be taken for another format.
+        RecordError names a record that cannot be encoded, or a line that does not start like JSON.
         """
         if self.lines is not None:
             are_text = are_json_text(self.lines.first_bytes())
@@ -137,7 +137,7 @@ class PlacedPart:
         return ByteRows.of(found)
 
     def _require_json(self, place: int) -> None:
-        """Raise RecordError, with its number and place in the file, if a line is not JSON."""
+        """Raise RecordError if a line is not JSON. The error has the number and the place of the line in the file."""
         lines = self.lines or ByteRows.lines(b"")
         start = 0 if self.span is None else self.span.start + int(lines.starts[place])
         decode_line(lines[place], self.url, int(self.numbers[place]), start)
@@ -157,13 +157,13 @@ class PlacedRecords(Sequence[Any]):
 
     @property
     def places(self) -> NDArray[np.uint64]:
-        """A number for each record: its number in its file, in a pack with the number of the file above it."""
+        """The place of each record: its number in its file, plus `number of the file in the pack << FILE_SHIFT`."""
         found = [part.numbers + (np.uint64(file << FILE_SHIFT)) for file, part in enumerate(self.parts)]
         return np.concatenate(found) if found else np.zeros(0, np.uint64)
 
 
 class Form(Protocol):
-    """Reads the records of spans in one form. With `each`, marks take the place of records that cannot be decoded."""
+    """Reads the records of spans in one form. With `each`, an `Unreadable` replaces a record that cannot be decoded."""
 
     def require(self, kind: Format, url: str) -> None:
         """Raise UsageError if sources of a format cannot be read in this form."""
@@ -180,7 +180,7 @@ class Form(Protocol):
     def split(
         self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None, *, each: bool = False
     ) -> Any:
-        """Return consecutive records from bytes in memory."""
+        """Return the records of a file or a span from its bytes in memory."""
 
     def joined(self, parts: Sequence[Any]) -> Any:
         """Return the records of several sources together."""
@@ -230,7 +230,7 @@ class _Records:
 
 
 class _Tables:
-    """Records as the rows of a table; a `PartialTable` marks those that cannot be decoded."""
+    """Records as the rows of a table; a `PartialTable` if some records cannot be decoded."""
 
     def require(self, kind: Format, url: str) -> None:
         if not isinstance(kind, ColumnFormat | TableFormat):
@@ -309,7 +309,7 @@ class PlacedForm:
 
 
 def _lines(data: bytes, url: str, span: StreamSpan) -> PlacedPart:
-    """Return the lines in memory, without blank ones."""
+    """Return the lines of a span from its bytes, without blank lines."""
     lines = ByteRows.lines(data)
     if len(lines) != span.records:
         raise changed_span(url, span)
@@ -330,8 +330,8 @@ FORMS: dict[RecordForm, Form] = {"records": _Records(), "arrow": _Tables(), "pla
 def read_records(read: Callable[[], Any], read_each: Callable[[], Any], *, marks: bool, in_blocks: bool) -> Any:
     """Return the records of a task, in the form that a function takes.
 
-    With `marks`, an `Unreadable` takes the place of each record that cannot be decoded; `read_each` is called only
-    after `read` raised RecordError. `RecordBlocks` become a list unless the function takes blocks.
+    With `marks`, an `Unreadable` replaces each record that cannot be decoded; `read_each` is called only after `read`
+    raised RecordError. `RecordBlocks` become a list unless the function takes blocks (`in_blocks`).
     """
     try:
         records = read()
@@ -357,7 +357,7 @@ class PartialTable:
 
     @classmethod
     def joined(cls, parts: Sequence[pa.Table | PartialTable]) -> pa.Table | PartialTable:
-        """Return tables and partial tables as one; raises SourceError if they have different columns."""
+        """Return the tables of the files of a pack as one. Raises SourceError if they have different columns."""
         import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
 
         unreadable: dict[int, str] = {}
@@ -378,5 +378,5 @@ class PartialTable:
         return self.table.num_rows + len(self.unreadable)
 
     def rows_at(self, positions: Sequence[int]) -> NDArray[np.int64]:
-        """Return the numbers of the rows of `table` at some positions."""
+        """Return the numbers of rows of `table` for positions among all records. Their records must be decoded."""
         return np.searchsorted(self.places, np.asarray(positions))

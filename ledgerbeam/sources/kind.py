@@ -1,4 +1,4 @@
-"""The protocol of a kind of source, which divides a source into spans and reads them; and readers of tasks."""
+"""Kinds of sources, which divide a source into spans and read them, and the reader of the records of tasks."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from ledgerbeam.ledger.model.identity import checksum_of, content_checksum
 from ledgerbeam.sources.listing import own_version
 from ledgerbeam.user_code.guards import message_of
 
-BUCKET_SCHEME = "bucket://"  # of URLs of buckets, which cannot be read: tables of an exchange have their slices
+BUCKET_SCHEME = "bucket://"  # of the URLs of buckets. No store has these URLs: run files hold the records
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Marks a record that cannot be decoded among the records of a task. The error has the position of the record."""
+    """Takes the place of a record that cannot be decoded. `error` has the position of the record in the source."""
 
     error: str
 
 
 class StreamReader(Protocol):
-    """Reads spans of a stream. Each span must be the last one that was read, or a later one."""
+    """Reads spans of a stream. A call may read the previous span again, or any later span."""
 
     def read(self, span: StreamSpan, /) -> Any:
-        """Return the records of a span, in the form of the sources."""
+        """Return the records of a span, as `Opened.read_span` does."""
 
     def read_each(self, span: StreamSpan, /) -> Any:
-        """Return the records of `read`, with marks for records that cannot be decoded."""
+        """Return the records of a span, as `Opened.read_each` does."""
 
     def read_raw(self, span: StreamSpan, /) -> list[RawRecord]:
-        """Return the raw bytes of the records of `read`."""
+        """Return the raw bytes of the records of a span."""
 
 
 class TaskLimits(NamedTuple):
-    """The limits of the size of a task, in bytes, and in records. Both may be set."""
+    """The largest size of a task, in bytes and in records. None: no limit."""
 
     task_bytes: int | None = None
     task_records: int | None = None
@@ -91,10 +91,10 @@ class Opened(Protocol):
 
     @property
     def fetches(self) -> bool:
-        """Whether `read_span` only fetches bytes, so that they are decoded later: then any thread may call it."""
+        """Whether `read_span` only fetches bytes, which a pass decodes later. Then any thread may call it."""
 
     def read_span(self, start: int, stop: int) -> Any:
-        """Return the records of a span of `SourceKind.cut`, in order: `RecordBlocks`, a list, or a `pyarrow.Table`."""
+        """Return the records of a span, in order: `RecordBlocks`, a list, or a `pyarrow.Table`."""
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Return the raw bytes of the records of `read_span`, in its order.
@@ -108,8 +108,8 @@ class Opened(Protocol):
     def read_each(self, start: int, stop: int) -> Any:
         """Return the records of `read_span`, with an `Unreadable` for each record that cannot be decoded.
 
-        Tables become a `PartialTable`. For `RecordBlocks`, which find such records themselves, it is not needed. It is
-        slower than `read_span`, and raises the errors of whole spans too.
+        A table becomes a `PartialTable`. It is slower than `read_span`. It raises errors that are not of one record,
+        such as StorageError. It is not needed after `RecordBlocks`: their `marking` finds such records.
         """
 
     def close(self) -> None:
@@ -120,10 +120,10 @@ class SourceKind(ABC):
     """Divides the sources of one kind into spans and reads them. Picklable."""
 
     counts_blanks: bool = False
-    """Whether missing records of a span are blank lines, because each line of a span has a number."""
+    """Whether each line has a number, so that records missing from a span are its blank lines."""
 
     any_part: bool = False
-    """Whether any part of a span can be read alone, because its positions are numbers of records."""
+    """Whether any part of a span can be read alone, because the positions of spans are numbers of records."""
 
     cut_waits: bool = False
     """Whether `cut` mostly waits for a store or disk, and any thread may call it. Then sources are cut in parallel."""
@@ -131,7 +131,7 @@ class SourceKind(ABC):
     def files(self, source: Source) -> list[FileInfo]:
         """Return the files that must not change while a span is read. Default: all listed files.
 
-        Files known only by their content are not included: their content is checked when it is read.
+        A file that is known only by its content is not included: its content is checked when it is read.
         """
         return listed_files(source)
 
@@ -142,11 +142,10 @@ class SourceKind(ABC):
         Args:
             source: The listed source.
             limits: The limits of the size of a span.
-            changed: Whether the source is known to have changed since the job read it: an index that seems to fit may
-                belong to the old content.
+            changed: Whether the source has changed after the job read it. Then its index may belong to the old content.
 
         Raises:
-            LedgerbeamError: It cannot be read.
+            LedgerbeamError: The source cannot be read.
         """
 
     @abstractmethod
@@ -175,16 +174,16 @@ class Sources(Protocol):
         """Return the kind of a source.
 
         Raises:
-            NotIndexableError: It has a compression that cannot be read.
-            UsageError: Its name has no suffix of a known format.
+            NotIndexableError: The source has a compression that cannot be read.
+            UsageError: The name of the source has no suffix of a known format.
         """
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
-        """Check from their names that sources can be read.
+        """Check the names of sources: whether sources with such names can be read.
 
         Args:
             urls: The listed URLs.
-            by_position: Whether they must be readable by position, for example to be indexed.
+            by_position: Whether sources must be readable by position, for example to be indexed.
 
         Raises:
             NotIndexableError, UsageError: See `kind_of`.
@@ -194,10 +193,10 @@ class Sources(Protocol):
 def plan_spans(
     offsets: NDArray[np.uint64], *, task_bytes: int | None = None, task_records: int | None = None
 ) -> list[tuple[int, int]]:
-    """Divide N records into spans, as a pure function of the index: N+1 ascending byte offsets.
+    """Divide N records into spans: half-open ranges, in order, that together cover all records; none for N = 0.
 
-    A span has the records that start within one multiple of `task_bytes`, so at most one record exceeds it, and at most
-    `task_records` records. Spans are half-open ranges in order, which together cover all records; empty for N = 0.
+    `offsets` are the N+1 ascending byte offsets of an index. A span has the records that start within one multiple of
+    `task_bytes`, and at most `task_records` of them. The result depends on nothing else.
     """
     count = len(offsets) - 1
     cuts = [np.array([0, count], np.int64)]
@@ -208,20 +207,20 @@ def plan_spans(
     return _spans(cuts, count, task_records)
 
 
-LEAST_ROW = 32  # least size of a row in bytes that is assumed, because even well compressed rows take memory
+LEAST_ROW = 32  # bytes; a smaller row counts as this size, because even well compressed rows take memory
 
 
-MOST_EXPANSION = 8  # largest assumed ratio of decoded bytes to bytes of a row group; above it, it counts as larger
+MOST_EXPANSION = 8  # ratio of decoded to stored bytes above which the size of a row group is decoded bytes / ratio
 
 
 def plan_rows(
     groups: Sequence[RowGroup], *, task_bytes: int | None = None, task_records: int | None = None
 ) -> list[tuple[int, int]]:
-    """Divide rows into spans like `plan_spans`, as a pure function of the row groups in their order.
+    """Divide the rows of row groups into spans like `plan_spans`.
 
     A span has as many whole row groups as fit into `task_bytes`. A larger row group is divided into parts with equal
-    numbers of rows. A row counts at least `LEAST_ROW` bytes, and a row group at least its decoded bytes divided by
-    `MOST_EXPANSION`.
+    numbers of rows. The size of a row group is its stored bytes, but at least `LEAST_ROW` for each row, and at least
+    its decoded bytes divided by `MOST_EXPANSION`.
     """
     first_rows = np.cumsum([0, *(group.rows for group in groups)])
     count = int(first_rows[-1])
@@ -246,17 +245,17 @@ def _spans(cuts: list[NDArray[np.int64]], count: int, task_records: int | None) 
 
 
 def unreadable(found: Iterable[Any]) -> list[Any]:
-    """Return records with an `Unreadable` in place of each `RecordError`."""
+    """Return the records, with an `Unreadable` in place of each RecordError among them."""
     return [Unreadable(message_of(record)) if isinstance(record, RecordError) else record for record in found]
 
 
 def listed_file(file: Source) -> FileInfo:
-    """Return the listed properties of an input object."""
+    """Return the size and version that an input object had when it was listed."""
     return FileInfo(file.url, file.size, file.stored or own_version(file.version), changed_ns=file.changed_ns)
 
 
 def listed_files(source: Source) -> list[FileInfo]:
-    """Return the listed properties of those input objects of a source that the store identifies by them."""
+    """Return the listed properties of the input objects of a source that have a version of their store."""
     return [listed_file(file) for file in source.members or (source,) if not lacks_store_version(file)]
 
 
@@ -266,14 +265,14 @@ def is_content(file: Source) -> bool:
 
 
 def lacks_store_version(file: Source) -> bool:
-    """Return whether an input object is known only by its content, because its store was not asked for it yet."""
+    """Return whether an input object is known only by its content, because its store was not asked yet."""
     return not file.stored and is_content(file)
 
 
 def current_file(file: Source, options: Options) -> FileInfo:
-    """Return the listed properties of an input object, or its current ones if it is known only by its content.
+    """Return the listed properties of an input object. If it is known only by its content, ask its store for them.
 
-    Raises StorageError, and ChangedSourceError if the size of the latter has changed.
+    Raises StorageError; ChangedSourceError if the store has it with another size, or not at all.
     """
     listed = listed_file(file)
     if not lacks_store_version(file):
@@ -291,10 +290,10 @@ _BLOCK = 4 * 2**20
 
 
 def with_file_marks(source: Source, options: Options) -> Source:
-    """Return a source with the marks that identify its files in their store, so that all its tasks read the same files.
+    """Return a source with marks of its files, by which its tasks notice that a file was replaced.
 
-    A local file that replaces another one may have the same size and modification time: it gets `changed_ns`. An
-    object that is identified by its content is read and compared, and gets `stored`. Raises ChangedSourceError.
+    The mark of a local file is `changed_ns`, since the size and modification time may be the same. An object that is
+    identified by its content is read and compared, and gets `stored`. Raises ChangedSourceError if it differs.
     """
     if source.members:
         return dataclasses.replace(source, members=tuple(with_file_marks(member, options) for member in source.members))
@@ -321,7 +320,7 @@ OPEN_READERS = 16
 
 
 class TaskReader:
-    """Reads the records of tasks, and keeps the readers of the last few sources open. Thread-safe."""
+    """Reads the records of tasks, and keeps the last `OPEN_READERS` sources open. Thread-safe."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -329,17 +328,20 @@ class TaskReader:
         self._opening = threading.Lock()
 
     def read(self, task: Task) -> Any:
-        """Return the records of `task`, in order: one ranged read of the index, one of the data.
+        """Return the records of `task`, in order: `RecordBlocks`, a list, or a `pyarrow.Table`.
 
-        They are `RecordBlocks`, a list, or a `pyarrow.Table`, by the form of the sources. Raises StorageError,
-        ChangedSourceError, IndexError_, and SourceError for a record that cannot be decoded, but for `RecordBlocks`,
-        where a pass raises it.
+        A source with an index takes two ranged reads: of the index, and of the data. Raises StorageError,
+        ChangedSourceError, IndexError_, and SourceError for a record that cannot be decoded. Of `RecordBlocks`, a pass
+        raises the latter.
         """
         with self._watched(task) as opened:
             return opened.read_span(task.start, task.stop)
 
     def fetching(self, task: Task) -> Callable[[], Any] | None:
-        """Return a function that reads like `read`, or returns None if this does more than fetch; None if local."""
+        """Return a function that fetches the records of `task`; None for local files.
+
+        The function returns the result of `read`, or None if `read` also decodes; see `Opened.fetches`.
+        """
         return None if all(map(is_local, task.source.urls)) else partial(self._fetch, task)
 
     def _fetch(self, task: Task) -> Any:
@@ -347,7 +349,7 @@ class TaskReader:
             return opened.read_span(task.start, task.stop) if opened.fetches else None
 
     def read_each(self, task: Task) -> Any:
-        """Return the records of `task`, with a mark for each that cannot be decoded; see `read`, `Opened.read_each`."""
+        """Return the records of `task`, with an `Unreadable` for each that cannot be decoded."""
         with self._watched(task) as opened:
             return opened.read_each(task.start, task.stop)
 
@@ -364,7 +366,7 @@ class TaskReader:
             yield self._opened(kind, source, watch.marks)
 
     def _opened(self, kind: SourceKind, source: Source, marks: Marks) -> Opened:
-        """Return the reader of a source. A reader that is open is reused if its local files have the same marks."""
+        """Return the open source. It is opened again if the marks of its local files have changed."""
         with self._opening:
             known, opened = self._open.pop(source.id, (None, None))
             if opened is None or known != marks:
@@ -378,10 +380,10 @@ class TaskReader:
 
 
 class RawSpan:
-    """Reads the bytes from which the records of a task were decoded, on request: `Task.raw`.
+    """Reads the raw bytes of the records of a task when they are needed: `Task.raw`.
 
-    It uses the reader that read the records. A pickled `RawSpan` opens the source again, and reads a stream from
-    its start. `streamed` has the span and the format of a task whose source is read in one pass.
+    It uses the reader of the records, `read`. A copy in another process opens the source again, and reads a stream
+    from its start. `streamed` is the span and the format if the source is read in one pass.
     """
 
     def __init__(

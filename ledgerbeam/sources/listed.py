@@ -1,4 +1,7 @@
-"""Files joined with lists of some of their records, in run files: listed records are left out, or read alone."""
+"""Files with lists of some of their records. A job reads the files without the listed records, or only these.
+
+Run files hold the lists: an earlier stage of the job wrote them.
+"""
 
 from __future__ import annotations
 
@@ -37,19 +40,19 @@ if TYPE_CHECKING:  # only jobs of flows need it at run time
     from ledgerbeam.sources.listing import RecordedListing
 
 
-LIST_SCHEME = "drops://"  # of URLs of lists of records: members of packs beside the files of the list
+LIST_SCHEME = "drops://"  # of the URLs of lists of records; a list is the last member of a pack, after its files
 
 _KEY_BYTES = 16
 
 
 def file_key(url: str) -> bytes:
-    """Return the key of the records of a file in lists."""
+    """Return the hash of the URL of a file, which is the key of the records of the file in lists."""
     return blake2b(url.encode("utf-8", "surrogateescape"), digest_size=_KEY_BYTES, person=b"lb.file").digest()
 
 
 @dataclass(frozen=True)
 class ListBuckets:
-    """The buckets of lists, by hashes of the names of files. The URL is a JSON file with their versions."""
+    """The buckets of lists. A file's URL decides its bucket (`bucket_of`). `url` is a JSON file with the versions."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +69,7 @@ def bucket_of(url: str, buckets: int) -> int:
 
 
 def with_lists(files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | None) -> Iterator[Source]:
-    """Join each file, or pack of files, with the lists of its records to a source."""
+    """Yield a source for each file, or pack of files: a pack of the file or files, and the lists of their records."""
     versions = buckets.versions()
     for source in files if pack_bytes is None else pack_sources(files, target_bytes=pack_bytes):
         members = source.members or (source,)
@@ -83,7 +86,7 @@ class FileList(NamedTuple):
 
 
 class RemainingRecords(NamedTuple):
-    """The records of a span, with their places, without the listed ones, and the number of these."""
+    """The records of a span that are not listed, with their places, and the number of listed records."""
 
     records: PlacedRecords
     dropped: int
@@ -93,7 +96,7 @@ class RemainingRecords(NamedTuple):
 
 
 class ChosenRecords(NamedTuple):
-    """The listed records of a span, with their places, and their notes in the list."""
+    """The listed records of a span, with their places, and the note of each record in the list."""
 
     records: PlacedRecords
     notes: list[bytes]
@@ -104,11 +107,11 @@ class ChosenRecords(NamedTuple):
 
 @dataclass(frozen=True)
 class WithEarlierFiles:
-    """Lists files, then the files of earlier jobs whose records are also read."""
+    """Lists the files of a job, then the files of earlier jobs that have records which the job also reads."""
 
     files: SourceListing | RecordedListing
     url: str  # a JSON file with the files of earlier jobs: ``of``, ``urls``, ``sizes`` and ``versions``
-    state: str  # of the lists that decided these files; they are unknown if ``of`` is another one
+    state: str  # hash of the lists that decided these files; they are unknown if ``of`` is another hash
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -122,7 +125,7 @@ class WithEarlierFiles:
             yield earlier
 
     def earlier(self) -> Page | None:
-        """Return the files of earlier jobs; None if they are unknown."""
+        """Return the files of earlier jobs; None if they are not written yet, or written for another `state`."""
         try:
             found = json.loads(read_bytes(self.url, dict(self.storage_options)))
         except SourceNotFoundError:
@@ -139,7 +142,7 @@ class WithEarlierFiles:
 
 @dataclass(frozen=True)
 class ListedSources(ABC):
-    """Opens the sources of `with_lists`: files in the form ``placed``, and the run files of the lists in buckets."""
+    """Opens the sources of `with_lists`. Files are read in the form ``placed``, their lists from run files."""
 
     files: FileSources
     tables: SliceTables
@@ -153,11 +156,11 @@ class ListedSources(ABC):
 
     @abstractmethod
     def reads(self, lists: FileLists, start: int, stop: int) -> bool:
-        """Return whether records of a file must be read, or of a pack, for which the span has no meaning."""
+        """Return whether the records `[start, stop)` of a file must be read, or those of a pack, whatever the span."""
 
     @abstractmethod
     def taken(self, records: PlacedRecords, lists: FileLists) -> Sequence[Any]:
-        """Return the records to take from all records of a span; there are none if `reads` is false."""
+        """Return the records that a task takes from the records of a span. `records` is empty if `reads` is false."""
 
 
 class RemainingSources(ListedSources):
@@ -196,7 +199,7 @@ class ChosenSources(ListedSources):
 
 
 def _files_of(source: Source) -> Source:
-    """Return the file, or the pack of files, of a source."""
+    """Return the file, or the pack of files, of a source of `with_lists`, without the list."""
     files = source.members[:-1]
     return files[0] if len(files) == 1 else Source.pack(files)
 
@@ -210,7 +213,7 @@ def _some(part: PlacedPart, wanted: NDArray[np.bool_]) -> PlacedPart:
 
 @dataclass(frozen=True)
 class _ListedKind(SourceKind):
-    """The kind of a file with a list."""
+    """The kind of a file or pack with a list. `inner` is the kind without the list."""
 
     sources: ListedSources
     inner: SourceKind
@@ -236,14 +239,14 @@ class _ListedKind(SourceKind):
 
 
 class FileLists:
-    """For each file of a source, the list of its records. A source is a file or a pack. Lists are read on first use."""
+    """The list of records of each file of a source, which is a file or a pack. Lists are read on first use."""
 
     def __init__(self, sources: ListedSources, source: Source) -> None:
         self._sources = sources
         self._source = source
 
     def taken(self, start: int, stop: int, read: Callable[[], PlacedRecords]) -> Any:
-        """Return the records to take from a span, which is read only if necessary."""
+        """Return the records that a task takes from a span. `read` is called only if the span may have such records."""
         sources = self._sources
         return sources.taken(read() if sources.reads(self, start, stop) else PlacedRecords([]), self)
 

@@ -1,10 +1,10 @@
 """Listings of the sources of a job: patterns or a list of URLs, or the recorded outputs of other jobs.
 
-A listing is one value that every process can list. Recorded outputs are identified by name and content, never by a
-time.
+A listing can be pickled, so that every process can list the sources. Recorded outputs are identified by name and
+content, never by a time.
 
-Some sources have an index that is a part of their content, since it cannot be built, such as Megatron datasets. Another
-`.idx` beside the same `.bin` makes other documents. So the version of such a source covers both files.
+The index of some sources, such as Megatron datasets, cannot be built from the data: another `.idx` beside the same
+`.bin` gives other documents. So the version of such a source covers both files.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from ledgerbeam.ledger.model.identity import content_version
 class SourceListing:
     """The sources of a job: patterns, or a list. Raises UsageError for neither, for both, and for credentials in them.
 
-    `require` raises an error for a name that is not the name of a source. Such names are skipped if a wildcard matches
-    them; if they are given, the reader reports them.
+    `require` raises an error for a name that is not the name of a source. A file with such a name is skipped if a
+    wildcard matches it. If the user gives its name, the reader reports it.
     """
 
     patterns: tuple[str, ...] = ()  # URLs with ``*``, ``?``, ``[...]``, ``**`` and ``{a,b}`` or ``{000..127}`` braces
@@ -65,11 +65,11 @@ class SourceListing:
         return self.sources_from or " ".join(self.patterns)
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
-        """List the sources in one streaming pass, in an order that does not change between runs.
+        """Yield the sources in pages, in an order that does not change between runs.
 
-        `left_out` counts the files that patterns match but that are not sources, page by page. Raises
-        SourceNotFoundError if a pattern matches nothing or a file is missing; UsageError if a file that is named
-        without wildcards is written by the job, if no file that wildcards match is a source, or for credentials.
+        `left_out` counts the files that patterns match but that are not sources; it grows with each page. Raises
+        SourceNotFoundError if a pattern matches nothing or a file is missing. Raises UsageError for credentials, if the
+        job itself writes a file that is named without wildcards, or if no file that wildcards match is a source.
         """
         if self.sources_from:
             return self._named(self.sources_from)
@@ -108,11 +108,11 @@ class SourceListing:
         if not found and names.reason is not None:
             number = left_out.passed_over
             raise type(names.reason)(
-                f"{self.title}: none of the {number:,} matching names is the name of a source: {names.reason}"
+                f"{self.title}: none of the {number:,} matching names is the name of a source, e.g. {names.reason}"
             )
         if not found:
             raise SourceNotFoundError(
-                f"{self.title}: nothing matches except files that this job writes itself ({left_out.own:,} files), "
+                f"{self.title}: nothing matches except files that this job writes itself ({left_out.own:,}), "
                 f"below {self.own.output or self.own.ledger}; check the pattern"
             )
 
@@ -130,7 +130,7 @@ def _folder_given_error(folder: str, options: Mapping[str, Any], require: Requir
     try:
         urls = _listed(folder, options)
     except SourceNotFoundError:
-        return UsageError(f"{folder} is a folder without files; expected files, or a pattern: check the name")
+        return UsageError(f"{folder}: expected files, or a pattern, found a folder without files; check the name")
     except LedgerbeamError:
         return folder_error(folder)
     direct: Counter[str] = Counter()
@@ -145,13 +145,13 @@ def _folder_given_error(folder: str, options: Mapping[str, Any], require: Requir
         parent, _, name = url.rpartition("/")
         (direct if parent == folder else deep)[_ending(name)] += 1
     if not direct and not deep and reason is not None:
-        return UsageError(f"{folder} is a folder without sources; expected files, or a pattern: {reason}")
+        return UsageError(f"{folder}: expected files, or a pattern, found a folder without sources, e.g. {reason}")
     patterns = {
         f"{folder}/{'**/' if ending in deep else ''}*{ending}": n for ending, n in (direct + deep).most_common()
     }
     more = " or more" if len(urls) == _LISTED else ""
     shown = [f"'{text}' ({n:,} file{'' if n == 1 else 's'}{more})" for text, n in patterns.items()]
-    return UsageError(f"{folder} is a folder; expected files, or a pattern such as {' or '.join(shown[:_SHOWN])}")
+    return UsageError(f"{folder}: expected files, found a folder; give a pattern such as {' or '.join(shown[:_SHOWN])}")
 
 
 def _listed(folder: str, options: Mapping[str, Any]) -> list[str]:
@@ -172,7 +172,7 @@ _SIGN = " .idx "  # no store has spaces in a version
 
 
 def with_index_versions(page: Page, options: Options | None = None) -> Page:
-    """Return a page of a listing, with versions of both files for sources that have two."""
+    """Return a page of a listing. The version of a source whose index is a part of its content covers both files."""
     kinds: dict[str, OffsetFormat | None] = {}
     places, indexes = [], []
     for place, url in enumerate(page.urls):
@@ -191,7 +191,7 @@ def with_index_versions(page: Page, options: Options | None = None) -> Page:
 
 
 def stat_source(url: str, options: Options | None = None) -> FileInfo:
-    """Return the properties of a source, with the version that a listing would have; see `stat`."""
+    """Return the properties of a source, with the same version as in a listing; see `stat`."""
     found, kind = stat(url, options), _bringing_index(url)
     if kind is None:
         return found
@@ -199,19 +199,19 @@ def stat_source(url: str, options: Options | None = None) -> FileInfo:
 
 
 def own_version(version: str) -> str:
-    """Return the store's version of the listed file alone, from the version of a source."""
+    """Return the store's version of the listed file, without that of its index, from the version of a source."""
     return version.partition(_SIGN)[0]
 
 
 def index_of(url: str, version: str) -> FileInfo | None:
-    """Return the listed properties of the index that is a part of a source; None if there is no such index."""
+    """Return the listed properties of the index that is a part of a source, from the source's version; else None."""
     size, _, found = version.partition(_SIGN)[2].partition(" ")
     kind = _bringing_index(url) if found else None
     return None if kind is None else FileInfo(_index_url(kind, url), int(size), found)
 
 
 def _bringing_index(url: str) -> OffsetFormat | None:
-    """Return the format of a source if its index is beside it and a part of its content; else None."""
+    """Return the format of a source if its index is a part of its content; else None."""
     try:
         kind = recognize(url).plain()
     except (NotIndexableError, UsageError):  # the reader of the source reports it
@@ -224,7 +224,10 @@ def _index_url(kind: OffsetFormat, url: str) -> str:
 
 
 def _of_index(url: str, options: Options | None) -> str:
-    """Return the addition of an index to the version; empty if it is missing: the reader of the source reports that."""
+    """Return the text that an index adds to the version of its source; empty if the index is missing.
+
+    The reader of the source reports a missing index.
+    """
     try:
         found = stat_object(url, options)
     except SourceNotFoundError:
@@ -250,8 +253,8 @@ class RecordedListing:
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
         """List the outputs of each job in the order of their names, which is the order of its sources and records.
 
-        A job without recorded outputs, or without outputs of the route, has nothing to list. All names of a job are in
-        memory, about 200 bytes each. Raises LedgerError if a job is not complete, or not any more.
+        A job may have no outputs. All names of a job are in memory, about 200 bytes each. Raises LedgerError if a job
+        is not complete, or if a run of it starts during the listing.
         """
         del left_out  # no file is left out
         for outputs in self.outputs:
@@ -262,17 +265,17 @@ class RecordedListing:
 
 
 def opened(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> LedgerStore:
-    """Return the ledger that has recorded outputs, refreshed. Raises LedgerError if it does not exist."""
+    """Return the ledger of the job that wrote the outputs, opened to read. LedgerError: the job has not run yet."""
     from ledgerbeam.ledger.opening import open_store  # noqa: PLC0415 - imports LMDB, which help does not need
 
     try:
         return open_store(outputs.ledger, dict(storage_options), create=False, read_only=True)
     except LedgerNotFoundError as error:
-        raise LedgerError(f"{outputs.shown}: it has not run yet ({error})") from error
+        raise LedgerError(f"{outputs.shown}: the job has not run yet ({error}); run it first") from error
 
 
 def _pages(outputs: RecordedOutputs, store: LedgerStore) -> Iterator[Page]:
-    """Return the recorded outputs of a route, without those of gone sources, in the order of their names."""
+    """Return the recorded outputs of a route, in the order of their names. Outputs of gone sources are left out."""
     gone = store.gone_ids()
     found: list[tuple[str, int, str]] = []
     for page in store.content_columns():
@@ -298,13 +301,13 @@ def is_output(outputs: RecordedOutputs, name: str, route: str) -> bool:
 
 
 def _require_complete(outputs: RecordedOutputs, store: LedgerStore) -> None:
-    """Check that a job is complete, before and after listing it, since a run may have started meanwhile."""
+    """Check that a job is complete. Called before and after a listing, since a run may start between the two."""
     status = store.status()
     if not status["complete"]:
         left = status["sources"]
         raise LedgerError(
-            f"{outputs.shown}: it is not complete: {left['complete']:,} of its sources are complete, {left['open']:,} "
-            f"open, {left['failed']:,} failed; finish it, then run this again"
+            f"{outputs.shown}: the job is not complete. Its sources: {left['complete']:,} complete, {left['open']:,} "
+            f"open, {left['failed']:,} failed; finish that job, then run this again"
         )
 
 
@@ -315,9 +318,9 @@ def missing_outputs_warning(outputs: RecordedOutputs, storage_options: Mapping[s
     routes = {row.output.route for row in store.outputs(ordered=False) if row.source_id not in gone}
     if outputs.route in routes:
         return None
-    has = ", ".join(f"route {route}" if route else "without a route" for route in sorted(routes)) or "nothing at all"
+    has = ", ".join(f"outputs in route {route}" if route else "outputs without a route" for route in sorted(routes))
     wanted = f"in route {outputs.route}" if outputs.route else "without a route"
-    return f"{outputs.shown} has no outputs {wanted} to read; it has {has}"
+    return f"{outputs.shown}: expected outputs {wanted}, found {has or 'none'}; check the name of the route"
 
 
 @dataclass(frozen=True)

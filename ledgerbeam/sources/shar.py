@@ -1,4 +1,4 @@
-"""Shards of Shar datasets as sources: each has several files, whose records are joined by position."""
+"""Shards of Shar datasets as sources. A shard has several files, whose records at the same position form a sample."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ledgerbeam.user_code.guards import message_of
 
 @dataclass(frozen=True)
 class SharSources:
-    """Opens shards of Shar datasets as samples: packs of the cuts and their fields."""
+    """Opens shards of Shar datasets. A source is a pack of the files of one shard: the cuts, then the fields."""
 
     index: IndexLocation = field(default_factory=IndexLocation)
     build_index: bool = True
@@ -38,7 +38,7 @@ class SharSources:
 
     @staticmethod
     def require_name(url: str) -> None:
-        """Check the name of a file of a shard; see `require_shard`."""
+        """Raise the error of `require_shard` if a name is not that of a file of a shard."""
         require_shard(url)
 
     @staticmethod
@@ -64,7 +64,7 @@ class SharShard(SourceKind):
     cut_waits = True
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Divide a shard by the sizes of the records in all its files.
+        """Divide a shard into spans. The size of a sample is the sum of its records in all files.
 
         Raises like `FileSources.load_index`; SourceError if its files have different numbers of records, or its
         payloads are compressed.
@@ -92,7 +92,7 @@ class SharShard(SourceKind):
         if found.compression is None:
             return self.files_of.load_index(file, changed=changed)
         if found.format.name == "tar":
-            raise NotIndexableError(f"{file.url}: the payloads of a shard are read by offset; decompress it")
+            raise NotIndexableError(f"{file.url}: a compressed tar of a shard cannot be read; decompress it")
         return self.files_of.scan(file).offsets
 
     def _open_file(self, file: Source) -> HeldRecords | Reader:
@@ -112,7 +112,7 @@ class _OpenedShard:
         self.close = samples.close
 
     def read_each(self, start: int, stop: int) -> list[Any]:
-        """Halve the span until each unreadable sample is alone, since a sample has several files."""
+        """Return the samples of a span, with an `Unreadable` for each that cannot be decoded."""
         try:
             return list(self._samples.read_span(start, stop))
         except RecordError as error:

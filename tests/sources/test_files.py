@@ -335,7 +335,7 @@ class TestStreams:
         os.utime(f"{source.url}.idx", ns=(1, 1))
         with caplog.at_level(logging.WARNING):
             assert self.cut(source).stream is not None
-        assert "read in one pass, since its index does not fit" in caplog.text
+        assert "reads this file in one pass, since its index does not fit" in caplog.text
 
     def test_one_of_former_content_is_passed_over(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source = put(tmp_path / "a.jsonl.gz", gzip.compress(lines(3)))

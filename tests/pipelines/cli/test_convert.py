@@ -364,7 +364,7 @@ def test_a_damaged_shard_fails_alone(workspace: Workspace, dataset: Path) -> Non
     packed.with_name(packed.name + ".gz").write_bytes(gzip.compress(packed.read_bytes()))
     packed.unlink()
     swapped = "recording.000001.tar: record 0: expected field 'recording' of cut"
-    compressed = "recording.000002.tar.gz: the payloads of a shard are read by offset"
+    compressed = "recording.000002.tar.gz: a compressed tar of a shard cannot be read"
     ran = convert_shar(workspace, "jsonl", "--json", status=3, err=(swapped, compressed))
     assert ran.json["sources"]["complete"] == 1
 

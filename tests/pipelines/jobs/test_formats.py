@@ -185,7 +185,7 @@ def test_a_job_reads_what_is_indexed_by_position_with_the_same_outputs(workspace
     stale = (*MAP[:3], "--output", "third", *MAP[5:-1], "N")
     ran = workspace.run(*stale)
     assert (ran.status, workspace.files("third")) == (0, expected), ran.err
-    assert "read in one pass, since its index does not fit" in ran.err
+    assert "reads this file in one pass, since its index does not fit" in ran.err
 
 
 def test_a_job_that_began_by_streaming_goes_on_by_position(workspace: Workspace) -> None:
