@@ -416,7 +416,7 @@ def test_records_of_several_files_are_one_sequence() -> None:
 
 def test_a_record_that_cannot_be_moved_is_named() -> None:
     part = PlacedPart("/a.parquet", np.array([3, 8], np.uint64), [1, object()])
-    with pytest.raises(RecordError, match=r"^/a\.parquet: record 8: a object cannot be written as JSON"):
+    with pytest.raises(RecordError, match=r"^/a\.parquet: record 8: a value of type object cannot be written as JSON"):
         part.payloads()
 
 

@@ -1,12 +1,12 @@
-"""Connected records as forests: each record names the first record to which it is connected.
+"""Forests of near duplicates. Each record has a root: the first record to which it is connected.
 
-Forests are joined by their common records. So the pairs of each part of a bucket become a small forest. The forests of
-all parts become one forest, whose trees are the clusters.
+The near pairs in each part of a bucket become a small forest. Trees of different forests are joined if they have a
+record in common. So the forests of all parts become one forest, whose trees are the clusters.
 
 A forest as bytes, little-endian:
 
     u64 names of files, u64 bytes of the names, u64 records, u64 bytes of the scores; the names, UTF-8, each with a zero
-    byte at its end; for each record u64, the position of its file's name above bit 40 and its number in the file below;
+    byte at its end; for each record u64, `position of its file's name << 40 | number of the record in the file`;
     for each record u32, the position of its root; for each record u32, the bytes of its score; and the scores
 """
 
@@ -39,11 +39,11 @@ Scores = NDArray[np.object_] | None
 
 @dataclass(frozen=True)
 class Forest:
-    """Connected records."""
+    """Records, and for each record the root of its tree."""
 
     urls: list[bytes]  # the files of the records, ascending
-    nodes: Nodes  # the records, ascending: position of the file above bit 40, number in it below
-    roots: NDArray[np.int64]  # for each record the position of the first one that it is connected to, or its own
+    nodes: Nodes  # the records, ascending: `position of the file in urls << 40 | number of the record in the file`
+    roots: NDArray[np.int64]  # for each record the position of its root in `nodes`; a root has its own
     scores: Scores = None  # scores of the records, the least is the best; None if the records have no scores
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class Forest:
 
     @classmethod
     def decode(cls, data: bytes) -> Forest:
-        """Return an encoded forest; raises RecordError for other bytes."""
+        """Return the forest of the bytes of `encode`. Raises RecordError for other bytes."""
         head = _HEAD.unpack(data[: _HEAD.size]) if len(data) >= _HEAD.size else None
         if head is None or len(data) != _HEAD.size + head[1] + 16 * head[2] + head[3]:
             raise RecordError(f"expected a forest of pairs, found {len(data):,} other bytes")
@@ -97,19 +97,19 @@ class Forest:
         return order[firsts][np.searchsorted(trees, self.roots)]
 
     def are_earlier(self) -> NDArray[np.bool_]:
-        """Return for each record whether it belongs to an earlier job. Such records stay."""
+        """Return for each record whether it belongs to an earlier job. Such records are not dropped."""
         files = np.array([url.startswith(_EARLIER) for url in self.urls], np.bool_)
         return files[self.nodes >> NUMBER_BITS]
 
     def place(self, node: int) -> tuple[bytes, int]:
-        """Return the file and the number of one of `nodes`."""
+        """Return the URL of the file of a record, given as its node, and the record's number in the file."""
         return self.urls[node >> (64 - FILE_BITS)], node & _NUMBER
 
 
 def file_nodes(urls: Sequence[bytes], files: NDArray[Any], numbers: Nodes) -> tuple[list[bytes], Nodes]:
-    """Return the files, ascending, and records as nodes, given the positions of their files in `urls`.
+    """Return the distinct `urls`, ascending, and records as nodes (see `Forest`).
 
-    UsageError: there are more files than a node can name.
+    `files` has the position of each record's file in `urls`. UsageError: there are more files than a node can name.
     """
     if len(names := sorted(set(urls))) > 1 << FILE_BITS:
         raise UsageError(
@@ -122,7 +122,7 @@ def file_nodes(urls: Sequence[bytes], files: NDArray[Any], numbers: Nodes) -> tu
 
 
 def span(urls: list[bytes], nodes: Nodes, left: Any, right: Any, scores: Scores = None) -> Forest:
-    """Return the forest of pairs of `nodes`, which may repeat: `left` and `right` are positions in them."""
+    """Return the forest in which each `nodes[left[i]]` is connected to `nodes[right[i]]`. `nodes` may repeat."""
     found = np.sort(nodes)
     found = found[np.concatenate([np.ones(min(1, len(found)), np.bool_), found[1:] != found[:-1]])]
     places = np.searchsorted(found, nodes)
@@ -142,11 +142,11 @@ def _first_positions(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 
 def join_forests(forests: Iterable[Forest], held: int = 1 << 22) -> Forest | None:
-    """Return one forest of many; None if there is no forest. They need not be in memory together.
+    """Return many forests joined to one; None if there are none.
 
-    At least `held` records are collected before they are joined to the previous ones.
+    Forests are taken one by one. They are joined each time that those in memory have `held` records or more.
     """
-    whole: list[Forest] = []  # of all earlier ones; one at most
+    whole: list[Forest] = []  # the forests joined so far, as one forest; empty before
     waiting: list[Forest] = []
     size = 0
     for forest in forests:
@@ -179,6 +179,6 @@ def _join(forests: Sequence[Forest]) -> Forest:
 
 
 def require_scipy() -> None:
-    """Check that SciPy is installed, which joins forests, without importing it. Raises UsageError."""
+    """Raise UsageError if SciPy, which joins forests, is not installed. It is not imported."""
     if find_spec("scipy") is None:
         raise UsageError(f"near duplicates need SciPy: {install_command('near')}")

@@ -1,13 +1,13 @@
-"""Records of run files with a hash of 16 bytes as the key, as columns: encoded, read and merged without a loop.
+"""Run files whose keys are hashes of 16 bytes. NumPy encodes, decodes and merges their records, as columns.
 
 The files have the format of `run_file`. A task may have many hashes for one record, such as the bands of a document.
-These entries share a number and a payload.
+Each hash becomes an entry, with the number and the payload of the record.
 
 Connected components of a graph of hashes are found in rounds. Each part of a round reads only some of the edges. The
 rounds follow R. Kiveris, S. Lattanzi, V. Mirrokni, V. Rastogi and S. Vassilvitskii, "Connected Components in MapReduce
-and Beyond", Proceedings of the ACM Symposium on Cloud Computing, 2014. A large star connects all later neighbours of a
-node with its least neighbour, a small star the earlier ones. Neither step changes which nodes are connected. When
-neither changes an edge, each component is a star around its least node.
+and Beyond", Proceedings of the ACM Symposium on Cloud Computing, 2014. Nodes are ordered. A large star connects all
+later neighbours of a node with its least neighbour, a small star the earlier ones. The components stay the same. When
+neither step changes an edge, each component is a star around its least node.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from ledgerbeam.io.storage.client import Options
 HASH_BYTES = 16
 
 LEADING = 1 << 32
-"""Numbers below this one belong to leading records. If the records of a hash are divided among parts, each part can
-read the leading ones."""
+"""Records with a number below this one are leading records. If the records of one hash are divided among parts, each of
+these parts can also read all leading records of the hash."""
 
 _KEY = np.dtype(">u8")
 _U64 = np.uint64
 
 
 class Hashes(NamedTuple):
-    """Hashes of 16 bytes."""
+    """Hashes of 16 bytes as two columns."""
 
     high: NDArray[np.uint64]  # the upper 8 bytes
     low: NDArray[np.uint64]  # the lower 8 bytes
@@ -66,7 +66,7 @@ def hash_order(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.
 
 
 class _SortedHashes:
-    """Sorted hashes: `SortedRecords`."""
+    """Records sorted by hash, for `write_run`; see `SortedRecords`."""
 
     def __init__(self, hashes: Hashes, numbers: NDArray[np.uint64], payloads: Sequence[bytes] | None) -> None:
         self._width = hashes.high.shape[1] if hashes.high.ndim > 1 else 1
@@ -131,9 +131,9 @@ def encode_hashes(
     mark: bytes = NO_TASK,
     level: int = LEVEL,
 ) -> bytes:
-    """Return a run file of records, each with one hash or a row of hashes; see `encode_run`.
+    """Return a run file of records as bytes; see `encode_run`.
 
-    `payloads` is None if all are empty.
+    `hashes` has one hash, or a row of hashes, for each record. `payloads` is None if all are empty.
     """
     return write_run(_SortedHashes(hashes, numbers, payloads), cuts, block_bytes, mark=mark, level=level)
 
@@ -150,7 +150,7 @@ def _encode_keys(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> bytes:
 
 
 def _begins(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return for each of sorted hashes whether it differs from the one before it."""
+    """Return for each hash, of hashes in sorted order, whether it differs from the previous one."""
     found = np.ones(len(high), np.bool_)
     found[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
     return found
@@ -175,7 +175,7 @@ class HashRows:
         return HashRows(self.high[places], self.low[places], self.runs[places], self.numbers[places], payloads)
 
     def followed_by(self, rows: HashRows) -> HashRows:
-        """Return these records, followed by others."""
+        """Return these records and then the records of `rows`."""
         return _concatenate([self, rows])
 
     def begin_groups(self) -> NDArray[np.bool_]:
@@ -183,7 +183,7 @@ class HashRows:
         return _begins(self.high, self.low)
 
     def come_before(self, bound: Bound) -> NDArray[np.bool_]:
-        """Return for each record whether it precedes a place in the order."""
+        """Return for each record whether it is before a bound in the order."""
         upper, lower = _split_key(bound.key)
         same = (self.high == upper) & (self.low == lower)
         earlier = (self.runs < bound.run) | ((self.runs == bound.run) & (self.numbers < _U64(bound.number)))
@@ -199,9 +199,9 @@ def merged_hashes(
     *,
     held_rows: int,
 ) -> Iterator[HashRows]:
-    """Merge a part of a bucket: yield its records in order, about `held_rows` at a time; see `merged`.
+    """Yield the records of a part of a bucket in order, about `held_rows` at a time; see `merged`.
 
-    Records with one hash may be divided.
+    The records of one hash may be in several results.
     """
     found = [_HashSlice(one, table) for one, table in zip(slices, tables, strict=True)]
     bounds: list[Bound] = []
@@ -221,7 +221,7 @@ def merged_hashes(
 def leading_hashes(
     slices: Sequence[SliceOf], tables: Sequence[BlockTable], keys: Sequence[bytes], options: Options | None
 ) -> HashRows:
-    """Return the leading records of some hashes, in ascending order; see `LEADING`. Errors as in `merged`."""
+    """Return the leading records (`LEADING`) of the hashes `keys`, given in ascending order. Errors as in `merged`."""
     parts: list[HashRows] = []
     for key in keys:
         wanted = []
@@ -243,7 +243,7 @@ class _HashSlice:
         self._firsts = [Bound(key, one.run, number) for key, number in zip(table.keys, table.numbers, strict=True)]
 
     def between(self, start: Bound | None, stop: Bound | None) -> range:
-        """Return the blocks that may have records of a part."""
+        """Return the blocks that may have records of a part, as their positions in the table of blocks."""
         first = 0 if start is None else max(0, bisect_right(self._firsts, start) - 1)
         return range(first, len(self._firsts) if stop is None else bisect_left(self._firsts, stop))
 
@@ -252,7 +252,7 @@ class _HashSlice:
         return sum(self._table.records[blocks.start : blocks.stop])
 
     def range_of(self, blocks: range) -> tuple[str, int, int]:
-        """Return URL, start and end of blocks."""
+        """Return the URL of the run file, and the start and the end of blocks in it, in bytes."""
         return self._url, self._table.starts[blocks.start], self._table.starts[blocks.stop]
 
     def rows(self, blocks: range, data: bytes) -> Iterator[HashRows]:
@@ -288,7 +288,7 @@ def _select_between(rows: HashRows, first: Bound | None, last: Bound | None) -> 
 
 
 def _join_sorted(parts: Sequence[HashRows]) -> HashRows:
-    """Return records of several runs, in the order of the runs, as one."""
+    """Merge the records of several runs, given in the order of the runs."""
     if not parts:
         none = np.zeros(0, _U64)
         return HashRows(none, none, np.zeros(0, np.uint32), none, None)
@@ -316,21 +316,21 @@ Places = NDArray[np.int64]
 
 
 class Edges(NamedTuple):
-    """Edges between nodes."""
+    """Edges between nodes. A node is its position among all nodes in order."""
 
-    of: Places  # for each edge the position of one node among all nodes
-    to: Places  # for each edge the position of the other node
+    of: Places  # for each edge one node
+    to: Places  # for each edge the other node
 
 
 class Pieces(Sequence[bytes]):
-    """Hashes as concatenated bytes."""
+    """A sequence of hashes of 16 bytes. The hashes are stored in one bytes object."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
 
     @classmethod
     def of(cls, hashes: Hashes) -> Pieces:
-        """Return hashes as bytes."""
+        """Return two columns of hashes as a sequence."""
         return cls(_encode_keys(*hashes))
 
     def __len__(self) -> int:
@@ -349,7 +349,7 @@ class Pieces(Sequence[bytes]):
 
 
 def ranked(*some: Hashes) -> tuple[Hashes, list[Places]]:
-    """Return the distinct nodes of some hashes in order, and for each hash the position of its node."""
+    """Return the distinct hashes, sorted, as nodes; and for each argument the positions of its hashes among them."""
     high, low = (np.concatenate([getattr(one, half) for one in some]) for half in Hashes._fields)
     order = hash_order(high, low)
     high, low = high[order], low[order]
@@ -360,12 +360,13 @@ def ranked(*some: Hashes) -> tuple[Hashes, list[Places]]:
 
 
 def large_star(edges: Edges, count: int, own: NDArray[np.bool_]) -> tuple[Edges, int]:
-    """Connect all later neighbours of a node with its least neighbour, or with the node itself if it is less.
+    """Connect all later neighbours of each node with its least neighbour, or with the node itself if it is less.
 
-    `edges` has all earlier neighbours of each node, and `own` are the edges that this part of the round processes.
+    There are `count` nodes. `edges` has all earlier neighbours of each node. Only the edges in the mask `own` are
+    processed here; other parts of the round process the others.
 
-    Return distinct edges of a node to an earlier one; and the number of edges that do not form stars yet. It is 0 if
-    each node has either only later neighbours, or one neighbour, an earlier one.
+    Return the new edges, distinct, each of a node to an earlier one; and the number of edges that do not form stars
+    yet. It is 0 if each node has either only later neighbours, or exactly one neighbour, an earlier one.
     """
     least = _least(edges, count)
     behind, before = own & (edges.to > edges.of), own & (edges.to < edges.of)
@@ -375,9 +376,9 @@ def large_star(edges: Edges, count: int, own: NDArray[np.bool_]) -> tuple[Edges,
 
 
 def small_star(edges: Edges, count: int) -> Edges:
-    """Connect a node and all its earlier neighbours with the least of them.
+    """Connect each node and all its earlier neighbours with the least of them. There are `count` nodes.
 
-    The result has distinct edges of a node to an earlier one.
+    Return the new edges, distinct, each of a node to an earlier one.
     """
     least = _least(edges, count)
     others = edges.to != least[edges.of]

@@ -1,4 +1,4 @@
-"""Merge slices of many run files, the records of one bucket, by key, run and number in bounded memory."""
+"""Merge the records of a bucket, which are in slices of many run files, by key, run and number, in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.urls import is_local, split_scheme
 
 HELD_BYTES = 128 * 1024 * 1024
-"""Limit of the decompressed bytes of blocks in memory, for all slices together. Each slice has its share, but at least
-one block. So a part of up to this size takes one request for each of its slices."""
+"""Limit of the decompressed bytes of blocks in memory, of all slices together. Each slice has its share, but at least
+one block. So a part of at most this size needs one request for each of its slices."""
 
 _AT_ONCE = 256  # ranges of one round of requests
 _NOTHING = RunBlock.concatenated([])
 
 
 class Bound(NamedTuple):
-    """A place in the order of a bucket: the first record at or after it begins a part."""
+    """A place in the order of a bucket, such as the start of a part: the first record that is not before it."""
 
     key: bytes  # key of the record
     run: int = 0  # position of its run file among all run files of the exchange
@@ -42,7 +42,7 @@ class SliceOf:
 
 
 def read_ranges(ranges: Sequence[tuple[str, int, int]], options: Options | None) -> list[bytes]:
-    """Read ranges of many files; ranges of a remote store are read concurrently.
+    """Return the bytes of ranges, each a URL, a start and an end, in their order. A remote store is read concurrently.
 
     Raises:
         ChangedSourceError: A file ends before its range.
@@ -80,11 +80,10 @@ def read_tables(slices: Sequence[SliceOf], options: Options | None) -> list[Bloc
 def cut_slices(
     slices: Sequence[SliceOf], tables: Sequence[BlockTable], part_bytes: int, *, within_keys: bool, together: int = 0
 ) -> list[Bound]:
-    """Return the start of each part of a bucket except the first. The result depends only on the tables.
+    """Divide a bucket into parts of about `part_bytes`; return the start of each part except the first.
 
-    Args:
-        within_keys: Whether a part may begin between records with the same key.
-        together: Number of runs, from the first one, whose records with the same key stay together even then.
+    The result depends only on the arguments. If `within_keys`, a part may start between records with the same key, but
+    not between such records of the first runs, `together` in number.
     """
     blocks = sorted(
         (Bound(key, one.run, number), size)
@@ -126,11 +125,10 @@ def merged(
     *,
     held_bytes: int | None = None,
 ) -> Iterator[Merged]:
-    """Merge the slices of all runs, in their order: yield the records of a part of a bucket in order, some at a time.
+    """Yield the records of a part of a bucket in order, some at a time. None as a bound is an end of the bucket.
 
-    `held_bytes` limits the bytes in memory. Default: `HELD_BYTES`.
-
-    RunFileError: a run file is damaged; also the errors of `read_ranges`.
+    `slices` are in the order of their runs, and `tables` are their tables of blocks. `held_bytes` limits the bytes in
+    memory. Default: `HELD_BYTES`. RunFileError: a run file is damaged; also the errors of `read_ranges`.
     """
     cursors = [_SliceCursor(one, table, start, stop) for one, table in zip(slices, tables, strict=True)]
     cursors = [cursor for cursor in cursors if cursor.has_more]
@@ -177,7 +175,7 @@ class _SliceCursor:
         return self._position < len(self._block)
 
     def next_blocks(self, share: float) -> range:
-        """Return the blocks to load next: at most a share of all blocks by size, and at least one block."""
+        """Return the blocks to load next: at most a share of the bytes of all blocks, but at least one block."""
         plain, stop = self._table.plain, self._next + 1
         left = share * self.size - plain[self._next]
         while stop < self._end and plain[stop] <= left:
@@ -186,11 +184,11 @@ class _SliceCursor:
         return range(self._next, stop)
 
     def range_of(self, blocks: range) -> tuple[str, int, int]:
-        """Return URL, start and end of blocks."""
+        """Return the URL of the run file, and the start and the end of blocks in it, in bytes."""
         return self._url, self._table.starts[blocks.start], self._table.starts[blocks.stop]
 
     def load(self, blocks: range, data: bytes) -> None:
-        """Decode the bytes of blocks. No earlier records may be left."""
+        """Decode the bytes of blocks. Called only after `take` has removed all loaded records."""
         starts = self._table.starts
         first = starts[blocks.start]
         found = [
@@ -205,7 +203,7 @@ class _SliceCursor:
         self._position = 0
 
     def take(self, limit: Bound | None) -> RunBlock:
-        """Remove and return the loaded records up to and including a record; all of them for None."""
+        """Remove and return the loaded records up to and including the record at `limit`; all of them for None."""
         block, first = self._block, self._position
         if not self.loaded or (limit is not None and limit < self.bound(first)):
             return _NOTHING
@@ -219,7 +217,7 @@ class _SliceCursor:
         return Bound(self._block.keys[place], self.run, int(self._block.numbers[place]))
 
     def _place(self, block: RunBlock, bound: Bound) -> int:
-        """Return the number of records of a block before a place in the order."""
+        """Return the number of records of a block that are before a bound in the order."""
         low = bisect_left(block.keys, bound.key)
         if bound.run < self.run:
             return low
@@ -228,7 +226,7 @@ class _SliceCursor:
 
 
 def _merge_blocks(parts: Iterable[tuple[int, RunBlock]]) -> Merged:
-    """Return blocks of several runs, in the order of the runs, as one."""
+    """Merge the records of several runs, given in the order of the runs."""
     some = [(run, block) for run, block in parts if len(block)]
     whole = RunBlock.concatenated([block for _, block in some])
     runs = np.repeat(np.array([run for run, _ in some], np.int64), [len(block) for _, block in some])

@@ -1,8 +1,8 @@
 """Keys of records: the names or the function that a user gives, and the encoding of keys as bytes.
 
-Encoded keys compare as bytes in the order of the keys. A key is one scalar or several. The order is total: false, true,
-numbers, text, bytes; null is before or after all of them. Numbers compare exactly, also integers with floats; NaN is
-greater than all other numbers, and -0.0 equals 0. Text compares by code points, bytes compare one by one.
+Encoded keys, compared as bytes, have the order of the keys. A key is one scalar or several. The order of scalars is:
+false, true, numbers, text, bytes; null is before or after all of them. Numbers compare exactly, also integers with
+floats. NaN is greater than all other numbers, and -0.0 equals 0. Text compares by code points, bytes by their values.
 
     null       05, or F0 if it is after all others
     false      10
@@ -37,9 +37,9 @@ _FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 
 
 def key_fields(by: By, option: str = "by") -> tuple[str, ...]:
-    """Return the names of the fields of a key; none for a function.
+    """Return the names of the fields of a key; an empty tuple if `by` is a function or a reference to one.
 
-    UsageError: `by` has a name that is empty or no string; the message names the option.
+    UsageError: a name is empty or not a string. The message starts with `option`.
     """
     if isinstance(by, str):
         fields: Iterable[str] = () if _FUNCTION.fullmatch(by) else by.split(",")
@@ -54,18 +54,18 @@ def key_fields(by: By, option: str = "by") -> tuple[str, ...]:
 
 
 def key_function(by: By, option: str = "by") -> str | Callable[[Any], Any]:
-    """Return the function of a key that names no fields, or its reference. Raises UsageError for anything else."""
+    """Return the function of a key, or a reference to it, after `key_fields` found no names. UsageError: neither."""
     if not callable(by) and not isinstance(by, str):
-        raise UsageError(f"{option}: expected names of fields, found none")
+        raise UsageError(f"{option}: expected names of fields, found none; name one or more, such as id")
     return by
 
 
 Scheme = Literal["key", "hash", "match", "digest", "content", "shuffle", "place"]
-"""The bytes that order records.
+"""The bytes by which an exchange orders records.
 
 - `key`: the encoded key.
 - `hash`: a hash of the key, then the key.
-- `match`: the same, but a key with a null matches nothing.
+- `match`: like `hash`, but a key with a null matches nothing.
 - `digest`: a hash of the key alone; a key with a null matches nothing.
 - `content`: a hash of the whole record.
 - `shuffle`: a hash of seed, file and number.
@@ -75,7 +75,7 @@ Joining = Literal["inner", "left", "semi", "anti"]
 """The records that a join returns.
 
 - `inner`: pairs of both sides.
-- `left`: these pairs, and records of the left side without a match.
+- `left`: pairs of both sides, and records of the left side without a match.
 - `semi`: records of the left side with a match.
 - `anti`: records of the left side without a match."""
 
@@ -129,14 +129,14 @@ class KeyOrder:
         return list(map(self.encode, keys))
 
     def encode_texts(self, texts: ByteRows) -> ByteRows:
-        """Return the encoded form of texts without zero bytes, given in UTF-8."""
+        """Return the encoded form of each text. Texts are given in UTF-8, and have no zero bytes."""
         data = texts.joined(_TEXT, _END)
         ends = np.cumsum(texts.lengths + len(_TEXT + _END))
         return texts.consecutive(data.translate(_INVERTED) if self.descending else data, ends)
 
 
 def _encode_numbers(values: list[Any]) -> bytes:
-    """Return floats, or integers that floats can hold, as `_encode` encodes them, concatenated."""
+    """Return the encoded forms of floats, or of integers that floats hold exactly, concatenated; see `_encode`."""
     numbers = np.array(values, np.float64) + 0.0  # turns -0.0 into 0.0
     bits = numbers.view(np.uint64)
     sign = np.uint64(_SIGN)
@@ -192,7 +192,7 @@ def _encode_float(value: float) -> bytes:
 
 
 def _plain_value(value: Any) -> Any:
-    """Return a value of another type as a value of a type that has an order."""
+    """Return a value as one of a type that `_encode` knows. RecordError: values of its type have no order."""
     for kind in _KINDS:
         if isinstance(value, kind):  # of a type of the user's, or of an enumeration, which may print as something else
             return kind.__getnewargs__(value)[0]

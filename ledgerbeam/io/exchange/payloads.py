@@ -1,6 +1,6 @@
 """Records as bytes in run files.
 
-    JSON text           a JSON value; of a JSONL source the unchanged line
+    JSON text           a JSON value; from a JSONL source, the line unchanged
     00 size list data   a sample: the number of bytes of a JSON list `[key, [extension, size], ...]` (4 bytes), this
                         list, and the contents of the members
     01 JSON text        a value with NaN or infinities, in the notation of Python's json module
@@ -26,7 +26,7 @@ _SIZE_BYTES = 4  # of the size of the list of a sample's members
 
 
 def payload_of(record: Any) -> bytes:
-    """Return a record as bytes; raises RecordError if JSON cannot hold it."""
+    """Return a record as bytes. Raises RecordError for a value without a form in JSON."""
     if isinstance(record, Sample):
         sizes = [(_json_name(name), len(data)) for name, data in record.items()]
         head = orjson.dumps([_json_name(record.key), *sizes])
@@ -38,21 +38,21 @@ def payload_of(record: Any) -> bytes:
         text = json.dumps(value, default=json_form, ensure_ascii=True, separators=(",", ":"))
         return bytes([_NOT_FINITE]) + text.encode()  # NaN or infinities: JSON does not have these numbers
     except TypeError as error:
-        raise RecordError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
+        raise RecordError(f"a value of type {type(value).__name__} cannot be written as JSON: {error}") from error
 
 
 def is_json_text(payload: bytes) -> bool:
-    """Return whether the bytes of a record are JSON text, a line of JSONL."""
+    """Return whether the bytes of a record are JSON text, so that they can be a line of JSONL."""
     return payload[0] > _NOT_FINITE
 
 
 def are_json_text(firsts: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return for each record whether it is JSON text, from the first bytes of the records."""
+    """Return for each record whether it is JSON text, given the first byte of each record."""
     return firsts > _NOT_FINITE
 
 
 def record_of(payload: bytes) -> Any:
-    """Return the record of a payload: a sample, or a JSON value. Raises RecordError if it is damaged."""
+    """Return the record of `payload_of`: a sample, or a JSON value. Raises RecordError if it is damaged."""
     try:
         if payload[0] == _SAMPLE:
             return _decode_sample(payload)

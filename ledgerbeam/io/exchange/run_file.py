@@ -14,10 +14,10 @@
     block    a frame of Zstandard: for each record u64 number, u32 bytes of the key, u32 bytes of the record, column by
              column; then the keys, then the records
 
-A record has the form of `payloads`. All numbers are little-endian, checksums are BLAKE3. The checksum of a table covers
-the checksums of its blocks, and so all records of its bucket. The bytes are a function of the records, of the task, of
-the level of compression and of the version of Zstandard. With the mark of the expected task a reader detects an older
-copy of a file, or another file in its place.
+Records are encoded by `payloads`. All numbers are little-endian, checksums are BLAKE3. The checksum of a table covers
+the checksums of its blocks, and so all records of its bucket. The bytes of a file depend only on the records, the task,
+the level of compression and the version of Zstandard. By the mark of the task, a reader detects an older copy of a
+file, or another file in its place.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from ledgerbeam.io.storage.urls import is_local
 MAGIC = b"LBRUN\0\0\3"
 SUFFIX = ".run"
 BLOCK_BYTES = 128 * 1024  # before compression; larger blocks make smaller files, smaller ones finer ranges of keys
-# Levels of Zstandard. A run file is read once: level 1 takes four times as long, for 0.8 of the size. The second one
-# keeps the bytes as they are, because a disk takes them sooner than they can be compressed.
+# Levels of Zstandard. A run file is read once: level 1 takes four times as long, for 0.8 of the size. STORED keeps the
+# bytes as they are, because a disk writes them sooner than Zstandard compresses them.
 LEVEL, STORED = -3, -131_072
 
 MOST_RECORD = 1 << 30
@@ -88,9 +88,9 @@ def encode_run(
     mark: bytes = NO_TASK,
     level: int = LEVEL,
 ) -> bytes:
-    """Return a run file of records (`payloads`) with ascending numbers, in blocks of about `block_bytes`.
+    """Return a run file as bytes. Record `i` has `keys[i]`, `payloads[i]`, and `numbers[i]`, which ascend.
 
-    RecordError: a key or a record is longer than a block can hold.
+    `cuts` divide the keys into buckets. A block has about `block_bytes`. RecordError: a key or a record is too long.
     """
     each = ByteRows.of(keys)
     order = each.order()
@@ -104,19 +104,19 @@ class SortedRecords(Protocol):
     def __len__(self) -> int: ...
 
     def bound(self, cut: bytes, first: int) -> int:
-        """Return the number of records before a key, at least `first`."""
+        """Return the number of records whose keys are less than `cut`. It is known to be at least `first`."""
 
     def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
-        """Yield the ends of blocks of about a size, with at least one record each; the last one is `stop`."""
+        """Divide the records `[start, stop)` into blocks of about `block_bytes`; yield the end of each block."""
 
     def first(self, place: int) -> tuple[int, bytes]:
         """Return the number and the key of a record."""
 
     def size(self, start: int, stop: int) -> int:
-        """Return the bytes of some records without keys, plus one for each record."""
+        """Return the size of the records `[start, stop)` in bytes, without keys, plus one byte for each record."""
 
     def block(self, start: int, stop: int) -> bytes:
-        """Return a block of records."""
+        """Return the records `[start, stop)` as a block, before compression."""
 
 
 def write_run(
@@ -143,9 +143,9 @@ def encode_sorted(
     mark: bytes = NO_TASK,
     level: int = LEVEL,
 ) -> tuple[bytes, int]:
-    """Return a run file of records that arrive sorted, and their number; see `encode_run`.
+    """Return a run file of records that are already sorted, and the number of records; see `encode_run`.
 
-    Only the records of one bucket are in memory.
+    Only the file and the records of one bucket are in memory.
     """
     writer = _Writer(block_bytes, level)
     entries = np.zeros(len(cuts) + 1, ENTRY)
@@ -174,7 +174,7 @@ def encode_sorted(
 
 
 def block_ends(ends: NDArray[np.int64], start: int, stop: int, block_bytes: int) -> Iterator[int]:
-    """Yield the ends of blocks of records, given the end of each record in bytes; see `SortedRecords`."""
+    """Yield the ends of blocks; see `SortedRecords`. `ends` has the end of each record, counted in bytes."""
     while start < stop:
         before = int(ends[start - 1]) if start else 0
         start = min(max(int(ends.searchsorted(before + block_bytes, "right")), start + 1), stop)
@@ -182,13 +182,13 @@ def block_ends(ends: NDArray[np.int64], start: int, stop: int, block_bytes: int)
 
 
 class _SortedRows:
-    """Records in their order: `SortedRecords`."""
+    """Records sorted by key and number, for `write_run`; see `SortedRecords`."""
 
     def __init__(self, keys: ByteRows, numbers: NDArray[np.uint64], payloads: ByteRows) -> None:
         self._keys, self._numbers, self._payloads = keys, numbers, payloads
         self._key_sizes, self._sizes = keys.lengths, payloads.lengths
         if len(keys) and max(self._key_sizes.max(), self._sizes.max()) > MOST_RECORD:
-            raise RecordError(f"expected records and keys of less than {MOST_RECORD:,} bytes each")
+            raise RecordError(f"expected records and keys of at most {MOST_RECORD:,} bytes each; drop larger records")
         self._ends = np.cumsum(self._key_sizes + self._sizes + RECORD_BYTES)
 
     def __len__(self) -> int:
@@ -224,7 +224,7 @@ class _Writer:
         self._compress = zstandard.ZstdCompressor(level=level, write_checksum=False, write_content_size=True).compress
 
     def bucket(self, records: SortedRecords, start: int, stop: int) -> tuple[Any, ...]:
-        """Write some records as a bucket; return its entry."""
+        """Write the records `[start, stop)` as a bucket; return its entry, the values of `ENTRY`."""
         file, begin = self._file, self._file.tell()
         ends = [start, *records.block_ends(start, stop, self._block_bytes)]
         firsts = [records.first(first) for first in ends[:-1]]
@@ -245,14 +245,14 @@ class _Writer:
         return begin, stop_at - begin, len(table), len(rows), size, stop - start, _checksum(table)
 
     def finish(self, footer: bytes, buckets: int, records: int, mark: bytes) -> bytes:
-        """Return the file."""
+        """Write the entries (`footer`) and the trailer; return the bytes of the file."""
         head = _HEAD.pack(self._file.tell(), buckets, records, mark)
         self._file.writelines([footer, head, _checksum(footer + head), MAGIC])
         return self._file.getvalue()
 
 
 def level_in(folder: str) -> int:
-    """Return the level of compression for run files of a folder."""
+    """Return the level of compression for run files in a folder, which may be local or remote."""
     return STORED if is_local(folder) else LEVEL
 
 
@@ -267,7 +267,7 @@ def task_mark(source_id: bytes, first: int) -> bytes:
 
 
 def parse_footer(data: bytes, size: int, buckets: int, url: str, mark: bytes = NO_TASK) -> NDArray[np.void]:
-    """Return the entries of a run file, given its last `tail_bytes`.
+    """Return the entries of the buckets of a run file of `size` bytes, given its last bytes (see `tail_bytes`).
 
     RunFileError: the file is damaged or no run file, has another number of buckets, or was written by another task.
     """
@@ -276,22 +276,22 @@ def parse_footer(data: bytes, size: int, buckets: int, url: str, mark: bytes = N
     start, found, records, of, checksum, _ = _TRAILER.unpack(data[-_TRAILER.size :])
     if (found, start) != (buckets, size - tail_bytes(buckets)):
         raise damaged(
-            url, f"expected {buckets:,} buckets in {size:,} bytes, found {found:,} described from {start:,} on"
+            url, f"expected a footer of {buckets:,} buckets in {size:,} bytes, found one of {found:,} at byte {start:,}"
         )
     footer = data[len(data) - tail_bytes(buckets) : -_TRAILER.size]
     if len(footer) != buckets * ENTRY.itemsize or _checksum(footer + data[-_TRAILER.size :][: _HEAD.size]) != checksum:
-        raise damaged(url, "its footer does not match its checksum")
+        raise damaged(url, "the footer does not match its checksum")
     entries: NDArray[np.void] = np.frombuffer(footer, ENTRY)
     if int(entries["records"].sum()) != records:
         raise damaged(url, f"expected {records:,} records, found {int(entries['records'].sum()):,} in its buckets")
     if of != mark:
-        raise damaged(url, "it is an older copy, or another file was put in its place: another task has written it")
+        raise damaged(url, "it is an older copy, or a copy of another file: another task has written it")
     return entries
 
 
 @dataclass(frozen=True)
 class BlockTable:
-    """The blocks of a bucket."""
+    """The table of the blocks of a bucket."""
 
     starts: list[int]  # offset of each block in the file, and the end of the last block
     plain: list[int]  # bytes of each block before compression
@@ -303,7 +303,7 @@ class BlockTable:
 
 
 def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
-    """Return the table of a bucket, given its entry, of type `ENTRY`; raises RunFileError if it is damaged."""
+    """Return the table of a bucket, given its bytes and its entry. Raises RunFileError if it is damaged."""
     count, first = int(entry["blocks"]), int(entry["start"]) + int(entry["table"])
     if _checksum(data) != entry["checksum"].tobytes():
         raise damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not match its checksum")
@@ -315,7 +315,7 @@ def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
     starts = list(accumulate(rows["length"].tolist(), initial=first))
     expected = len(data), starts[-1], int(entry["records"])
     if (place, int(entry["start"]) + int(entry["length"]), int(rows["records"].sum())) != expected:
-        raise damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not fit its entry")
+        raise damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not fit the footer")
     return BlockTable(
         starts,
         rows["plain"].tolist(),

@@ -1,14 +1,14 @@
-"""The buckets of an exchange, and the slices of run files that make up each bucket, gathered from the footers.
+"""The buckets of an exchange, and tables of the slices of run files that hold the records of each bucket.
 
     <place>.runs      JSON: the layout of the run files, see `RunLayout`
     <place>.slices    entries of `run_file.ENTRY`, by area, in an area by bucket, and in a bucket by run
 
-Both files are written once, when all run files exist.
+Both files are written once, from the footers of the run files, when all run files exist.
 
-Each part of a bucket reads a slice of each run file. If that makes too many slices, the first stage writes run files
+Each part of a bucket reads a slice of each run file. If these are too many slices, the first stage writes run files
 with few wide ranges of buckets. A merge reads one range from a group of neighbouring run files. It writes one run file,
-divided into narrower ranges. So the run files stay as large and as many, but each range is in fewer of them. After the
-last merge a bucket is read from the run files of its range alone.
+divided into narrower ranges. The number and the size of the run files stay about the same, but each range is in fewer
+of them. After the last merge, a bucket is read only from the run files of its range.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from ledgerbeam.io.storage.publish import publish, publish_bytes
 RUNS, SLICES = ".runs", ".slices"  # suffixes of the two files
 
 EARLIER = "\1"
-"""Prefix of the names of run files, and of URLs of their sources, that an earlier job has written to another folder.
-The URL follows the prefix. Records of such files precede all others. They are compared with other records and stay."""
+"""Prefix of the name of a run file that an earlier job wrote to another folder, and of the URLs of its sources; the URL
+follows. The records of such files precede all others. They are compared with other records, and are not dropped."""
 
 _AT_ONCE = 1024  # footers read together
 HELD_BYTES = 256 * 1024 * 1024  # limit of the bytes of entries in memory
 
 
 class SomeUrls(Sequence[str]):
-    """A span of a list of URLs, without a copy."""
+    """A range `[start, stop)` of a list of URLs, without a copy of the list."""
 
     __slots__ = ("all", "start", "stop")
 
@@ -61,11 +61,11 @@ class SomeUrls(Sequence[str]):
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Self:
-        """Return all of a list as a span."""
+        """Return the range of a whole list."""
         return cls(texts, 0, len(texts))
 
     def followed_by(self, last: SomeUrls) -> SomeUrls:
-        """Return the span from the start of this one to the end of a later one of the same list."""
+        """Return the range from the start of this one to the end of `last`, a later one of the same list."""
         return SomeUrls(self.all, self.start, last.stop)
 
 
@@ -117,7 +117,7 @@ def bucket_name(bucket: int, group: str = "") -> str:
 
 @dataclass(frozen=True)
 class RunLayout:
-    """The run files of a stage in order, and the cells that are read together."""
+    """The run files that a stage reads, in order, and the cells into which their records are divided."""
 
     runs: Sequence[RunFile]
     areas: Sequence[_Area]  # one; after a merge one for each range of buckets of that merge
@@ -126,7 +126,7 @@ class RunLayout:
     def of_one(cls, runs: Sequence[RunFile], buckets: int, fan: int | None = None) -> Self:
         """Return the layout of run files that all have the same buckets.
 
-        About `fan` run files are merged into one; with None all are read together.
+        A cell has about `fan` run files, which a merge reads together; all run files if `fan` is None.
         """
         return cls(runs, [_make_area(runs, range(len(runs)), range(buckets), fan)])
 
@@ -135,8 +135,8 @@ class RunLayout:
     ) -> Self:
         """Return the layout after a merge of these run files; see `of_one`.
 
-        `files` are names, sizes and marks of the run files that each cell became, in order; `inner` are the narrower
-        buckets of each bucket, as positions among all narrower buckets.
+        `files` has for each cell, in order, the names, sizes and marks of the run files that the merge wrote. `inner`
+        has for each bucket its narrower buckets, as positions among all narrower buckets.
         """
         runs: list[RunFile] = []
         ends = [0] * len(inner)
@@ -164,7 +164,7 @@ class RunLayout:
         return found
 
     def encode(self) -> bytes:
-        """Return the layout as JSON, which has the URL of each source once."""
+        """Return the layout as JSON. It has the URL of each source once."""
         urls: list[str] = []
         places: dict[int, int] = {}
         runs = []
@@ -181,7 +181,7 @@ class RunLayout:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Return an encoded layout. The sizes of the files are 0, and their marks are `NO_TASK`."""
+        """Return the layout of `encode`, without sizes and marks of files: these are 0 and `NO_TASK`."""
         found = json.loads(data)
         urls = found["urls"]
         return cls(
@@ -209,7 +209,7 @@ def _make_area(runs: Sequence[RunFile], some: range, buckets: range, fan: int | 
 
 
 def _group_name(runs: Sequence[RunFile]) -> str:
-    """Return the name of a group, a hash of its run files and of their positions among the sources."""
+    """Return the name of a group: a hash of the names of its run files, and of their sources and positions."""
     digest = blake2b(digest_size=8, person=b"lb.group")
     for run in runs:
         digest.update(b"%d;" % (run.sources.start - runs[0].sources.start))
@@ -230,7 +230,7 @@ class BucketRow:
 
 @dataclass(frozen=True)
 class SliceTables:
-    """The tables of the slices of an exchange."""
+    """Writes and reads the two files of this module, which describe the slices of an exchange."""
 
     folder: str  # the folder of the run files
     state: str  # prefix of the names of the two files; it identifies the set of run files
@@ -242,7 +242,7 @@ class SliceTables:
         return f"{self.folder}/{self.state}"
 
     def write(self, layout: RunLayout) -> list[BucketRow]:
-        """Read the footers of all run files, and write the slices of each bucket; return the cells, in order.
+        """Write both files, from the footers of all run files. Return a row for each cell, in order.
 
         RunFileError: a run file is damaged; also the errors of reading it.
         """
@@ -271,9 +271,9 @@ class SliceTables:
         return RunLayout.decode(read_bytes(f"{self.place}{RUNS}", dict(self.storage_options)))
 
     def slices(self, layout: RunLayout, name: str, version: str) -> list[SliceOf]:
-        """Return the slices of a cell that have records, in the order of its runs. The runs count from 0 in the cell.
+        """Return the slices of a cell that have records, in the order of its runs. Runs are counted from 0 in the cell.
 
-        RunFileError: the tables have changed since they were written.
+        RunFileError: the slices are not those of `version`.
         """
         cell, url = layout.cells[name], f"{self.place}{SLICES}"
         runs = layout.runs[cell.runs.start : cell.runs.stop]
@@ -339,7 +339,7 @@ def _group_sizes(fan: int) -> range:
 
 
 def neighbours(runs: Iterable[tuple[_Run, str]], fan: int) -> Iterator[list[_Run]]:
-    """Yield groups of about `fan` neighbouring run files, given in order, each with its name. The last may be small.
+    """Divide run files, given in order with their names, into groups of about `fan` neighbours. The last may be small.
 
     The names of run files decide where a group ends. So a run file that is added or removed changes only the groups
     around it.
@@ -359,8 +359,8 @@ def neighbours(runs: Iterable[tuple[_Run, str]], fan: int) -> Iterator[list[_Run
 def slices_read(merges: Merges, runs: int, buckets: int, parts: int, sides: int = 1) -> Iterator[int]:
     """Yield the number of slices that each stage after the first one reads, at most, if records are spread evenly.
 
-    `runs` are the run files of the first stage, `parts` those of all buckets together. Run files of different `sides`
-    (jobs) are not merged with each other.
+    `runs` is the number of run files of the first stage, `parts` the number of parts of all buckets together. Run files
+    of different `sides` (jobs) are not merged with each other.
     """
     least = _group_sizes(merges.fan).start
     files = together = runs
@@ -376,7 +376,7 @@ def slices_read(merges: Merges, runs: int, buckets: int, parts: int, sides: int 
 def plan_merges(runs: int, buckets: int, parts: int, most: int, sides: int = 1) -> Merges | None:
     """Return the plan with the fewest merges in which no stage reads more than `most` slices; None if there is none.
 
-    Of several such plans it is the one that reads the fewest slices in all. `slices_read` describes the arguments.
+    Of several such plans, return the one that reads the fewest slices in all. For the arguments see `slices_read`.
     """
     if runs * parts <= most:
         return NO_MERGES
@@ -393,16 +393,16 @@ MOST_BUCKETS = 10_000_000
 
 @dataclass(frozen=True)
 class Partition:
-    """The division of an order into buckets, a part of a job's identity."""
+    """The division of keys in their order into buckets. It belongs to the job."""
 
     buckets: int
-    sampled: str = ""  # the cuts between buckets, packed; empty if the keys begin with a hash, which is divided evenly
+    sampled: str = ""  # the cuts between buckets, packed; empty if keys start with a hash, whose values divide evenly
     block_bytes: int = BLOCK_BYTES  # size of blocks of run files; limits how finely a bucket can be divided into parts
     merges: Merges = NO_MERGES  # the merges of run files before the buckets are read
 
     @classmethod
     def of_cuts(cls, cuts: Cuts, block_bytes: int = BLOCK_BYTES) -> Self:
-        """Return the partition with given cuts, in ascending order."""
+        """Return the partition with given cuts, in ascending order. Each cut is the least key of a bucket."""
         packed = zlib.compress(orjson.dumps([cut.hex() for cut in cuts]), 9)
         return cls(len(cuts) + 1, base64.b85encode(packed).decode(), block_bytes)
 
@@ -420,7 +420,7 @@ class Partition:
         return cls(buckets, cuts, block_bytes, Merges(number, fan))
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters that shape the outputs."""
+        """Return the partition as parameters of a job; see `recorded`."""
         found: dict[str, Any] = {"buckets": self.buckets, "block_bytes": self.block_bytes}
         if self.merges.number:
             found |= {"merges": self.merges.number, "fan": self.merges.fan}
@@ -429,8 +429,8 @@ class Partition:
     def ranges(self, level: int) -> list[int]:
         """Return the first bucket of each range of a level, and the end of the last range.
 
-        The level is the number of times that the run files were merged. Each run file has records of one range of its
-        level. Its buckets are the ranges of the next level in this range; after the last level the buckets themselves.
+        The level of a run file is the number of times that its records were merged. A run file has records of one range
+        of its level. It is divided by the ranges of the next level; after the last merge, by the buckets themselves.
         """
         ranges = min(self.buckets, self.merges.fan**level) if level <= self.merges.number else self.buckets
         return [place * self.buckets // ranges for place in range(ranges + 1)]

@@ -394,7 +394,7 @@ def test_a_record_may_say_what_it_is_as_json() -> None:
 
 @pytest.mark.parametrize("record", [object(), {"a": object()}, {"a": [math.nan, object()]}, {1, 2}])
 def test_what_json_cannot_hold_is_refused(record: Any) -> None:
-    with pytest.raises(RecordError, match=f"a {type(record).__name__} cannot be written as JSON"):
+    with pytest.raises(RecordError, match=f"a value of type {type(record).__name__} cannot be written as JSON"):
         payload_of(record)
 
 

@@ -153,7 +153,7 @@ def test_a_record_or_a_key_longer_than_a_block_can_hold_is_refused(monkeypatch: 
     monkeypatch.setattr(run_file, "MOST_RECORD", 10)
     assert buckets_of(encoded([(b"k" * 10, 0, b""), (b"", 1, b"x" * 10)], []))
     for row in ((b"k" * 11, 0, b""), (b"", 0, b"x" * 11)):
-        with pytest.raises(RecordError, match="records and keys of less than 10 bytes each"):
+        with pytest.raises(RecordError, match="records and keys of at most 10 bytes each"):
             encoded([(b"a", 0, b"b"), row], [])
 
 
@@ -192,10 +192,10 @@ def entry(**fields: int) -> Any:
         (
             footer(bytes(56 * 3), 8, 3, 0),
             8 + 56 * 3 + 64,
-            "expected 2 buckets in 240 bytes, found 3 described from 8 on",
+            "expected a footer of 2 buckets in 240 bytes, found one of 3 at byte 8",
         ),
-        (footer(bytes(56), 8, 1, 0), 8 + 56 + 64, "expected 2 buckets"),
-        (footer(bytes(56 * 2), 9, 2, 0), 8 + 56 * 2 + 64, "described from 9 on"),
+        (footer(bytes(56), 8, 1, 0), 8 + 56 + 64, "expected a footer of 2 buckets"),
+        (footer(bytes(56 * 2), 9, 2, 0), 8 + 56 * 2 + 64, "found one of 2 at byte 9"),
         (footer(bytes(8), 8, 2, 0), 8 + 56 * 2 + 64, "does not match its checksum"),
         (footer(b"", 8, 2, 0), 8 + 56 * 2 + 64, "does not match its checksum"),
         (footer(bytes(56 * 2), 8, 2, 1), 8 + 56 * 2 + 64, "expected 1 records, found 0 in its buckets"),
@@ -276,7 +276,7 @@ def test_a_table_that_fits_its_entry_is_read() -> None:
     ],
 )
 def test_a_table_that_does_not_fit_its_entry_is_refused(data: bytes, fields: dict[str, int]) -> None:
-    with pytest.raises(RunFileError, match=r"^a\.run: the table of blocks at byte 8 does not fit its entry; delete"):
+    with pytest.raises(RunFileError, match=r"^a\.run: the table of blocks at byte 8 does not fit the footer; delete"):
         parse_table(data, with_checksum(data, **{**FITS, **fields}), "a.run")
 
 
