@@ -33,7 +33,7 @@ class TarFormat(IndexedFormat):
     """Tar archives.
 
     Attributes:
-        group: How members make up samples: ``auto``, ``pairs`` (lhotse Shar) or ``key`` (WebDataset).
+        group: The rule that makes samples of members: ``auto``, ``pairs`` (lhotse Shar) or ``key`` (WebDataset).
         paired: Whether the samples of a stream are pairs; set by `scan`.
     """
 
@@ -101,9 +101,9 @@ class TarFormat(IndexedFormat):
         return bounds
 
     def encode(self, records: Sequence[Sample]) -> list[ShardFile]:
-        """Encode samples as the files of a shard; `TarSamples`, which are encoded, are taken as they are.
+        """Encode samples as the files of a shard: the archive and its index. `TarSamples` are already encoded.
 
-        With `auto`, samples of two members get an index that Energon can read too; it cannot read lhotse's.
+        With `auto`, the index of samples of two members is grouped by key, so that Energon can read it.
         """
         encoded = encoded_samples(records)
         # Grouped by key, samples of two members with simple extensions are the same pairs.
@@ -127,8 +127,8 @@ class _StreamHeaders:
     def read(self, position: int, size: int) -> bytes:
         if size > _MOST_HEADER:
             raise ArchiveError(
-                f"{self._stream.url}: the extension header at byte {position} of the decompressed data has {size:,} "
-                f"bytes; expected at most {_MOST_HEADER:,}"
+                f"{self._stream.url}: expected an extension header of at most {_MOST_HEADER:,} bytes, found {size:,} "
+                f"bytes at byte {position} of the decompressed data; write the archive again"
             )
         data = self._stream.read(position, position + size)
         if self._stream.reached < position:

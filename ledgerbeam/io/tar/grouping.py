@@ -53,9 +53,9 @@ def _key_length(name: str) -> int:
 
 
 def are_pairs(names: Sequence[str]) -> bool:
-    """Return whether every two consecutive names have the same stem, and no four of them are one sample.
+    """Return whether the names, two by two, are pairs with the same stem.
 
-    Four members with the same stem and different extensions are a WebDataset sample, not two pairs.
+    Four neighbours with the same stem and different extensions are a WebDataset sample, not two pairs.
     """
     if len(names) % 2:
         return False
@@ -78,9 +78,9 @@ def are_pairs(names: Sequence[str]) -> bool:
 def name_sample(names: Sequence[str], group: Grouping) -> tuple[str, list[str | None]] | None:
     """Return the key of a sample and the extensions of its members, given their full names in order.
 
-    With `auto`, two members of one stem are split at the last dot, all others at the first. Except with `pairs`,
-    extensions are in lower case, as webdataset reads them. The extension of a member of no sample is None. The result
-    is None if no member belongs to a sample, or if their keys differ.
+    With `auto`, the names of two members with the same stem are split at the last dot, all others at the first. Except
+    with `pairs`, extensions are in lower case, as webdataset reads them. A member that belongs to no sample has the
+    extension None. The result is None if no member belongs to a sample, or if their keys differ.
     """
     if group == "pairs" or (group == "auto" and len(names) == 2):
         stems = [split_stem(name) for name in names]
@@ -102,7 +102,7 @@ def _one_key(parts: Sequence[tuple[str, str] | None], *, lower: bool) -> tuple[s
 
 
 def group_pairs(members: TarMembers, url: str) -> NDArray[np.intp]:
-    """Return the number of the first member of each pair in a Shar archive. ArchiveError: the last one is alone."""
+    """Return the number of the first member of each pair in a Shar archive. ArchiveError: the last member is alone."""
     if len(members) % 2:
         raise ArchiveError(
             f"{url}: expected pairs of members, found {len(members)} members, the last one {members.names[-1]!r} "
@@ -141,7 +141,7 @@ def _starts_of_keys(members: TarMembers, url: str) -> NDArray[np.intp]:
         elif extension in run:
             raise ArchiveError(
                 f"{url}: member {name!r} at byte {members.header_offset[number]} repeats an extension of sample "
-                f"{current!r}; expected each once, in upper or lower case. Give the samples different keys"
+                f"{current!r}; expected each extension once, whatever its case. Give the samples different keys"
             )
         else:
             run.add(extension)
@@ -149,9 +149,9 @@ def _starts_of_keys(members: TarMembers, url: str) -> NDArray[np.intp]:
 
 
 def _require_adjacent(members: TarMembers, starts: list[int], url: str) -> None:
-    """Refuse an archive with the members of one sample in several places.
+    """Raise ArchiveError if the members of one sample are in several places.
 
-    Equal keys in several places are samples of their own if an extension comes again.
+    Members with the same key in several places are separate samples if they repeat an extension.
     """
     keys = [_key(members.names[start]) for start in starts]
     if len(set(keys)) == len(keys):
@@ -173,7 +173,7 @@ def _require_adjacent(members: TarMembers, starts: list[int], url: str) -> None:
 def group_members(members: TarMembers, url: str, group: Grouping) -> tuple[NDArray[np.intp], bool]:
     """Return the number of the first member of each sample of a whole archive, and whether the samples are pairs.
 
-    A warning says how many hidden files were left out. ArchiveError: they cannot be grouped in this way, or with `auto`
+    Hidden files are left out, with a warning. ArchiveError: the members cannot be grouped in this way, or with `auto`
     in two ways.
     """
     paired = group == "pairs" or (group == "auto" and are_pairs(members.names))
@@ -187,7 +187,7 @@ def group_members(members: TarMembers, url: str, group: Grouping) -> tuple[NDArr
         if regular and name.startswith(".", name.rfind("/") + 1)
     ]
     if hidden:
-        _log.warning("%s: %d hidden files such as %r belong to no sample and are left out", url, len(hidden), hidden[0])
+        _log.warning("%s: hidden files are in no sample and are left out: %d, such as %r", url, len(hidden), hidden[0])
     starts = group_key(members, url)
     if group == "auto":
         _warn_of_stems(members, starts, url)
@@ -195,13 +195,13 @@ def group_members(members: TarMembers, url: str, group: Grouping) -> tuple[NDArr
 
 
 def _require_one_meaning(names: Sequence[str], url: str) -> None:
-    """Refuse pairs that are one sample for WebDataset, and warn if WebDataset names all of them differently."""
+    """Raise ArchiveError if two pairs are one sample for WebDataset. Warn if WebDataset names all pairs differently."""
     joined = _first_joined(names)
     if joined is not None:
         one, other = names[joined], names[joined + 2]
         raise ArchiveError(
             f"{url}: {one!r} and {other!r} are members of one sample for webdataset, {_key(one)!r}, and of two for "
-            f"lhotse Shar, {split_stem(one)[0]!r} and {split_stem(other)[0]!r}; choose by --group key or --group pairs"
+            f"lhotse Shar, {split_stem(one)[0]!r} and {split_stem(other)[0]!r}; give --group key or --group pairs"
         )
     parts = {split_stem(name)[0][len(_key(name)) + 1 :] for name in names[::2]}
     part = parts.pop() if len(parts) == 1 else ""
@@ -224,7 +224,7 @@ def _warn_of_stems(members: TarMembers, starts: NDArray[np.intp], url: str) -> N
 def _warn_of_stem(name: str, url: str) -> None:
     (stem, extension), (key, rest) = split_stem(name), split_key(name) or ("", "")
     _log.warning(
-        "%s: %r is read as %r of sample %r, and by webdataset as %r of %r; choose by --group key or --group pairs",
+        "%s: member %r is %r of sample %r here, but %r of sample %r in webdataset; give --group key or --group pairs",
         *(url, name, extension, stem, rest, key),
     )
 

@@ -62,9 +62,9 @@ def checksum(block: bytes) -> int:
 
 
 def plain_file(block: bytes) -> tuple[int, bytes] | None:
-    """Parse the header of a file that is complete by itself, as nearly all are: the size of its payload, its raw name.
+    """Return the size of the payload and the raw name of a file, from its only header.
 
-    None for any other block, which `next_member` can parse.
+    None for any other block, such as an extension header; `next_member` parses these.
     """
     size, written = block[124:135], block[148:154]
     if block[156:157] != b"0" or block[345] or not size.isdigit() or not written.isdigit() or block[135] not in b"\0 ":
@@ -81,7 +81,7 @@ def next_member(read: Callable[[int, int], bytes], position: int, url: str) -> M
     """Parse the headers of the member at a position; None at the end: a block of zeros, or no more bytes.
 
     `read(start, size)` returns bytes of the archive, fewer at its end. The position is 0, or the `end` of a member.
-    ArchiveError: a header is invalid, or a global header has what belongs to single members.
+    ArchiveError: a header is invalid, or a global header sets the path or the size of members.
     """
     start = position
     values: dict[str, bytes] = {}
@@ -119,12 +119,12 @@ def next_member(read: Callable[[int, int], bytes], position: int, url: str) -> M
 
 
 def _check_global(values: Mapping[str, bytes], position: int, url: str) -> None:
-    """Refuse what would change members that follow: one that is read alone, by an index, does not see it."""
+    """Raise ArchiveError if a global header changes later members, since a member that is read alone would lack it."""
     for key in values:
         if key in ("path", "size") or key.startswith("GNU.sparse."):
             raise ArchiveError(
-                f"{url}: the global header at byte {position} has {key!r} for all members that follow; expected that "
-                "each has its own, since members are read alone, too; write the archive again"
+                f"{url}: the global header at byte {position} sets {key!r} for all later members; expected it in the "
+                "header of each member, since members are also read alone. Write the archive again"
             )
 
 
@@ -163,7 +163,7 @@ def _member(
 
 
 def _after_sparse_headers(read: Callable[[int, int], bytes], position: int, url: str) -> int:
-    """Skip the further blocks of an old GNU sparse map; byte 504 of each says whether another one follows."""
+    """Return the position after the blocks of an old GNU sparse map. Byte 504 of each says if another one follows."""
     more = 1
     while more:
         block = read(position, BLOCK)
@@ -191,7 +191,7 @@ def _check(block: bytes, position: int, url: str) -> None:
     if written != signed:
         raise ArchiveError(
             f"{url}: expected a tar header at byte {position}, found a block whose checksum {field!r} does not fit its "
-            "bytes; the archive is damaged or no tar, write it again"
+            "bytes; the archive is damaged or not a tar, write it again"
         )
 
 
@@ -199,7 +199,7 @@ def _number(field: bytes, position: int, url: str) -> int:
     number = _field(field)
     if number < 0:
         raise ArchiveError(
-            f"{url}: the header at byte {position} has the size {field!r}, which is no size; write the archive again"
+            f"{url}: the header at byte {position} has the size {field!r}, which is no number; write the archive again"
         )
     return number
 
@@ -219,7 +219,7 @@ def _field(field: bytes) -> int:
 def _decimal(value: bytes, position: int, url: str) -> int:
     if not value.isdigit() or len(value) > _MOST_DIGITS:
         raise ArchiveError(
-            f"{url}: the pax header before byte {position} gives the size {value!r}; write the archive again"
+            f"{url}: the pax header before byte {position} has the invalid size {value!r}; write the archive again"
         )
     return int(value)
 
@@ -320,7 +320,7 @@ def _scan_bytes(data: bytes, offset: int, count: int) -> list[bytes]:
 
 @cache
 def _tables() -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return the values of octal digits; by kind of member, whether it is plain; and whether it has no payload."""
+    """Return the values of octal digits; and for each type flag, whether it is plain, and whether it has no payload."""
     plain, empty = np.ones(256, np.bool_), np.zeros(256, np.bool_)
     plain[list(b"xXgLKS")] = False
     empty[list(_NO_DATA)] = True
@@ -328,7 +328,7 @@ def _tables() -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]
 
 
 def _checked(headers: list[bytes]) -> Run:
-    """Return the leading headers that are plain and correct."""
+    """Return the headers up to the first one that is not plain or not correct."""
     octal, plain_kinds, empty_kinds = _tables()
     blocks = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, BLOCK)
     digits = blocks[:, 124:135] - np.uint8(ord("0"))

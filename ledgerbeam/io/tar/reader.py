@@ -1,7 +1,7 @@
 """Samples of tar archives: building an index, and random access through it.
 
-An index does not name its archive. An index of an older archive of the same size passes every check of sizes and times;
-but if it splits a sample or joins two, the names of the members show it.
+An index does not name its archive. An index of an older archive of the same size passes every check of sizes and times.
+If it splits a sample or joins two, the reader detects this from the names of the members.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def build_tar_index(
 
     Raises:
         ArchiveError: The archive is truncated or damaged, or its members cannot be grouped in this way.
-        ChangedSourceError: It changed since it was listed.
-        SourceNotFoundError: There is no such source; also StorageError.
+        ChangedSourceError: The archive changed since it was listed.
+        SourceNotFoundError: The archive does not exist; also StorageError.
     """
     members = walk_tar(url, options, listed)
     return _offsets(members, canonical_url(url), group)
@@ -65,14 +65,14 @@ def split_tar(data: bytes, url: str, *, group: Grouping = "auto") -> list[Sample
 
 
 def tar_bounds(data: bytes, url: str, *, group: Grouping = "auto") -> list[int]:
-    """Return where the samples of an archive in memory begin, and where the last one ends; see `split_tar`."""
+    """Return the offset of each sample of an archive in memory, and the end of the last one; see `split_tar`."""
     return list(map(int, _offsets(walk_bytes(data, url), url, group)))
 
 
 class TarLayout(RecordLayout):
-    """Samples begin at multiples of 512.
+    """The positions of samples in an archive: multiples of 512 bytes.
 
-    Members of no sample may precede the first sample. The last one ends before the padding of the archive.
+    Members of no sample may precede the first sample. The last sample ends before the padding of the archive.
     """
 
     def check_ends(self, index: IndexFile, first: int, last: int, sentinel: int, content: RangeReader) -> None:
@@ -138,12 +138,11 @@ class TarReader(IndexedRecords[Sample]):
     index of another archive raises an error, and never returns a part of a sample or two samples as one. In an object,
     the range before a single sample is checked if it has at most 64 KiB.
 
-    With `group="auto"`, a sample of exactly two members with the same name up to the last dot is split there, any other
-    at the first dot; so the samples are the same through an index of either grouping. See `IndexedRecords` for the
-    methods.
+    With `group="auto"`, two members whose names are equal up to the last dot are split there, all others at the first
+    dot. So an index of pairs and one of keys give the same samples. See `IndexedRecords` for the methods.
 
     Args:
-        index: Its index, or the URL of that. Default: `<url>.idx`.
+        index: The index of the archive, or the URL of the index. Default: `<url>.idx`.
         check: Whether to check now that the index fits the archive.
     """
 
@@ -189,7 +188,7 @@ class TarReader(IndexedRecords[Sample]):
     def _read_local(self, records: list[int], bounds: Offsets) -> Iterator[list[Sample]]:
         """Read samples of a local archive in pieces.
 
-        A row of `bounds`, `(n, 3)`, has the offset of the sample before (of the first its own), its own, and its end.
+        A row of `bounds`, `(n, 3)`, has the offset of the previous sample, or for the first its own; its own; its end.
         """
         place = 0
         while place < len(records):
@@ -202,9 +201,9 @@ class TarReader(IndexedRecords[Sample]):
             place += len(piece)
 
     def _read_plain(self, bounds: Offsets) -> list[Sample]:
-        """Read samples by the compiled module: those before the first one that it leaves to `take`.
+        """Read samples with the compiled module, up to the first one that it cannot read; `take` can read that one.
 
-        The first sample of an archive is left, as members of no sample may precede it.
+        It does not read the first sample of an archive, because members of no sample may precede this sample.
         """
         compiled = native.compiled
         descriptor = None if compiled is None or self.group == "pairs" else self._reader.descriptor()
@@ -266,7 +265,7 @@ class TarReader(IndexedRecords[Sample]):
                 is_whole = is_sample(taken.members, before, after, first=record == 0, group=group, ends_archive=ended)
                 if (ended and following) or not is_whole:
                     names = [name for name, _ in taken.members]
-                    raise ArchiveError(f"the members {names} are a part of one, or more than one")
+                    raise ArchiveError(f"found the members {names}, which are not one whole sample")
                 yield taken.sample
                 if following:
                     before, taken = taken.members, following
@@ -298,7 +297,7 @@ class TarBlocks:
 
 
 def _following(read: _Read, url: str, known: Taken | None, place: int | None, count: int) -> Members:
-    """Return up to `count` members from an offset on (None: the end). The next sample has some if it is given."""
+    """Return up to `count` members from an offset on, none for None. `known` is the sample there, if it is decoded."""
     if place is None or len(read(place, BLOCK)) < BLOCK:
         return ()
     if known and count <= len(known.members):
@@ -331,7 +330,7 @@ def _members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple
         position = member.end
     if position != stop:
         raise ArchiveError(
-            f"{url}: expected a member to end at byte {stop}, found one or the archive end at {position}"
+            f"{url}: expected a member to end at byte {stop}, found the end of a member or the archive at {position}"
         )
     return found
 
@@ -347,9 +346,9 @@ def is_sample(
 ) -> bool:
     """Return whether a range is one whole sample, as in a correct index of the archive.
 
-    `before` are the members of the previous range, for the first sample all members before it; None if they are not
-    known. `after` returns the given number of members after it, fewer at the end of the archive. `ends_archive`: the
-    range reaches beyond its members, to the end of the archive, as only in lhotse's index of pairs.
+    `before` are the members of the previous range, or all members before the first sample; None if they are not known.
+    `after` returns a number of members after the range, fewer at the end of the archive. `ends_archive`: the range
+    has the end of the archive after its members, as only in lhotse's index of pairs.
     """
     is_by_pairs = group == "pairs" or (ends_archive and group == "auto")
     if not is_by_pairs and _is_keyed(members, before, after, first=first):

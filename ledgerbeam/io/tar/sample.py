@@ -19,7 +19,7 @@ from ledgerbeam.io.tar.grouping import Grouping, name_sample
 from ledgerbeam.io.tar.headers import BLOCK, Member, next_member, padded, plain_file
 
 TEXT_EXTENSIONS = frozenset({"cls", "csv", "html", "md", "srt", "text", "transcript", "tsv", "txt", "vtt", "xml"})
-"""Last parts of the extensions whose members become strings."""
+"""A member becomes a string if the last part of its extension is one of these."""
 
 
 def text_or_json(extension: str, data: bytes) -> Any:
@@ -48,7 +48,7 @@ def text_or_bytes(extension: str, data: bytes) -> str | bytes:
 
 
 def member_bytes(extension: str, value: Any) -> bytes:
-    """Return the content of a member for a result of `text_or_json` or `text_or_bytes`. RecordError for others."""
+    """Return the content of a member, given a result of `text_or_json` or `text_or_bytes`. RecordError for others."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, dict) and value.keys() == {BASE64}:
@@ -72,22 +72,22 @@ def json_bytes(value: Any) -> bytes:
         return dumps(value)
     except TypeError as error:
         raise RecordError(
-            f"a {type(value).__name__} cannot be written as JSON: {error}; change such records, or leave them out, by "
-            "a function (ledgerbeam map)"
+            f"a value of type {type(value).__name__} cannot be written as JSON: {error}; change or drop such records "
+            "with a function (ledgerbeam map)"
         ) from error
 
 
-MOST_EXPANSION = 1024  # length of a sparse member by its stored bytes, since few bytes can describe any length
+MOST_EXPANSION = 1024  # largest length of a sparse member / its stored bytes; few bytes could describe any length
 
 
 KEY = "__key__"  # name of the key in a sample as a JSON value
 
 
 class Sample(dict[str, bytes]):
-    """The members of one sample: extension, without its leading dot, to content, in the order of the archive.
+    """A dict of the members of one sample: their contents by extension (without its dot), in the order of the archive.
 
     Args:
-        key: The beginning of the names of its members: `Sample("a/1", {"wav": b"..."})` has a member `a/1.wav`.
+        key: The start of the names of all members: `Sample("a/1", {"wav": b"..."})` has a member `a/1.wav`.
         members: The contents by extension.
     """
 
@@ -100,7 +100,7 @@ class Sample(dict[str, bytes]):
         self.key = key
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        """Pickle it as key and dict, in a quarter of the time that the items of a derived dict take one by one."""
+        """Pickle the key and a dict: this takes a quarter of the time of pickling items of a subclass one by one."""
         return (Sample, (self.key, dict(self))) if type(self) is Sample else super().__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
@@ -108,10 +108,10 @@ class Sample(dict[str, bytes]):
         return f"Sample({self.key!r}, {{{members}}})"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the sample as a JSON value `{"__key__": key, extension: value, ...}`; `members` describes the values.
+        """Return the sample as a JSON value `{"__key__": key, extension: value, ...}`; see the module for the values.
 
         Raises:
-            RecordError: It has a member called ``__key__``, or one whose name is not UTF-8.
+            RecordError: The sample has a member called ``__key__``, or one whose name is not UTF-8.
         """
         if KEY in self:
             raise RecordError(f"sample {self.key!r} has a member with the extension {KEY!r}; rename it")
@@ -127,13 +127,13 @@ def require_text(sample: Sample) -> None:
             name.encode()
         except UnicodeEncodeError as error:
             raise RecordError(
-                f"member {name.encode('utf-8', 'surrogateescape')!r}: expected a name in UTF-8; have a function rename "
-                "it, or write the archive again with names in UTF-8"
+                f"member {name.encode('utf-8', 'surrogateescape')!r}: expected a name in UTF-8; rename it in a "
+                "function, or write the archive again with names in UTF-8"
             ) from error
 
 
 class Taken(NamedTuple):
-    """A sample with the data to check that its range is one sample."""
+    """A sample, and the data with which `is_sample` checks that its range is one sample."""
 
     sample: Sample
     members: list[tuple[str, bool]]  # all of the range in order: name, and whether it is a file with content
@@ -141,10 +141,10 @@ class Taken(NamedTuple):
 
 
 def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, group: Grouping) -> Taken:
-    """Decode a sample from bytes of an archive, which begin at its offset `base`.
+    """Decode the sample in bytes `[start, stop)` of an archive. `data` starts at the offset `base` of the archive.
 
-    Zeros and a global header before `stop`, the first header of the next sample or a sentinel, are skipped; nothing
-    after it is read. ArchiveError: a member ends after `stop`, or the members are not one sample.
+    `stop` is the first header of the next sample, or the sentinel. Zeros and a global header before it are skipped.
+    ArchiveError: a member ends after `stop`, or the members are not one sample.
     """
     files: list[tuple[str, bytes]] = []
     members: list[tuple[str, bool]] = []
@@ -171,7 +171,7 @@ def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, grou
             end = member.end
             name, content = member.name, _content(data, base, member, url) if member.regular else None
         if end > stop:
-            raise ArchiveError(f"{url}: member {name!r} at byte {position} ends at {end}, its sample at {stop}")
+            raise ArchiveError(f"{url}: member {name!r} at byte {position} ends at {end}, but its sample at {stop}")
         members.append((name, content is not None))
         if content is not None:
             files.append((name, content))
@@ -210,13 +210,13 @@ def _content(data: bytes, base: int, member: Member, url: str) -> bytes:
 
 
 def _with_holes(stored: bytes) -> bytes:
-    """Read the only member of an archive, a sparse one; tarfile supports all layouts of holes."""
+    """Return the content of a sparse member, given its headers and stored bytes, with the help of tarfile."""
     with tarfile.open(fileobj=io.BytesIO(stored + bytes(2 * BLOCK)), mode="r:") as tar:
         member = tar.getmembers()[0]
         if member.size > MOST_EXPANSION * len(stored):
             raise ValueError(
-                f"expected at most {MOST_EXPANSION * len(stored):,} bytes of what is stored in {len(stored):,}, found "
-                f"{member.size:,}"
+                f"expected at most {MOST_EXPANSION * len(stored):,} bytes of content for {len(stored):,} stored bytes, "
+                f"found {member.size:,}"
             )
         file = tar.extractfile(member)
         return b"" if file is None else file.read()

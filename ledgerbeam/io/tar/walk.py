@@ -197,13 +197,13 @@ def walk_tar(url: str, options: Options | None = None, listed: FileInfo | None =
     """Find all members of an uncompressed archive.
 
     Supports ustar, pax, GNU and old archives. The archive ends at the first block of zeros, or at the end of the file
-    if a member ends there. Only zeros may follow, as far as it is padded. Payloads are not read, but must exist.
+    if a member ends there. Only zeros, its padding, may follow. Payloads are not read, but must be in the file.
 
     Raises:
         ArchiveError: The archive is empty, truncated or damaged, or something follows its end, such as another archive;
             the message names the member and the byte.
-        ChangedSourceError: It changed since it was listed.
-        SourceNotFoundError: There is no such source; also StorageError.
+        ChangedSourceError: The archive changed since it was listed.
+        SourceNotFoundError: The archive does not exist; also StorageError.
     """
     with contextlib.ExitStack() as stack:
         reader = stack.enter_context(RangeReader(url, options, listed=listed))
@@ -259,7 +259,7 @@ class _Walk:
             self._decide()
 
     def _decide(self) -> None:
-        """Report the distance of headers to the source from time to time."""
+        """Report the mean distance of headers to the source of headers, once for every few members."""
         count = len(self._names) - self._seen
         if count >= self._next_decision:
             self._source.moved((self._position - self._seen_at) / count, self._small / count)
@@ -315,15 +315,15 @@ class _Walk:
         return self._source.read(position, size)
 
     def _check_tail(self) -> None:
-        """Refuse what follows the end, which other programs pass over: `cat` puts an archive there."""
+        """Raise ArchiveError for bytes after the end, such as an archive added by `cat`. Other programs ignore them."""
         end = self._asked  # behind global headers, which are no members
         tail = self._source.read(end, min(_TAIL, self._source.size - end))
         zeros = len(tail) - len(tail.lstrip(b"\0"))
         if zeros < len(tail):
             raise ArchiveError(
                 f"{self._url}: the archive ends at byte {end}, and something follows its end marker at byte "
-                f"{end + zeros}; expected zeros only. Of archives that were joined with cat only the first is read: "
-                "join them with 'tar --concatenate', or keep them apart. If it is nothing that you need, cut it off: "
+                f"{end + zeros}; expected only zeros. If archives were joined with cat, only the first is read: join "
+                "them with 'tar --concatenate', or keep them apart. If you do not need these bytes, cut them off: "
                 f"truncate --size {end + 2 * BLOCK} FILE"
             )
 

@@ -35,13 +35,13 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool
 
     Args:
         samples: Samples of at least one member, whose contents are bytes; or `TarSamples`, which are already encoded.
-        group: How a reader will group the members; samples that it would group differently are refused.
+        group: The rule by which a reader will group the members.
         pax: Whether names that need it get a pax header. If false, they are written to the ustar fields if they fit,
             where lhotse's indexed reader finds them.
 
     Raises:
         RecordError: A sample has no members, a content is not bytes, or a key is empty, absolute, contains `..` or
-            equals the key of the previous sample. Or a reader would find another key or other extensions in the names.
+            equals the key of the previous sample. Or a reader would find other samples, keys or extensions.
     """
     encoded = encoded_samples(samples, pax=pax)
     return encoded.data, encoded.offsets(group)
@@ -58,7 +58,7 @@ def encoded_samples(samples: Sequence[Sample], *, pax: bool = True) -> TarSample
 
 
 class TarSamples(Sequence[Sample]):
-    """Samples that are encoded as a whole archive. Each is decoded at its access."""
+    """Samples that are encoded as a whole archive. A sample is decoded each time that it is accessed."""
 
     def __init__(self, data: bytes, starts: Offsets, outlines: list[_Outline]) -> None:
         self.data = data
@@ -102,7 +102,7 @@ class TarBuilder:
         self._outlines: list[_Outline] = []
 
     def add(self, sample: Sample) -> None:
-        """Encode a sample. Raises RecordError: no archive can hold it, and nothing of it was added."""
+        """Add a sample. RecordError: the sample cannot be written to an archive; then nothing is added."""
         names = _names(len(self._outlines), sample)
         for name, content in zip(names, sample.values(), strict=True):
             self._data.writelines(_member(name, content, self._pax))
@@ -123,7 +123,7 @@ class _Outline(NamedTuple):
 
 
 def _encode_sample(sample: Sample, number: int, group: Grouping, *, pax: bool = True) -> tuple[bytes, list[int]]:
-    """Encode one sample of an archive that is written sample by sample; return also the offset of each member.
+    """Encode one sample; return its bytes, and the offset of each member in them.
 
     RecordError as in `encode_tar`, but equal keys of neighbouring samples are not detected.
     """
@@ -141,7 +141,7 @@ def _encode_sample(sample: Sample, number: int, group: Grouping, *, pax: bool = 
 
 
 def encode_pair(sample: Sample, number: int = 0) -> bytes:
-    """Encode one sample of an archive that is written by pairs, without pax headers where possible."""
+    """Encode one sample as a pair of members, without pax headers where possible. `number` is for messages."""
     return _encode_sample(sample, number, "pairs", pax=False)[0]
 
 
@@ -152,7 +152,7 @@ def pairs_sentinel(position: int) -> int:
 
 
 def end_marker(position: int) -> bytes:
-    """Return the zeros after a last member that ends at `position`: 2 blocks, padded to a multiple of 20."""
+    """Return the zeros after a last member that ends at `position`: 2 blocks, padded to a multiple of 20 blocks."""
     end = position + 2 * BLOCK
     return bytes(-(-end // _RECORD) * _RECORD - position)
 
@@ -180,11 +180,11 @@ def _names(position: int, sample: Sample) -> list[str]:
 
 
 def _require_readable(outlines: Sequence[_Outline], names: list[list[str]], group: Grouping, *, first: int = 0) -> None:
-    """Raise unless a reader groups and names the samples, numbered from `first` on, in the same way."""
+    """Raise RecordError unless a reader finds the same samples. They are numbered from `first` on."""
     for position in range(1, len(outlines)):
         if outlines[position].key == outlines[position - 1].key:
             found = f"has the key of the one before, {outlines[position].key!r}, and would be read as a part of it"
-            raise _error(position, found, "expected another key", "Have a function give samples keys of their own")
+            raise _error(position, found, "expected another key", "Give each sample its own key, in a function")
     rules: list[Grouping] = ["key", "auto"] if group == "auto" else [group]
     for position, (key, extensions) in enumerate(outlines):
         if group == "pairs" and len(extensions) != 2:
@@ -201,7 +201,7 @@ def _require_readable(outlines: Sequence[_Outline], names: list[list[str]], grou
                 raise _error(
                     first + position,
                     f"({key!r}: {', '.join(extensions)}) would be read back as {named}",
-                    "expected a key without a dot in its last part: webdataset takes what follows it for the extension",
+                    "expected a key without a dot in its last part: webdataset reads the text after it as extension",
                 )
 
 
@@ -221,8 +221,8 @@ def _header(name: str, size: int, pax: bool) -> bytes:
 class TarWriter:
     """Writes one archive, grouped by key, and `<url>.idx`.
 
-    Use it as a context manager. When its body ends, the archive appears, then the index; if the body raises, neither
-    appears. The bytes equal those of `encode_tar`. Memory: one sample, and 8 bytes for each sample written.
+    Use it as a context manager. At the end of the `with` block, the archive is published, then the index. If the block
+    raises, neither is. The bytes equal those of `encode_tar`. Memory: one sample, and 8 bytes for each sample written.
     """
 
     def __init__(self, url: str, options: Options | None = None, *, md5: bool = False) -> None:
@@ -251,7 +251,7 @@ class TarWriter:
         self.md5 = None if self._digest is None else self._digest.hexdigest()
 
     def abandon(self) -> None:
-        """End without publishing an archive."""
+        """Remove the partial archive. Nothing is published."""
         error = RuntimeError(f"{self.url}: abandoned")
         self._stack.__exit__(RuntimeError, error, None)  # so that `publish` removes the partial file
 
@@ -259,7 +259,7 @@ class TarWriter:
         """Write a sample, and return the offset of the header of each member.
 
         Raises:
-            RecordError: A sample that readers would group or name differently (see `encode_tar`), or with the key of
+            RecordError: Readers would group or name the sample differently (see `encode_tar`), or it has the key of
                 the previous sample. Nothing of it was written.
             DiskFullError: No space is left; also StorageError.
         """
