@@ -1,4 +1,4 @@
-"""The decompressed bytes of a source by position, so that readers of records need not handle compression.
+"""Decompressed bytes of a source, read by position. So readers of records need not handle compression.
 
 A file in the Zstandard seekable format has many frames, and at its end a skippable frame with a table of their sizes
 (`contrib/seekable_format/zstd_seekable_compression_format.md` of facebook/zstd): for each frame the compressed and the
@@ -38,9 +38,9 @@ _NEAR_END = 64 * 1024  # read at once, with the table if it fits
 def open_content(
     url: str, index: str, options: Options | None = None, size: int | None = None, listed: FileInfo | None = None
 ) -> RangeReader:
-    """Open a source for reading by position; if its name says that it is compressed, by its decompressed bytes.
+    """Open a source for reading by position. If its name has the suffix of a compression, positions are decompressed.
 
-    The seek points of a gzip file are beside its index. `size` is the stored size, if the caller has it.
+    The seek points of a gzip file are beside its index. `size` is the size of the file, if the caller has it.
     """
     if (compression := split_compression(url).compression) is not None and compression.seekable:
         return ContentReader(url, index, options, size, listed)
@@ -50,13 +50,13 @@ def open_content(
 def is_older(made: FileInfo, source: FileInfo) -> bool:
     """Return whether the modification times show that a file made from a source is older than the source.
 
-    If the time of the source is in the future, every such file is older, so the times show nothing.
+    If the time of the source is in the future, the times show nothing, and the result is False.
     """
     return bool(made.modified_ns) and made.modified_ns < source.modified_ns <= time.time_ns()
 
 
 def age_fault(made: FileInfo, source: FileInfo) -> str | None:
-    """Return the message for a file that is older than the source it was made from; None unless it `is_older`."""
+    """Return an error message if a file `is_older` than the source that it was made from; else None."""
     if not is_older(made, source):
         return None
     seconds = (source.modified_ns - made.modified_ns) / 1e9
@@ -66,9 +66,9 @@ def age_fault(made: FileInfo, source: FileInfo) -> str | None:
 class ContentReader(RangeReader):
     """Positional reads of the decompressed bytes of a gzip or seekable Zstandard file.
 
-    A range is decompressed from the seek point before it, in an object with one request. The last 8 MiB of decompressed
+    A range is decompressed from the seek point before it; an object takes one request. The last 8 MiB of decompressed
     segments are kept, so that neighbouring reads are cheap. Like every `RangeReader` it may be pickled, shared by
-    threads and used after a fork. The table of the seek points is loaded once, by the first read.
+    threads and used after a fork. The first read loads the table of the seek points.
     """
 
     __slots__ = ("_bounds", "_index", "_is_gzip", "_kept", "_points", "_source", "_table")
@@ -104,7 +104,7 @@ class ContentReader(RangeReader):
 
         Raises:
             IndexNotFoundError: A gzip file has no seek points.
-            IndexMismatchError: They are damaged, or belong to another file.
+            IndexMismatchError: The seek points are damaged, or belong to another file.
             NotIndexableError: A Zstandard file has no seek table.
             SourceError: The seek table of a Zstandard file is damaged.
         """
@@ -159,7 +159,7 @@ class ContentReader(RangeReader):
         return [self._content(start, stop, *found) for (start, stop), found in zip(ranges, stored, strict=True)]
 
     def _missing(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the first number and the end of the segments of a range that must be read from the file."""
+        """Return the segments of a range that are not kept, as their first number and one past their last."""
         bounds, kept = self._bounds, self._kept
         first, last = bisect_right(bounds, start) - 1, bisect_right(bounds, stop - 1)
         if start >= stop:
@@ -171,7 +171,7 @@ class ContentReader(RangeReader):
         return first, last
 
     def _stored(self, ranges: list[tuple[int, int]]) -> list[tuple[int, memoryview]]:
-        """Read the compressed bytes of ranges, with their offsets; nothing for a range that needs too many."""
+        """Return for each range the offset in the file and the compressed bytes; no bytes if there are too many."""
         extent = self._loaded().extent
         extents = []
         for start, stop in ranges:
@@ -185,7 +185,7 @@ class ContentReader(RangeReader):
         return [(begin, memoryview(data)) for (begin, _), data in zip(extents, found, strict=True)]
 
     def _content(self, start: int, stop: int, at: int, stored: memoryview) -> bytes:
-        """Return a range; `stored` holds the compressed bytes of some of its segments, from `at` on."""
+        """Return the decompressed bytes of a range. `stored` has compressed bytes from the offset `at` of the file."""
         bounds = self._bounds
         number = bisect_right(bounds, start) - 1
         parts = []
@@ -201,7 +201,7 @@ class ContentReader(RangeReader):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _part(self, number: int, pieces: Iterator[bytes], start: int, stop: int) -> bytes:
-        """Return a range of a segment; keep the segment unless it is too long."""
+        """Return the decompressed bytes of a range of a segment; keep the segment unless it is too long."""
         if (size := self._bounds[number + 1] - self._bounds[number]) > _KEPT:
             return self._decompress(number, pieces, start, stop)
         data = self._decompress(number, pieces, 0, size)
@@ -240,12 +240,12 @@ class ContentReader(RangeReader):
     def _hint(self) -> str:
         if not self._is_gzip:
             return ""
-        return f" If the file is whole, its seek points {self._points.url} are not: {index_again(self.url)}"
+        return f" If the file is good, its seek points {self._points.url} are damaged: {index_again(self.url)}"
 
     def _short(self, start: int, stop: int, got: int) -> StorageError:
         return ChangedSourceError(
             f"{self.url}: expected {stop - start} bytes at [{start}, {stop}) of the decompressed data, found {got}; it "
-            f"ends at {self.size}. It was replaced after it was listed or indexed: index it again and run again"
+            f"ends at {self.size}. The file was replaced after it was listed or indexed; index it and run again"
         )
 
 
@@ -278,16 +278,16 @@ def _restore(url: str, index: str, source: RangeReader) -> ContentReader:
 
 
 class SeekTable(Protocol):
-    """The segments of a compressed file: each can be decompressed without those before it."""
+    """The segments of a compressed file. Each segment can be decompressed without the earlier ones."""
 
     starts: NDArray[np.int64]
     """Offset of each segment in the decompressed bytes, and the end of the last: increasing, from 0."""
 
     def extent(self, number: int) -> tuple[int, int]:
-        """Return the byte range of a segment in the file; it follows the range of the previous segment."""
+        """Return the byte range of a segment in the file. It starts at the end of the previous segment's range."""
 
     def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
-        """Decompress a segment, in blocks; the result may extend beyond it. SourceError if the bytes are damaged."""
+        """Decompress a segment, in blocks. More data may follow the segment. SourceError if the bytes are damaged."""
 
 
 @dataclass
@@ -317,8 +317,8 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
     """Read the seek table at the end of a Zstandard file: one or two requests, 16 bytes of memory for each frame.
 
     Raises:
-        NotIndexableError: The file has none.
-        SourceError: It is damaged, or does not fit this file.
+        NotIndexableError: The file has no seek table.
+        SourceError: The seek table is damaged, or does not fit this file.
     """
     size = source.size
     end = source.read(max(0, size - _NEAR_END), size)
@@ -354,7 +354,7 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
 
 
 def zstd_table_bytes(sizes: Sequence[tuple[int, int]]) -> bytes:
-    """Return the seek table of frames with these compressed and decompressed sizes. The frames have the checksums."""
+    """Return the seek table of frames with these compressed and decompressed sizes, as bytes, without checksums."""
     table = np.array(sizes, "<u4").tobytes()
     footer = len(sizes).to_bytes(4, "little") + b"\0" + _MAGIC_FOOTER.to_bytes(4, "little")
     length = len(table) + len(footer)

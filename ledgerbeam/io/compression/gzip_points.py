@@ -1,13 +1,13 @@
 """Seek points of gzip files, at which decompression can start, in the file format of the library `indexed_gzip`.
 
-Deflate refers back to the last 32 KiB of decompressed data, and its blocks begin at bits, not bytes. A seek point is
-the beginning of a block together with those 32 KiB, the window. The file (`GZIDX`, version 1, little-endian):
+Deflate data refers to the previous 32 KiB of decompressed data, and its blocks start at any bit. A seek point is the
+start of a block, together with these 32 KiB, the window. The file (`GZIDX`, version 1, little-endian):
 
     5s magic, u8 version, u8 flags, u64 size of the gzip file, u64 decompressed size, u32 spacing, u32 window bytes, u32
     points; for each: u64 offset in the file, u64 offset in the decompressed bytes, u8 bits of the byte before the
     offset that belong to the block, u8 whether it has a window; then the windows.
 
-The library writes the points, but is not needed to read them: a reader loads one window at a time, not all of them.
+The library writes the points. Reading needs no library, and loads one window at a time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class GzipTable:
     window: int  # bytes of a window
 
     def extent(self, number: int) -> tuple[int, int]:
-        """Return the byte range of a segment in the file; the segment may begin inside the first byte."""
+        """Return the byte range of a segment in the file. The segment may start at any bit of the first byte."""
         return int(self.places[number]) - int(self.bits[number] > 0), int(self.places[number + 1])
 
     def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
@@ -77,7 +77,7 @@ class GzipTable:
         return decompressed_pieces(pieces, "gzip", url, frame=frame, at=int(self.places[number]))
 
     def _is_whole(self, number: int) -> bool:
-        """Return whether a segment begins and ends with a member: only the beginning of a member needs no window."""
+        """Return whether a segment consists of whole members. Only the start of a member needs no window."""
         return bool((self.windows[number : number + 2] < 0).all())
 
 
@@ -164,8 +164,8 @@ def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
     """Read the seek points of a gzip file without their windows: two requests, 25 bytes of memory for each point.
 
     Raises:
-        IndexNotFoundError: There is no such file.
-        IndexMismatchError: It is damaged, or belongs to another gzip file.
+        IndexNotFoundError: The file of points does not exist.
+        IndexMismatchError: The points are damaged, or belong to another gzip file.
     """
     try:
         size = points.size
@@ -178,7 +178,7 @@ def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
         raise points_mismatch(points, source, f"expected GZIDX, version 1, found {head[:6]!r}")
     _, _, _, compressed, total, _, window, count = _HEADER.unpack(head)
     if compressed != source.size:
-        raise points_mismatch(points, source, f"they are those of {compressed:,} bytes, found {source.size:,}")
+        raise points_mismatch(points, source, f"expected a gzip file of {compressed:,} bytes, found {source.size:,}")
     windows_at = _HEADER.size + count * np.dtype(_POINT).itemsize
     if windows_at > size:
         raise points_mismatch(points, source, f"expected {count:,} points, found {size:,} bytes")
@@ -191,7 +191,7 @@ def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
     windows = np.where(has_window, windows_at + (np.cumsum(has_window) - 1) * window, -1)
     limit = max(compressed, total) + 1
     if (found["place"] > limit).any() or (found["start"] > limit).any() or (found["bits"] > 7).any():
-        raise points_mismatch(points, source, "a point lies outside of it")
+        raise points_mismatch(points, source, "a point is outside of the gzip file")
     starts = np.append(found["start"].astype(np.int64), total)
     places = np.append(found["place"].astype(np.int64), compressed)
     if starts[0] or (np.diff(starts) < 0).any() or (np.diff(places) < 0).any() or places[0] < 1:
@@ -211,10 +211,10 @@ def points_mismatch(points: RangeReader, source: RangeReader, what: str) -> Inde
 def gzip_points(
     url: str, options: Options | None = None, *, size: int = 0, spacing: int = SPACING, listed: FileInfo | None = None
 ) -> bytes:
-    """Find the seek points of a gzip file by decompressing all of it; return the content of their file.
+    """Find the seek points of a gzip file by decompressing all of it; return the bytes of the file of points.
 
-    Points are at least `spacing` bytes apart, more than 32768. `ChangedSourceError`: the decompressed data has less
-    than `size` bytes.
+    Points are at least `spacing` decompressed bytes apart, which must be more than 32768. `ChangedSourceError`: the
+    decompressed data has less than `size` bytes.
     """
     library = import_extra("indexed_gzip", "seekable", "Seek points of gzip files need a package that is not installed")
     found = io.BytesIO()
@@ -241,15 +241,15 @@ def gzip_points(
 def cut_while_indexed(url: str, size: int, total: int) -> ChangedSourceError:
     """Return the error for a file that has fewer decompressed bytes than before."""
     return ChangedSourceError(
-        f"{url}: expected {size:,} decompressed bytes, found {total:,}: it was cut while it was indexed; index it "
-        "again when it is complete"
+        f"{url}: expected {size:,} decompressed bytes, found {total:,}: the file was cut while it was indexed; index "
+        "it again when it is complete"
     )
 
 
 def points_bytes(size: int, total: int, places: NDArray[np.uint64], starts: NDArray[np.uint64]) -> bytes:
-    """Return the content of a file of seek points at the beginnings of members, which need no windows.
+    """Return the bytes of a file of seek points that are the starts of members, which need no windows.
 
-    `places` are the offsets of their data in the file, `starts` those of the members in the decompressed bytes.
+    `places` are the offsets of the data of members in the file, `starts` their offsets in the decompressed bytes.
     """
     points = np.zeros(len(places), _POINT)
     points["place"], points["start"] = places, starts
@@ -257,7 +257,7 @@ def points_bytes(size: int, total: int, places: NDArray[np.uint64], starts: NDAr
 
 
 def gzip_spacing(size: int, spacing: int = SPACING) -> int:
-    """Return the distance of seek points; it grows with the source, so that their windows take at most 64 MiB."""
+    """Return the distance of seek points. It grows with the source, so that all windows take at most 64 MiB."""
     return min(max(spacing, size // _MOST_WINDOWS), _MOST_SPACING)
 
 
@@ -315,10 +315,10 @@ _MOST_HEADER = 1 << 17
 def member_points(
     url: str, options: Options | None = None, *, size: int = 0, listed: FileInfo | None = None
 ) -> bytes | None:
-    """Find the members of a gzip file by decompressing it; give up after the first few if they are long.
+    """Find the members of a gzip file by decompressing it; return the bytes of a file of seek points at all members.
 
-    Return the content of the file of seek points; None if the members have more than 1 MiB on average.
-    `ChangedSourceError`: the decompressed data has less than `size` bytes.
+    Return None, after the first few members, if they have more than 1 MiB on average. `ChangedSourceError`: the
+    decompressed data has less than `size` bytes.
     """
     places: list[int] = []
     starts: list[int] = []

@@ -1,9 +1,9 @@
 """Sources read from their beginning, in blocks: plain and compressed files, and the output of commands (`pipe:`).
 
-The formats are gzip, bzip2, xz, Zstandard and LZ4, with one or more frames. Blocks stay small, however much a few bytes
-expand. A stream that is cut off, damaged or followed by other data is an error that names the byte of the file.
+The formats are gzip, bzip2, xz, Zstandard and LZ4, with one or more frames. Blocks stay small even if a few bytes
+expand to very many. If a stream is cut off, damaged or followed by other data, the error names the byte of the file.
 
-The name of a pipe can run any program. It is refused unless the environment variable `LEDGERBEAM_ALLOW_PIPES` is `1`.
+A pipe can run any program. It is refused unless the environment variable `LEDGERBEAM_ALLOW_PIPES` is `1`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ledgerbeam.io.storage.stat import FileInfo
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """A compression: its name in messages, its command to decompress, and whether files can be read by position."""
+    """A compression: its name in messages, the command that decompresses, and whether it allows reads by position."""
 
     name: str
     command: str
@@ -56,7 +56,7 @@ _BY_SUFFIX = {
 
 
 class PlainName(NamedTuple):
-    """A name in two parts: the name of the decompressed file, and the compression; None for a plain file."""
+    """The name of the decompressed file, and the compression, which is None for a plain file."""
 
     url: str
     compression: Compression | None
@@ -130,7 +130,7 @@ class DeflateFrame(Frame):
 
 
 class _ZstdFrame(Frame):
-    """A frame for zstandard, which cannot limit its output and so gets small pieces of input."""
+    """A Zstandard frame. The library cannot limit the output of a call, so it gets small pieces of input."""
 
     def __init__(self) -> None:
         zstandard = importlib.import_module("zstandard")
@@ -157,7 +157,7 @@ _decompressors = threading.local()
 
 
 def _zstd_decompressor() -> Any:
-    """Return the decompressor of this thread for whole frames; creating one costs as much as a small frame."""
+    """Return the decompressor of this thread for whole frames. It is reused, since creating one takes time."""
     if (found := getattr(_decompressors, "zstd", None)) is None:
         zstandard = importlib.import_module("zstandard")
         found = _decompressors.zstd = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
@@ -199,7 +199,7 @@ _CODECS = {
 
 
 def decompressed(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[bytes]:
-    """Read a source from its beginning and decompress it, if its name says that it is compressed.
+    """Yield the bytes of a source from its beginning. If its name has the suffix of a compression, decompress them.
 
     The output of a pipe is not decompressed.
 
@@ -219,9 +219,9 @@ def decompressed(url: str, options: Options | None = None, listed: FileInfo | No
 def decompressed_pieces(
     pieces: Iterator[bytes], name: str, url: str, *, frame: Frame | None = None, at: int = 0
 ) -> Iterator[bytes]:
-    """Decompress consecutive pieces of a source. `frame` is the first frame, if the pieces begin inside it.
+    """Decompress consecutive pieces of a source, of the compression `name`. SourceError: as in `decompressed`.
 
-    SourceError: as in `decompressed`.
+    `frame` is the first frame if the pieces begin inside it; `at` is the offset of the first piece in the file.
     """
     codec = _CODECS[name]
     taken, made, frames, head = at, 0, 0, b""
@@ -249,8 +249,8 @@ def decompressed_pieces(
             require_compressed(head, url, name)
         if "ictionary" in str(error) and name == "zstd":
             raise SourceError(
-                f"{url}: it is compressed with a Zstandard dictionary, which is not read ({error}); compress it again "
-                "without: zstd -d -D DICTIONARY FILE -c | zstd"
+                f"{url}: files that were compressed with a Zstandard dictionary cannot be read ({error}); compress it "
+                "again without one: zstd -d -D DICTIONARY FILE -c | zstd"
             ) from error
         raise SourceError(_wrong(f"{url}: the {name} data is damaged", taken, made, error)) from error
     if frame is not None or not frames:
@@ -280,9 +280,9 @@ class Stream:
         return self._base + len(self._data)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes `[start, stop)`; fewer at the end. ArchiveError: `start` is before the kept bytes."""
+        """Return the bytes `[start, stop)`, fewer at the end. ArchiveError: the byte `start` is not kept any more."""
         if start < self._base:
-            raise ArchiveError(f"{self.url}: byte {start} of a stream is no longer held; the first is {self._base}")
+            raise ArchiveError(f"{self.url}: expected a read from byte {self._base} or later, found byte {start}")
         while self.reached < stop and not self._ended:
             self._forget(start)
             block = self._next()
@@ -291,7 +291,7 @@ class Stream:
         return bytes(self._data[start - self._base : stop - self._base])
 
     def window(self, start: int) -> tuple[bytes, int]:
-        """Return the kept bytes from `start` on, at least a block unless the source ends; and their offset."""
+        """Return the kept bytes from `start` on, at least 512 unless the source ends; and the offset of the first."""
         self.read(start, start + 512)
         self._forget(start)
         return bytes(self._data), self._base
@@ -320,7 +320,7 @@ class Stream:
             close()
 
     def _next(self) -> bytes | None:
-        """Return the next block, None at the end. After an error every further read raises it again."""
+        """Return the next block, None at the end. After an error, every later call raises the same error."""
         if self._error is not None:
             raise self._error
         try:
@@ -340,7 +340,7 @@ _BYTES = 1 << 18  # bytes at the start of a source that are measured
 
 
 class Expansion:
-    """The ratio between decompressed and compressed bytes, for each compression that occurs."""
+    """Measures the ratio of decompressed to compressed bytes of the first sources, for each compression."""
 
     def __init__(self, options: Options | None) -> None:
         self._options = options
@@ -392,8 +392,8 @@ def read_pipe(url: str) -> Iterator[bytes]:
     command = url.removeprefix(_SCHEME).strip()
     if os.environ.get(ALLOW_PIPES) != "1":
         raise UsageError(
-            f"{without_secrets(url)}: a pipe runs any command, and pipes are not allowed; if you trust where this name "
-            f"comes from, set the environment variable {ALLOW_PIPES}=1"
+            f"{without_secrets(url)}: this name runs a command, which is not allowed; if you trust its origin, set the "
+            f"environment variable {ALLOW_PIPES}=1"
         )
     if not command:
         raise UsageError(f"{url}: expected a command such as 'pipe:zcat a.jsonl.gz', found none")

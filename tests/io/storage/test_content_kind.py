@@ -81,7 +81,7 @@ CASES: dict[str, tuple[str, bytes, str]] = {
     "zstd as gzip": ("a.jsonl.gz", zstandard.compress(LINES), "expected gzip data, .*Zstandard data; .*.zst"),
     "gzip as zstd": ("a.jsonl.zst", gzip.compress(LINES), "expected zstd data, .*found gzip data; .*.gz"),
     "empty": ("a.jsonl.gz", b"", "expected gzip data, .*found an empty file"),
-    "dictionary": ("a.jsonl.zst", with_dictionary(), "compressed with a Zstandard dictionary, which is not read"),
+    "dictionary": ("a.jsonl.zst", with_dictionary(), "compressed with a Zstandard dictionary cannot be read"),
     "gzip as text": ("a.txt", gzip.compress(LINES), "expected lines of text in UTF-8, .*found gzip data"),
     "UTF-16 as text": ("a.txt", "text\n".encode("utf-16"), "found text in UTF-16"),
     "gzip as tar": ("a.tar", gzip.compress(archive()), "expected a tar archive, .*found gzip data; .*.gz"),
