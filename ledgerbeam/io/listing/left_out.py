@@ -19,9 +19,9 @@ MARKS_FOLDER = "_ledgerbeam"  # subfolder of an output with the marks of its led
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """The places that a job writes to: its output folder, the form of its outputs, and the folder of its ledger.
+    """The places that a job writes to: its output folder, and the folder of its ledger.
 
-    `form` is a regular expression for the endings of the names of outputs.
+    `form` is a regular expression that matches the endings of the names of outputs. The default matches nothing.
     """
 
     output: str | None = None
@@ -33,7 +33,7 @@ class Sieve:
     """Removes the files that a job writes from the pages of a listing, and counts them in `left_out`.
 
     An output folder below the fixed folder of a pattern is left out completely. If the sources are in or below the
-    output folder, only files with the form of the job's outputs are left out.
+    output folder, only files that look like outputs of the job are left out.
 
     UsageError: a pattern without wildcards names a file that the job writes.
     """
@@ -89,9 +89,9 @@ class Sieve:
 
 
 def named_below(folder: str, patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a test whether one of some patterns matches a path relative to a folder.
+    """Return a function that tests whether one of `patterns` matches a path, given relative to a folder.
 
-    Only patterns whose fixed part is the folder, or inside it, count. Plain names match nothing.
+    Patterns whose fixed part is outside the folder match nothing; nor do plain names.
     """
     found: list[tuple[str, re.Pattern[str]]] = []
     for pattern in (parse(plain) for text in patterns for plain in expand_braces(text)):
@@ -106,7 +106,7 @@ def named_below(folder: str, patterns: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _below(folder: str, base: str) -> str | None:
-    """Return the path of a folder relative to another: empty for the same folder, None if it is not inside."""
+    """Return the path of a folder relative to `base`: empty for the same folder, None if it is not inside."""
     if is_local(folder) != is_local(base):
         return None
     if is_local(folder):
@@ -133,7 +133,7 @@ _UP_TO_WILDCARD = re.compile(r".*[*?\]]", re.DOTALL)
 
 @dataclass
 class LeftOut:
-    """Numbers of files that a listing has left out so far, and the name of one that is not a source."""
+    """Files that a listing has left out so far: the number of files of jobs, and of files with other names."""
 
     own: int = 0
     passed_over: int = 0
@@ -142,7 +142,7 @@ class LeftOut:
     def lines(self) -> Iterator[str]:
         """Yield a line for each kind of files that were left out."""
         if self.own:
-            yield f"left out of the sources, since jobs write there themselves: {_files(self.own)}"
+            yield f"left out of the sources, since jobs have written them: {_files(self.own)}"
         if self.passed_over:
             number = _files(self.passed_over)
             yield f"passed over, since their names are not those of sources: {number}, such as {self.example}"
@@ -158,7 +158,7 @@ class NameSieve:
         self.reason: LedgerbeamError | None = None
 
     def keep(self, page: Page, pattern: Pattern) -> Page:
-        """Return a page of matches of a pattern with wildcards, with the names of sources only."""
+        """Return the sources of a page, which has the matches of a pattern with wildcards."""
         if self._all_are(pattern):
             return page
         endings = [url.rpartition("/")[2].partition(".")[2] for url in page.urls]
@@ -171,7 +171,7 @@ class NameSieve:
         return page.select(kept)
 
     def _all_are(self, pattern: Pattern) -> bool:
-        """Return whether the common ending of all matches of a pattern makes them sources."""
+        """Return whether all matches of a pattern are sources, by the ending that all of them have."""
         if self._decided is None or self._decided[0] is not pattern:
             ending = _UP_TO_WILDCARD.sub("", pattern.parts[-1].text)
             self._decided = pattern, "." in ending and self._is_source(f"{pattern.base}/x{ending}", probe=True)

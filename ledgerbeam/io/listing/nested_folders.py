@@ -1,9 +1,9 @@
 """Files below a folder with their sizes, and nested output folders with separate owners.
 
-A job that claims a folder writes a note into every enclosing folder that has an owner, beside the marks of this folder.
-It also writes notes into its own folder, for each folder below that has an owner. So one request for the notes finds
-all nested folders, independent of the number of outputs. Folders of stages, whose names start with `_`, have no notes:
-they contain no outputs of other jobs and are removed at the end.
+A job that claims an output folder writes notes, beside the marks of owners: into every enclosing folder that has an
+owner, and into its own folder, for each folder below that has an owner. So one request finds all nested folders,
+whatever the number of outputs. Folders of stages, whose names start with `_`, have no notes: they contain no outputs of
+other jobs and are removed at the end.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _list_local(root: str) -> Iterator[FilePage]:
 
 
 def _described(folder: str, below: str, names: list[str]) -> FilePage:
-    """Return files with their sizes, without those that were removed meanwhile and broken links."""
+    """Return the files with their sizes. Files that were removed meanwhile, and broken links, are left out."""
     sizes = sizes_of(folder, names)
     if -1 in sizes:
         there = [size >= 0 for size in sizes]
@@ -79,7 +79,7 @@ def _described(folder: str, below: str, names: list[str]) -> FilePage:
 
 
 def sizes_of(folder: str, names: list[str]) -> list[int]:
-    """Return the sizes of local files in bytes, -1 if there is no file. Names may also be absolute paths."""
+    """Return the sizes of local files in bytes; -1 for a name without a file. Names may also be absolute paths."""
     found = native.compiled.stat_files(folder, names)[0] if native.compiled is not None else []
     return found + [_size(os.path.join(folder, name)) for name in names[len(found) :]]
 
@@ -145,7 +145,7 @@ def note_nested(output: str, ledger: str, options: Options | None = None) -> lis
 
 
 def nested_owners(output: str, options: Options | None = None) -> dict[str, str]:
-    """Return the mark of the owner of each folder below an output folder that has another owner, by relative path."""
+    """Return the folders below an output folder that have another owner: the mark of the owner by relative path."""
     folder = ObjectFolder(output, options)
     notes = [*filter(is_note, folder.names(MARKS_FOLDER))]
     paths = [os.fsdecode(path) for path in folder.read(notes) if path is not None]
@@ -159,7 +159,7 @@ def is_note(name: str) -> bool:
 
 
 def marked_below(folder: str, options: Options | None = None) -> set[str]:
-    """Return the relative paths of the folders with marks below a folder, from a listing of all its files."""
+    """Return the relative paths of the folders below a folder that have marks. This lists all files below it."""
     names = (name for page in list_files(folder, options) for name in page.names)
     return {name.rpartition(f"/{MARKS_FOLDER}/")[0] for name in names} - {""}
 

@@ -1,7 +1,6 @@
 """Listings of sources: one pass over patterns or a list, in pages, with size and version.
 
-Nothing is listed twice, and only one page is in memory. With several patterns, the names listed so far are in memory
-too.
+Nothing is listed twice. Only one page is in memory; with several patterns, also all names listed so far.
 """
 
 from __future__ import annotations
@@ -82,14 +81,14 @@ def list_pages(
     page_size: int = 10_000,
     keep: Callable[[Page, Pattern], Page] = lambda page, _: page,
 ) -> Iterator[Page]:
-    """List the sources that patterns name.
+    """Yield the sources that patterns match, in pages of `page_size`.
 
     Local folders are walked depth first, the files of a folder before its subfolders, both sorted by name. Object
     stores are listed by prefix, in the order of the store. Plain names need one `stat` each.
 
     Args:
-        patterns: Paths or URLs with braces and wildcards (`ledgerbeam.io.listing.patterns`), in any mix.
-        keep: Returns the sources to keep from a page of matches of a pattern; may return an empty page.
+        patterns: Paths or URLs, with or without braces and wildcards (`ledgerbeam.io.listing.patterns`).
+        keep: Takes a page of matches and their pattern, and returns the page of those to keep, which may be empty.
 
     Raises:
         SourceNotFoundError: A pattern, or an alternative of one, matches nothing.
@@ -111,7 +110,7 @@ def list_folder(folder: str, options: Options | None = None, page_size: int = 10
 
 
 def _require_one_meaning(name: str) -> None:
-    """Raise UsageError if the name of a file is also a pattern that matches other files, since either may be meant."""
+    """Raise UsageError if the name of a file is also a pattern that matches other files, since it is ambiguous."""
     for pattern in (parse(alternative, plain_if_file=False) for alternative in expand_braces(name)):
         if pattern.is_plain:
             matches = [pattern.text] if os.path.lexists(pattern.text) else []
@@ -119,8 +118,8 @@ def _require_one_meaning(name: str) -> None:
             matches = [url for page in _list_local(pattern, 1, lambda _: False) for url in page.urls]
         if (other := next((url for url in matches if url != name), None)) is not None:
             raise UsageError(
-                f"{name}: expected a pattern or the name of one file, found a file of this name and other files that "
-                f"match it as a pattern, such as {other}; rename that file, or name the files in a list: "
+                f"{name}: expected a pattern or the name of one file. A file has this name, but as a pattern it also "
+                f"matches other files, such as {other}; rename the first, or name all files in a list: "
                 "--sources-from FILE"
             )
 
@@ -182,7 +181,7 @@ def _repage(chunks: Iterable[Page], page_size: int) -> Iterator[Page]:
 
 
 def _list_local(pattern: Pattern, size: int, is_wanted: Callable[[str], bool]) -> Iterator[Page]:
-    """Walk folders; see `below` for the states. An entry that is not a file is an error only if its name is wanted."""
+    """Walk folders; for their states see `below`. An entry that is not a file is an error if `is_wanted` is true."""
     waiting: list[tuple[str, frozenset[int]]] = [(pattern.base, START)]
     last = len(pattern.parts) - 1
     while waiting:
@@ -237,7 +236,7 @@ def _stat_local(folder: str, names: list[str], is_wanted: Callable[[str], bool])
 
 
 def _stat_run(folder: str, names: list[str], is_wanted: Callable[[str], bool]) -> Page:
-    """Describe files up to the first name that must be left out."""
+    """Return the files up to the first one that must be left out, with their sizes and versions."""
     prefix = folder.rstrip("/") + "/"
     urls = [prefix + name for name in names]
     sizes: list[int] = []
@@ -262,7 +261,7 @@ def _stat_file(url: str, is_wanted: Callable[[str], bool]) -> os.stat_result | N
             return None
         if isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP:
             raise SourceNotFoundError(
-                f"{url}: a symbolic link to {os.readlink(url)}, which leads to no file; repair or remove it"
+                f"{url}: expected a file, found a symbolic link to {os.readlink(url)}, which does not exist; repair it"
             ) from error
         raise storage_error(error, url, "read") from error
     became_folder = stat_modes.S_ISDIR(found.st_mode)  # since its parent was read
@@ -325,13 +324,13 @@ def _find(store: Any, pattern: Pattern) -> dict[str, Mapping[str, Any]]:
 
 
 def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page_size: int = 10_000) -> Iterator[Page]:
-    """Describe sources that are named one by one, in order; remote ones with concurrent requests.
+    """Yield sources that are named one by one, in order, with sizes and versions. Remote requests are concurrent.
 
     Names have no wildcards. A name given twice is listed twice. All pages but the last have `page_size` sources.
 
     Raises:
-        SourceNotFoundError: One of them does not exist.
-        UsageError: One of them is a folder.
+        SourceNotFoundError: A source does not exist.
+        UsageError: A name is a folder.
     """
     names = itertools.chain.from_iterable(blocks)
     while batch := list(itertools.islice(names, page_size)):
@@ -365,8 +364,8 @@ def _names(block: bytes) -> list[str]:
 def list_web(pattern: Pattern, options: Options | None) -> Iterator[list[str]]:
     """List the files of a web server that a pattern matches, sorted by name in each folder.
 
-    The pattern is compared with the unescaped name, and if it contains `%` also with the escaped one. `StorageError`:
-    the folders are too deep.
+    The pattern is compared with the unescaped name, and also with the escaped name if the pattern contains `%`.
+    `StorageError`: the folders are too deep.
     """
     waiting = [(f"{pattern.base}/", START)]
     last = len(pattern.parts) - 1
@@ -381,8 +380,8 @@ def list_web(pattern: Pattern, options: Options | None) -> Iterator[list[str]]:
             if reached:
                 if folder.count("/") - pattern.base.count("/") > _DEEPEST:
                     raise StorageError(
-                        f"{folder}: more than {_DEEPEST} folders deep, so its server may generate folders without end; "
-                        "give a pattern without **, or a list with --sources-from"
+                        f"{folder}: it is more than {_DEEPEST} folders deep; its server may generate folders without "
+                        "end. Give a pattern without **, or a list with --sources-from"
                     )
                 waiting.append((folder + name, reached))
 
@@ -402,7 +401,7 @@ def _links(folder: str, options: Options | None) -> list[str]:
 
 
 def _is_next_level(name: str) -> bool:
-    """Return whether a link leads to a file or folder of the next level.
+    """Return whether a link leads to a file or folder in the folder of its page.
 
     Other hosts and folders, parent folders and queries do not count: Apache uses links with queries to sort its pages.
     """
@@ -420,5 +419,5 @@ def _below_link(parts: tuple[Part, ...], states: frozenset[int], name: str) -> f
 
 
 def _spellings(part: Part, name: str) -> set[str]:
-    """Return the spellings of a name: the escaped one only if the pattern has escapes, since it can hide a dot."""
+    """Return the spellings of a name to compare with: the escaped one only if the part of the pattern has escapes."""
     return {unquote(name), name} if "%" in part.text else {unquote(name)}

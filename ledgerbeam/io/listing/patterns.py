@@ -4,8 +4,8 @@
     *  ?  [a-z]  [!a]   within one folder level
     **                  any number of folder levels, links to folders not followed
 
-As in a shell, a wildcard at the start of a name does not match a leading dot, so hidden files and folders are
-skipped. Names that end with `.idx`, `.gzidx` or `.lbtmp` are only matched by a last part without wildcards.
+As in a shell, a wildcard at the start of a name does not match a leading dot, so hidden files and folders are skipped.
+A name that ends with `.idx`, `.gzidx` or `.lbtmp` matches only if the last part of the pattern has no wildcards.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A canonical pattern without braces, split where it begins to vary."""
+    """A canonical pattern without braces, split into a fixed folder and the levels below it."""
 
     text: str
     base: str  # canonical URL of the folder below which names vary, without trailing slash except for `/`
@@ -48,7 +48,7 @@ class Pattern:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it names one source, without wildcards."""
+        """Whether the pattern is the name of one source, without wildcards."""
         return not self.parts
 
     def regex(self) -> re.Pattern[str]:
@@ -66,9 +66,9 @@ class Pattern:
 
 
 def canonical_pattern(pattern: str, folder: str | None = None) -> str:
-    """Return a pattern, or a plain name, that no longer depends on a folder.
+    """Return a pattern, or a plain name, as an absolute path or a URL.
 
-    A relative path starts from `folder`, a path or a URL; None for the working folder.
+    A relative path is relative to `folder`, a path or a URL; None for the working folder.
 
     Raises:
         UsageError: The pattern is relative, and the name of the folder has wildcards or braces, so that it could match
@@ -84,8 +84,8 @@ def canonical_pattern(pattern: str, folder: str | None = None) -> str:
     if _MAGIC.search(kept) or _first_group(kept):
         raise UsageError(
             f"{pattern}: expected a folder without *, ?, [ and braces in its name, since a pattern is below it, found "
-            f"{kept}: rename it, or give an absolute pattern, in which [*], [?] and [[] stand for the characters "
-            "themselves, or the files by their names: --sources-from FILE"
+            f"{kept}; rename it, or list the files with --sources-from FILE, or give an absolute pattern, in which "
+            "[*], [?] and [[] stand for the characters themselves"
         )
     return text
 
@@ -176,8 +176,8 @@ def parse(pattern: str, *, plain_if_file: bool = True) -> Pattern:
     text = canonical_pattern(pattern)
     if store_of(text).api == "http" and _QUERY.search(text):
         raise UsageError(
-            f"{text}: in a pattern ? is a wildcard, and this looks like a query; leave it out, or name the URL in a "
-            "list: --sources-from FILE"
+            f"{text}: ? is a wildcard in a pattern, but this looks like a query; remove the query, or name the URL in "
+            "a list: --sources-from FILE"
         )
     if not _MAGIC.search(text) or (plain_if_file and is_local(text) and os.path.lexists(text)):
         return Pattern(text, _folder_of(text), ())
@@ -186,7 +186,7 @@ def parse(pattern: str, *, plain_if_file: bool = True) -> Pattern:
 
 
 def alternatives(pattern: str) -> list[Pattern]:
-    """Parse a pattern that may have braces: the name of a local file, or each of its alternatives."""
+    """Parse a pattern that may have braces into its alternatives; only the name if a local file has this name."""
     whole = parse(pattern)
     if whole.is_plain and is_local(whole.text) and os.path.lexists(whole.text):
         return [whole]
@@ -194,7 +194,7 @@ def alternatives(pattern: str) -> list[Pattern]:
 
 
 def files_of(folder: str) -> Pattern:
-    """Return the pattern of the files of one folder, whose name is taken as it is."""
+    """Return the pattern of the files of one folder, whose name is taken literally."""
     base = canonical_url(folder)
     return Pattern(f"{base.rstrip('/')}/*", base, (_part("*"),))
 
@@ -204,14 +204,14 @@ def files_of_folders(pattern: str) -> str:
     text = canonical_pattern(pattern).rstrip("/")
     if is_local(text) and may_vary(text) and os.path.lexists(text):
         raise UsageError(
-            f"{pattern}: expected a folder without *, ?, [ and braces in its name, since it would be read as a pattern "
-            f"of others, found {text}: rename it"
+            f"{pattern}: expected a folder without *, ?, [ and braces in its name, which would be read as a pattern, "
+            f"found {text}; rename it"
         )
     return f"{text}/*"
 
 
 def fixed_part(pattern: str) -> str:
-    """Return the folder below which the matches of a pattern, which may have braces, vary.
+    """Return the deepest folder that contains all matches of a pattern, which may have braces.
 
     It is a canonical URL without trailing slash (`/` for the root): `/d` for `/d/x*/y.jsonl`, `s3://b` for
     `s3://b/{u,v}/*.tar`, and for a plain name its folder (for a bucket `s3://b` itself).
@@ -222,10 +222,10 @@ def fixed_part(pattern: str) -> str:
 
 
 def common_base(patterns: Sequence[str]) -> str | None:
-    """Return the folder that the fixed parts of several patterns share; see `fixed_part`.
+    """Return the deepest folder that contains the fixed parts of several patterns; see `fixed_part`.
 
-    None without patterns, or if they share no scheme or bucket. Braces may vary the bucket; wildcards there are a
-    UsageError. Local patterns always share `/`.
+    None without patterns, or if their schemes or buckets differ. UsageError: a bucket has wildcards; braces are
+    allowed there. Local patterns always share `/`.
     """
     bases = [fixed_part(alternative) for pattern in patterns for alternative in expand_braces(pattern)]
     if not bases:
@@ -253,7 +253,7 @@ def _fixed(text: str) -> str:
         cuts.append(magic.start())
     head = text[: min(cuts)]
     if len(head) < len(text) and not is_local(text) and "/" not in head.partition("://")[2]:
-        raise UsageError(f"{text}: the bucket must be named in full; wildcards and braces may follow it")
+        raise UsageError(f"{text}: expected the whole name of the bucket; use wildcards and braces only after it")
     return _folder_of(head)
 
 
@@ -331,10 +331,10 @@ START = frozenset({0})  # the states of the base folder of a pattern
 
 
 def with_skipped(parts: Sequence[Part], states: frozenset[int]) -> frozenset[int]:
-    """Add the states in which `**` matches no folder.
+    """Return the states, with those in which `**` matches no folder.
 
-    A state of a walk is the number of levels of the pattern that a folder has matched. A folder may have several. One
-    without a state is skipped.
+    A state of a folder is a number of levels of the pattern that the folder matches. A folder may have several states.
+    A folder without a state is skipped.
     """
     grown = set(states)
     for level, part in enumerate(parts[:-1]):
