@@ -2,8 +2,8 @@
 
 The layout is that of versions 2 and 3 of `lhotse.index_pack` 2.0.0a7. All integers are little-endian. A header of 256
 bytes is followed by rows of collections, sequences and segments, strings, and the payload: the bytes of each `.idx`. A
-collection is a sequence of segments; a segment is a source and its index, in version 3 also a vector of numbers without
-a source.
+collection is a sequence of segments. A segment is a source and its index; in version 3 it can also be a vector of
+numbers without a source.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _MOST_OPEN = 32
 
 
 class IndexPack:
-    """A pack of indexes. Reads its header and catalog when it is made, offsets when they are needed.
+    """A pack of indexes. The constructor reads the header and the rows; offsets are read when they are needed.
 
     May be pickled, shared by threads and used after a fork.
 
@@ -73,8 +73,8 @@ class IndexPack:
         options: Storage options of the pack and its sources.
 
     Raises:
-        SourceNotFoundError: There is no such file.
-        IndexMismatchError: It is not a pack, has another version, is truncated, or its parts do not fit together.
+        SourceNotFoundError: The pack does not exist.
+        IndexMismatchError: The file is not a pack, has another version, is truncated, or its parts do not fit together.
     """
 
     def __init__(self, url: str, options: Options | None = None) -> None:
@@ -101,25 +101,25 @@ class IndexPack:
         """Open a collection as a reader.
 
         Args:
-            key: Its key (`collection_key`), as bytes or hexadecimal. Default: of the only one.
+            key: The key of the collection (`collection_key`), as bytes or hexadecimal. Default: the only collection.
 
         Raises:
             IndexNotFoundError: There is no such collection.
-            UsageError: No key is given and there are several; or it has no offsets of records.
+            UsageError: No key is given and there are several; or the collection has no offsets of records.
         """
         row = self._row(key)
         wanted = bytes(row["key"])
         if row["flags"]:
-            raise UsageError(f"{self.url}: collection {wanted.hex()} has no offsets of records to read by")
+            raise UsageError(f"{self.url}: collection {wanted.hex()} has no offsets of records; name another one")
         sequences = self._rows_of(row)
         segments = self._segments[sequences["segment"]]
         ends = np.cumsum(segments["items"].astype(np.int64) - 1)
         if segments["flags"].any() or (segments["items"] == 0).any() or (ends != sequences["end"]).any():
-            raise self._damaged(f"collection {wanted.hex()} counts other records than the indexes of its sources have")
+            raise self._damaged(f"collection {wanted.hex()} counts other records than the indexes of its sources")
         return PackedRecords(self, wanted, sequences, int(segments["source_size"].sum()))
 
     def sources(self, key: bytes | str | None = None) -> list[str]:
-        """Return the sources of a collection in order, as they were named when it was packed; of arrays none.
+        """Return the sources of a collection in order, as its writer named them; none for a collection of numbers.
 
         Raises:
             IndexNotFoundError: There is no such collection.
@@ -140,14 +140,14 @@ class IndexPack:
         """
         row = self._row(key)
         if not row["flags"] & ARRAY:
-            raise UsageError(f"{self.url}: collection {bytes(row['key']).hex()} is one of sources, not of numbers")
+            raise UsageError(f"{self.url}: collection {bytes(row['key']).hex()} has sources, not numbers")
         rows = self._segments[self._rows_of(row)["segment"]]
         starts = rows["payload"].astype(np.int64)
         found = self._reader.read_many(starts, starts + rows["payload_size"].astype(np.int64))
         return [np.frombuffer(data, ITEM) for data in found]
 
     def verify(self) -> None:
-        """Compare the checksums of all offsets, which reads the whole pack. IndexMismatchError if one differs."""
+        """Read the whole pack and compare the checksum of each segment. IndexMismatchError if one differs."""
         for number, segment in enumerate(self._segments):
             start = int(segment["payload"])
             if zlib.crc32(self._reader.read(start, start + int(segment["payload_size"]))) != segment["crc"]:
@@ -172,7 +172,7 @@ class IndexPack:
         """Open a segment's source.
 
         Raises:
-            IndexMismatchError: Its name is that of no source; also the errors of the reader of its format.
+            IndexMismatchError: The name is not that of a source; also the errors of the reader of its format.
         """
         url = self.source(segment)
         try:
@@ -187,7 +187,7 @@ class IndexPack:
     def _row(self, key: bytes | str | None) -> Any:
         keys = self.keys
         if key is None and len(keys) != 1:
-            raise UsageError(f"{self.url}: expected the key of one of {len(keys)} collections, found none")
+            raise UsageError(f"{self.url}: expected the key of one of {len(keys)} collections, found no key; give one")
         wanted = keys[0] if key is None else bytes.fromhex(key) if isinstance(key, str) else key
         if wanted not in keys:
             raise IndexNotFoundError(
@@ -227,9 +227,9 @@ class IndexPack:
             or rows.sum() != len(self._sequences)
             or (np.cumsum(rows) - rows != self._collections["first"]).any()
         ):
-            raise self._damaged("expected its collections to share out its sequences, found gaps or overlaps")
+            raise self._damaged("expected each sequence in exactly one collection, found gaps or overlaps")
         if len(self._sequences) and int(self._sequences["segment"].max()) >= len(segments):
-            raise self._damaged("a sequence names a segment that is not there")
+            raise self._damaged("a sequence names a segment that does not exist")
         sizes = segments["payload_size"].astype(np.int64)
         width = np.where(segments["flags"] & ARRAY, ITEM_BYTES, ENTRY)
         if (
@@ -242,7 +242,7 @@ class IndexPack:
             raise self._damaged("a segment has another length than its number of offsets")
         texts = segments["path"].astype(np.int64) - self._strings_at
         if ((texts < 0) | (texts + segments["path_size"] > len(self._strings))).any():
-            raise self._damaged("a segment's path lies outside its strings")
+            raise self._damaged("the path of a segment is outside of the strings")
 
     def _damaged(self, what: str) -> IndexMismatchError:
         return IndexMismatchError(f"{self.url}: {what}; {_remedy(self.url)}")
@@ -251,7 +251,7 @@ class IndexPack:
 class PackedRecords:
     """Random access to the records of all sources of a collection, one after the other.
 
-    At most 32 sources are open at a time. When a source is opened, its size must be that at packing.
+    At most 32 sources are open at a time. A source must have the size that it had when it was packed.
 
     Attributes:
         url: The pack.
@@ -283,10 +283,10 @@ class PackedRecords:
         return self.read_many([index])[0]
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """Read records by number, in the order asked; neighbours in a source share a request.
+        """Return records by number, in the requested order. Neighbours in a source share a request.
 
         Raises:
-            IndexError: A number out of range.
+            IndexError: A number is out of range.
             IndexMismatchError: A source is not the one that was packed; also the errors of its format's reader.
         """
         numbers = np.array(indices, np.int64).reshape(-1)
@@ -302,7 +302,7 @@ class PackedRecords:
         return found
 
     def locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find, for numbers of records, the source of each and the number in it."""
+        """Return for each number of a record the position of its source, and the number of the record in the source."""
         sources = self.ends.searchsorted(numbers, "right")
         return sources, numbers - np.where(sources > 0, self.ends[sources - 1], 0)
 
@@ -323,7 +323,7 @@ class PackedRecords:
 
 
 class _PackedIndex(IndexFile):
-    """The part of a pack that is one source's index."""
+    """The index of one source, which is a part of a pack."""
 
     __slots__ = ("_at", "_records")
 
@@ -362,7 +362,7 @@ class _PackedIndex(IndexFile):
 
 
 def _remedy(url: str) -> str:
-    """Return how a pack is written again: `ledgerbeam index` makes none."""
+    """Return the remedy for a damaged pack. `ledgerbeam index` does not write packs."""
     return (
         f"write the pack again: if it is of the outputs of a job, ledgerbeam publish LEDGER --as idxpack --output {url}"
         ", which replaces this file, else write_index_pack in Python"

@@ -1,4 +1,4 @@
-"""Writing `.idxpack`: the indexes of many sources, read and checked ahead, copied into one file."""
+"""Write `.idxpack` files: the indexes of many sources are checked and copied into one file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PackSources:
         source_spec: The declaration of the sources, for the key: a JSON value.
         sources: Paths or URLs in order. The pack stores them unchanged: a relative path is relative to the working
             folder of its reader.
-        offsets: Whether the pack has the offsets of their records; else it only names them.
+        offsets: Whether the pack has the offsets of the records. If false, it only has the names of the sources.
     """
 
     role: str
@@ -91,7 +91,7 @@ class _Segment:
 
 
 def layout_hash(collections: Sequence[Collection]) -> bytes:
-    """Return the SHA-256 of a layout for the header of a pack: over keys and sources, not over their content."""
+    """Return the SHA-256 of the keys and the names of sources, not of their content, for the header of a pack."""
     digest = hashlib.sha256()
     for collection in collections:
         digest.update(collection_key(collection.role, collection.kind, collection.source_spec))
@@ -127,8 +127,8 @@ def write_index_pack(
         The hash of the layout.
 
     Raises:
-        UsageError: No collection, two of one key, an empty role or kind, a number beyond 32 bits, or a source of a
-            format without an index of offsets.
+        UsageError: There is no collection, two have the same key, a role or kind is empty, a number needs more than 32
+            bits, or a source has a format without an index of offsets.
         IndexNotFoundError: A source has no index.
         IndexMismatchError: An index does not fit its source.
         NotIndexableError: A source is compressed.
@@ -176,7 +176,7 @@ def _flags(collection: Collection) -> int:
 
 
 class _Packer:
-    """The segments of a pack, each source once, and which of them make each collection."""
+    """The segments of a pack, each source once, and the segments of each collection."""
 
     def __init__(self, options: Options | None, location: IndexLocation) -> None:
         self.segments: list[_Segment] = []
@@ -202,18 +202,18 @@ class _Packer:
             segment.items = count + 1
 
     def ends(self) -> Iterator[list[int]]:
-        """Return for each collection the number of records up to the end of each of its segments."""
+        """Yield for each collection the number of records up to the end of each of its segments."""
         for numbers in self.numbers:
             segments = (self.segments[number] for number in numbers)
             yield list(accumulate(segment.items - (not segment.flags & ARRAY) for segment in segments))
 
     def payloads(self) -> Iterator[tuple[bytes, int]]:
-        """Return the bytes of each segment and the size of its source; read a few of them ahead."""
+        """Yield the bytes of each segment and the size of its source. A few segments are read in advance."""
         return map_ahead(self._payload, self.segments, _THREADS)
 
     def _count(self, segment: _Segment) -> int:
         if not recognize(segment.path).plain().is_indexable:
-            raise UsageError(f"{segment.path}: the format has no index of offsets to pack")
+            raise UsageError(f"{segment.path}: this format has no index of offsets; leave this source out of the pack")
         return self._index(segment).count
 
     def _index(self, segment: _Segment) -> IndexFile:
@@ -231,13 +231,13 @@ class _Packer:
         offsets = index.load().copy()
         index.close()
         if len(offsets) != segment.items:
-            raise index.mismatch(f"expected {segment.items} offsets, as a moment ago, found {len(offsets)}")
+            raise index.mismatch(f"expected {segment.items} offsets, as at the start, found {len(offsets)}")
         offsets[-1] = source.size
         return index_bytes(offsets), source.size
 
 
 class _Section(NamedTuple):
-    """A part of a pack: its first byte, one past its last, and its rows, or bytes if it has none."""
+    """A part of a pack: its first byte, one past its last, and its number of rows, or of bytes if it has no rows."""
 
     start: int
     stop: int
@@ -296,14 +296,14 @@ def _section(start: int, rows: int, row_bytes: int) -> _Section:
 
 
 class _Strings:
-    """Texts one after the other, each once."""
+    """The strings of a pack as bytes. Each text is stored once."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self._known: dict[bytes, tuple[int, int]] = {}
 
     def add(self, text: str) -> tuple[int, int]:
-        """Return the place and the length of a text."""
+        """Add a text if it is new. Return its offset and its length in bytes."""
         encoded = text.encode()
         if encoded not in self._known:
             self._known[encoded] = len(self.data), len(encoded)

@@ -1,8 +1,8 @@
 """The `.idx` file with the offset of every record of a source, and its location.
 
-A flat array of little-endian u64 byte offsets, `N + 1` for `N` records: record `i` is `[offset[i], offset[i + 1])`, and
-the last entry is a sentinel. There is no magic number and no header, as in lhotse 2.0 (`lhotse.indexing`) and Energon's
-`.tar.idx`, so a file can only be checked against its source.
+The file has `N + 1` little-endian u64 byte offsets for `N` records. Record `i` is `[offset[i], offset[i + 1])`, and the
+last entry is a sentinel. As in lhotse 2.0 (`lhotse.indexing`) and Energon's `.tar.idx`, there is no header, so a file
+can only be checked by comparing it with its source.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def index_bytes(offsets: Offsets) -> bytes:
 
 
 class _LooksOfIndex:
-    """Test for index files, also truncated ones: the offsets in the content increase."""
+    """Test of whether a file may be an index, or a part of one: its content is increasing offsets."""
 
     def match(self, content: bytes, /) -> bool:
         """Return whether a file may be an index; see `Looks`."""
@@ -65,7 +65,7 @@ def write_index(url: str, offsets: Offsets, options: Options | None = None, *, n
         url: URL of the index, usually `<source>.idx`.
         offsets: `N + 1` offsets in bytes.
         options: Storage options.
-        not_before_ns: Modification time of the source, which may be in the future: a local index is never older.
+        not_before_ns: Modification time of the source. A local index gets at least this time, even in the future.
 
     Raises:
         DiskFullError: No space is left; nothing was published.
@@ -76,7 +76,7 @@ def write_index(url: str, offsets: Offsets, options: Options | None = None, *, n
 
 
 class IndexFile:
-    """An index in a store. It is read lazily.
+    """An index in a store. Each method reads what it needs.
 
     May be pickled, shared by threads and used after a fork.
 
@@ -103,7 +103,7 @@ class IndexFile:
         return _restore, (self.url, self.options, self.source, self._reader.listed)
 
     def as_listed(self, listed: FileInfo) -> IndexFile:
-        """Return the index bound to its listed version. Only indexes that are a part of their source are listed."""
+        """Return the index with the version that was listed with its source: reads of another version fail."""
         found = IndexFile(self.url, self.options, source=self.source)
         found._reader = RangeReader(self.url, self.options, listed=listed)
         return found
@@ -124,7 +124,7 @@ class IndexFile:
 
         Raises:
             IndexNotFoundError: The file does not exist.
-            IndexMismatchError: It is empty or not a whole number of entries.
+            IndexMismatchError: The file is empty, or not a whole number of entries.
         """
         if (size := self.info.size) == 0:
             raise self.mismatch("expected at least 8 bytes, found an empty file")
@@ -136,7 +136,7 @@ class IndexFile:
         """Read all offsets, 8 bytes each, as a read-only u64 array of `N + 1`. `RecordLayout` checks their order.
 
         Raises:
-            IndexNotFoundError: There is no such file; also IndexMismatchError as in `count`.
+            IndexNotFoundError: The file does not exist; also IndexMismatchError as in `count`.
         """
         offsets = self.slice(0, self.count)
         self._ends = int(offsets[0]), int(offsets[-2:][0]), int(offsets[-1])
@@ -146,8 +146,8 @@ class IndexFile:
         """Read the offsets of the records `[start, stop)` and the end of the last, u64: one ranged read.
 
         Raises:
-            IndexNotFoundError: There is no such file.
-            IndexMismatchError: It has fewer records.
+            IndexNotFoundError: The file does not exist.
+            IndexMismatchError: The index has fewer records.
         """
         try:
             data = self._reader.read(start * _ENTRY, (stop + 1) * _ENTRY)
@@ -160,10 +160,10 @@ class IndexFile:
         return np.frombuffer(data, "<u8")
 
     def ranges(self, records: NDArray[np.int64]) -> tuple[Offsets, Offsets, Offsets]:
-        """Read the offsets of some records, without the rest of the index; close ones share a request.
+        """Read the offsets of some records, without the rest of the index. Neighbours share a request.
 
         Returns:
-            Offsets of the previous records (0 for record 0), offsets and ends of the records, shape `(n,)` each, u64.
+            The offset of the previous record (0 for record 0), the offset and the end of each record: three arrays.
         """
         try:
             found = self._reader.read_many(np.maximum(records - 1, 0) * _ENTRY, (records + 2) * _ENTRY)
@@ -172,10 +172,7 @@ class IndexFile:
         return three_columns(found)
 
     def first_and_last(self) -> tuple[int, int, int]:
-        """Return the first offset, the offset of the last record, and the sentinel; all are equal without records.
-
-        They are read from the file unless all offsets are loaded.
-        """
+        """Return the first offset, the offset of the last record, and the sentinel. Without records all are equal."""
         if self._ends is not None:
             return self._ends
         last = max(0, self.count - 1) * _ENTRY
@@ -200,7 +197,7 @@ class IndexFile:
         )
 
     def _text_hint(self) -> str:
-        """Recognise the decimal text that lhotse's StatelessSampler writes to a file of the same name."""
+        """Return a hint for an error if the file is the decimal text that lhotse's StatelessSampler writes; else ''."""
         head = self._reader.read(0, min(64, self.info.size))
         if not head or head.strip(b"0123456789\r\n"):
             return ""
@@ -208,7 +205,7 @@ class IndexFile:
 
 
 def three_columns(entries: Sequence[bytes]) -> tuple[Offsets, Offsets, Offsets]:
-    """Split runs of three entries into columns; a run of two entries gets a leading 0."""
+    """Return three columns from the bytes of three entries for each record. Of two entries, the first column is 0."""
     rows = np.frombuffer(b"".join(data.rjust(3 * _ENTRY, b"\0") for data in entries), "<u8").reshape(-1, 3)
     return rows[:, 0], rows[:, 1], rows[:, 2]
 
@@ -219,9 +216,9 @@ def _restore(url: str, options: Options | None, source: str, listed: FileInfo | 
 
 
 class RecordLayout:
-    """The positions of the records of a format in a source: one after the other, from the first byte to the last.
+    """Checks the positions of the records of a format in a source. Here they fill the source from its first byte on.
 
-    A format with other positions derives a class. A layout has no state.
+    A format with other positions has a subclass. A layout has no state.
     """
 
     def check_ends(self, index: IndexFile, first: int, last: int, sentinel: int, content: RangeReader) -> None:
@@ -230,7 +227,7 @@ class RecordLayout:
         Without records all three are equal. `content` reads the source, decompressed.
 
         Raises:
-            IndexMismatchError: They do not fit this source.
+            IndexMismatchError: The three offsets do not fit this source.
         """
         del last
         if first != 0:
@@ -241,7 +238,7 @@ class RecordLayout:
             )
 
     def check_offsets(self, offsets: Offsets, index: IndexFile, *, first_record: int = 0) -> None:
-        """Raise IndexMismatchError unless offsets increase: O(N). The first one belongs to `first_record`."""
+        """Raise IndexMismatchError unless offsets increase: O(N). `first_record` is the number of the first record."""
         if len(wrong := np.flatnonzero(offsets[1:] <= offsets[:-1])):
             at = int(wrong[0])
             raise index.mismatch(
@@ -256,7 +253,7 @@ class RecordLayout:
 
 
 def is_outdated(index: IndexFile, offsets: Offsets, source: FileInfo) -> bool:
-    """Return whether a valid index with these offsets is older than its source, so that it fits an earlier content."""
+    """Return whether a valid index with these offsets is older than its source, and so belongs to older content."""
     if not is_older(index.info, source):
         return False
     return int(offsets[0]) < max(1, source.size) and bool(np.all(offsets[1:] > offsets[:-1]))
@@ -271,9 +268,9 @@ def check_index(
     With `deep`, all offsets are read and checked too.
 
     Raises:
-        IndexNotFoundError: There is no index, or no seek points of a gzip file.
-        IndexMismatchError: It is empty, not a whole number of entries, decimal text, older than its source, or its
-            offsets do not fit this source.
+        IndexNotFoundError: The index, or the file of seek points of a gzip file, does not exist.
+        IndexMismatchError: The index is empty, not a whole number of entries, decimal text, older than its source, or
+            its offsets do not fit this source.
     """
     first, last, sentinel = index.first_and_last()
     if fault := age_fault(index.info, source):
@@ -291,7 +288,7 @@ def check_index(
 class IndexLocation:
     """The rule for the URL of the index of a source.
 
-    Without arguments the index of `X` is `X.idx`. A root mirrors the tree of the sources:
+    Without arguments the index of `X` is `X.idx`. With a root, all indexes are below it:
 
     - rule `scheme`: `s3://b/x` has `ROOT/s3/b/x.idx`, `/b/x` has `ROOT/file/b/x.idx`. No two sources share an index.
     - rule `lhotse`: `s3://b/x` and `/b/x` both have `ROOT/b/x.idx`, where lhotse's `indexes_root` expects it.
@@ -299,8 +296,8 @@ class IndexLocation:
     Names that are too long or lead out of the root are encoded as in `ledgerbeam._base.names`.
 
     Attributes:
-        root: A folder or URL prefix on any store; None for beside the source.
-        rule: How `root` mirrors the paths.
+        root: A folder or URL prefix on any store. Default: indexes are beside their sources.
+        rule: The rule for paths below `root`.
         explicit: Path or URL of the index, if the job has only one source. Not together with `root`.
     """
 
@@ -318,8 +315,8 @@ class IndexLocation:
         """Return the canonical URL of the index of a source.
 
         Raises:
-            UsageError: `canonical_url` refuses the name of the source, or with the rule `lhotse` a part `..` leads out
-                of the root.
+            UsageError: `canonical_url` refuses the name of the source. Or the rule is `lhotse`, and a part `..` of the
+                name leads out of the root.
         """
         if self.explicit is not None:
             return canonical_url(self.explicit)
@@ -343,7 +340,7 @@ class IndexLocation:
 
         Raises:
             StorageError: No permission, or the store refused; also DiskFullError.
-            UsageError: The store cannot publish it, or a file of another kind has the name and `force` is false.
+            UsageError: The store cannot publish files, or a file of another kind has the name and `force` is false.
         """
         url = canonical_url(url)
         try:
@@ -368,7 +365,7 @@ class IndexLocation:
 
 
 def _is_created(url: str, data: bytes, options: Options | None) -> bool:
-    """Create a new object, if the store supports exclusive creation; return whether it was created."""
+    """Create an object only if it does not exist. Return whether it was created; false if the store cannot do this."""
     if is_local(url):
         return False
     require_atomic(url)
@@ -378,5 +375,5 @@ def _is_created(url: str, data: bytes, options: Options | None) -> bool:
 
 
 def index_beside(url: str) -> str:
-    """Return the canonical URL of the index beside a source, the default of writers and readers."""
+    """Return the canonical URL of the index beside a source, which is the default location."""
     return IndexLocation().url_for(url)

@@ -1,6 +1,6 @@
 """Offsets of the lines of JSONL and other text.
 
-Blank lines are records, and the last line needs no newline. So the result has the same bytes as the index of lhotse.
+Blank lines are records, and the last line needs no newline. So the index has the same bytes as that of lhotse.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def count_lines(data: bytes) -> int:
 
 
 class _Scanner:
-    """The buffers of one thread, which are reused."""
+    """Finds the newlines of a local file, in buffers that one thread reuses."""
 
     def __init__(self, size: int = _BLOCK) -> None:
         self._buffer = memoryview(bytearray(size))
@@ -69,7 +69,7 @@ class _Scanner:
 
 
 class _Collector:
-    """A u64 array that grows in place: about 8 bytes for each entry; a list and its concatenation need 16."""
+    """A u64 array that grows in place. It needs about 8 bytes for each entry; a list of arrays would need 16."""
 
     def __init__(self) -> None:
         self._array: Offsets = np.empty(4096, np.uint64)
@@ -92,9 +92,9 @@ class _Collector:
 
 
 def scan_newlines(source: RangeReader | str, start: int, stop: int, *, threads: int = 1) -> Offsets:
-    """Return the offset after each newline in `[start, stop)`, in bytes from the beginning of the source, increasing.
+    """Return the offset after each newline in `[start, stop)`, in bytes from the start of the source, increasing.
 
-    Memory: 8 bytes for each, and blocks of a fixed size.
+    Memory: 8 bytes for each newline, and blocks of a fixed size.
     """
     reader = source if isinstance(source, RangeReader) else RangeReader(source)
     found = _Collector()
@@ -142,7 +142,7 @@ def _scan_local(reader: RangeReader, path: str, start: int, stop: int, threads: 
 
 
 def assemble_jsonl_index(parts: Iterable[Offsets], size: int) -> Offsets:
-    """Join the scans of consecutive ranges that cover a source of `size` bytes into an index."""
+    """Return the index of a source of `size` bytes from the results of `scan_newlines` for all its parts in order."""
     offsets = _Collector()
     offsets.add(np.zeros(1, np.uint64))  # parts may be a generator, so that each part is freed after it is copied
     for part in parts:
@@ -162,8 +162,8 @@ def build_jsonl_index(
     bytes are checked against the format `name`, if it is given; see `require_kind`.
 
     Raises:
-        ChangedSourceError: It was truncated meanwhile, or changed since it was listed.
-        SourceError: Its content is of another kind.
+        ChangedSourceError: The source was truncated meanwhile, or changed since it was listed.
+        SourceError: The content of the source is of another kind.
     """
     with RangeReader(url, options, listed=listed) as reader:
         size = reader.size

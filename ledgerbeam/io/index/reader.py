@@ -27,11 +27,11 @@ class RawRecord(NamedTuple):
 
     Attributes:
         url: The source.
-        record: Number of the record in it, from 0; blank JSONL lines count.
-        start: Its first byte; for a compressed source in the decompressed data. `NO_BYTES` for a row of columns, which
-            has no byte range.
+        record: Number of the record in the source, from 0; blank JSONL lines count.
+        start: Offset of its first byte, in decompressed data. `NO_BYTES` for a row of a columnar file, which has no
+            byte range.
         stop: One past its last byte, or `NO_BYTES`. The newline at the end of a line of JSONL is not included.
-        data: Its bytes; for a row of columns its JSON.
+        data: The bytes of the record; for a row of a columnar file its JSON.
     """
 
     url: str
@@ -42,7 +42,7 @@ class RawRecord(NamedTuple):
 
 
 def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> list[RawRecord]:
-    """Return consecutive records in memory: `bounds` are their offsets in the source, `data` starts at the first."""
+    """Return consecutive records in memory, from number `record` on. `bounds` are their N + 1 offsets in the source."""
     first = bounds[0]
     return [
         RawRecord(url, number, start, stop, data[start - first : stop - first])
@@ -51,7 +51,7 @@ def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> li
 
 
 def number_of(index: int, count: int, url: str, kind: str = "record") -> int:
-    """Return the number of a record, counted from the start; IndexError if it does not exist."""
+    """Return an index, which may count from the end, as a number from 0. IndexError: there is no such record."""
     number = operator.index(index)
     if not -count <= number < count:
         raise IndexError(f"{url}: there is no {kind} {index}; it has {count}")
@@ -120,10 +120,10 @@ class NumberedRecords(ABC, Generic[_T]):
             yield from self._read(list(range(start, min(start + self._together, len(self)))))
 
     def read_many(self, indices: Sequence[int]) -> list[_T]:
-        """Read records by number in the requested order, negative ones from the end; neighbours share a request.
+        """Return records by number, in the requested order. Negative numbers count from the end.
 
         Raises:
-            IndexError: A number out of range; also the errors of reading one record.
+            IndexError: A number is out of range; also the errors of reading one record.
         """
         return self._read([self._number(index) for index in indices])
 
@@ -135,7 +135,7 @@ class NumberedRecords(ABC, Generic[_T]):
         return self._read(list(range(start, stop)))
 
     def _number(self, index: int) -> int:
-        """Return the number of a record, counted from the start."""
+        """Return an index, which may count from the end, as a number from 0."""
         return number_of(index, len(self), self.url)
 
 
@@ -153,11 +153,11 @@ class IndexedRecords(ABC, Generic[_T]):
 
     Args:
         url: The source. The records of gzip and seekable Zstandard are in the decompressed bytes.
-        index: Its index, or the URL of the index. Default: `<url>.idx`.
+        index: The index, or the URL of the index. Default: `<url>.idx`.
         check: Whether to check now that the index fits the source (`check_index`): one request for the source, two for
             the index. Unpickling does not repeat the check.
         listed: The listed properties of the source; see `RangeReader`. Default: the properties that `check` finds, for
-            local files and for stores with conditional reads, where this needs no extra request.
+            local files, and for stores where a read can require a version.
 
     Attributes:
         found: The properties of the source that `check` found; None without `check`.
@@ -165,7 +165,7 @@ class IndexedRecords(ABC, Generic[_T]):
 
     Raises:
         SourceNotFoundError: The source does not exist.
-        IndexNotFoundError: It has no index.
+        IndexNotFoundError: The source has no index.
         IndexMismatchError: The index does not fit this source.
     """
 
@@ -245,12 +245,12 @@ class IndexedRecords(ABC, Generic[_T]):
             start = stop
 
     def read_many(self, indices: Sequence[int]) -> list[_T]:
-        """Read records by number, in any order; negative ones count from the end.
+        """Return records by number, in the requested order. Negative numbers count from the end.
 
-        Return them in the requested order; neighbours in a remote source share a request.
+        Neighbours in a remote source share a request.
 
         Raises:
-            IndexError: A number out of range.
+            IndexError: A number is out of range.
             RecordError: A record cannot be decoded, or is a blank JSONL line.
         """
         if len(indices) < _FEW and self.is_local and self._offsets is not None:
@@ -258,15 +258,15 @@ class IndexedRecords(ABC, Generic[_T]):
         return list(chain.from_iterable(self.read_pieces(indices)))
 
     def read_pieces(self, indices: Sequence[int] | NDArray[np.int64]) -> Iterator[list[_T]]:
-        """Read records by number as `read_many` does, in pieces.
+        """Yield the records of `read_many` in lists.
 
-        A piece of a local source is read when it is asked for; for a remote one all are requested at once. Records
-        before one that cannot be decoded are yielded before the error.
+        A list of a local source is read when it is needed; a remote source gets all requests at once. Records before
+        one that cannot be decoded are yielded before the error.
         """
         return self._read_pieces(*self._ranges(indices))
 
     def raw(self, index: int) -> bytes:
-        """Read the raw bytes of one record; IndexError if there is none of this number."""
+        """Return the raw bytes of one record. IndexError: there is no record of this number."""
         entries = self._entries
         if entries is not None and type(index) is int and 0 <= index < self._count:  # the common case, without a call
             return self._reader.read(entries[index], entries[index + 1])
@@ -281,13 +281,13 @@ class IndexedRecords(ABC, Generic[_T]):
         Raises:
             IndexMismatchError: The records of the source have other boundaries than in the index.
             RecordError: A record cannot be decoded.
-            UsageError: `0 <= start <= stop` does not hold.
+            UsageError: `0 <= start <= stop` is false.
         """
         require_span(start, stop, self.url)
         return [] if start == stop else self._read_span(start, stop)
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        """Read the raw bytes of the records that `read_span` decodes, with their positions, in its order.
+        """Return the raw bytes of the records that `read_span` decodes, with their positions, in the same order.
 
         Raises:
             IndexMismatchError: The records of the source have other boundaries than in the index.
@@ -347,7 +347,7 @@ class IndexedRecords(ABC, Generic[_T]):
         return record, entries[record], entries[record + 1]
 
     def _numbers(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of records, counted from the beginning."""
+        """Return indexes, which may count from the end, as numbers from 0."""
         return numbers_of(indices, self._count, self.url)
 
     @abstractmethod
@@ -358,7 +358,7 @@ class IndexedRecords(ABC, Generic[_T]):
     def _read_pieces(
         self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
     ) -> Iterator[list[_T]]:
-        """Read records by number, with their offsets and ends, and the offsets of the records before them."""
+        """Read records by number, in pieces, given their offsets and ends, and the offsets of the previous records."""
 
     @abstractmethod
     def _read_span(self, start: int, stop: int) -> list[_T]:

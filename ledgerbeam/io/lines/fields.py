@@ -17,7 +17,7 @@ _AT_ONCE = 1024  # values that are decoded together
 
 @dataclass(frozen=True)
 class FieldTexts:
-    """The values of a field in lines, as JSON text."""
+    """The values of one field, one for each line, as JSON text."""
 
     rows: ByteRows  # the value of each line; empty if the line has no such field
     is_plain: bool  # whether all values are text without escapes
@@ -31,12 +31,12 @@ class FieldTexts:
             yield from (next(values) if is_found else None for is_found in found.tolist())
 
     def texts(self) -> ByteRows:
-        """Return the text of each line in UTF-8, if all are plain."""
+        """Return the text of each line in UTF-8, without quotes. Only valid if `is_plain`."""
         return ByteRows(self.rows.buffers, self.rows.starts + 1, self.rows.lengths - 2)
 
 
 def find_field(lines: ByteRows, name: str) -> FieldTexts | None:
-    """Find a field, ``a.b`` for one in an object; the last one of its name.
+    """Find the values of a field; ``a.b`` is the field b of the object a. The last of several equal names counts.
 
     Return None if a line is unusual, may be invalid, or has a field named ``a.b``: then all lines must be decoded.
     """

@@ -38,7 +38,7 @@ class JsonlFormat(IndexedFormat):
 
     Attributes:
         threads: Number of threads that find the lines of one source.
-        schema: Schema of the tables of lines, in JSON as `ledgerbeam schema` prints it; None to read no tables.
+        schema: Schema of tables, in JSON as `ledgerbeam schema` prints it. Without it, lines cannot be read as tables.
     """
 
     name = "jsonl"
@@ -79,19 +79,19 @@ class JsonlFormat(IndexedFormat):
         return StreamedRecords(offsets, self)
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
-        """Decode consecutive lines that are in memory, blank ones left out; see `OffsetFormat`."""
+        """Decode consecutive lines that are in memory, without blank lines; see `OffsetFormat`."""
         if span is None:
             return split_jsonl(data, url)
         return decode_lines(_span_lines(data, url, span), url, span.record, span.start, wide=holds_wide(data))
 
     def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
-        """Return consecutive lines that are in memory, blank ones left out; see `OffsetFormat`."""
+        """Return consecutive lines that are in memory, without blank lines; see `OffsetFormat`."""
         if span is None:
             return raw_lines(data.split(b"\n"), url, 0, 0)
         return raw_lines(_span_lines(data, url, span), url, span.record, span.start)
 
     def split_table(self, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
-        """Return consecutive lines that are in memory as rows, blank ones left out; see `TableFormat`.
+        """Return consecutive lines that are in memory as rows of a table, without blank lines; see `TableFormat`.
 
         Raises:
             UsageError: There is no schema; also the errors of `split`.
@@ -109,14 +109,14 @@ class JsonlFormat(IndexedFormat):
     def split_table_each(
         self, data: bytes, url: str, span: StreamSpan | None = None
     ) -> tuple[pa.Table, dict[int, str]]:
-        """Return consecutive lines that can be decoded and fit as rows; see `TableFormat`."""
+        """Return the lines that fit the schema as rows, and the errors of the others; see `TableFormat`."""
         return self._tables(url).each(self.split_raw(data, url, span))
 
     def _tables(self, url: str) -> JsonTables:
         from ledgerbeam.io.lines.jsonl_tables import tables_of  # noqa: PLC0415 - only jobs of Arrow batches import it
 
         if self.schema is None:
-            raise UsageError(f"{url}: JSON lines are read as tables with a schema; pass JsonlFormat(schema=...)")
+            raise UsageError(f"{url}: JSON lines need a schema to be read as tables; pass JsonlFormat(schema=...)")
         return tables_of(self.schema)
 
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
@@ -146,7 +146,7 @@ class TextFormat(LineFormat):
         return str(data.removesuffix(b"\n"), "utf-8")
 
     def split_table(self, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
-        """Return consecutive lines that are in memory as rows of the one column `text`; see `TableFormat`."""
+        """Return consecutive lines that are in memory as a table with the column `text`; see `TableFormat`."""
         table = _lines_table(data)
         if table is None:
             self.split(data, url, span)  # raises an error with the number of the line
@@ -158,7 +158,7 @@ class TextFormat(LineFormat):
     def split_table_each(
         self, data: bytes, url: str, span: StreamSpan | None = None
     ) -> tuple[pa.Table, dict[int, str]]:
-        """Return consecutive lines that are text as rows; see `TableFormat`."""
+        """Return the lines in UTF-8 as rows, and the errors of the others; see `TableFormat`."""
         import pyarrow as pa  # noqa: PLC0415 - only jobs of Arrow batches import it
 
         found = decode_each(self, self.split_raw(data, url, span))
@@ -167,7 +167,7 @@ class TextFormat(LineFormat):
         return pa.table({"text": texts}), errors
 
     def encode_record(self, record: Any) -> bytes:
-        """Return a string as a line. ValueError if it is no string, has a newline, or cannot be UTF-8."""
+        """Return a string as a line. ValueError: it is not a string, has a newline, or cannot be encoded in UTF-8."""
         if not isinstance(record, str):
             raise ValueError(
                 f"expected a string, found {type(record).__name__}; text files have only strings: make strings with a "
@@ -182,7 +182,7 @@ class TextFormat(LineFormat):
 
 
 def _lines_table(data: bytes) -> pa.Table | None:
-    """Return lines without their newlines as a table; None if they are not UTF-8."""
+    """Return lines, without their newlines, as a table; None if the bytes are not UTF-8."""
     import pyarrow as pa  # noqa: PLC0415 - only jobs of Arrow batches import it
     import pyarrow.compute as pc  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""JSON lines: values decoded and encoded, in memory, in order, and by number through an index."""
+"""JSON lines: decode and encode values, in memory, as a stream, and by number with an index."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
 
 LINE_BREAK = "holds a line break inside its JSON; expected one line. Return plain values instead of orjson.Fragment"
-"""Error of a value whose JSON has several lines."""
+"""End of the error message for a value whose JSON has several lines."""
 
 _NEWLINE = b"\n"
 _BLANK = b" \t\r\n"
@@ -44,9 +44,9 @@ _PIECE = 64  # lines that are yielded together
 
 
 def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
-    """Decode one line, with or without its newline; `start` is its offset.
+    """Decode one line, with or without its newline. `record` is its number and `start` its offset, for errors.
 
-    RecordError, with record, byte range and a preview, if it is blank, not UTF-8 or not JSON.
+    RecordError, with number, byte range and a preview: the line is blank, not UTF-8 or not JSON.
     """
     try:
         return loads(line)
@@ -55,8 +55,8 @@ def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
         text = line.strip(_BLANK)
         if not text:
             raise RecordError(
-                f"{where}: expected a JSON value, found a blank line; delete the line or read spans, "
-                "which skip blank lines"
+                f"{where}: expected a JSON value, found a blank line; delete the line, or read spans "
+                "(read_span), which skip blank lines"
             ) from error
         preview = text[:_PREVIEW].decode("utf-8", "backslashreplace")
         fault = line_fault(text) if record == 0 else None
@@ -67,9 +67,9 @@ def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
 
 
 def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide: bool) -> list[Any]:
-    """Decode consecutive lines without their newlines, and leave out blank ones; the errors are those of `decode_line`.
+    """Decode consecutive lines, given without newlines. Blank lines are left out. Errors as in `decode_line`.
 
-    `wide`: whether there may be integers beyond 64 bits, the result of `holds_wide` for all lines.
+    `record` and `start` are the number and the offset of the first line; `wide` is the result of `holds_wide`.
     """
     try:
         return _decode_all(lines, wide=wide)
@@ -90,7 +90,7 @@ def _decode_all(lines: list[bytes], *, wide: bool) -> list[Any]:
 
 
 def raw_lines(lines: list[bytes], url: str, record: int, start: int) -> list[RawRecord]:
-    """Return consecutive lines without their newlines as records with their positions, without blank lines."""
+    """Return consecutive lines, given without newlines, as raw records with their positions, without blank lines."""
     found = []
     for number, line in enumerate(lines, record):
         stop = start + len(line)
@@ -101,12 +101,12 @@ def raw_lines(lines: list[bytes], url: str, record: int, start: int) -> list[Raw
 
 
 def split_jsonl(data: bytes, url: str) -> list[Any]:
-    """Decode a whole file in memory, without blank lines; the errors are those of `decode_line`."""
+    """Decode the lines of a whole file in memory. Blank lines are left out. Errors as in `decode_line`."""
     return decode_lines(data.split(_NEWLINE), url, 0, 0, wide=holds_wide(data))
 
 
 def stream_records(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[Any]:
-    """Read a JSONL source in order, plain or compressed. Byte ranges in errors refer to the decompressed text."""
+    """Yield the values of a JSONL source in order, plain or compressed. Errors have ranges of decompressed bytes."""
     url = url if is_pipe(url) else canonical_url(url)
     record = start = 0
     line = bytearray()
@@ -208,11 +208,11 @@ class JsonlReader(IndexedRecords[Any]):
         )
 
     def _require_line(self, line: bytes, before: bytes, record: int, start: int) -> None:
-        """Raise unless the line lacks only its newline, at the end of the source."""
+        """Raise IndexMismatchError unless this is the last line of the source, and lacks only its newline."""
         stop = start + len(line)
         if before not in (b"", _NEWLINE):
             raise self.index.mismatch(
-                f"expected record {record} to begin a line at byte {start}, found the middle of one"
+                f"expected record {record} to start a line at byte {start}, found the middle of a line"
             )
         end = line.find(_NEWLINE)
         if end >= 0 or stop != self._reader.size:
@@ -223,7 +223,7 @@ class JsonlReader(IndexedRecords[Any]):
 
 
 def _in_pieces(values: Iterator[Any]) -> Iterator[list[Any]]:
-    """Divide values into lists. Values before one that cannot be decoded are yielded before the error."""
+    """Yield the values in lists. If a value cannot be decoded, the values before it are yielded before the error."""
     while True:
         piece: list[Any] = []
         try:
@@ -258,10 +258,10 @@ def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
 
 
 class JsonLines(Sequence[Any]):
-    """The values of a JSONL file in memory, each decoded at its access.
+    """The values of a JSONL file in memory. A value is decoded each time that it is accessed.
 
-    `offsets` are those of the lines and the end of the last one; `nulled` numbers (NaN, infinities) are written as
-    null.
+    `offsets` are the offsets of the lines, and the end of the last one. `nulled` is the number of values that are
+    written as null instead of NaN or an infinity.
     """
 
     def __init__(self, data: bytes, offsets: Offsets, nulled: int = 0) -> None:
@@ -293,7 +293,7 @@ class JsonLines(Sequence[Any]):
 
 
 class JsonLinesBuilder:
-    """Encodes values as lines of JSON, with keys in the order of the mapping. An added value may be changed later."""
+    """Encodes values as lines of JSON, with keys in the order of the mapping. A value is encoded when it is added."""
 
     def __init__(self, nan: NanRule = "refuse") -> None:
         self._nan: NanRule = nan
@@ -314,7 +314,7 @@ class JsonLinesBuilder:
         self._note(self._write(line))
 
     def encode(self, value: Any) -> tuple[bytes, int]:
-        """Return the line of a value, for `append`, and the number of its nulled numbers. RecordError as for `add`."""
+        """Return the line of a value, and how many NaN and infinities became null. RecordError as for `add`."""
         try:
             line = orjson.dumps(value, json_form, orjson.OPT_APPEND_NEWLINE)
         except orjson.JSONEncodeError as error:

@@ -1,7 +1,7 @@
-"""JSON lines as tables of a schema: with pyarrow's parser where it is exact, else through the records.
+"""JSON lines as tables of a schema: parsed by pyarrow where its parser is exact, else decoded as records.
 
 Checks before and after the parser find lines that it would change or accept wrongly. Such lines are decoded as records,
-which are put into columns:
+which are put into columns. They have:
 
 - several values in a line, a value over several lines, a byte order mark, a line that is not an object: from the first
   and last bytes of lines, and their number
@@ -63,12 +63,12 @@ class JsonTables:
             self._parsed = pa.schema([pa.field(name, kind) for name, kind in zip(schema.names, kinds, strict=True)])
 
     def table(self, data: bytes) -> pa.Table:
-        """Return lines as a table, without blank ones. RecordError, without details, if one does not fit the schema."""
+        """Return lines as a table, without blank ones. RecordError, without details: a line does not fit the schema."""
         parts = [self._part(piece) for piece in _pieces(data)]
         return pa.concat_tables(parts) if parts else self._none()
 
     def each(self, raws: Sequence[RawRecord]) -> tuple[pa.Table, dict[int, str]]:
-        """Return the lines that can be decoded and fit as a table, and the error of each other line by position."""
+        """Return the lines that fit the schema as a table, and the error of each other line by its position."""
         tables: list[pa.Table] = [self._none()]
         errors: dict[int, str] = {}
         left = [(0, len(raws))] if raws else []
@@ -138,9 +138,9 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _objects(data: bytes) -> int | None:
-    """Return the number of lines that start and end like objects; None if another non-empty line exists.
+    """Return the number of lines if all, except empty ones, start and end like objects; else None.
 
-    No value continues over such a line, since `{` cannot follow `}` inside an object.
+    Then no value has several lines, since `{` cannot follow `}` inside an object.
     """
     letters = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(letters == _NEWLINE)
@@ -159,7 +159,7 @@ def _objects(data: bytes) -> int | None:
 
 
 def _parsed_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type for the parser; None if it has none. JSON text is parsed as null, for columns of nulls."""
+    """Return the type with which the parser reads a column; None if it cannot. JSON text has the type null."""
     if is_json(kind):
         return pa.null()
     if isinstance(kind, pa.StructType):
@@ -173,7 +173,7 @@ def _parsed_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _typed(column: Any, kind: pa.DataType) -> Any:
-    """Return a parsed column with its type of the schema."""
+    """Return a parsed column, converted to its type in the schema."""
     if column.type.equals(kind):
         return column
     if isinstance(column, pa.ChunkedArray):
@@ -186,7 +186,7 @@ def _typed(column: Any, kind: pa.DataType) -> Any:
 
 
 def _is_exact(column: Any) -> bool:
-    """Return whether all floats of a column equal the written numbers: no NaN, and no rounded integer."""
+    """Return whether all floats of a column equal the numbers in the lines: there is no NaN and no rounded integer."""
     kind = column.type
     if isinstance(column, pa.ChunkedArray):
         return all(map(_is_exact, column.chunks))

@@ -17,11 +17,11 @@ _OFFSET = (1 << _SHIFT) - 1
 
 
 class ByteRows(Sequence[bytes]):
-    """Some rows of bytes in memory. Selections and concatenations share the buffers. Picklable.
+    """Rows of bytes in memory. Selections and concatenations share the buffers. Picklable.
 
     Attributes:
-        buffers: Bytes with all rows, in any order.
-        starts: Place of each row: its offset in its buffer, and above 40 bits the number of the buffer.
+        buffers: The bytes that contain all rows, in any order.
+        starts: Place of each row: `number of its buffer << 40 | offset in the buffer`.
         lengths: Bytes of each row.
     """
 
@@ -40,13 +40,13 @@ class ByteRows(Sequence[bytes]):
 
     @classmethod
     def consecutive(cls, data: bytes, ends: NDArray[np.int64], *, first: int = 0, gap: int = 0) -> Self:
-        """Return rows that follow each other from an offset on, given their ends, each after a gap that follows it."""
+        """Return rows that follow each other from `first` on. `ends` are the ends of rows, with the gap after each."""
         starts = np.concatenate([np.array([first], np.int64), ends[:-1]])[: len(ends)]
         return cls((data,), starts, ends - starts - gap)
 
     @classmethod
     def of(cls, rows: Iterable[bytes]) -> ByteRows:
-        """Return rows from other places as one object; rows of this type unchanged."""
+        """Return rows as one object. `ByteRows` are returned unchanged, others are copied."""
         if isinstance(rows, ByteRows):
             return rows
         each = list(rows)
@@ -81,7 +81,7 @@ class ByteRows(Sequence[bytes]):
         return (buffers[start >> _SHIFT][(at := start & _OFFSET) : at + length] for start, length in places)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the rows of another sequence are the same."""
+        """Return whether another sequence has the same rows."""
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
@@ -91,14 +91,14 @@ class ByteRows(Sequence[bytes]):
         return type(self)(self.buffers, self.starts[places], self.lengths[places])
 
     def joined(self, before: bytes = b"", after: bytes = b"") -> bytes:
-        """Return the rows as bytes one after the other, each between two constants."""
+        """Return all rows as one bytes object, each with `before` and `after` around it."""
         if native.compiled is not None:
             starts, lengths = np.ascontiguousarray(self.starts), np.ascontiguousarray(self.lengths)
             return native.compiled.join_rows(self.buffers, starts, lengths, before, after)
         return b"".join([part for row in self for part in (before, row, after)])
 
     def first_bytes(self) -> NDArray[np.uint8]:
-        """Return the first byte of each row; a newline for an empty one."""
+        """Return the first byte of each row; a newline for an empty row."""
         found = np.full(len(self), ord("\n"), np.uint8)
         some = self.lengths > 0
         firsts = type(self)(self.buffers, self.starts[some], np.ones(int(np.count_nonzero(some)), np.int64))

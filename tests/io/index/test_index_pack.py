@@ -135,7 +135,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, sources: list[str]) -> Non
     assert len({url for key in pack.keys for url in pack.sources(key)}) == 6
     with pytest.raises(UsageError, match="expected the key of one of 3 collections"):
         pack.collection()
-    with pytest.raises(UsageError, match="one of sources"):
+    with pytest.raises(UsageError, match="has sources, not numbers"):
         pack.array(pack.keys[0])
     with pytest.raises(UsageError, match="no offsets"):
         pack.collection(pack.keys[2])

@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_named_with_its_place() -> None:
     assert "record 14" in errors[3]
     with pytest.raises(ArchiveError, match="has changed"):
         kind.split_table(data, "/a.jsonl", StreamSpan(10, 4, 0, len(data)))
-    with pytest.raises(UsageError, match="with a schema"):
+    with pytest.raises(UsageError, match="need a schema"):
         JsonlFormat().split_table(data, "/a.jsonl")
 
 
