@@ -338,10 +338,7 @@ class TaskReader:
             return opened.read_span(task.start, task.stop)
 
     def fetching(self, task: Task) -> Callable[[], Any] | None:
-        """Return a function that fetches the records of `task`; None for local files.
-
-        The function returns the result of `read`, or None if `read` also decodes; see `Opened.fetches`.
-        """
+        """Return a function that returns the result of `read`, or None unless it only fetches. None for local files."""
         return None if all(map(is_local, task.source.urls)) else partial(self._fetch, task)
 
     def _fetch(self, task: Task) -> Any:

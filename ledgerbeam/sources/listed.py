@@ -1,7 +1,4 @@
-"""Files with lists of some of their records. A job reads the files without the listed records, or only these.
-
-Run files hold the lists: an earlier stage of the job wrote them.
-"""
+"""Files with lists of some of their records, in run files. A job reads the listed records, or all other records."""
 
 from __future__ import annotations
 

@@ -224,10 +224,7 @@ def _index_url(kind: OffsetFormat, url: str) -> str:
 
 
 def _of_index(url: str, options: Options | None) -> str:
-    """Return the text that an index adds to the version of its source; empty if the index is missing.
-
-    The reader of the source reports a missing index.
-    """
+    """Return the text that an index adds to the version of its source; "" if it is missing. The reader reports that."""
     try:
         found = stat_object(url, options)
     except SourceNotFoundError:
