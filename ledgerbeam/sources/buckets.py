@@ -1,4 +1,4 @@
-"""Buckets of an exchange as sources. The version of a bucket is that of its slices in the run files."""
+"""Buckets of an exchange as sources. The slices of a bucket in the run files determine its version."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BucketSources:
     tables: SliceTables
     part_bytes: int
     within_keys: bool = True  # a part may start in the middle of the records of a key
-    beside: int = 0  # number of first jobs of which a part can read all records of its first key; see `begun`
+    beside: int = 0  # from this number of first jobs, a part can read all records of its first key; see `begun`
     _kind: BucketKind = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -196,7 +196,7 @@ class GatheredRecords(RecordBlocks):
 
     @property
     def beside(self) -> int:
-        """Number of the first runs of which each part can read all records of its first key; see `begun`."""
+        """Number of first runs from which a part can read all records of its first key; see `begun`."""
         return self._bucket.beside
 
     @property

@@ -140,8 +140,9 @@ class FileSources:
         """Return the offsets of the records of an uncompressed source, from its index.
 
         The index is checked. A missing index is built and published, unless `build_index` is false. An index that is
-        older than its source is rebuilt with a warning. So is every index if `changed`, because an old index may seem
-        to fit. The index of a recorded output is rebuilt only if it does not fit. Another file at its URL stays.
+        older than its source is rebuilt, with a warning. If `changed`, every index is rebuilt, because an old index may
+        seem to fit. The index of a recorded output is rebuilt only if it does not fit. A file that is not an index is
+        not replaced.
 
         Raises ChangedSourceError; SourceError if the source cannot be indexed; IndexNotFoundError if there is no index,
         and none is built; IndexMismatchError if the index does not fit the source, or may be old.
@@ -229,7 +230,7 @@ def _reading_whole(listed: FileInfo) -> AbstractContextManager[object]:
 def _with_index(
     listed: FileInfo, index: IndexFile, options: Mapping[str, Any]
 ) -> tuple[FileInfo, Callable[[], NDArray[np.uint64]]]:
-    """Return the current properties of a source, and a function that loads its index. Stores are asked in parallel."""
+    """Return the current properties of a source, and a function that loads its index. Remote requests are parallel."""
     if is_local(index.url):
         return require_listed(listed, options), index.load
     with ThreadPoolExecutor(1, "ledgerbeam-index") as threads:

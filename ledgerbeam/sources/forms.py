@@ -53,7 +53,7 @@ class RecordBlocks:
     passed: int | None = field(default=None, init=False)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Start a pass: yield the records in order, in lists. Raises like `Blocks`; SourceError for a bad record."""
+        """Start a pass: yield the records in order, in lists. Raises the errors of `Blocks` and of bad records."""
         passed = 0
         for part in self.parts:
             for block in part.decoded(each=self.each):
@@ -378,5 +378,5 @@ class PartialTable:
         return self.table.num_rows + len(self.unreadable)
 
     def rows_at(self, positions: Sequence[int]) -> NDArray[np.int64]:
-        """Return the numbers of rows of `table` for positions among all records. Their records must be decoded."""
+        """Return the rows of `table` at some positions among all records, which must not be positions of errors."""
         return np.searchsorted(self.places, np.asarray(positions))

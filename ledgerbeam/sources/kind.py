@@ -137,7 +137,7 @@ class SourceKind(ABC):
 
     @abstractmethod
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Divide a source into spans: a pure function of its content and the limits.
+        """Divide a source into spans. They depend only on the content of the source and the limits.
 
         Args:
             source: The listed source.
@@ -195,8 +195,8 @@ def plan_spans(
 ) -> list[tuple[int, int]]:
     """Divide N records into spans: half-open ranges, in order, that together cover all records; none for N = 0.
 
-    `offsets` are the N+1 ascending byte offsets of an index. A span has the records that start within one multiple of
-    `task_bytes`, and at most `task_records` of them. The result depends on nothing else.
+    `offsets` are the N+1 ascending byte offsets of an index. The source is divided at multiples of `task_bytes`. A span
+    has the records that start between two of them, and at most `task_records`. The result depends on nothing else.
     """
     count = len(offsets) - 1
     cuts = [np.array([0, count], np.int64)]

@@ -76,7 +76,7 @@ def with_lists(files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | 
 
 
 class FileList(NamedTuple):
-    """The listed records of a file: their numbers in the file, ascending, and their notes in the list."""
+    """The listed records of a file: their numbers in the file, ascending, and a note of each, which is a few bytes."""
 
     numbers: NDArray[np.uint64]
     notes: list[bytes]
@@ -153,7 +153,7 @@ class ListedSources(ABC):
 
     @abstractmethod
     def reads(self, lists: FileLists, start: int, stop: int) -> bool:
-        """Return whether the records `[start, stop)` of a file must be read, or those of a pack, whatever the span."""
+        """Return whether a task must read the records `[start, stop)` of a file. For a pack, the span is ignored."""
 
     @abstractmethod
     def taken(self, records: PlacedRecords, lists: FileLists) -> Sequence[Any]:

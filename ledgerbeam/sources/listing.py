@@ -199,7 +199,7 @@ def stat_source(url: str, options: Options | None = None) -> FileInfo:
 
 
 def own_version(version: str) -> str:
-    """Return the store's version of the listed file, without that of its index, from the version of a source."""
+    """Return the store's version of the listed file alone, given the version of a source, which may cover an index."""
     return version.partition(_SIGN)[0]
 
 

@@ -38,7 +38,7 @@ class SharSources:
 
     @staticmethod
     def require_name(url: str) -> None:
-        """Raise the error of `require_shard` if a name is not that of a file of a shard."""
+        """Raise the error of `require_shard` unless a name belongs to a file of a shard."""
         require_shard(url)
 
     @staticmethod

@@ -97,7 +97,7 @@ _NUMBER_BYTES = 10  # of one that is a float
 
 @dataclass(frozen=True)
 class KeyOrder:
-    """The order of keys."""
+    """An order of keys, and their encoding as bytes."""
 
     descending: bool = False  # whether the greatest key comes first
     nulls: Nulls = "last"  # position of null, in either direction

@@ -104,7 +104,7 @@ class SortedRecords(Protocol):
     def __len__(self) -> int: ...
 
     def bound(self, cut: bytes, first: int) -> int:
-        """Return the number of records whose keys are less than `cut`. It is known to be at least `first`."""
+        """Return the number of records whose keys are less than `cut`. The search starts at the record `first`."""
 
     def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
         """Divide the records `[start, stop)` into blocks of about `block_bytes`; yield the end of each block."""

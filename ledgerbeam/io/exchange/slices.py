@@ -89,7 +89,7 @@ class RunFile(NamedTuple):
 
     @property
     def is_earlier(self) -> bool:
-        """Whether its records belong to an earlier job."""
+        """Whether the records of the file belong to an earlier job."""
         return self.side < 0
 
 
@@ -221,7 +221,7 @@ def _group_name(runs: Sequence[RunFile]) -> str:
 
 @dataclass(frozen=True)
 class BucketRow:
-    """A bucket as a source."""
+    """The size and the version of a cell, which is a source of a later stage."""
 
     size: int  # bytes of its records, plus one for each record
     records: int
@@ -273,7 +273,7 @@ class SliceTables:
     def slices(self, layout: RunLayout, name: str, version: str) -> list[SliceOf]:
         """Return the slices of a cell that have records, in the order of its runs. Runs are counted from 0 in the cell.
 
-        RunFileError: the slices are not those of `version`.
+        RunFileError: the slices have another version than `version`.
         """
         cell, url = layout.cells[name], f"{self.place}{SLICES}"
         runs = layout.runs[cell.runs.start : cell.runs.stop]
@@ -333,7 +333,7 @@ NO_MERGES = Merges()
 
 
 def _group_sizes(fan: int) -> range:
-    """Return the range of the number of run files in a group."""
+    """Return the numbers of run files that a group may have, as a range."""
     least = max(2, -(-2 * fan // 3))
     return range(least, max(least, 4 * fan // 3) + 1)
 

@@ -172,7 +172,7 @@ class IndexPack:
         """Open a segment's source.
 
         Raises:
-            IndexMismatchError: The name is not that of a source; also the errors of the reader of its format.
+            IndexMismatchError: The name has no known format; also the errors of the reader of its format.
         """
         url = self.source(segment)
         try:

@@ -78,7 +78,7 @@ Collection: TypeAlias = PackSources | PackArray
 
 @dataclass
 class _Segment:
-    """A source, or a vector."""
+    """A part of a pack: a source with its index, or a vector of numbers."""
 
     path: str
     flags: int
@@ -127,8 +127,8 @@ def write_index_pack(
         The hash of the layout.
 
     Raises:
-        UsageError: There is no collection, two have the same key, a role or kind is empty, a number needs more than 32
-            bits, or a source has a format without an index of offsets.
+        UsageError: There is no collection; or two have the same key; or a role or kind is empty. Or a number needs more
+            than 32 bits, or a source has a format without an index of offsets.
         IndexNotFoundError: A source has no index.
         IndexMismatchError: An index does not fit its source.
         NotIndexableError: A source is compressed.

@@ -65,7 +65,7 @@ def write_index(url: str, offsets: Offsets, options: Options | None = None, *, n
         url: URL of the index, usually `<source>.idx`.
         offsets: `N + 1` offsets in bytes.
         options: Storage options.
-        not_before_ns: Modification time of the source. A local index gets at least this time, even in the future.
+        not_before_ns: Modification time of the source. A local index never gets an earlier modification time.
 
     Raises:
         DiskFullError: No space is left; nothing was published.
@@ -76,7 +76,7 @@ def write_index(url: str, offsets: Offsets, options: Options | None = None, *, n
 
 
 class IndexFile:
-    """An index in a store. Each method reads what it needs.
+    """An index in a store. Nothing is read before a method is called.
 
     May be pickled, shared by threads and used after a fork.
 
@@ -205,7 +205,7 @@ class IndexFile:
 
 
 def three_columns(entries: Sequence[bytes]) -> tuple[Offsets, Offsets, Offsets]:
-    """Return three columns from the bytes of three entries for each record. Of two entries, the first column is 0."""
+    """Return three columns. `entries` has for each record the bytes of three offsets; if it has two, the first is 0."""
     rows = np.frombuffer(b"".join(data.rjust(3 * _ENTRY, b"\0") for data in entries), "<u8").reshape(-1, 3)
     return rows[:, 0], rows[:, 1], rows[:, 2]
 

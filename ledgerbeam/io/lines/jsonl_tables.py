@@ -1,13 +1,13 @@
 """JSON lines as tables of a schema: parsed by pyarrow where its parser is exact, else decoded as records.
 
 Checks before and after the parser find lines that it would change or accept wrongly. Such lines are decoded as records,
-which are put into columns. They have:
+which are put into columns. The checks find:
 
-- several values in a line, a value over several lines, a byte order mark, a line that is not an object: from the first
-  and last bytes of lines, and their number
-- integers that a float rounds, NaN and infinities: from the largest number of each column of floats
-- text that is not UTF-8: from a validation of the table
-- keys that occur twice, are not in the schema, or have values of another type: from the errors of the parser
+- by the first and last bytes of lines, and their number: several values in a line, a value over several lines, a byte
+  order mark, a line that is not an object
+- by the largest number of each column of floats: integers that a float rounds, NaN and infinities
+- by a validation of the table: text that is not UTF-8
+- by the errors of the parser: keys that occur twice, are not in the schema, or have values of another type
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 def _objects(data: bytes) -> int | None:
     """Return the number of lines if all, except empty ones, start and end like objects; else None.
 
-    Then no value has several lines, since `{` cannot follow `}` inside an object.
+    Then each value is in one line, since `{` cannot follow `}` inside an object.
     """
     letters = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(letters == _NEWLINE)

@@ -2,8 +2,8 @@
 
 A job that claims an output folder writes notes, beside the marks of owners: into every enclosing folder that has an
 owner, and into its own folder, for each folder below that has an owner. So one request finds all nested folders,
-whatever the number of outputs. Folders of stages, whose names start with `_`, have no notes: they contain no outputs of
-other jobs and are removed at the end.
+for any number of outputs. Folders of stages, whose names start with `_`, have no notes: they contain no outputs of
+other jobs, and are removed at the end.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ START = frozenset({0})  # the states of the base folder of a pattern
 
 
 def with_skipped(parts: Sequence[Part], states: frozenset[int]) -> frozenset[int]:
-    """Return the states, with those in which `**` matches no folder.
+    """Return the states of a folder, and also those in which `**` matches no folder level.
 
     A state of a folder is a number of levels of the pattern that the folder matches. A folder may have several states.
     A folder without a state is skipped.

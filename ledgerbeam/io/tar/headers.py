@@ -1,8 +1,8 @@
 """Parse one tar member, its header and the extension headers before it; or scan a run of plain headers.
 
-A scan reads each size as plain octal, which leads to the next header, and checks the headers afterwards. It ends before
-the first header that is not plain: an extension header, a link with a size, a base-256 size, a sparse file, damage, the
-end of the archive.
+A scan finds the next header by the size in each header, read as plain octal, and checks all headers afterwards. It ends
+before the first header that is not plain: an extension header, a link with a size, a base-256 size, a sparse file,
+damage, or the end of the archive.
 
 Sources: POSIX.1-2017 `pax` (ustar and pax formats) and the GNU tar manual, "Basic Tar Format". Ambiguous cases follow
 Python's tarfile, except that damage is an error here, while tarfile silently ends the archive.
@@ -46,7 +46,7 @@ class Member(NamedTuple):
 
     @property
     def regular(self) -> bool:
-        """Whether it is a file with content."""
+        """Whether the member is a file with content."""
         return self.kind in REGULAR
 
 

@@ -70,7 +70,7 @@ def tar_bounds(data: bytes, url: str, *, group: Grouping = "auto") -> list[int]:
 
 
 class TarLayout(RecordLayout):
-    """The positions of samples in an archive: multiples of 512 bytes.
+    """Checks the positions of samples in an archive, which are multiples of 512 bytes.
 
     Members of no sample may precede the first sample. The last sample ends before the padding of the archive.
     """
