@@ -205,7 +205,7 @@ class GatheredRecords(RecordBlocks):
         return sum(run.is_earlier for run in self._bucket.runs)
 
     def begun(self) -> Iterator[Merged]:
-        """Yield the first key's records of the first `beside` runs if an earlier part has them, else nothing."""
+        """Yield the records of the first `beside` runs with the first key, if they are in an earlier part."""
         bucket, start = self._bucket, self._start
         if start is None or start.run < bucket.beside:
             return
@@ -253,8 +253,8 @@ class GatheredRecords(RecordBlocks):
         files = len(runs[0].sources.followed_by(runs[-1].sources))
         if files >> (64 - FILE_SHIFT):
             raise RunFileError(
-                f"{runs[0].name}: expected runs of at most 2^24 files together, found {files:,}; merge small sources "
-                "first, with ledgerbeam repartition or convert"
+                f"{runs[0].name}: expected at most 2^24 source files in one merge, found {files:,}; join small sources "
+                "first, with ledgerbeam repartition or convert --pack"
             )
         firsts = np.array([(run.sources.start - runs[0].sources.start) << FILE_SHIFT for run in runs], np.uint64)
         for part in self.merged():

@@ -76,7 +76,7 @@ def with_lists(files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | 
 
 
 class FileList(NamedTuple):
-    """The listed records of a file: their numbers in the file, ascending, and a note of each, which is a few bytes."""
+    """The listed records of a file: their numbers in the file, ascending, and the note that the list has of each."""
 
     numbers: NDArray[np.uint64]
     notes: list[bytes]

@@ -66,8 +66,8 @@ class SharShard(SourceKind):
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a shard into spans. The size of a sample is the sum of its records in all files.
 
-        Raises like `FileSources.load_index`; SourceError if its files have different numbers of records, or its
-        payloads are compressed.
+        Raises the errors of `FileSources.load_index`; SourceError if the files have different numbers of records;
+        NotIndexableError if a tar is compressed.
         """
         source = with_file_marks(source, self.files_of.storage_options)
         total: NDArray[np.uint64] | None = None

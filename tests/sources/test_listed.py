@@ -535,5 +535,5 @@ def test_records_of_many_runs_are_numbered_as_those_of_one(exchange: Exchange) -
         if fits:
             assert sum(len(part.keys) for part in bucket.read_span(0, 1).renumbered()) == 40
             continue
-        with pytest.raises(RunFileError, match=r"runs of at most 2\^24 files together, found 16,777,21"):
+        with pytest.raises(RunFileError, match=r"at most 2\^24 source files in one merge, found 16,777,21"):
             list(bucket.read_span(0, 1).renumbered())

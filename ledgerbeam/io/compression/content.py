@@ -117,7 +117,7 @@ class ContentReader(RangeReader):
             points = stat(self._points.url, self.options)
             if is_older(points, source):
                 seconds = (source.modified_ns - points.modified_ns) / 1e9
-                raise points_mismatch(self._points, self._source, f"they are {seconds:.3f} s older")
+                raise points_mismatch(self._points, self._source, f"they are {seconds:.3f} s older than it")
 
     def close(self) -> None:
         """Close both files and drop the kept segments."""

@@ -105,7 +105,7 @@ class _MemberRest(DeflateFrame):
 
 
 class _WholeMember(DeflateFrame):
-    """A whole gzip member without its header. Its last bytes are held back until zlib has compared the checksums."""
+    """A whole gzip member without its header. Its last bytes are yielded after zlib has compared the checksums."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -113,8 +113,8 @@ def file_nodes(urls: Sequence[bytes], files: NDArray[Any], numbers: Nodes) -> tu
     """
     if len(names := sorted(set(urls))) > 1 << FILE_BITS:
         raise UsageError(
-            f"near duplicates: expected at most {1 << FILE_BITS:,} files, found {len(names):,}; make larger "
-            "files of them first, with ledgerbeam repartition"
+            f"near duplicates: expected at most {1 << FILE_BITS:,} files, found {len(names):,}; join small "
+            "files first, with ledgerbeam repartition"
         )
     position = {url: place for place, url in enumerate(names)}
     places = np.array([position[url] for url in urls], np.uint64)

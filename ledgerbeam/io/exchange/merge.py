@@ -83,7 +83,7 @@ def cut_slices(
     """Divide a bucket into parts of about `part_bytes`; return the start of each part except the first.
 
     The result depends only on the arguments. If `within_keys`, a part may start between records with the same key, but
-    not between such records of the first runs, `together` in number.
+    not between such records of the first `together` runs.
     """
     blocks = sorted(
         (Bound(key, one.run, number), size)

@@ -216,7 +216,7 @@ def _restore(url: str, options: Options | None, source: str, listed: FileInfo | 
 
 
 class RecordLayout:
-    """Checks the positions of the records of a format in a source. Here they fill the source from its first byte on.
+    """Checks the positions of records in a source: one record after the other, from the first byte to the last.
 
     A format with other positions has a subclass. A layout has no state.
     """

@@ -150,7 +150,7 @@ class TextFormat(LineFormat):
         table = _lines_table(data)
         if table is None:
             self.split(data, url, span)  # raises an error with the number of the line
-            raise RecordError(f"{url}: expected lines in UTF-8, found others; correct them and index again")
+            raise RecordError(f"{url}: expected lines in UTF-8, found other bytes; correct them and index again")
         if span is not None and table.num_rows != span.records:
             raise changed_span(url, span)
         return table

@@ -261,7 +261,7 @@ def _stat_file(url: str, is_wanted: Callable[[str], bool]) -> os.stat_result | N
             return None
         if isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP:
             raise SourceNotFoundError(
-                f"{url}: expected a file, found a symbolic link to {os.readlink(url)}, which does not exist; repair it"
+                f"{url}: expected a file, found a link to {os.readlink(url)}, which is missing; repair or remove it"
             ) from error
         raise storage_error(error, url, "read") from error
     became_folder = stat_modes.S_ISDIR(found.st_mode)  # since its parent was read

@@ -106,7 +106,7 @@ def group_pairs(members: TarMembers, url: str) -> NDArray[np.intp]:
     if len(members) % 2:
         raise ArchiveError(
             f"{url}: expected pairs of members, found {len(members)} members, the last one {members.names[-1]!r} "
-            "alone; it is not a Shar archive, or its last member is missing. Group it by key, or write it again"
+            "alone; it is not a Shar archive, or its last member is missing. Use --group key, or write it again"
         )
     return np.arange(0, len(members), 2)
 

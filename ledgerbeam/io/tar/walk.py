@@ -150,7 +150,7 @@ class _Blocks:
             self._coming.close()
 
     def at(self, position: int) -> tuple[bytes, int]:
-        """Return the block that contains `position`, and its offset there; no bytes past the end."""
+        """Return the block that contains `position`, and the offset of `position` in it; no bytes past the end."""
         while not self._base <= position < self._base + len(self._block):
             if self._coming is None or not self._base <= position < self._reach:
                 self.close()
@@ -296,8 +296,8 @@ class _Walk:
 
     def _cut_off(self, name: str, header: int, stop: int) -> None:
         raise ArchiveError(
-            f"{self._url}: member {name!r} at byte {header} is cut off: expected its payload to end at byte {stop} and "
-            f"its block to be filled up, found the end of the archive at {self._source.size}; write it again"
+            f"{self._url}: member {name!r} at byte {header} is cut off: expected its payload to end at byte {stop}, "
+            f"then padding to a whole block, found the end of the archive at {self._source.size}; write it again"
         )
 
     def _finish(self) -> TarMembers:
