@@ -42,7 +42,7 @@ __all__ = [
     "Unreadable",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name valid
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

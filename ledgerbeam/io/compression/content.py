@@ -32,7 +32,7 @@ _MAGIC_FOOTER = 0x8F92EAB1
 _MAGIC_HEADER = 0x184D2A5E
 _CHECKSUMS = 0x80
 _RESERVED = 0x7C
-_NEAR_END = 64 * 1024  # read at once, with the table if it fits
+_NEAR_END = 64 * 1024  # bytes at the end of a file that the first request reads, with the table if it fits
 
 
 def open_content(

@@ -89,10 +89,10 @@ _FLOAT = struct.Struct(">d")
 _WORD = struct.Struct(">Q")
 _SIGN, _ALL = 1 << 63, (1 << 64) - 1
 _NAN = b"\xff" * 8
-_EXACT = 1 << 53  # integers up to here are floats
+_EXACT = 1 << 53  # a float holds each integer up to this one exactly
 _KINDS: tuple[Any, ...] = (int, float, str, bytes)
-_MOST_DIGITS = 309  # of an integer that a float can approach
-_NUMBER_BYTES = 10  # of one that is a float
+_MOST_DIGITS = 309  # largest number of digits of an integer that is not beyond all floats
+_NUMBER_BYTES = 10  # length of an encoded number that a float holds exactly
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import Sample
 
 _SAMPLE, _NOT_FINITE = 0, 1
-_SIZE_BYTES = 4  # of the size of the list of a sample's members
+_SIZE_BYTES = 4  # bytes that store the size of the list of a sample's members
 
 
 def payload_of(record: Any) -> bytes:

@@ -140,7 +140,7 @@ class NumberedRecords(ABC, Generic[_T]):
 
 
 _ITERATE = 4 * 1024 * 1024
-_RARE = 256  # the index is loaded once more than one in this many records was requested
+_RARE = 256  # the whole index is loaded when more than one of this many records was requested
 _FEW = 32  # fewer records of a local source are read one by one, which is faster than with arrays
 
 

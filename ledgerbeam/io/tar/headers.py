@@ -29,7 +29,7 @@ DIRECTORY = ord("5")
 GNU_MAGIC = b"ustar  "
 
 _EXTENSIONS = b"xXgLK"
-_MOST_DIGITS = 19  # of a size; Python refuses to parse thousands of digits
+_MOST_DIGITS = 19  # largest number of digits of a size; Python refuses to parse thousands of digits
 _ADLER = 65521
 
 
