@@ -1,13 +1,13 @@
-"""Beam transforms of a restartable job: one linear chain from patterns to the ledger.
+"""Beam transforms of a restartable job: one linear chain, from URLs with wildcards to the ledger.
 
     patterns -> MatchSources -> SkipCompleted -> PlanTasks -> ReadTasks -> ProcessTask -> WriteTasks -> CommitTasks
 
 `PlanTasks` spreads sources and tasks over the workers. No `Reshuffle` or other barrier is allowed after `ReadTasks`,
 because the next stage would start only after all work before it is done. The transforms get their ledger from the
-pipeline: `ledgerbeam.Pipeline` or `ledgerbeam.run`. Elements are `Source`, `Task`, and the `NoneTask` or `FailedTask`
-of a filtered or failed task, which every transform passes on.
+pipeline: `ledgerbeam.Pipeline` or `ledgerbeam.run`. Elements are `Source` and `Task`. A filtered task becomes a
+`NoneTask`, a failed task a `FailedTask`; every transform passes these on.
 
-A name is imported at its first use, so mapping records without a pipeline does not import Beam.
+Each name is imported at its first use, so a program that maps records without a pipeline does not import Beam.
 """
 
 from __future__ import annotations

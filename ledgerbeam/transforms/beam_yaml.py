@@ -1,4 +1,4 @@
-"""The chain for Beam YAML: each transform is built from plain values, as in a YAML file.
+"""Transforms for Beam YAML: the chain, with arguments that are plain values of a YAML file.
 
     providers:
       - type: python
@@ -6,12 +6,12 @@
         transforms:
           SkipCompleted: ledgerbeam.transforms.beam_yaml.SkipCompleted
 
-docs/beam-yaml.md has a complete file. Its options name `ledgerbeam.LedgerRunner` and the ledger that protects the
-pipeline. Elements are sources and tasks, not rows: between `ReadTasks` and `CommitTasks` only transforms of this module
-are allowed.
+docs/beam-yaml.md has a complete file. The options of the file must name `ledgerbeam.LedgerRunner` and the ledger.
+Elements are sources and tasks, not rows: between `ReadTasks` and `CommitTasks` only transforms of this module are
+allowed.
 
-The arguments are those of the transforms and functions of these names in `ledgerbeam.transforms`, as plain values: a
-function is ``module:function``, a format is its name, and the fields of a key are separated by commas.
+`ledgerbeam.transforms` documents the arguments, under the same names. In YAML a function is ``module:function``, a
+format is its name, and the fields of a key are separated by commas.
 """
 
 # ruff: noqa: N802 - YAML files use these names as transforms
@@ -41,7 +41,7 @@ def ReadListing(
     index_root: str | None = None,
     columns: list[str] | None = None,
 ) -> Transform:
-    """List sources, as `MatchSources`. Beam YAML expects names like this one for transforms without input."""
+    """List sources, as `MatchSources` does. In Beam YAML, the name of a transform without input starts with Read."""
     return transforms.MatchSources(
         patterns or (),
         sources_from=sources_from,
@@ -55,7 +55,7 @@ def ReadListing(
 
 
 def ReadBuckets(runs: str, ledger: str, *, whole_keys: bool = True, keep_runs: bool = False) -> Transform:
-    """List buckets, as `Gather`. Beam YAML expects names like this one for transforms without input."""
+    """List buckets, as `Gather` does. In Beam YAML, the name of a transform without input starts with Read."""
     return transforms.Gather(runs, ledger=ledger, whole_keys=whole_keys, keep_runs=keep_runs)
 
 
@@ -70,21 +70,21 @@ def PlanTasks(task_bytes: int | None = None, task_records: int | None = None) ->
 
 
 def ReadTasks(on_error: str = "fail") -> Transform:
-    """Read the records of each task. To reject what cannot be decoded, set `on_error` here and in `MapRecords`."""
+    """Read the records of each task. To reject records that are not decodable, also set `on_error` of `MapRecords`."""
     return transforms.ReadTasks(cast(OnError, on_error))
 
 
 def MapRecords(
     function: str, to: str, *, values: dict[str, Any] | None = None, batch: int | None = None, on_error: str = "fail"
 ) -> Transform:
-    """Apply a function to every record, as ``ledgerbeam map`` does. `values` are its ``--set``."""
+    """Apply a function to every record, as ``ledgerbeam map`` does. `values` are its parameters, as ``--set``."""
     check_object(function, values or {})  # raises before anything runs
     mapping = transforms.MapRecords(function, to, values=values, batch=batch, on_error=cast(OnError, on_error))
     return transforms.ProcessTask(mapping)
 
 
 def KeepRecords(to: str) -> Transform:
-    """Write gathered records in their order."""
+    """Convert gathered records to the format `to`, in their order. `ReadBuckets` starts such a pipeline."""
     return transforms.ProcessTask(transforms.KeepRecords(to))
 
 

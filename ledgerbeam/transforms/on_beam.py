@@ -1,7 +1,7 @@
 """The steps of the chain as Beam transforms.
 
-A transform has one `ParDo` for each part of its step. Workers make the work of the step from the values of the job,
-which `give_values` passes to all transforms of a complete pipeline.
+A transform has one `ParDo` for each part of its step. Its workers create the `StepWork` with the values of the job,
+such as the ledger, which `give_values` passes to all transforms of a complete pipeline.
 """
 
 # ruff: noqa: D101 - the steps document the transforms of their names
@@ -49,7 +49,7 @@ def _primitive(step: ChainStep) -> beam.PTransform[Any, Any]:
 
 
 class _StepTransform(ChainTransform):
-    """The transform of a step of a job."""
+    """The Beam transform of any step, for jobs whose chain the library builds."""
 
     def __init__(self, step: ChainStep) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def apply_steps(pipeline: beam.Pipeline, steps: Sequence[ChainStep]) -> None:
 
 
 class ChainDoFn(beam.DoFn):
-    """The DoFn of a step. A worker makes its work."""
+    """The DoFn of a step. Each worker creates its `StepWork`."""
 
     def __init__(self, step: ChainStep) -> None:
         self.step = step
@@ -82,7 +82,7 @@ class ChainDoFn(beam.DoFn):
         self._work: StepWork | None = None
 
     def work(self) -> StepWork:
-        """Make the work of the step. Raises UsageError before `give_values`."""
+        """Create the work of the step. Raises UsageError if `give_values` was not called."""
         if self.values is None:
             raise UsageError(f"{type(self.step).__name__}: {NO_LEDGER}")
         work = self.step.make_work(self.values)
@@ -90,7 +90,7 @@ class ChainDoFn(beam.DoFn):
         return work
 
     def display_data(self) -> dict[str, Any]:
-        """Show the display data of the step: some consoles, such as Dataflow's, show only the innermost steps."""
+        """Return the display data of the step: some consoles, as Dataflow's, show only the innermost transforms."""
         return self.step.display_data()
 
     def setup(self) -> None:
@@ -184,7 +184,7 @@ class CommitTasks(commit.CommitStep, ChainTransform):
 
 
 def give_values(pipeline: beam.Pipeline, values: ChainValues) -> None:
-    """Give values to all transforms of the chain of a complete pipeline that has not run yet."""
+    """Pass the values of a job to all transforms of the chain. The pipeline must be complete, and not have run yet."""
     pipeline.visit(_Giver(values))
 
 
@@ -206,9 +206,9 @@ class _Giver(PipelineVisitor):
 
 
 class TaskCoder(beam.coders.Coder):
-    """Coder of tasks, between workers of an engine that does not fuse the chain.
+    """Coder of tasks, for engines that pass tasks between workers because they do not fuse the chain.
 
-    Beam samples the sizes of elements. It would encode all records a second time if the coder gave no estimate.
+    Beam samples the sizes of elements. Without `estimate_size` it would encode all records a second time.
     """
 
     @classmethod

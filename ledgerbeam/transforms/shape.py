@@ -55,8 +55,8 @@ _AFTER = (
 _BARRIER = f"the next stage starts only when all work before it is done, so a crash would lose everything; {_AFTER}"
 _STATE = f"state is a barrier on batch runners, and a crash would lose it; keep state within a task, or {_AFTER}"
 _SIDE = (
-    "it is complete only after its whole input is done; pass the values to the function with functools.partial, or "
-    "read them from a file"
+    "the tasks would wait until the whole side input is computed; pass the values to the function with "
+    "functools.partial, or read them from a file"
 )
 _COUNT = f"it would see only the tasks of this run; count with ledgerbeam.stats, or {_AFTER}"
 Proto = beam_runner_api_pb2.Pipeline
@@ -124,7 +124,7 @@ def rest_alone(proto: Proto, labels: Sequence[str]) -> Proto:
 def _raise_all(refused: Sequence[str]) -> None:
     if len(refused) > 1:
         lines = "".join(f"\n  {number}. {line}" for number, line in enumerate(dict.fromkeys(refused), 1))
-        raise UnsupportedShapeError(f"the pipeline has {len(refused)} transforms that a ledger cannot protect:{lines}")
+        raise UnsupportedShapeError(f"a ledger cannot protect this pipeline, for {len(refused)} reasons:{lines}")
     if refused:
         raise UnsupportedShapeError(refused[0])
 
@@ -206,7 +206,7 @@ def _is_ours(unit: AppliedPTransform) -> bool:
 
 
 def _not_one_stage(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[str]:
-    """Yield refusals of transforms that cannot be in one stage with the ends of the chain, if both ends exist.
+    """Yield a message for each transform of users that would divide the chain into stages, if both its ends exist.
 
     A transform that is not a barrier must declare that it emits tasks.
     """
@@ -231,7 +231,7 @@ def _not_one_stage(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Ite
         elif not isinstance(unit.transform, beam.Reshuffle):
             yield _refusal(
                 unit,
-                "a transform of sources, or of tasks that are not read",
+                "a transform of sources, or of tasks without their records,",
                 "only a Reshuffle is allowed there; choose sources by the patterns of MatchSources, and process "
                 "records after ReadTasks",
             )
@@ -251,12 +251,13 @@ def _barrier(node: AppliedPTransform) -> tuple[str, str] | None:
     if node.side_inputs:
         return "a side input", _SIDE
     if isinstance(transform, beam.WindowInto):
-        return "a window", f"tasks have no times; {_AFTER}"
+        return "a window", f"tasks have no timestamps; {_AFTER}"
     if isinstance(transform, beam.ParDo):
         if getattr(getattr(transform.fn, "_fn", None), "__qualname__", "").startswith("Filter."):
             return "a Filter", (
-                "a task that it drops stays open; to drop records use ProcessTask(FilterRecords(predicate)) instead, "
-                "and to drop whole tasks return None from a function of ProcessTask"
+                "the source of a task that it drops would never be complete; to drop records use "
+                "ProcessTask(FilterRecords(predicate)), and to drop whole tasks return None from a function of "
+                "ProcessTask"
             )
         signature = DoFnSignature(transform.fn)
         if signature.has_timers():
@@ -264,7 +265,7 @@ def _barrier(node: AppliedPTransform) -> tuple[str, str] | None:
         if signature.is_stateful_dofn():
             return "state", _STATE
         if signature.is_splittable_dofn():
-            return "a splittable DoFn", f"a runner splits and spreads its work; {_AFTER}"
+            return "a splittable DoFn", f"a runner would divide a task among workers; {_AFTER}"
         return None
     if not node.parts and any(output not in node.inputs for output in node.outputs.values()):
         return f"a {type(transform).__name__}", f"only element-wise transforms of tasks are allowed there; {_AFTER}"
@@ -321,12 +322,12 @@ def _path(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[App
 
 
 def _misplaced(applied: _Applied, path: list[AppliedPTransform]) -> Iterator[str]:
-    """Yield refusals of transforms that are not in the order of the chain."""
+    """Yield a message for each transform that is out of order."""
     units = list(dict.fromkeys(applied.unit(leaf) for leaf in path))
     for step, kind in zip([unit for unit in units if _kind(unit) in _ORDER], _ORDER, strict=False):
         if _kind(step) is not kind:
             yield (
-                f"{step.full_label!r} is in the place of {kind.__name__}: {_WHY[kind]}; the order is "
+                f"{step.full_label!r} is in the place of {kind.__name__}; the order is "
                 f"{', '.join(kind.__name__ for kind in _ORDER)}"
             )
             return
@@ -344,7 +345,7 @@ def _misplaced(applied: _Applied, path: list[AppliedPTransform]) -> Iterator[str
 
 
 def _not_tasks(unit: AppliedPTransform, leaves: Sequence[AppliedPTransform]) -> Iterator[str]:
-    """Yield a refusal of a user's transform if one of its parts does not declare that it emits tasks."""
+    """Yield a message about a user's transform if one of its parts does not declare that it emits tasks."""
     tasks = set(get_args(TASKS))
     for given in (output.element_type for leaf in leaves for output in leaf.outputs.values()):
         if not set(given.union_types if isinstance(given, typehints.UnionConstraint) else [given]) <= tasks:

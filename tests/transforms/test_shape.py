@@ -348,7 +348,7 @@ def test_all_that_is_refused_is_in_one_message(folder: Path) -> None:
     with pytest.raises(UnsupportedShapeError) as refused:
         find_chain(pipeline)
     lines = str(refused.value).splitlines()
-    assert lines[0].startswith("the pipeline has 5 ")
+    assert lines[0].startswith("a ledger cannot protect this pipeline, for 5 reasons:")
     for line, named in zip(lines[1:], ("no CommitTasks", "'Spread'", "'Long'", "'Aside'", "'Records'"), strict=True):
         assert named in line
     assert "FilterRecords" in lines[3]

@@ -1,8 +1,8 @@
 """Base classes of the steps of a chain, the values that a job gives them, and their access to the ledger.
 
-A step declares its work. A worker makes the work from the step and the values of the job: the ledger, the way to open
-sources and the base of output names. No module of the chain imports Beam: workers of the local runner call the works
-directly (`Works`), and `transforms.on_beam` makes a Beam transform of a step.
+A step (`ChainStep`) is a description without state. Each worker makes a `StepWork` of it, with the values of the job,
+such as the ledger. The work processes elements. No module of the chain imports Beam: workers of the local runner call
+the works directly (`Works`), and `transforms.on_beam` makes a Beam transform of a step.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class LedgerHandle:
     modules: Mapping[str, str] = field(default_factory=dict)
 
     def store(self) -> LedgerStore:
-        """Return the store of this process. A remote ledger is read once, at the first call."""
+        """Return the ledger, which this process opens once. The first call also reads a remote ledger."""
         return _shared_store(
             self._place, lambda: open_store(self.url, self.storage_options, create=False, job=self.job, run=self.run)
         )
 
     def mirror(self) -> LedgerStore:
-        """Return the local copy of the ledger, as of the last refresh by the launcher. Makes no request."""
+        """Return the local copy of the ledger, as the launcher refreshed it last. Makes no request to a store."""
         return _shared_store(self._mirror_place, lambda: open_mirror(self.url))
 
     @cached_property
@@ -82,10 +82,11 @@ class LedgerHandle:
 
     @contextmanager
     def publishing(self, sources: Iterable[bytes]) -> Iterator[set[bytes]]:
-        """Yield the sources that were replaced since their tasks were planned, as far as this host knows.
+        """Guard the publication of outputs in the body. Yield the IDs of replaced sources, out of `sources`.
 
-        Another launcher may have listed a new version. With a local ledger, the remaining sources are not replaced
-        while the body runs. Runners other than the local one do not check, and yield an empty set.
+        A source is replaced if another launcher listed a new version after its tasks were planned. The local copy of
+        the ledger must show this. With a local ledger the other sources cannot be replaced during the body. Only the
+        local runner checks this; other runners yield an empty set.
         """
         if self.run_dir is None:
             yield set()
@@ -95,7 +96,7 @@ class LedgerHandle:
             yield asked - mirror.source_urls(asked).keys()
 
     def writer(self) -> LedgerWriter:
-        """Return the writer of this process for this ledger, job and run. It commits in groups."""
+        """Return the writer of this process for this ledger, job and run. One commit records many tasks."""
         return shared_writer(
             self._place,
             interval=self.flush_interval,
@@ -105,9 +106,9 @@ class LedgerHandle:
 
     @contextmanager
     def working_on(self, tasks: Sequence[Task]) -> Iterator[None]:
-        """Mark `tasks` as running in this process, so that a crash in the body counts against them.
+        """Mark `tasks` as in progress during the body. If the process dies in it, the death counts against them.
 
-        A mark that cannot be written ends the worker, as in `fatal_errors`.
+        If a mark cannot be written, the worker ends as in `fatal_errors`.
         """
         if self.run_dir is None:
             yield
@@ -120,8 +121,8 @@ class LedgerHandle:
     def fatal_errors(self) -> Iterator[None]:
         """End the worker if the body raises a `LedgerbeamError`. Finished tasks are committed first.
 
-        A worker of a local run writes the error to a file for the launcher and exits, because Beam would turn it into
-        text of a traceback. On other runners the error propagates.
+        A worker of a local run writes the error to a file for the launcher and exits, because Beam would pass on only
+        the text of a traceback. On other runners the error propagates.
         """
         try:
             yield
@@ -141,7 +142,7 @@ class LedgerHandle:
             report_set_ups(self.run_dir, seconds)
 
     def note_times(self, *, at_once: bool = False) -> None:
-        """Record the work times of this process for the launcher of a local run, if they are due, or at once."""
+        """Record the work times of this process for the launcher of a local run: now and then, or `at_once`."""
         if self.run_dir is not None:
             report_times(self.run_dir, at_once=at_once)
 
@@ -175,13 +176,13 @@ class Listing(Protocol):
 
 
 class Schedule(Protocol):
-    """The way in which a runner hands out tasks. Picklable."""
+    """Distribution of tasks among workers by the local runner. Picklable."""
 
     def post(self, ledger: LedgerHandle | None) -> StepWork:
-        """Return the work that takes planned tasks."""
+        """Return the work that receives planned tasks and stores them for the workers."""
 
     def draw(self, ledger: LedgerHandle | None) -> StepWork:
-        """Return the work that emits the tasks that this worker does, from the output of `post`."""
+        """Return the work that takes stored tasks and emits those that this worker does."""
 
 
 class Counters(Protocol):
@@ -195,7 +196,7 @@ class Counters(Protocol):
 
 
 class NoCounters:
-    """Metrics of a runner that shows none."""
+    """Metrics that record nothing, for a runner without metrics."""
 
     def add(self, name: str, number: int = 1) -> None:
         pass
@@ -216,7 +217,7 @@ class ChainValues:
     sources: Sources = field(default_factory=FileSources)
     base: str | None = None  # folder URL ending with ``/`` that output names are relative to. None for whole paths
     storage_options: Mapping[str, Any] = field(default_factory=dict)  # passed to fsspec unchanged
-    schedule: Schedule | None = None  # the schedule of a runner that hands out tasks by itself; None for other runners
+    schedule: Schedule | None = None  # distribution of tasks by the local runner; None: other runners do it themselves
     budget: TaskBudget | None = None  # maximum number of tasks to do. None for all
     # Maximum number of records that the tasks of one worker may reject, for runners whose launcher does not read the
     # ledger meanwhile. More end the worker with a `RejectLimitError` after they are recorded. None for any number.
@@ -236,26 +237,26 @@ class ChainValues:
 
 
 class StepWork:
-    """What a worker does in one step: process elements one by one, in bundles. Subclasses implement `process`."""
+    """The work of one step in a worker: it processes elements one by one, in bundles. Subclasses define `process`."""
 
     counters: Counters = NoCounters()
     """Metrics of the runner."""
 
     def setup(self) -> None:
-        """Prepare the work, once in each process or thread that does it."""
+        """Prepare for the first bundle. Each process or thread that does the work calls this once."""
 
     def start_bundle(self) -> None:
-        """Begin a bundle of elements. A failed bundle is begun again, by a runner that repeats it."""
+        """Start a bundle of elements. A runner that repeats a failed bundle calls this again."""
 
     def process(self, element: Any) -> Iterable[Any] | None:
-        """Process an element and return the results, which the next step takes one by one, before the next element."""
+        """Process an element and return its results. The next step takes them all before the next element comes."""
         raise NotImplementedError
 
     def finish_bundle(self) -> Iterable[Any] | None:
-        """End a bundle, and return the results that were held back."""
+        """End a bundle, and return the results that `process` has not returned yet."""
 
     def teardown(self) -> None:
-        """Release what the work holds."""
+        """Close the resources of the work, such as threads and files."""
 
 
 class ChainStep(ABC):
@@ -265,7 +266,7 @@ class ChainStep(ABC):
     """Type of the emitted elements."""
 
     begins: ClassVar[bool] = False
-    """Whether the step begins the chain: its one element is without meaning."""
+    """Whether the step starts the chain. Its only input is then one element without content."""
 
     takes_blocks: bool = False
     """Whether the step takes records as `sources.forms.RecordBlocks`, which `ReadTasks` gives if possible."""
@@ -275,7 +276,7 @@ class ChainStep(ABC):
         """Return the work of the step."""
 
     def parts(self) -> Sequence[tuple[str, ChainStep]]:
-        """Return the steps that this step consists of, with their labels: itself, and others around it."""
+        """Return the steps to run for this step, in order, with their labels: the step, and steps before and after."""
         return [(type(self).__name__, self)]
 
     def display_data(self) -> dict[str, Any]:
@@ -284,29 +285,29 @@ class ChainStep(ABC):
 
 
 class Spread(ChainStep):
-    """Spread elements over all workers of a runner. The next part starts when this one is done."""
+    """Spread elements over all workers of a runner. The next step starts when all elements are there."""
 
     def make_work(self, values: ChainValues) -> StepWork:  # noqa: ARG002
-        """Return the work that passes elements on, on a runner that spreads them by itself."""
+        """Return work that passes elements unchanged, for a runner that spreads elements itself."""
         return Pass()
 
 
 class Pass(StepWork):
-    """Pass elements on."""
+    """Pass elements unchanged."""
 
     def process(self, element: Any) -> list[Any]:
         return [element]
 
 
 class Works:
-    """The works of consecutive steps in one worker. Each result of a work is processed before its next one."""
+    """The works of consecutive steps in one worker. A result passes through all later steps before the next one."""
 
     def __init__(self, works: Sequence[StepWork]) -> None:
         self._works = works
         self._is_set_up = False
 
     def run(self, elements: Iterable[Any]) -> None:
-        """Process elements as one bundle. The works are set up before the first element, and not without one."""
+        """Process elements as one bundle. The works are set up at the first element; without elements they are not."""
         has_begun = False
         for element in elements:
             if not has_begun:
@@ -319,7 +320,7 @@ class Works:
                     self._push(place + 1, result)
 
     def close(self) -> None:
-        """Tear the works down."""
+        """Call `teardown` of each work, if they were set up."""
         if self._is_set_up:
             for work in self._works:
                 work.teardown()
@@ -339,7 +340,7 @@ class Works:
 
 
 class Emit(StepWork):
-    """Emit known elements for the one element that starts the chain."""
+    """Emit given elements. The one element that starts the chain is dropped."""
 
     def __init__(self, elements: Callable[[], Iterable[Any]], ledger: LedgerHandle | None) -> None:
         self._elements = elements

@@ -58,7 +58,7 @@ class CommitStep(ChainStep):
     elements = CommittedTask
 
     def make_work(self, values: ChainValues) -> StepWork:
-        """Return the work that records tasks. If all tasks are recorded, it only emits their summaries."""
+        """Return the work that records tasks. If the chain has run already, it only emits the summaries."""
         if values.committed is not None:
             return Emit(values.committed, values.ledger)
         return _Commit(values.require_ledger(), values.most_rejected, has_downstream=values.has_downstream)
@@ -67,9 +67,9 @@ class CommitStep(ChainStep):
 class _Commit(StepWork):
     """Record tasks and emit their summaries.
 
-    Transforms after the chain must not see an unrecorded task, so summaries are held until the writer of the ledger
-    has committed. On the local runner a worker that dies loses the output of the chain. There the worker notes each
-    summary in the folder of the run before it records the task, and the launcher emits the notes of recorded tasks.
+    Transforms after the chain must not see an unrecorded task. So a summary is emitted after the ledger has committed.
+    If a worker of the local runner dies, the output of its chain is lost. So such a worker writes each summary into
+    the folder of the run before it records the task, and the launcher emits the summaries of recorded tasks.
     """
 
     def __init__(self, ledger: LedgerHandle, most_rejected: int | None = None, *, has_downstream: bool) -> None:
@@ -168,6 +168,6 @@ def _leaf(element: Any) -> Leaf:
         return Leaf(task.source.id, task.lineage, "filtered", counts=element.counts, statistics=statistics)
     what = f"a task that was not written ({element.name})" if isinstance(element, Task) else type(element).__name__
     raise UnsupportedShapeError(
-        f"CommitTasks received {what}: expected the output of WriteTasks, or a WrittenTask created after its outputs "
-        "are durable; for other elements a crash would lose work"
+        f"CommitTasks received {what}: expected the output of WriteTasks, because a crash would lose other work; put "
+        "WriteTasks before CommitTasks, or emit a WrittenTask after its outputs are durable"
     )

@@ -93,11 +93,11 @@ class _PlanIndexes(StepWork):
 
 @dataclass
 class BuildIndexesStep(ChainStep):
-    """Run index tasks: scan a byte range into a part, or publish the index of a source.
+    """Run index tasks: find the offsets in a byte range and write them as a part, or publish the index of a source.
 
     Attributes:
         work: URL of the folder for parts. Every worker must reach it.
-        force: Whether an index replaces any file of its name.
+        force: Whether to replace any file at the URL of an index, even one that is not an index.
     """
 
     work: str
@@ -154,8 +154,8 @@ class _BuildIndexes(StepWork):
             return np.frombuffer(read_bytes(url, self._sources.storage_options), "<u8")
         except SourceNotFoundError as error:
             raise LedgerDamagedError(
-                f"{url}: missing, but the ledger records this byte range of {source.url} as scanned; "
-                f"scan it again with: ledgerbeam ledger forget {quote(self._ledger.url)} {quote(escape(source.url))}"
+                f"{url}: missing, but the ledger records this byte range of {source.url} as done; forget the source "
+                f"and run again: ledgerbeam ledger forget {quote(self._ledger.url)} {quote(escape(source.url))}"
             ) from error
 
     def _publish(self, task: Task, parts: int) -> WrittenTask:

@@ -114,7 +114,7 @@ class MatchStep(ChainStep):
         if group not in ("auto", "pairs", "key"):
             raise UsageError(f"MatchSources: group: expected auto, pairs or key, found {group!r}")
         if shar and (pack or self.columns or group != "auto" or not self.patterns):
-            raise UsageError("MatchSources: shar reads whole shards of folders; leave out pack, columns and group")
+            raise UsageError("MatchSources: shar reads whole shards; name folders, and leave out pack, columns, group")
 
     def make_work(self, values: ChainValues) -> StepWork:
         return _ListPages(values.listing if values.open_sources is None and values.packer is None else None)
@@ -163,7 +163,7 @@ class SkipStep(ChainStep):
 
 
 class _Skip(StepWork):
-    """Base of DoFns that emit open sources."""
+    """Base of the works that emit the sources that are not complete."""
 
     def __init__(self, ledger: LedgerHandle) -> None:
         self._ledger = ledger
@@ -188,7 +188,7 @@ class _SkipPages(_Skip):
 
 
 class _SkipPacks(_Skip):
-    """List the sources here: a pack can span two pages, and the pages of all sources do not fit into memory."""
+    """Emit open packs. This lists the sources itself: a pack can span two pages, and memory cannot hold all pages."""
 
     def __init__(self, ledger: LedgerHandle, pack: Packer, listing: Listing) -> None:
         super().__init__(ledger)
@@ -211,11 +211,11 @@ class _SkipPacks(_Skip):
 class Planner(ChainStep):
     """A step that divides sources into tasks and spreads sources and tasks over all workers.
 
-    It takes the output of `SkipCompleted`, or `Source` values, which are planned in full.
+    Its input is the output of `SkipCompleted`, or `Source` values. It plans all tasks of a `Source`.
     """
 
     def parts(self) -> Sequence[tuple[str, ChainStep]]:
-        """Return the step, and those that spread sources and tasks."""
+        """Return this step, and the steps around it that spread sources and tasks over all workers."""
         limited, posted, drawn = (part for step in (LimitStep(), PostStep(), DrawStep()) for part in step.parts())
         spread = "SpreadSources", Spread()
         return [spread, *super().parts(), limited, posted, ("SpreadTasks", Spread()), drawn]
@@ -254,7 +254,7 @@ class PlanStep(Planner):
 
 
 class _Cuts(NamedTuple):
-    """The divided sources, in order, and whether the thread mostly waited."""
+    """The divided sources, in order, and whether the thread that divided them mostly waited."""
 
     cuts: list[Cut | FailedTask]
     waited: bool
@@ -313,7 +313,7 @@ class _Plan(StepWork):
         self._threads.close()
 
     def _waits(self, pending: PendingSource) -> bool:
-        """Return whether dividing a source waits for a store or a disk, and has killed no worker so far."""
+        """Return whether dividing a source takes waiting for a store or a disk, and no worker has died during it."""
         source = pending.source
         if pending.attempts:
             return False
@@ -323,7 +323,7 @@ class _Plan(StepWork):
             return False
 
     def _begin_small(self) -> Iterator[Planned]:
-        """Start to divide the small sources: at once if other groups wait for a disk, else after them."""
+        """Start to divide the small sources: at once if the last group waited for a disk, else after all groups."""
         small, self._small = self._small, []
         if small:
             if not self._waited:
@@ -338,7 +338,7 @@ class _Plan(StepWork):
         self._begun.append(_Planning(sources, self._threads.submit(self._cut_all, sources), marked))
 
     def _ended(self) -> Iterator[Planned]:
-        """Yield the tasks of all sources that are waiting or being divided."""
+        """Divide all remaining sources to the end, and yield their tasks."""
         yield from self._begin_small()
         yield from self._until(0)
 
@@ -402,7 +402,7 @@ def _whole(source: PendingSource) -> Task:
 
 
 class LimitStep(ChainStep):
-    """Pass planned tasks up to the budget of the run and drop the others, which stay open."""
+    """Pass at most as many planned tasks as the run may do. Drop the others; a later run does them."""
 
     def make_work(self, values: ChainValues) -> StepWork:
         return _Limit(values.budget, values.ledger)

@@ -1,6 +1,6 @@
-"""User functions over tasks: `ProcessTask` (1 -> 0, 1 or N) and `ProcessBatch` (N -> N, by position).
+"""User functions over tasks: `ProcessTask` makes none, one or several tasks of one, `ProcessBatch` N tasks of N.
 
-The ledger can trace the outputs of these shapes to their sources. Other shapes are refused.
+So the ledger can trace each output to its source. Other results of a function are refused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ProcessStep(ChainStep):
 
 @dataclass
 class BatchStep(ChainStep):
-    """Apply a function to batches of tasks, by position.
+    """Apply a function to batches of tasks. Each result belongs to the task at its position.
 
     Attributes:
         function: Takes a list of tasks and returns a list of the same length. Each item is the task at the same
@@ -85,7 +85,7 @@ class BatchStep(ChainStep):
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, found {self.batch_size}")
+            raise UsageError(f"ProcessBatch: batch_size: expected at least 1, found {self.batch_size}")
 
     def make_work(self, values: ChainValues) -> StepWork:
         return _Batch(self.function, self.batch_size, values.ledger)
@@ -107,15 +107,15 @@ def check_result(task: Task, result: TaskResult | Sequence[Task] | None, functio
     if not isinstance(result, list | tuple) or not all(isinstance(child, Task) for child in result):
         raise UnsupportedShapeError(
             f"{function} returned {_describe(result)} for {task.name}: expected a Task, None, NoneTask, FailedTask or "
-            "the list of task.fan_out(...); lineage cannot be followed through anything else"
+            "the list of task.fan_out(...), so that each output can be traced to its source"
         )
     if not result:
         return [NoneTask(task)]
     expected = [(*task.lineage, (ordinal, len(result))) for ordinal in range(len(result))]
     if any(child.source.id != task.source.id for child in result) or [c.lineage for c in result] != expected:
         raise UnsupportedShapeError(
-            f"{function} returned {len(result)} tasks for {task.name}, expected its own children in order; make them "
-            "with task.fan_out(lists_of_records), without records of other tasks"
+            f"{function} returned a list of {len(result)} for {task.name}: expected the list of task.fan_out(...), in "
+            "its order; make it with task.fan_out(lists_of_records), without records of other tasks"
         )
     return list(result)
 
@@ -125,8 +125,8 @@ def check_slot(task: Task, result: TaskResult, function: str) -> None:
     origin = result if isinstance(result, Task) else result.task
     if origin.source.id != task.source.id or origin.lineage != task.lineage:
         raise UnsupportedShapeError(
-            f"{function} returned {origin.name} in the place of {task.name}: a result must keep the lineage of its "
-            "task; make it with task.replace(records=...), NoneTask(task) or FailedTask(task, reason)"
+            f"{function} returned {origin.name} for {task.name}: expected a result of the same task; make it with "
+            "task.replace(records=...), NoneTask(task) or FailedTask(task, reason)"
         )
 
 
@@ -139,7 +139,7 @@ class _Process(StepWork):
         self._set_ups: list[float] = []
 
     def setup(self) -> None:
-        """Set up the function while no task is in progress, so that a failure is attributed to no task."""
+        """Set up the function while no task is in progress, so that a crash counts against no task."""
         set_up = getattr(self._function, "set_up", None)
         if set_up is None:
             return
@@ -210,9 +210,9 @@ class _Batch(StepWork):
     def _without_statistics(self, results: list[TaskResult], collected: stats.Collected) -> list[TaskResult]:
         if observed := collected.statistics():
             raise UnsupportedShapeError(
-                f"{_name(self._function)} observed {', '.join(observed)} with ledgerbeam.stats for a batch of "
-                "tasks: after a crash batches differ, so some observations would count twice; observe in a "
-                "function of one task, with ProcessTask"
+                f"{_name(self._function)} used ledgerbeam.stats ({', '.join(observed)}) for a batch of tasks. After a "
+                "crash the batches differ, so some values would count twice; use ledgerbeam.stats in a function of "
+                "one task, with ProcessTask"
             )
         return results
 
@@ -231,8 +231,8 @@ class _Batch(StepWork):
                 continue
             if not isinstance(result, Task | NoneTask | FailedTask):
                 raise UnsupportedShapeError(
-                    f"{name} returned {_describe(result)} in the place of {task.name}: expected its Task, NoneTask or "
-                    "FailedTask"
+                    f"{name} returned {_describe(result)} for {task.name}: expected a Task, NoneTask or FailedTask; "
+                    "make it with task.replace(records=...), NoneTask(task) or FailedTask(task, reason)"
                 )
             check_slot(task, result, name)
             checked += _with_read([result], task)
@@ -245,7 +245,7 @@ def _guarded(
     call: Callable[[], list[TaskResult]],
     finish: Callable[[list[TaskResult], stats.Collected], list[TaskResult]],
 ) -> list[TaskResult]:
-    """Call user code for tasks, and finish its results. If it raises, each task fails."""
+    """Call user code for tasks, and pass its results through `finish`. If the code raises, all tasks fail."""
     try:
         with timed("function"), fatal_errors(ledger), running_user_code():
             with stats.collecting() as collected:
@@ -279,9 +279,9 @@ def _with_task(result: TaskResult, task: Task) -> TaskResult:
 
 
 def _with_statistics(results: list[TaskResult], task: Task, collected: stats.Collected) -> list[TaskResult]:
-    """Return results that carry the statistics so far. The first result carries them all, so they are recorded once.
+    """Return results with the statistics of the task so far. Only the first has them, so they are recorded once.
 
-    A failed task carries none: it observes them again when it is retried.
+    A failed task has none: its retry observes them again.
     """
     found = {name: Statistic(*pair) for name, pair in collected.statistics().items()}
     known = joined_statistics(task.statistics, found)

@@ -23,7 +23,7 @@ from ledgerbeam.user_code.guards import failed_by, message_of
 
 
 def _read_fetched(fetched: Future[Any] | None, read: Callable[[], Any]) -> Any:
-    """Return the result of the fetch, or raise its error. Without a fetch, read."""
+    """Return the result of a fetch that was started ahead, or raise its error. If there is none, call `read`."""
     found = None if fetched is None else fetched.result()
     return read() if found is None else found
 
@@ -47,7 +47,7 @@ class ReadStep(ChainStep):
 
     def __post_init__(self) -> None:
         if self.on_error not in get_args(OnError):
-            raise UsageError(f"on_error must be one of {', '.join(get_args(OnError))}, found {self.on_error!r}")
+            raise UsageError(f"ReadTasks: on_error: expected {' or '.join(get_args(OnError))}, found {self.on_error!r}")
 
     def make_work(self, values: ChainValues) -> StepWork:
         return _Read(values.sources, values.ledger, self.on_error, in_blocks=values.in_blocks)
@@ -114,7 +114,7 @@ class _Read(StepWork):
         return task.replace(records=records, started=started, raw=raw, read=number)
 
     def _count(self, read: Task | FailedTask) -> None:
-        """Count the records of a task after the chain has processed it: only then the size of blocks is known."""
+        """Add a task to the counters after the chain has processed it, when all blocks of records are decoded."""
         if not isinstance(read, Task):
             return
         records = read.records.passed if isinstance(read.records, RecordBlocks) else len(read.records)

@@ -1,4 +1,4 @@
-"""Folders of routes and sources below an output folder. They are separate, and owned by this job alone."""
+"""Checks of folders below an output folder: routes, folders of sources and other jobs must not share one."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class RouteFolders:
         return nested_owners(self._output, self._options)
 
     def require_free(self, route: str, name: str = "") -> None:
-        """Raise an error if a route or an output could overwrite other outputs.
+        """Raise an error if outputs of a route could overwrite other outputs. Each folder is listed once.
 
-        Each folder is listed once. The route is empty for an output without a route. The name is the name of the
-        output, as far as it is known. Raises FunctionError for an invalid route. Raises UsageError if other outputs or
-        another job use its folder.
+        `route` is empty for an output without a route. `name` is the name of the output below the route, empty if not
+        known yet. Raises FunctionError for an invalid route, and UsageError if other outputs or another job use its
+        folder.
         """
         if route != "" and route == name.partition("/")[0] and "/" in name:
             raise self._taken(route, f"{self._output}/{name}")
@@ -64,7 +64,7 @@ class RouteFolders:
         self._free.add(route)
 
     def _source_in(self, route: str) -> str | None:
-        """Return the URL of a file in the source folder that has the name of a route; None if there is none."""
+        """Return the URL of a file in the folder of sources named as a route; None if there is none."""
         if self._base is None:
             return None
         folder = f"{self._base}{route}"
@@ -77,6 +77,6 @@ class RouteFolders:
 
     def _taken(self, route: str, url: str) -> UsageError:
         return UsageError(
-            f"route {route!r}: expected a folder {self._output}/{route} of its own, found outputs of other sources "
-            f"there, because of {url}; rename the route"
+            f"route {route!r}: its folder {self._output}/{route} is also used for the outputs of a folder of sources "
+            f"of this name, see {url}; rename the route"
         )

@@ -1,8 +1,8 @@
-"""The schedule of a run: the way of planned tasks to the workers, and the concurrent work of a worker.
+"""The schedule of a run: the distribution of planned tasks among workers, and the concurrent work of a worker.
 
-Most runners hand out tasks themselves. A runner that schedules tasks gives the chain a `Schedule`, which also reports
-whether another element is certain to follow. Only then a worker fetches the next task and publishes previous ones while
-it maps. A worker that waits for others therefore holds nothing back.
+Beam's runners distribute elements themselves. The local runner gives the chain a `Schedule`, which also tells a worker
+its next element, if that is certain. Only then the worker fetches the next task, and publishes previous ones, while it
+maps the current one. So a worker that may have to wait has published all of its tasks.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ Planned: TypeAlias = Task | NoneTask | FailedTask | StreamedTasks  # an element 
 
 
 class PostStep(ChainStep):
-    """Hand planned tasks to the schedule of the run. Without a schedule they pass."""
+    """Store planned tasks in the schedule of the run. Without a schedule, pass them to the next step."""
 
     def make_work(self, values: ChainValues) -> StepWork:
         return Pass() if values.schedule is None else values.schedule.post(values.ledger)
 
 
 class DrawStep(ChainStep):
-    """Take tasks from the schedule of the run, except recorded ones. Without a schedule they pass."""
+    """Take tasks that are not recorded from the schedule of the run. Without a schedule, pass all elements."""
 
     def make_work(self, values: ChainValues) -> StepWork:
         return Pass() if values.schedule is None else values.schedule.draw(values.ledger)
 
 
 class Overlap:
-    """Knowledge of the next element, shared by the transforms of a worker."""
+    """The next element of a worker, if it is certain. The steps of the worker share it to fetch and publish."""
 
     def __init__(self) -> None:
         self.follows = False  # whether another element is certain to follow the current one
@@ -63,15 +63,14 @@ class Overlap:
         self._threads = ThreadsBeside(1, "ledgerbeam-fetch", "read")
 
     def begin(self, following: object) -> None:
-        """Record that an element starts, and the next element; None if it is not known."""
+        """Record that an element starts. `following` is the element after it; None if that is not known."""
         self.follows = following is not None
         self._following = following if isinstance(following, Task) else None
 
     def fetched(self, task: Task, fetching: Callable[[Task], Callable[[], Any] | None]) -> Future[Any] | None:
-        """Start to fetch the next task.
+        """Return the fetch of `task` if it was started ahead, else None, and start to fetch the next task.
 
-        Return the fetch of the current task, or None. `fetching` returns a function that fetches the bytes of a task;
-        None for a task that is not fetched ahead.
+        `fetching` takes a task and returns a function that fetches its bytes; None if it cannot be fetched ahead.
         """
         ahead, self._ahead = self._ahead, None
         following, self._following = self._following, None
@@ -90,8 +89,8 @@ def this_overlap() -> Overlap:
 class ThreadsBeside:
     """Threads for work that is concurrent with the mapping of a task.
 
-    They start with the first call of `submit`, which also shortens the switch interval of the interpreter. Their CPU
-    time is added to `part` of the work time.
+    The first call of `submit` starts them, and shortens the switch interval of the interpreter. Their CPU time is
+    added to `part` of the work time.
     """
 
     def __init__(self, most: int, name: str, part: str) -> None:
@@ -115,7 +114,7 @@ class ThreadsBeside:
 
 
 class _OfThread(threading.local):
-    """The overlap of the bundle of a thread: some runners process several bundles concurrently."""
+    """The `Overlap` of a thread: some runners process several bundles concurrently, each in a thread."""
 
     pid: int | None = None
     overlap: Overlap

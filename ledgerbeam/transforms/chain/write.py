@@ -76,7 +76,7 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
     fan-out of user code. A source outside of `base` has its scheme and whole path instead. The added parts have a fixed
     length, so no two tasks share a name. In the name of a compressed source the last dot becomes a dash
     (`a.jsonl-gz-...`), because lhotse reads any file with the suffix `.jsonl` as plain JSONL. `relative_name` replaces
-    paths that would leave the output folder or are too long. The first member names a pack.
+    paths that would leave the output folder or are too long. For a pack, the path is that of its first member.
 
     `base` is the fixed part of the patterns and ends with ``/``. `room` is the length in bytes of the longest suffix
     among the outputs of the task, so that all have the same stem. `below` is the canonical URL of the output folder.
@@ -101,7 +101,7 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
 
 
 def _shares_dashes(path: str, *, compressed: bool) -> bool:
-    """Return whether another path gets the same name when its last dot becomes a dash."""
+    """Return whether this path and another one would get the same name, because a last dot becomes a dash."""
     if compressed:
         return "-" in path.rpartition(".")[2]
     front, dash, suffix = path.rpartition("-")
@@ -148,7 +148,7 @@ class WriteStep(ChainStep):
 
 @runtime_checkable
 class TaskEncoder(ShardEncoder, Protocol):
-    """An encoder that writes the task into its files."""
+    """An encoder whose files depend on the task, such as run files, which name it."""
 
     def of_task(self, task: Task) -> ShardEncoder:
         """Return the encoder of the files of a task."""
@@ -252,7 +252,7 @@ class _Write(StepWork):
         self._threads.close()
 
     def _takes_long(self) -> bool:
-        """Return whether publishing takes a share of the time that makes threads worthwhile."""
+        """Return whether publishing takes so much of the time that threads are worthwhile."""
         return self._publishing > 0 and self._publishing >= BEHIND_SHARE * (time.monotonic() - self._since)
 
     def _begin(self, encoded: _ToPublish) -> None:
@@ -273,7 +273,7 @@ class _Write(StepWork):
     def _written(self, before: _ToPublish | None = None) -> Iterator[WrittenTask | FailedTask]:
         """Yield the tasks that threads have published, in order.
 
-        Before a next task, wait for published tasks only until the limits allow it. With None, wait for all.
+        With `before`, a task to be published next, wait only until the limits allow it. With None, wait for all.
         """
         while self._behind or self._gathering.tasks:
             is_done = bool(self._behind) and self._behind[0].published.done()
@@ -326,7 +326,7 @@ class _Write(StepWork):
         )
 
     def _named(self, task: Task, shards: Mapping[str, list[ShardFile]]) -> tuple[tuple[str, str, ShardFile], ...]:
-        """Return name, route and content of each file. Names differ only in folder and suffix."""
+        """Return name, route and content of each file. Names of one task differ only in folder and suffix."""
         room = max(len(file.ending.encode()) for files in shards.values() for file in files)
         named = [
             (route, output_name(task, self._base, file.ending, room=room, below=self._output), file)
@@ -390,10 +390,10 @@ def _replaced(task: Task) -> FailedTask:
 
 
 def _refuse_unreadable(records: Any) -> None:
-    """Raise RecordError for records that could not be decoded: some formats would write the mark as a record."""
+    """Raise RecordError if a record could not be decoded: some formats would write its `Unreadable` as a record."""
     if isinstance(records, list) and Unreadable in map(type, records):
         marked = records[list(map(type, records)).index(Unreadable)]
         raise RecordError(
-            f"{marked.error}; ReadTasks(on_error='reject') marks such records, but no function rejected them before "
-            "WriteTasks: use MapRecords with on_error='reject', or drop them in a function"
+            f"{marked.error}; ReadTasks(on_error='reject') marks such records as Unreadable, but no function rejected "
+            "them before WriteTasks. Use MapRecords with on_error='reject', or drop them in a function"
         )

@@ -1,7 +1,7 @@
-"""Exact and near duplicates: functions of the tasks that find the records to remove, and write the remaining records.
+"""Exact and near duplicates: functions of tasks that find the records to remove, or write the remaining records.
 
-Near duplicates take three of them: sign documents, pair documents that share a band, and keep one document of each
-cluster.
+Three functions find near duplicates: one signs records, one pairs records that share a band, and one finds all records
+but one of each cluster.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DUPLICATE = "duplicate"  # drop reason of a record whose key another kept record
 
 @dataclass(frozen=True)
 class FindDuplicates:
-    """A function of one task, for `ProcessTask`, that finds duplicates: all records of a key but the best or first."""
+    """A function of one task, for `ProcessTask`, that finds duplicates: records with the key of a better one."""
 
     as_rows: bool  # whether to write them as rows of JSON. Otherwise they are written as a run file, by source file
 
@@ -82,7 +82,7 @@ class FindDuplicates:
 
 
 def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[int, int]]:
-    """Yield run and number of each duplicate: a better record, or an equal earlier one, has the same key."""
+    """Yield run and number of each duplicate. Another record of its key is better, or as good and earlier."""
     rows = chain.from_iterable(part.rows() for part in gathered.merged())
     for _, group in groupby(rows, itemgetter(0)):
         best: tuple[bytes, int, int] | None = None
@@ -101,7 +101,7 @@ def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class KeepRemaining:
-    """A function of one task, for `ProcessTask`, that writes its remaining records."""
+    """A function of one task, for `ProcessTask`, that writes the records that are not removed as duplicates."""
 
     conversion: str  # name of the conversion to the format, see `io.conversion`
     output_format: str | Format  # format of the outputs, or its name
@@ -186,10 +186,10 @@ class TextRecords:
 
 @dataclass(frozen=True)
 class SignRecords(TextRecords):
-    """A function of one task, for `ProcessTask`, that signs each record. Its keys are the hashes of its bands."""
+    """A function of one task, for `ProcessTask`, that signs each record: its keys are hashes of its bands."""
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with `HashedRecords`."""
+        """Return the task with `HashedRecords`, without the records that have no words."""
         records: PlacedRecords = task.records
         try:
             scores = None if self.score is None else self.score.of(records)
@@ -242,7 +242,7 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class PairRecords:
-    """A function of one task, for `ProcessTask`, that connects records that share a hash, as a forest."""
+    """A function of one task, for `ProcessTask`, that connects records that share a hash, into trees of a forest."""
 
     # Whether to connect records of earlier jobs with each other. Those jobs have compared them.
     among_earlier: bool = False
@@ -264,7 +264,7 @@ class PairRecords:
 
 
 def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
-    """Yield a forest for each block of hashes. The first `earlier` runs' records are not connected with each other."""
+    """Yield a forest for each block of hashes. Records of the first `earlier` runs are not paired with each other."""
     before: HashRows | None = None  # the first record of the last hash of the previous block
     for rows in gathered.hashes(_ROWS):
         if not len(rows):
@@ -280,7 +280,7 @@ def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
 
 
 def forest_of(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64], firsts: NDArray[np.int64]) -> Forest:
-    """Return the forest of pairs of records: those at the positions `later` and those at `firsts` of the rows."""
+    """Return the forest of the pairs of records at the positions ``later[i]`` and ``firsts[i]`` of the rows."""
     paired = np.zeros(len(rows), np.bool_)
     paired[firsts] = paired[later] = True
     places = np.cumsum(paired) - 1
@@ -304,7 +304,7 @@ def _url(name: bytes) -> str:
 
 @dataclass(frozen=True)
 class Trees:
-    """Connected records of a task."""
+    """Trees of connected records in a task. A tree may continue in other tasks."""
 
     forest: Forest  # the records
     own: NDArray[np.bool_]  # mask of the records of this task. The other records may be kept in their place
@@ -338,14 +338,14 @@ def joined_trees(gathered: GatheredRecords) -> Trees | None:
 
 
 class DecideTrees(ABC):
-    """Base of functions of one task, for `ProcessTask`, that decide about connected records."""
+    """Base of functions of one task, for `ProcessTask`, that select some of the connected records."""
 
     takes_blocks: ClassVar[bool] = True
 
     trees: TreeReader
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with the decision."""
+        """Return the task with the selected records."""
         try:
             trees = self.trees(task.records)
             return NoneTask(task) if trees is None else task.replace(records=self.found(trees))
@@ -354,7 +354,7 @@ class DecideTrees(ABC):
 
     @abstractmethod
     def found(self, trees: Trees) -> Any:
-        """Return the records to write."""
+        """Return the selected records, in the form that the encoder takes."""
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ class FindClusters(DecideTrees):
 
 @dataclass(frozen=True)
 class FindCandidates(DecideTrees):
-    """Find the records to compare: in each tree, all records with each other.
+    """Find candidates: the records of each tree, which a later stage compares with each other.
 
     Trees with records of earlier jobs only are skipped, because they cannot change the result.
     """
@@ -413,7 +413,7 @@ def _observe(trees: Trees, gone: NDArray[np.int64]) -> None:
 
 
 def _by_file(forest: Forest, nodes: Nodes) -> HashedRecords:
-    """Return records of a forest, by source file."""
+    """Return records of a forest, with the keys of their source files as hashes."""
     high, low = _file_hashes(forest)
     files = nodes >> NUMBER_BITS
     return HashedRecords(Hashes(high[files], low[files]), nodes & _LOWER)
@@ -427,7 +427,7 @@ def _file_hashes(forest: Forest) -> Hashes:
 
 
 def _rows_of(forest: Forest, gone: NDArray[np.int64], of: NDArray[np.int64]) -> JsonLines | None:
-    """Return a line for each removed record: its position, and the position of the record that stays."""
+    """Return a line of JSON for each removed record: its source and number, and those of the record that stays."""
     places = (map(forest.place, forest.nodes[some].tolist()) for some in (gone, of))
     return lines_of([[payload_of({**_row(*one), "of": _row(*other)}) for one, other in zip(*places, strict=True)]])
 

@@ -73,20 +73,20 @@ class MinHash:
     ngram: int  # number of words of an n-gram
 
     def sign(self, texts: Sequence[str]) -> Bands:
-        """Return the bands of texts."""
+        """Return the bands of texts. A text without words has none."""
         grams = self.grams(texts)
         return Bands(grams.places, self.bands_of(grams.hashes, grams.sizes))
 
     def grams(self, texts: Sequence[str]) -> Grams:
-        """Return the n-grams of texts."""
+        """Return the n-grams of texts. A text without words has none."""
         words, counts = hash_words(texts)
         places = np.flatnonzero(counts)
         return Grams(places, *self._grams(words, counts[places]))
 
     def bands_of(self, hashes: NDArray[np.uint64], sizes: NDArray[np.int64]) -> Hashes:
-        """Return the bands of texts, one row each.
+        """Return the bands of texts, one row each. `sizes` are the numbers of n-grams of each text, at least 1.
 
-        The hashes of their n-grams come text after text, in any order and with repetitions. Each text has at least 1.
+        `hashes` are the n-grams, text after text. Those of a text are in any order, and may be repeated.
         """
         grams = (hashes >> np.uint64(32)).astype(np.uint32)
         ends = np.cumsum(sizes)
@@ -119,7 +119,7 @@ class MinHash:
     def _rows(
         self, grams: NDArray[np.uint32], starts: NDArray[np.int64], least: NDArray[np.uint32], first: int
     ) -> None:
-        """Compute the rows of some texts."""
+        """Compute the rows of some texts, and store them in `least` from column `first` on."""
         hashed = np.empty_like(grams)
         for row, (factor, term) in enumerate(_factors(len(least))):
             np.multiply(grams, factor, out=hashed)
@@ -140,14 +140,14 @@ class MinHash:
 
 
 class Bands(NamedTuple):
-    """The bands of texts."""
+    """The bands of those texts that have words."""
 
     places: NDArray[np.int64]  # positions of the texts that have bands, ascending
     hashes: Hashes  # hashes of the bands, one row for each of these texts
 
 
 class Grams(NamedTuple):
-    """The n-grams of texts."""
+    """The n-grams of those texts that have words."""
 
     places: NDArray[np.int64]  # positions of the texts that have n-grams, ascending
     hashes: NDArray[np.uint64]  # 64-bit hashes of the n-grams, text after text
@@ -174,7 +174,7 @@ def _added(found: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.u
 
 
 def _spans(ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield spans of texts with about `_AT_ONCE` n-grams in total, at least one text each."""
+    """Yield first and last position (exclusive) of texts with about `_AT_ONCE` n-grams together, at least one text."""
     first = 0
     while first < len(ends):
         before = int(ends[first - 1]) if first else 0
@@ -217,7 +217,7 @@ def _spaced(text: str) -> bytes:
 
 
 def _hash_spaced(texts: Sequence[bytes], hashes: list[NDArray[np.uint64]], counts: list[NDArray[np.int64]]) -> None:
-    """Hash the words of some texts."""
+    """Hash the words of texts, and append the hashes and the number of words of each text to the lists."""
     whole = b" ".join([b"", *texts, bytes(_LONGEST)])  # bytes read after the last word are masked
     data = np.frombuffer(whole, np.uint8)[:-_LONGEST]
     edges = np.flatnonzero((data[1:] != 32) != (data[:-1] != 32)) + 1

@@ -1,7 +1,7 @@
-"""Clusters with more pairs than one process can join. Functions of their tasks; see `io.exchange.hash_run`.
+"""Functions of tasks that find clusters with more pairs than one process can join, by the algorithm of stars.
 
-All stages exchange rows keyed by hashes of records. The rows of a key may be divided among parts of a bucket. Each part
-has all of its leading rows; see `io.exchange.hash_run.LEADING`.
+All stages exchange rows. The key of a row is the hash of a record. The rows of a key may be divided among parts of a
+bucket. Each part then has all leading rows of the key; see `io.exchange.hash_run.LEADING`.
 
     stage         key      leading rows                                  other rows
     stars         record   least record of its tree, and its details     records of which it is the least
@@ -69,7 +69,7 @@ class MakeStars(StarTask):
     """Turn each tree of pairs into a star around its least record."""
 
     def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return for each record its least record and its details, and for each least record the others."""
+        """Return a row with details for each record, keyed by it, and for each edge a row keyed by its least record."""
         forest = join_forests(map(Forest.decode, (data for part in gathered.merged() for data in part.payloads)))
         if forest is None:
             return _numbered([], [], [])
@@ -96,7 +96,7 @@ class TurnLargeStars(StarTask):
     """Connect the greater neighbours of a record with its least neighbour."""
 
     def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return edges by their greater record. Count changes, to detect the last round."""
+        """Return edges, keyed by their greater record. Count the changed edges: the last round changes none."""
         of, to, own = _edges(gathered)
         nodes, (ones, others) = ranked(of, to)
         found, changes = large_star(Edges(ones, others), len(nodes.high), own)
@@ -109,7 +109,7 @@ class TurnSmallStars(StarTask):
     """Connect a record and its lesser neighbours with the least of them."""
 
     def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return edges by both of their records."""
+        """Return each edge twice, keyed by its greater and by its lesser record."""
         of, to, _ = _edges(gathered)
         nodes, (ones, others) = ranked(of, to)
         found = small_star(Edges(ones, others), len(nodes.high))
@@ -118,10 +118,10 @@ class TurnSmallStars(StarTask):
 
 
 class FindLabels(StarTask):
-    """Give each record its cluster: the least record."""
+    """Find the cluster of each record. The least record of a cluster names it."""
 
     def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return the records by cluster, with the first record and the one that may stay as leading rows."""
+        """Return the records, keyed by cluster. Leading rows: its first record, and the record that may stay."""
         keys, labels = [_NONE], [_NONE]
         payloads: list[bytes] = []
         targets: list[bytes] = []
@@ -158,7 +158,7 @@ class FindLabels(StarTask):
 
 
 def member_trees(gathered: GatheredRecords) -> Trees | None:
-    """Return the clusters of a part. For clusters that other parts continue, include the records that may stay."""
+    """Return the clusters in a part of a bucket. Add the leading records of clusters that continue elsewhere."""
     parts = [rows for rows in gathered.hashes(_ROWS) if len(rows)]
     count = sum(map(len, parts))
     if not count:
@@ -193,7 +193,7 @@ class _ClusterMembers:
     def forest(self, groups: NDArray[np.int64]) -> tuple[Forest, NDArray[np.int64]]:
         """Return the forest of the records, and the position of each record in it.
 
-        `groups` has the number of the group of each record. Connected records have equal numbers.
+        `groups` has the number of the cluster of each record.
         """
         urls, nodes = file_nodes(self.names, np.arange(len(self.names)), self.numbers)
         order = np.argsort(groups, kind="stable")
@@ -220,7 +220,7 @@ def _members(payloads: Sequence[bytes]) -> _ClusterMembers:
 
 
 def _edges(gathered: GatheredRecords) -> tuple[Hashes, Hashes, NDArray[np.bool_]]:
-    """Return the edges of a part: two records each, and whether the edge belongs to the part itself."""
+    """Return the edges of a part: their two records, and whether it is a row of this part only."""
     of, to = [_NONE], [_NONE]
     for rows in gathered.hashes(_ROWS):
         of.append(Hashes(rows.high, rows.low))

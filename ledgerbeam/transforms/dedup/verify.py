@@ -1,8 +1,8 @@
 """Verified near duplicates: connect candidates whose n-grams overlap enough.
 
-Records that share a band are candidates. Candidates that are connected through others have the same key. Within a key,
-each record is compared with the records that share a band with it, unless they are connected already. The result does
-not depend on which of them are compared.
+Records that share a band are candidates. Candidates that are connected, also through others, have the same key. Each
+record of a key is compared with the records of the key that share a band with it, unless comparisons have connected
+both already. So the order of the comparisons does not affect the result.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class VerifiedTrees:
 
 @dataclass
 class _Sets:
-    """Candidates of whole clusters that are compared together."""
+    """The candidates of some whole clusters, which are compared together."""
 
     sets: dict[bytes, int] = field(default_factory=dict)  # number of each different set of n-grams
     sets_of: list[int] = field(default_factory=list)  # number of the set of each candidate
@@ -148,10 +148,10 @@ def _batches(gathered: GatheredRecords) -> Iterator[_Sets]:
 
 
 def connected(sets: Sequence[bytes], minhash: MinHash, share: float) -> NDArray[np.int64]:
-    """Return a label for each set.
+    """Return a label for each set of n-grams. Sets that are near, directly or through others, have equal labels.
 
-    Sets that are near, directly or through others, have equal labels. Two sets are near if they share a band and their
-    Jaccard similarity is at least `share`. The sets of n-grams are different, each ascending and as bytes.
+    Two sets are near if they share a band and their Jaccard similarity is at least `share`. No two sets are equal. A
+    set is the bytes of 64-bit hashes, little-endian, ascending.
     """
     comparison = _Comparison(sets, minhash, share)
     comparison.run()
@@ -160,7 +160,7 @@ def connected(sets: Sequence[bytes], minhash: MinHash, share: float) -> NDArray[
 
 @dataclass
 class _Component:
-    """Sets that share a band. Each set is compared with the sets after it."""
+    """Sets that share a band, in order. Each set is compared with those after it."""
 
     members: NDArray[np.int64]
     passed: int = 0
@@ -168,7 +168,7 @@ class _Component:
 
 
 class _Rare(NamedTuple):
-    """The rarest n-grams of each set. Near sets have at least one of them in common."""
+    """The rarest n-grams of each set, so many that two near sets have at least one of them in common."""
 
     grams: NDArray[np.int64]  # the n-grams of all sets, set after set
     bounds: NDArray[np.int64]  # start and end of each set in `grams`
@@ -177,7 +177,7 @@ class _Rare(NamedTuple):
 
 
 class _Comparison:
-    """Comparison of sets, one with many at a time."""
+    """Comparison of sets, each with all later sets that share a band with it."""
 
     def __init__(self, sets: Sequence[bytes], minhash: MinHash, share: float) -> None:
         grams = np.frombuffer(b"".join(sets), _GRAM).astype(np.uint64, copy=False)
@@ -191,7 +191,7 @@ class _Comparison:
         self.labels = np.arange(len(sets))  # label of each set. Connected sets have equal labels
 
     def run(self) -> None:
-        """Connect near sets."""
+        """Compare the sets, and give connected sets equal labels."""
         for one, groups in enumerate(self._groups):
             others = self._others(one, groups)
             smaller, larger = (pick(self._sizes[others], self._sizes[one]) for pick in (np.minimum, np.maximum))
@@ -244,10 +244,10 @@ class _Comparison:
 
     @cached_property
     def _rare(self) -> _Rare:
-        """The rarest n-grams of each set, enough that two near sets must share one of them.
+        """The rarest n-grams of each set, so many that two near sets must have one of them in common.
 
-        A set of n has at least c = share * n n-grams in common with a near set. In any order that is the same for all
-        sets, one of its first n - c + 1 n-grams is therefore common, and is among the first ones of the near set too.
+        A set of n n-grams has at least c = share * n of them in common with a near set. Sort the n-grams of all sets
+        by one order. Then the first n - c + 1 n-grams of both sets must have one in common.
         """
         counts = np.bincount(self._ids)
         ranks = np.empty(len(counts), np.int64)
@@ -273,7 +273,7 @@ class _Comparison:
 
 
 def _groups(hashes: Hashes) -> list[list[_Component]]:
-    """Return the groups of each set. Equal groups of several bands are one group."""
+    """Return, for each set, the groups of sets that share a band with it. Bands with equal groups count once."""
     found: list[list[_Component]] = [[] for _ in range(len(hashes.high))]
     known: set[bytes] = set()
     for high, low in zip(hashes.high.T, hashes.low.T, strict=True):

@@ -1,6 +1,6 @@
 """`Gather`, the second half of an exchange, and functions over the merged records of a part of a bucket.
 
-`MergeRuns` merges a group of run files between the two halves.
+Between the two halves, `MergeRuns` merges a group of run files into one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ledgerbeam.user_code.objects import OF_A_GROUP, ReadyObject, UserObject
 
 
 class GatherStep(MatchStep):
-    """List the buckets of the run files of `Scatter`: ``p | Gather("runs", ledger="scattered")``.
+    """List the buckets in the run files that `Scatter` wrote: ``p | Gather("runs", ledger="scattered")``.
 
     Use it instead of `MatchSources`, at the start of a second pipeline. Each bucket is a source. A task is a part of a
     bucket, of about the size that `PlanTasks` sets. Its records come in the order of key, source and position.
@@ -54,8 +54,8 @@ class GatherStep(MatchStep):
     Args:
         runs: Folder that `Scatter` wrote to.
         ledger: URL of the ledger of the pipeline with `Scatter`.
-        whole_keys: Whether all records of a key are in one task. Otherwise a key with many records is divided when a
-            task is full, as in ``ledgerbeam sort``.
+        whole_keys: Whether all records of a key are in one task. Otherwise a key with many records may continue in the
+            next task, as in ``ledgerbeam sort``.
         keep_runs: Whether to keep the run files after all records are gathered. Otherwise they are removed, and after
             a change all sources are scattered again.
 
@@ -93,7 +93,7 @@ class KeepRecords:
         return {"keep": name_of(self.output_format), "version": VERSION}
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with records for the format. Raises UnsupportedShapeError unless they come from a bucket."""
+        """Return the task with records for the format. UnsupportedShapeError: its records are not of a bucket."""
         gathered = gathered_records(task, "KeepRecords")
         if self.output_format == "jsonl":
             try:
@@ -136,7 +136,7 @@ class GroupRecords(FunctionOfTask):
         return {"function": str(self.reference), **made_of(self.reference)}
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with the results of its groups. Raises UnsupportedShapeError unless it is of a bucket."""
+        """Return the task with the results of its groups. UnsupportedShapeError: its records are not of a bucket."""
         gathered_records(task, repr(self))
         ready = self.set_up()
         with ready.in_turn:
@@ -169,7 +169,7 @@ class MergeRuns:
     takes_blocks: ClassVar[bool] = True
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with `MergedRecords`. Raises UnsupportedShapeError unless it is of a bucket."""
+        """Return the task with `MergedRecords`. UnsupportedShapeError: its records are not of a bucket."""
         gathered = gathered_records(task, "MergeRuns")
         ranges, cuts = self._within
         inner = ranges[gathered.bucket]
@@ -200,7 +200,7 @@ class MergedRecords:
 
 @dataclass(frozen=True)
 class MergedEncoder:
-    """An encoder of `MergedRecords`, which are already encoded. A `ShardEncoder`."""
+    """A `ShardEncoder` that passes on `MergedRecords`, which are already encoded."""
 
     def encode(self, records: MergedRecords) -> list[ShardFile]:
         return [ShardFile(SUFFIX, records.data, len(records))]
@@ -217,7 +217,7 @@ def gathered_records(task: Task, function: str) -> GatheredRecords:
 
 
 def lines_of(parts: Iterable[Iterable[bytes]]) -> JsonLines | None:
-    """Return payloads as lines of JSON; None if some are not JSON text."""
+    """Return payloads (records in the form of a run file) as lines of JSON; None if one is not JSON text."""
     data = io.BytesIO()
     sizes = [np.zeros(1, np.int64)]
     for part in parts:
@@ -235,20 +235,20 @@ def lines_of(parts: Iterable[Iterable[bytes]]) -> JsonLines | None:
 
 
 def as_part(task: Task) -> Task:
-    """Return a part of a bucket as a task with a source of its own, which gives names to samples."""
+    """Return the task as one of another source, whose URL names the part of the bucket: samples are named after it."""
     source = task.source
     return task.replace(source=Source(f"{source.url}-{task.start:06d}", source.size, source.version), start=0, stop=0)
 
 
 def as_bucket(done: Any, task: Task) -> Any:
-    """Return the result for a part as the result for its task."""
+    """Return a result for the task of `as_part` as a result for the original task."""
     if isinstance(done, Task):
         return done.replace(source=task.source, start=task.start, stop=task.stop)
     return replace(done, task=task)
 
 
 class _GroupMapping(TaskMapping):
-    """The mapping of the groups of one task: a group replaces a record. Records are counted as read, not groups."""
+    """The mapping of the groups of one task: one call for each group. The counts are of records, not of groups."""
 
     def __init__(self, rules: MappingRules, task: Task, keys: RecordKeys) -> None:
         super().__init__(rules, task)
@@ -317,7 +317,7 @@ class _GroupMapping(TaskMapping):
 
 
 def _grouped(gathered: GatheredRecords) -> Iterator[Iterator[bytes]]:
-    """Yield the payloads of each key. Remaining payloads of a key are skipped."""
+    """Yield, for each key, an iterator of its payloads. Payloads that the caller does not take are skipped."""
     keyed = chain.from_iterable(zip(part.keys, part.payloads, strict=True) for part in gathered.merged())
     for _, group in groupby(keyed, itemgetter(0)):
         yield map(itemgetter(1), group)

@@ -45,8 +45,8 @@ class RightFields:
         is_sample = isinstance(left, Sample)
         if is_sample and not isinstance(right, Sample):
             raise RecordError(
-                f"expected a sample on the right side as well, found {_kind(right)}; name the member for the right "
-                "record, such as --as json"
+                f"expected a sample of a tar on the right side as well, found {_kind(right)}; give --as NAME to store "
+                "the right record as a member, such as --as json"
             )
         more = right if is_sample else _fields(right, "right")
         made = dict(left) if is_sample else dict(_fields(left, "left"))
@@ -64,7 +64,7 @@ class RightFields:
     def _nested(self, left: Any, under: str, right: Any) -> Any:
         made = left if isinstance(left, Sample) else _fields(left, "left")
         if under in made:
-            raise RecordError(f"the left side already has a field {under!r}; give another name to --as")
+            raise RecordError(f"the left record already has a field {under!r}; give another name with --as")
         value = json_value(right)
         if isinstance(left, Sample):
             return Sample(left.key, {**left, under: member_bytes(under, value)})
@@ -166,8 +166,8 @@ class _Join:
         self._bytes += len(payload) * len(right) + right.size
         if self._bytes > MOST_MADE:
             raise RecordError(
-                f"the joined records of one part, with {len(right):,} right records of this key, exceed "
-                f"{size_text(MOST_MADE)}; give a smaller --shard-bytes, or a key that fewer records share"
+                f"the joined records of one task exceed {size_text(MOST_MADE)}, and this key has {len(right):,} right "
+                "records; give a smaller --shard-bytes, or a key that fewer records share"
             )
         for ordinal, other in enumerate(right.records()):
             one = left
@@ -201,7 +201,7 @@ class _Held:
 
 
 def _left_records(gathered: GatheredRecords) -> Iterator[tuple[int, int, bytes, _Held]]:
-    """Yield run, number and bytes of each left record, and the right records of its key."""
+    """Yield run, number and bytes of each left record, and the right records of its key (RecordError: too many)."""
     beside, held = gathered.beside, _Held()
     current: bytes | None = None
     for part in chain(gathered.begun(), gathered.merged()):
@@ -215,8 +215,8 @@ def _left_records(gathered: GatheredRecords) -> Iterator[tuple[int, int, bytes, 
             if held.size > MOST_HELD:
                 url, place = gathered.place(run, number)
                 raise RecordError(
-                    f"{url}, record {place}: the right records of this key exceed {size_text(MOST_HELD)}, and a join "
-                    "holds them in memory; give a key that fewer records share, or swap the sides"
+                    f"{url}, record {place}: the right records of this key exceed {size_text(MOST_HELD)}, the most "
+                    "that a join holds in memory; give a key that fewer records share, or swap the sides"
                 )
 
 

@@ -43,7 +43,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class RecordKeys:
-    """Maker of the keys of records. Picklable."""
+    """Rules that give each record a key, as bytes in the order of the keys. Picklable."""
 
     scheme: Scheme  # the order of the records
     fields: tuple[str, ...] = ()  # names of the key fields, ``a.b`` for a nested field. A missing field is null
@@ -55,7 +55,7 @@ class RecordKeys:
 
     @classmethod
     def of_user(cls, by: By, scheme: Scheme, order: KeyOrder | None = None) -> Self:
-        """Return the maker of a user's keys, by fields or a function. Raises UsageError for an invalid field."""
+        """Return the rules for keys of the user, by fields or by a function. Raises UsageError for an invalid field."""
         fields = key_fields(by)
         function = None if fields else reference_of(key_function(by))
         return cls(scheme, fields, function, order or KeyOrder())
@@ -77,7 +77,7 @@ class RecordKeys:
 
     @cached_property
     def null(self) -> bytes | None:
-        """The key of a record whose fields are all null; None for a scheme that gives each record a key."""
+        """The key of a record whose key fields are all null; None for schemes by content or position."""
         if self.scheme in ("digest", "match"):
             return b""
         if self.scheme not in ("key", "hash"):
@@ -86,7 +86,7 @@ class RecordKeys:
         return key if self.scheme == "key" else self._hashed(key)
 
     def value(self, record: Any) -> Any:
-        """Return the key of a record as a Python value."""
+        """Return the value of the key fields of a record, a tuple if there are several, or of the user's function."""
         return self._call(record)
 
     def _of_part(self, part: PlacedPart) -> Iterable[bytes]:
@@ -173,7 +173,8 @@ class RecordKeys:
 class SplitRecords(MapRecords):
     """A function of one task, for `ProcessTask`, that writes each record to the part of its key.
 
-    The keys have the scheme ``hash``. A part is a name and a share. `io.conversion` has the names of conversions.
+    `keys` have the scheme ``hash``. `parts` are pairs of a name and a share, relative to the sum of all shares.
+    `conversion` is a name in `io.conversion`.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class SplitRecords(MapRecords):
 
 
 def part_of(key: bytes, shares: Sequence[int]) -> int:
-    """Return the number of the part of a key of the scheme ``hash``."""
+    """Return the number of the part to which a key of the scheme ``hash`` belongs."""
     ends = list(accumulate(shares))
     return bisect_right(ends, int.from_bytes(key[:HASH_BYTES], "big") * ends[-1] >> 8 * HASH_BYTES)
 
@@ -247,7 +248,7 @@ class _Field:
 
 
 class _Called:
-    """A call of a user's function of a record. Its errors become FunctionError."""
+    """A user's function that returns the key of a record. Its errors become FunctionError."""
 
     def __init__(self, call: Callable[[Any], Any], name: str) -> None:
         self._call, self._name = call, name

@@ -124,7 +124,7 @@ class RunEncoder(RunFileEncoder):
 
 @dataclass(frozen=True)
 class ScatterResults:
-    """A function of one task, for `ProcessTask`, that computes the keys of results of earlier functions."""
+    """A function of one task, for `ProcessTask`, that computes the keys of the records after earlier functions."""
 
     scatter: ScatterRecords
 
@@ -140,7 +140,7 @@ class ScatterResults:
         if results is None:
             return self._scattered(task, task.records)
         if others := sorted(filter(None, results.datasets)):
-            message = f"{task.name}: found the route {others[0]!r}, but Scatter takes only records without a route"
+            message = f"{task.name}: expected records without a route for Scatter, found the route {others[0]!r}"
             return FailedTask(task, UnsupportedShapeError.__name__, message)
         if not results.datasets:  # all records were rejected
             return task
@@ -215,7 +215,7 @@ class ScatterStep(WriteStep):
                 "Scatter: without by, records keep their order; leave out order, descending, nulls and cuts"
             )
         if order == "hash" and (descending or nulls == "first" or cuts):
-            raise UsageError("Scatter: order hash is no order of the keys; leave out descending, nulls and cuts")
+            raise UsageError("Scatter: order='hash' does not sort by key; leave out descending, nulls and cuts")
         if (buckets is not None) + (bucket_bytes is not None) + bool(cuts) > 1:
             raise UsageError("Scatter: found several of buckets, bucket_bytes and cuts; pass one of them")
         if buckets is not None and not 0 < buckets <= MOST_BUCKETS:
@@ -233,7 +233,7 @@ class ScatterStep(WriteStep):
         return RunEncoder(partition.cuts(), partition.block_bytes, level=level_in(self.output))
 
     def parts(self) -> Sequence[tuple[str, ChainStep]]:
-        """Return the step, after one that finds the keys."""
+        """Return a step that computes the keys, and this step, which writes the run files."""
         return [("Keys", ProcessStep(ScatterResults(ScatterRecords(self.keys)))), *super().parts()]
 
     def display_data(self) -> dict[str, Any]:

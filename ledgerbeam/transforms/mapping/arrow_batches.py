@@ -1,4 +1,4 @@
-"""Batches as Arrow record batches: slices of the table of a task, without Python objects for records."""
+"""Mapping of one task in Arrow record batches: slices of its table, without Python objects for records."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ _NO_NAME = -1
 
 @dataclass
 class RowsOutcome:
-    """The outcome of a batch."""
+    """The outcome of a batch: which of its rows are kept, dropped and rejected."""
 
     rows: int  # number of rows of the batch
     kept: dict[str, pa.Table] = field(default_factory=dict)  # rows to write, by route. No table is empty
@@ -172,7 +172,7 @@ def _table(frame: Any, function: str) -> pa.Table:
     if table is not None and table.num_columns:
         return table
     if table is not None:
-        raise FunctionError(f"{function} returned a frame without columns: expected at least one")
+        raise FunctionError(f"{function} returned a frame without columns: expected at least one column")
     if inspect.iscoroutine(frame):
         frame.close()  # otherwise Python warns that it was never awaited
     remedy = "; make one with pyarrow.RecordBatch.from_pylist" if isinstance(frame, list | tuple | dict) else ""
@@ -242,7 +242,7 @@ def _origins(of: Any, returned: int, rows: int, function: str) -> NDArray[np.int
 
 
 class _Labels(NamedTuple):
-    """Names by position."""
+    """The name of each position: a reason or a route."""
 
     codes: NDArray[np.int64]  # number of the name of each position, or -1
     names: Sequence[str]
@@ -255,14 +255,14 @@ class _Labels(NamedTuple):
 
 
 def _labels(given: Any, rows: int, what: str, function: str, *, texts: bool = False) -> _Labels:
-    """Return the names that an argument of `Rows` gives to rows."""
+    """Return the names that the argument `what` of `Rows` gives to each row."""
     if given is None:
         return _Labels(np.full(rows, _NO_NAME, np.int64), [], {})
     if isinstance(given, Mapping):
         return _labels_of_masks(given, rows, what, function, texts=texts)
     array = _column(given, rows, what, function)
     if not _is_text(array.type):
-        raise FunctionError(f"{function}: {what}: expected names, null for none, or masks by name, found {array.type}")
+        raise FunctionError(f"{function}: {what}: expected names and nulls, or masks by name, found {array.type}")
     encoded = array.cast(pa.string()).dictionary_encode()
     require_few(len(encoded.dictionary), what, function)
     codes = encoded.indices.fill_null(_NO_NAME).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -270,7 +270,7 @@ def _labels(given: Any, rows: int, what: str, function: str, *, texts: bool = Fa
 
 
 def require_few(names: int, what: str, function: str) -> None:
-    """Check the number of different names before each name is checked. Raises CategoryError."""
+    """Check the number of different names, which is cheap, before each name. Raises CategoryError."""
     if names > MOST_NAMES:
         require_category("", f"names of {what} in {function}", names)
 

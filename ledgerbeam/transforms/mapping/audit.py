@@ -55,7 +55,7 @@ class AuditedWork:
 
 
 def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
-    """Audit a finished task of a source. Raises LedgerbeamError if the source cannot be cut into its tasks."""
+    """Audit one finished task of a source, if one is left. LedgerbeamError: the source cannot be divided into tasks."""
     source = request.source.source
     kind = work.sources.kind_of(source)
     cut = kind.cut(source, work.limits)
@@ -124,7 +124,7 @@ def _read(work: AuditedWork, cut: Cut, number: int, task: Task) -> Iterator[Task
 
 
 def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Output], *, is_whole: bool) -> str:
-    """Return the first difference between recomputed and published results; empty if there is none."""
+    """Return a message about the first difference between recomputed and published results; empty for no difference."""
     encoded = {route: work.encoder.encode(records) for route, records in recomputed.datasets.items()}
     if is_whole:
         checksums = [(route, content_checksum([file.data])) for route, files in encoded.items() for file in files]
@@ -223,7 +223,7 @@ class _Sides(NamedTuple):
 def _first_difference(
     first: Sequence[_Record], again: Sequence[_Record], route: str, recomputed: Recomputed, *, is_whole: bool
 ) -> str:
-    """Return the first difference, counted from the last result: only the last records may be recomputed."""
+    """Return the last difference, as a message: the search starts at the end, as do partial recomputations."""
     origins = recomputed.origins.get(route, ())[::-1]
     sides = _compared(first[::-1], again[::-1], origins, recomputed, is_whole=is_whole)
     if sides is None:
@@ -240,7 +240,7 @@ def _compared(
     *,
     is_whole: bool,
 ) -> _Sides | None:
-    """Compare results from the last one to the first; `origins` are the positions of the records of `again`."""
+    """Compare results from the last one to the first. `origins` has the position of the record of each of `again`."""
     leaves_out = len(again) != recomputed.records - recomputed.first or (is_whole and len(first) != recomputed.records)
     for number, (was, now) in enumerate(zip_longest(first, again)):
         if was == now:
@@ -256,19 +256,19 @@ def _compared(
 
 
 def _follows(result: _Record, results: Sequence[_Record], number: int) -> bool:
-    """Return whether a result is one of the next results."""
+    """Return whether a result is equal to one of the 64 results from `number` on."""
     return result in results[number : number + _NEIGHBOURS]
 
 
 def _left_out(number: int, origins: Sequence[int], records: int) -> int:
-    """Return the position of the record whose result is missing: it precedes the last equal result."""
+    """Return the position of the record without a result: the record before the one with the last equal result."""
     after = origins[number - 1] if number else records
     before = origins[number] if number < len(origins) else -1
     return after - 1 if after - 1 > before else max(before, after) if number else max(before, 0)
 
 
 def _alike(one: bytes, other: bytes) -> bool:
-    """Return whether half of the bytes of two results are equal, so that they probably have the same record."""
+    """Return whether half of the bytes of two results are equal, so that they probably come from one record."""
     ahead = _common(one, other)
     behind = _common(one[ahead:][::-1], other[ahead:][::-1])
     return 2 * (ahead + behind) >= min(len(one), len(other))

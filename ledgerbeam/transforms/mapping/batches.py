@@ -1,4 +1,4 @@
-"""Mapping of one task in batches. Results go by position and do not depend on the division into batches."""
+"""Mapping of one task in batches. Each result belongs to the record at its position in the batch."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ class BatchMapping(TaskMapping):
 
     @abstractmethod
     def _windows(self) -> Iterator[range]:
-        """Yield the positions of one batch after the other; only the records of the last are at hand."""
+        """Yield the positions of each batch, in order. Only the records of the last yielded batch are in memory."""
 
     @abstractmethod
     def _batch_of(self, positions: Sequence[int]) -> Any:
-        """Return the records at some positions, as the object takes them."""
+        """Return the records at `positions`, in the form that the object takes."""
 
     @abstractmethod
     def _broken(self, positions: range) -> dict[int, str]:
-        """Return the errors of records that cannot be decoded, by position."""
+        """Return the errors of the records at `positions` that could not be decoded, by position."""
 
     @abstractmethod
     def _understood(self, results: Any, positions: Sequence[int]) -> Any:
-        """Return a batch's results. Raises FunctionError for a wrong form, BatchFailedError if they are unreadable."""
+        """Check and convert the results of a batch. FunctionError: wrong form. BatchFailedError: reading them fails."""
 
     @abstractmethod
     def _take_batch(self, results: Any, positions: Sequence[int]) -> None:
-        """Take understood results. After a BatchFailedError none is taken, because of an unknown record."""
+        """Collect the results of a batch. BatchFailedError: one of an unknown record is invalid; none is collected."""
 
     def run(self) -> None:
         """Map one batch after the other. Raises BatchAgainError if the task must start again."""
@@ -74,7 +74,7 @@ class BatchMapping(TaskMapping):
                     self._after_failure(failed, part, start)
 
     def _readable(self, positions: range) -> Sequence[int]:
-        """Return the positions of decoded records. Reject the others."""
+        """Reject the records that could not be decoded, and return the positions of the others."""
         if not self._rules.rejects:
             return positions
         broken = self._broken(positions)
@@ -83,7 +83,7 @@ class BatchMapping(TaskMapping):
         return [position for position in positions if position not in broken] if broken else positions
 
     def _batch(self, positions: Sequence[int]) -> None:
-        """Map one batch."""
+        """Call the object with the records at `positions`, and collect the results."""
         results = self._called(positions)
         with timed("encode"):
             self._take_batch(results, positions)
@@ -116,9 +116,9 @@ class BatchMapping(TaskMapping):
             stop = start
 
     def _again(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], Any]]:
-        """Yield the understood results of records, in parts; a `Reject` for a record that raises.
+        """Map records again, and yield positions and results in parts. A record that raises is a part with a `Reject`.
 
-        Such records are found by bisection, as in the first run. Raises TaskFailedError if the task fails.
+        Bisection finds such records, as in the first run. Raises TaskFailedError if an error must fail the task.
         """
         try:
             yield positions, self._called(positions)
@@ -245,7 +245,7 @@ class BatchFailedError(Exception):
 
 @contextmanager
 def batch_failures(*passed: type[BaseException]) -> Iterator[None]:
-    """Turn errors of the body into BatchFailedError, except interrupts and errors to be passed on."""
+    """Turn errors of the body into BatchFailedError, except interrupts and errors of the types in `passed`."""
     try:
         yield
     except passed:
@@ -257,6 +257,6 @@ def batch_failures(*passed: type[BaseException]) -> Iterator[None]:
 
 
 def halves(positions: Sequence[int]) -> tuple[Any, Any]:
-    """Return the halves of positions; a range for a range."""
+    """Return the first and the second half of positions. The halves of a range are ranges."""
     middle = len(positions) // 2
     return positions[:middle], positions[middle:]

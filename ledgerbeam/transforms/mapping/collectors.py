@@ -1,4 +1,4 @@
-"""Collectors of the results of a task. Each result is kept as it was when the function returned it."""
+"""Collectors of the results of a task. The function may change or reuse a result after it was collected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS_AT_ONCE = 1024  # number of results that are converted to columns together
 
 
 class Collector(ABC):
-    """A collector of the results of one dataset. The function may change or reuse a result after it was added."""
+    """A collector of the results of one dataset: those without a route, or those of one route."""
 
     def add(self, value: Any) -> None:
         """Add the only result of a record."""
@@ -34,11 +34,11 @@ class Collector(ABC):
 
     @abstractmethod
     def hold(self, value: Any) -> Any:
-        """Return a result in a form for `take`. Raises RecordError if the format cannot store it."""
+        """Encode or copy a result; `take` collects what this returns. RecordError: the format cannot store it."""
 
     @abstractmethod
     def take(self, held: Any) -> None:
-        """Add an output of `hold`."""
+        """Collect a result that `hold` has encoded or copied."""
 
     @abstractmethod
     def finish(self) -> Any:
@@ -51,14 +51,14 @@ def name_of(output: str | Format) -> str:
 
 
 class UnplacedError(RecordError):
-    """A result cannot be written, and its record is unknown. Map the task again and check each result."""
+    """A result cannot be written, and its record is unknown. To find it, map the task again with `placed`."""
 
 
 def collector(output: str | Format, nan: NanRule, route: str = "", *, one_by_one: bool, placed: bool) -> Collector:
     """Return a collector for the results of a route.
 
-    With `one_by_one`, `add` raises for a result that cannot be written; otherwise `finish` raises. With `placed` this
-    also holds for columns; otherwise their `finish` raises UnplacedError.
+    If a result cannot be written, `add` raises with `one_by_one`, otherwise `finish`. For formats of columns `add`
+    raises with `placed`; otherwise `finish` raises UnplacedError.
     """
     name = name_of(output)
     if name == "jsonl":
@@ -155,7 +155,7 @@ class _TableParts(Collector):
 
 
 class _Samples(Collector):
-    """Encodes each sample in `hold`. `finish` raises for samples that a tar archive cannot store or readers misread."""
+    """Encodes each sample in `take`. `finish` raises for samples that a tar archive cannot store or readers misread."""
 
     def __init__(self) -> None:
         self._builder = TarBuilder()
@@ -178,7 +178,7 @@ class _Samples(Collector):
 
 
 class _Values(Collector):
-    """Keeps results, or copies of them."""
+    """Keeps the results, or what `copied` makes of them."""
 
     def __init__(self, copied: Callable[[Any], Any] = lambda value: value) -> None:
         self._copied = copied
@@ -279,7 +279,9 @@ def _as_sample(value: Any, origin: str, default_key: str) -> Sample:
     The key is the value of ``__key__``, or the key of a `Sample` if it differs from `origin`, or `default_key`.
     """
     if not isinstance(value, Mapping):
-        raise FunctionError(f"expected a mapping of extension to bytes, found {type(value).__name__}")
+        raise FunctionError(
+            f"expected a mapping from extension to bytes for tar, found {type(value).__name__}: {{'txt': b'...'}}"
+        )
     own = value.key if isinstance(value, Sample) and value.key != origin else default_key
     key = value.get("__key__", own)
     members: dict[str, bytes] = {}
@@ -288,7 +290,7 @@ def _as_sample(value: Any, origin: str, default_key: str) -> Sample:
             continue
         data = content.encode() if isinstance(content, str) else content
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise FunctionError(f"extension {extension!r}: expected bytes, found {type(content).__name__}")
+            raise FunctionError(f"extension {extension!r}: expected bytes or a string, found {type(content).__name__}")
         members[str(extension)] = bytes(data)
     return Sample(str(key), members)
 

@@ -57,9 +57,7 @@ class EachRecord:
 
 @dataclass(frozen=True)
 class FilterRecords:
-    """A function of one task, for `ProcessTask`, that keeps the records for which a predicate is true.
-
-    Works as `beam.Filter`.
+    """A function of one task, for `ProcessTask`, that keeps the records for which a predicate is true (`beam.Filter`).
 
     Attributes:
         predicate: Takes a record and returns whether to keep it.
@@ -80,7 +78,7 @@ class FilterRecords:
 
 
 class FunctionOfTask(ABC):
-    """Base of functions of one task that call a user's object, made once in each process. They can be audited."""
+    """Base of functions of one task that call a user's object. Each process creates the object once."""
 
     takes_blocks = True
     reference: Reference  # the user's object
@@ -104,7 +102,7 @@ class FunctionOfTask(ABC):
     def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
         """Map the records of a finished task again, from the last one to the first, until `is_late` returns True.
 
-        It is called after each call of the user's object. Raises NotRecomputedError if the object raises.
+        `is_late` is called after each call of the user's object. Raises NotRecomputedError if the object raises.
         """
         ready = self.set_up()
         with ready.in_turn, stats.discarded():
@@ -132,8 +130,7 @@ class MapRecords(FunctionOfTask):
     or `Drop`, `Reject` or `Route`. Each result is encoded or copied before the next call, so the object may return the
     same object again. With ``form="arrow"`` it takes Arrow record batches and returns record batches, frames or `Rows`.
 
-    Records are taken in blocks if the source is read in blocks, so a task is not held in memory as a whole. The
-    division into batches does not depend on blocks.
+    If a source is read in blocks, only one block of its records is decoded at a time. A batch may span two blocks.
 
     A call returns the task with `TaskResults`, or a `NoneTask` if there is nothing to write.
 
@@ -147,7 +144,8 @@ class MapRecords(FunctionOfTask):
         form: ``records``, or ``arrow`` to pass `pyarrow.RecordBatch`.
         watched: Checksums of the files that the object reads, by URL.
         nan: Treatment of NaN and infinities in JSONL.
-        on_error: Treatment of a record that cannot be decoded, or for which the object raises or returns `Reject`.
+        on_error: Treatment of a record that cannot be decoded, or for which the object raises or returns `Reject`:
+            ``fail`` fails its task, ``reject`` stores the record apart.
     """
 
     def __init__(
@@ -163,13 +161,13 @@ class MapRecords(FunctionOfTask):
         on_error: OnError = "fail",
     ) -> None:
         if batch is not None and batch < 1:
-            raise UsageError(f"batch must be at least 1, found {batch}")
+            raise UsageError(f"MapRecords: batch: expected at least 1, found {batch}")
         self.reference = reference_of(reference)
         self.output_format = name_of(output_format)
         if form == "arrow" and self.output_format not in ARROW_OUTPUTS:
             raise UsageError(
-                f"a function of Arrow batches writes one of {', '.join(ARROW_OUTPUTS)}, found {self.output_format}; "
-                "use a function of records, or convert the outputs afterwards"
+                f"expected one of {', '.join(ARROW_OUTPUTS)} as the format of the outputs of a function of Arrow "
+                f"batches, found {self.output_format}; use a function of records, or convert the outputs afterwards"
             )
         self.batch = batch
         self.form: RecordForm = form
@@ -204,7 +202,7 @@ class MapRecords(FunctionOfTask):
         return given
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Map the records of `task`. The first call runs `set_up`, with its errors."""
+        """Map the records of `task`. The first call also runs `set_up`, and raises its errors."""
         ready = self.set_up()
         # An instance may hold state of the current record, so threads take turns.
         with ready.in_turn:

@@ -52,7 +52,7 @@ class Tally:
         self.routes: dict[str, Collector] = {"": main}
 
     def drop(self, reason: str, records: int = 1) -> None:
-        """Count dropped records."""
+        """Count records that are dropped for a reason."""
         _count(self.dropped, reason, "reasons of Drop", records)
 
     def reject(self, reason: str) -> None:
@@ -110,7 +110,7 @@ class Recomputed:
 
 
 class NotRecomputedError(Exception):
-    """The function raised for a record that it mapped before."""
+    """An audit failed: the function raised for a record that it had mapped without an error."""
 
 
 def routed(result: Any, function: str) -> Iterator[tuple[str, Any]]:
@@ -138,7 +138,7 @@ def routed(result: Any, function: str) -> Iterator[tuple[str, Any]]:
 
 
 def check_value(value: Any, record: Any, function: str, output_format: str) -> None:
-    """Raise FunctionError for a result that is not a record, or that is probably a mistake."""
+    """Raise FunctionError for a result that is not a record, or probably a mistake, such as True for an object."""
     found = f"{function} returned a {type(value).__name__}"
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
@@ -166,7 +166,7 @@ def require_reason(end: Drop | Reject, function: str) -> None:
             f"{type(end).__name__}('too short')"
         )
     if issubclass(type(end), Reject) and type(end.error) is not str:  # type: ignore[union-attr]
-        raise FunctionError(f"{function} returned a Reject whose error is no text; expected Reject(reason, error)")
+        raise FunctionError(f"{function} returned a Reject whose error is not text; return Reject(reason, str(error))")
 
 
 def route_name(name: Any, function: str) -> str:
@@ -178,11 +178,11 @@ def route_name(name: Any, function: str) -> str:
 
 
 class CategoryError(FunctionError):
-    """Too many reasons or routes, or one that is no category. An error of the function, not of one record."""
+    """A function uses too many reasons or routes, or too long ones. This fails the task, not one record."""
 
 
 def require_category(name: str, what: str, known: int) -> None:
-    """Check one more reason or route of a task. Raises CategoryError."""
+    """Check the name of a new reason or route of a task that has used `known` others. Raises CategoryError."""
     if len(name) > NAME_CHARACTERS:
         raise CategoryError(
             f"{what} are categories of at most {NAME_CHARACTERS} characters, found one of {len(name)}: {name[:60]!r} "
@@ -190,8 +190,8 @@ def require_category(name: str, what: str, known: int) -> None:
         )
     if known >= MOST_NAMES:
         raise CategoryError(
-            f"a task has at most {MOST_NAMES} different {what}, found one more: {name[:60]!r}; use categories, without "
-            "details of the record"
+            f"a task has at most {MOST_NAMES} different {what}, found one more: {name[:60]!r}; use names of "
+            "categories, without details of the record"
         )
 
 
@@ -202,10 +202,10 @@ def _count(counts: dict[str, int], name: str, what: str, records: int = 1) -> No
 
 
 def rejected_records(task: Task, rejections: Sequence[Rejection]) -> list[RejectedRecord]:
-    """Read rejected records of an output of `ReadTasks` from their source again, in the order of `rejections`.
+    """Read the rejected records of a task from their source again, in the order of `rejections`.
 
-    Raises UnsupportedShapeError if the records were changed after reading, so that their positions are unknown. If the
-    source cannot be read again or has changed, the error is of SourceError, IndexError_ or StorageError.
+    Raises UnsupportedShapeError if a function has replaced the records that `ReadTasks` read: their positions are then
+    unknown. If the source has changed or cannot be read, raises SourceError, IndexError_ or StorageError.
     """
     if not rejections:
         return []
@@ -253,8 +253,8 @@ def _is_object(value: Any) -> bool:
 def _raw_records(task: Task) -> Sequence[RawRecord]:
     if task.raw is None:
         raise UnsupportedShapeError(
-            f"{task.name}: expected the output of ReadTasks, found a task that was made or fanned out by a function; "
-            "reject records in the first function after ReadTasks"
+            f"{task.name}: a function before made this task, so the bytes of its rejected records are unknown; reject "
+            "records in the first function after ReadTasks"
         )
     raws = task.raw()
     if isinstance(task.records, RecordBlocks):  # unchanged since reading
@@ -262,7 +262,7 @@ def _raw_records(task: Task) -> Sequence[RawRecord]:
     if len(raws) != len(task.records):
         raise UnsupportedShapeError(
             f"{task.name}: expected the {len(raws)} records that were read, found {len(task.records)}; reject records "
-            "in the first function of a chain"
+            "in the first function after ReadTasks"
         )
     return raws
 

@@ -76,7 +76,7 @@ class MappingRules:
 
 
 class TaskFailedError(Exception):
-    """Ends the mapping of a task."""
+    """The mapping of a task ended with an error. `task` is the failed task."""
 
     def __init__(self, task: FailedTask) -> None:
         super().__init__(task.error)
@@ -84,7 +84,7 @@ class TaskFailedError(Exception):
 
 
 class NotDecodedError(Exception):
-    """The record cannot be decoded, so it cannot be mapped."""
+    """A record could not be decoded, so it is not passed to the function."""
 
 
 class TaskMapping:
@@ -148,8 +148,8 @@ class TaskMapping:
     def results(self, statistics: Mapping[str, Statistic]) -> Task | NoneTask:
         """Return the task with its results.
 
-        Raises UnplacedError for a result that cannot be written. Map the task again with `MappingRules.placed` to find
-        its record.
+        Raises UnplacedError if a result cannot be written and its record is unknown. To find the record, map the task
+        again with `MappingRules.placed`.
         """
         task, name = self._task, self._name
         datasets: dict[str, Any] = {}
@@ -170,7 +170,7 @@ class TaskMapping:
         return task.replace(records=TaskResults(datasets, counts, rejects, statistics))
 
     def recomputed(self, is_late: Callable[[], bool]) -> Recomputed:
-        """Map the records from the last to the first, until `is_late` returns True. It is called after each record."""
+        """Map the records from the last to the first. Stop if `is_late`, called after each record, returns True."""
         backwards: list[tuple[int, Outcome]] = []
         for position, outcome in self._backwards():
             backwards.append((position, outcome))
@@ -207,7 +207,7 @@ class TaskMapping:
             yield position, outcome
 
     def _outcome(self, result: Any, record: Any, position: int) -> Outcome:
-        """Return the outcome that a result stands for. Raises FunctionError or RecordError for an invalid result."""
+        """Return the outcome of a record from the function's result. FunctionError, RecordError: it is invalid."""
         if result is None:
             return Outcome(Drop(NOTHING))
         kind = type(result)
@@ -226,7 +226,7 @@ class TaskMapping:
         return Outcome(None, tuple((route, self._route(route).hold(value)) for route, value in values))
 
     def _like(self, record: Any) -> Any:
-        """Return a record of the kind that results are expected to be."""
+        """Return the record that `check_value` compares with a result."""
         return record
 
     def _route(self, route: str) -> Collector:
@@ -254,7 +254,7 @@ class TaskMapping:
         self._put_aside(position, end.reason, end.error)
 
     def _reject_of(self, error: BaseException, position: int) -> Reject:
-        """Return the rejection of a record for an error. Raises TaskFailedError if the task fails."""
+        """Return the rejection of a record for an error. Raises TaskFailedError if an error must fail the task."""
         if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` could run the user's code
             raise error
         if not self._rules.rejects or type(error) is CategoryError:
@@ -262,7 +262,7 @@ class TaskMapping:
         return Reject(NOT_DECODED if type(error) is NotDecodedError else error_name(error), message_of(error))
 
     def _blame(self, error: BaseException, position: int) -> None:
-        """Reject the record of an error, or raise TaskFailedError if the task fails."""
+        """Reject the record at which an error was raised, or raise TaskFailedError if an error must fail the task."""
         end = self._reject_of(error, position)
         is_ours = type(error) in (NotDecodedError, FunctionError, RecordError)
         self._put_aside(position, end.reason, end.error, "" if is_ours else raised_at(error))
@@ -284,7 +284,7 @@ class TaskMapping:
 
 
 def _of_decoded(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that raises NotDecodedError for records that cannot be decoded."""
+    """Return a function that calls `call`, but raises NotDecodedError for records that could not be decoded."""
 
     def called(record: Any) -> Any:
         if type(record) is Unreadable:
@@ -305,7 +305,7 @@ def _is_whole(task: Task) -> bool:
 
 
 def record_place(task: Task, position: int) -> str:
-    """Name a record for an error by its number in its source. This can read the source again."""
+    """Return URL and number of a record in its source, for a message. This may read the source again."""
     if not task.source.members and _is_whole(task):
         return f"{task.source.url}, record {task.start + position}"
     found = source_record(task, position)

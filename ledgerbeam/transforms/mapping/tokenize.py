@@ -20,16 +20,16 @@ from ledgerbeam.user_code.objects import ReadyObject
 class TokenizeRecords(MapRecords):
     """A function of one task, for `ProcessTask`: make one document per key from each record.
 
-    A document is a list of token sequences. The value of a key is a text, which makes one sequence, or a list of texts,
-    which makes one sequence each. A result maps keys to documents.
+    A document is a list of token sequences. The value of a key is a text or a list of texts; each text becomes one
+    sequence. A result maps keys to documents.
 
     Args:
         tokenizer: Tokenizer, see `read_tokenizer`. Each worker reads it.
         checksum: Checksum of the file of the tokenizer.
         keys: Names of the text fields. A dot leads into a nested object, unless the record has a field of that name.
         split: Function that splits a text into a list of texts, or its name; None does not split.
-        special_tokens: Treatment of names of special tokens inside texts.
-        eod: Token at the end of each document. No text may produce it unless special tokens are kept. None adds none.
+        special_tokens: Treatment of names of special tokens inside texts, see `read_tokenizer`.
+        eod: Token at the end of each document, or None. No text may contain it unless special tokens are kept.
         on_error: Treatment of a record that cannot be decoded, has no text, or cannot be tokenized.
     """
 
@@ -93,7 +93,7 @@ class TokenizeRecords(MapRecords):
         value = _look_up(record, key)
         texts = [value] if isinstance(value, str) else value
         if not _is_texts(texts):
-            raise RecordError(f"expected text under {key!r}, found {type(value).__name__}; see --key")
+            raise RecordError(f"expected text under {key!r}, found {type(value).__name__}; name the text with --key")
         if split is None:
             return texts
         sentences: list[str] = []

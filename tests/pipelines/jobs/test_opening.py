@@ -228,7 +228,7 @@ def test_a_folder_of_sources_that_has_the_name_of_a_route_now_is_refused_and_not
     place.open(place.job())
     place.put("in/odd/b.jsonl")
     shutil.rmtree(place.root / "out")
-    with pytest.raises(UsageError, match="route 'odd': expected a folder"):
+    with pytest.raises(UsageError, match=r"route 'odd': its folder .* is also used"):
         place.open(place.job())
     assert not (place.root / "out").exists()
 

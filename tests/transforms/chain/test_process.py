@@ -138,7 +138,7 @@ def test_a_batch_that_changes_length_order_or_type_is_refused(function: Callable
 
 
 def test_a_batch_size_below_one_is_refused() -> None:
-    with pytest.raises(UsageError, match="batch_size must be at least 1"):
+    with pytest.raises(UsageError, match="batch_size: expected at least 1, found"):
         ProcessBatch(lambda batch: batch, batch_size=0)
 
 
@@ -395,7 +395,7 @@ def test_a_batch_observes_nothing() -> None:
         return batch
 
     made = batch(observing, 1)
-    with pytest.raises(UnsupportedShapeError, match=r"observing observed seen with ledgerbeam\.stats for a batch"):
+    with pytest.raises(UnsupportedShapeError, match=r"observing used ledgerbeam\.stats \(seen\) for a batch"):
         list(made.process(tasks()[0]))
 
 

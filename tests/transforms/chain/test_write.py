@@ -613,7 +613,7 @@ def test_a_route_that_is_named_like_a_folder_of_sources_is_refused_before_anythi
     writes: _Write, tmp_path: Path
 ) -> None:
     results = TaskResults({"in": [{"a": 1}]}, RecordCounts(1, 1, {}, {}, {"in": 1}), (), {})
-    with pytest.raises(UsageError, match=r"route 'in': expected a folder .*/out/in of its own"):
+    with pytest.raises(UsageError, match=r"route 'in': its folder .*/out/in is also used"):
         list(writes.process(task(results)))
     assert not (tmp_path / "out").exists()
 

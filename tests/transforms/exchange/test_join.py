@@ -188,7 +188,7 @@ def test_just_so_much_is_made_of_one_part_and_no_more(tmp_path: Path, monkeypatc
     monkeypatch.setattr(join, "MOST_MADE", made)
     assert failed(tmp_path / "fits", left, right) is None
     monkeypatch.setattr(join, "MOST_MADE", made - 1)
-    said = rf"l\.jsonl, record 1: .* with 3 right records of this key, exceed {made - 1}; give a smaller --shard-bytes"
+    said = rf"l\.jsonl, record 1: .* exceed {made - 1}, and this key has 3 right records; give a smaller --shard-bytes"
     assert re.search(said, failed(tmp_path / "more", left, right) or "")
 
 
@@ -365,8 +365,8 @@ def test_samples_take_members(tmp_path: Path) -> None:
             {"k": 1, "": 1, "y": 2},
             "the field 'y' also exists; give another --suffix",
         ),
-        (RightFields(under="x"), ONE, OTHER, "already has a field 'x'; give another name to --as"),
-        (RightFields(), Sample("s", {}), OTHER, "expected a sample on the right side as well, found an object"),
+        (RightFields(under="x"), ONE, OTHER, "already has a field 'x'; give another name with --as"),
+        (RightFields(), Sample("s", {}), OTHER, "expected a sample of a tar on the right side as well"),
         (RightFields(), [1], OTHER, "expected an object on the left side, found a list"),
         (RightFields(), ONE, None, "expected an object on the right side, found null"),
         (RightFields(under="txt"), Sample("s", {}), OTHER, "under 'txt'"),

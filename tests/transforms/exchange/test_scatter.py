@@ -313,7 +313,7 @@ def test_a_route_or_what_was_rejected_is_no_record_of_a_run_file() -> None:
     failed = results_of(task)
     assert isinstance(failed, FailedTask)
     assert failed.reason == "UnsupportedShapeError"
-    assert failed.error.startswith(f"{PLAIN.name}: found the route 'a'")
+    assert failed.error.startswith(f"{PLAIN.name}: expected records without a route")
 
 
 VALUES = (

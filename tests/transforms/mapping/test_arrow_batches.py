@@ -264,7 +264,7 @@ MISTAKES: dict[str, tuple[Callable[[pa.RecordBatch], Any], str]] = {
     ),
     "names of numbers": (
         lambda b: Rows(b, drop=[1, 2, 3, 4]),
-        "drop: expected names, null for none, or masks by name, found int64",
+        "drop: expected names and nulls, or masks by name, found int64",
     ),
     "no array": (lambda b: Rows(b, drop={"x": object()}), "drop 'x': expected an array, found a object"),
     "an empty reason": (lambda b: Rows(b, drop={"": [True] * 4}), r"returned Drop\(''\): expected a short text"),
@@ -481,7 +481,7 @@ def by_fate(batch: pa.RecordBatch) -> Any:
 
 
 def test_what_no_batch_can_be_written_as_is_refused_before_it_is_called() -> None:
-    with pytest.raises(UsageError, match="writes one of jsonl, parquet, arrow, found tar"):
+    with pytest.raises(UsageError, match=r"expected one of jsonl, parquet, arrow .*, found tar"):
         MapRecords(f"{HERE}:same", "tar", form="arrow")
 
 

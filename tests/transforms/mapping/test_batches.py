@@ -178,7 +178,7 @@ def test_a_task_begins_again_at_its_batch_also_where_a_part_of_that_has_observed
 
 
 def test_a_batch_has_a_record() -> None:
-    with pytest.raises(UsageError, match="batch must be at least 1, found 0"):
+    with pytest.raises(UsageError, match="batch: expected at least 1, found 0"):
         MapRecords(f"{HERE}:doubled", "jsonl", batch=0)
 
 

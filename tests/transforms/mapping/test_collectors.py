@@ -225,6 +225,6 @@ def test_members_of_a_sample_are_bytes_or_text() -> None:
     (sample,) = as_samples([given], {}, TASK, 0)
     assert sample == Sample("k", {"a": "ä".encode(), "b": b"b", "c": b"c", "d": b"d", "5": b""})
     assert {type(content) for content in sample.values()} == {bytes}
-    for bad, said in (("text", "a mapping of extension to bytes, found str"), ({"a": 1}, "'a': expected bytes, found")):
+    for bad, said in (("text", "a mapping from extension to bytes"), ({"a": 1}, "'a': expected bytes or a string")):
         with pytest.raises(FunctionError, match=said):
             as_samples([bad], {}, TASK, 0)

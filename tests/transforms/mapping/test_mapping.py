@@ -392,7 +392,7 @@ def test_a_reason_is_a_text_and_so_is_an_error() -> None:
         for kind in (Drop, Reject):
             with pytest.raises(FunctionError, match=rf"f returned {kind.__name__}\(.*\): expected a short text"):
                 require_reason(kind(reason), "f")  # type: ignore[arg-type]
-    with pytest.raises(FunctionError, match="f returned a Reject whose error is no text"):
+    with pytest.raises(FunctionError, match="f returned a Reject whose error is not text"):
         require_reason(Reject("bad", 1), "f")  # type: ignore[arg-type]
 
 

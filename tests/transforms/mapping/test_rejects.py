@@ -265,7 +265,7 @@ def test_outputs_of_a_route_and_of_sources_with_the_name_of_its_folder_are_told_
     folders = RouteFolders(f"{tmp_path}/out", f"{tmp_path}/in/", {})
     folders.require_free("en", "a.jsonl-0000000000.jsonl")
     folders.require_free("en", "_rejects/a.jsonl-0000000000.jsonl")
-    with pytest.raises(UsageError, match=r"route 'en': .* because of .*out/en/a\.jsonl-0000000000\.jsonl"):
+    with pytest.raises(UsageError, match=r"route 'en': .* see .*out/en/a\.jsonl-0000000000\.jsonl"):
         folders.require_free("en", "en/a.jsonl-0000000000.jsonl")
     with pytest.raises(UsageError, match="the folder _rejects is reserved"):
         folders.require_free("", "_rejects/a.jsonl-0000000000.jsonl")

@@ -93,7 +93,7 @@ def test_a_task_without_records_is_finished() -> None:
         ({"id": 1, "b": 2}, "has no 'text': found a record with 'id', 'b'; name the text with --key"),
         (["text"], "has no 'text': found ['text']"),
         ("a" * 100, "has no 'text': found '" + "a" * 79 + "; name the text with --key"),
-        ({"text": 5}, "expected text under 'text', found int; see --key"),
+        ({"text": 5}, "expected text under 'text', found int; name the text with --key"),
         ({"text": ["a", 5]}, "expected text under 'text', found list"),
         ({"text": None}, "expected text under 'text', found NoneType"),
     ],
