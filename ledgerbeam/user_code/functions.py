@@ -90,7 +90,7 @@ class FunctionParts:
 def function_parts(*functions: Callable[..., Any]) -> FunctionParts:
     """Return the parts of functions that are given as objects, not by name.
 
-    Raises FunctionError if a captured value cannot exist in another process, or differs each time.
+    Raises FunctionError if a captured value cannot be copied to another process, or is a random number generator.
     """
     walk = _Follower()
     for function in functions:
@@ -98,7 +98,7 @@ def function_parts(*functions: Callable[..., Any]) -> FunctionParts:
             walk.parts.order.append(walk.follow(function))
         except RecursionError:
             raise FunctionError(
-                f"{function_name(function)}: what it captures is nested too deeply to be followed; read it from a file"
+                f"{function_name(function)}: a captured value is nested too deeply; read the value from a file instead"
             ) from None
     return walk.parts
 
@@ -106,15 +106,15 @@ def function_parts(*functions: Callable[..., Any]) -> FunctionParts:
 def code_identity(*functions: Callable[..., Any]) -> dict[str, Any]:
     """Return the identity of functions for a job's parameters: their order, and hashes of their parts by name.
 
-    A change of their code, of a captured value, or of one of the user's modules that they use makes another job, and
-    the ledger reports the change. Another order does so too.
+    If their code, a captured value or one of the user's modules that they use changes, it is another job, and the
+    ledger reports the change. The same holds for another order of the functions.
 
     Args:
         functions: Callables: functions and classes of modules, lambdas, closures, partials, methods and objects with
             ``__call__``. The same callable may occur several times.
 
     Raises:
-        FunctionError: One cannot be called, or a captured value cannot exist in another process.
+        FunctionError: An argument cannot be called, or a captured value cannot be copied to another process.
     """
     for function in functions:
         if not callable(function):
@@ -135,7 +135,7 @@ def made_of(reference: Reference) -> dict[str, dict[str, str]]:
 
 
 def changed_parts(reference: Reference, recorded: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the parts of an object that differ from the recorded ones, as ``module cleaning``, sorted."""
+    """Return the parts of an object that differ from the recorded ones, sorted, in the form ``module cleaning``."""
     found = made_of(reference)
     parts = {(group, name) for groups in (found, recorded) for group, names in groups.items() for name in names}
     changed = (part for part in parts if _part(found, *part) != _part(recorded, *part))
@@ -147,7 +147,7 @@ def _part(groups: Mapping[str, Mapping[str, str]], group: str, name: str) -> str
 
 
 def reference_of(given: Reference | Callable[..., Any]) -> Reference:
-    """Return the reference of a pipeline to a user's object: its module and name if these lead to it elsewhere."""
+    """Return the reference of a pipeline to a user's object: by name if another process finds it, else the object."""
     if not callable(given):
         return given
     return reference_to(given) or GivenObject(function_name(given), given)
@@ -181,7 +181,7 @@ class _Follower:
         self._place = ""
 
     def follow(self, target: Any) -> str:
-        """Follow a callable; return its name."""
+        """Add a callable and its parts to `parts`; return its name."""
         reference = reference_to(target)
         if reference is not None:
             self._use(reference.partition(":")[0])
@@ -214,7 +214,7 @@ class _Follower:
                 self._object(target, name)
 
     def _name(self, target: Any) -> str:
-        """Return the name of a part; it is always the same for the same part."""
+        """Return the name of a part, the same at each call for one part."""
         reference = reference_to(target)
         if reference is not None:
             return reference
@@ -271,7 +271,7 @@ class _Follower:
             self._attributes(target, name)
 
     def _attributes(self, target: Any, name: str) -> None:
-        """Follow the attributes set on a function or on a wrapper of one."""
+        """Add the attributes that the program has set on a function, or on a wrapper of one."""
         for attribute, value in attributes_of(target).items():
             self._capture(repr(attribute), value, name)
 
@@ -306,7 +306,7 @@ class _Follower:
                     self._submodules(inner, names - {name})
 
     def _class(self, kind: type, name: str) -> None:
-        """Follow a class: its bases, its metaclass, and its own attributes."""
+        """Add a class: its bases, its metaclass, and its own attributes."""
         above = [self._token(base) for base in kind.__bases__]
         if type(kind) is not type:
             above.append(b"metaclass " + self._token(type(kind)))
@@ -335,7 +335,7 @@ class _Follower:
                 self._capture(f"{inner!r} of {attribute!r}", part, owner)
 
     def _object(self, target: Any, name: str) -> None:
-        """Follow an object: its state is its values, each by name."""
+        """Add an object: each value of its state, by name."""
         with self._at("its state", name):
             self._refuse_random(target)
             made, arguments, state, *rest = self._reduced(target)
@@ -434,9 +434,9 @@ class _Follower:
             if is_interrupt(error):
                 raise
             raise FunctionError(
-                f"{self._place} is or holds a {_short(kind)}, which other processes cannot have ({error_name(error)}: "
-                f"{message_of(error)}); create it inside the function, or give a class, of which each worker builds "
-                "one object"
+                f"{self._place} is or contains a {_short(kind)}, which cannot be copied to workers "
+                f"({error_name(error)}: {message_of(error)}); create it inside the function, or pass a class instead "
+                "of a function: each worker builds one object of it"
             ) from error
 
     def _refuse_random(self, value: Any) -> None:
@@ -445,9 +445,9 @@ class _Follower:
         is_torch = module.startswith("torch") and name == "Generator"
         if isinstance(value, random.Random) or is_numpy or is_torch:  # noqa: S311 - to refuse it
             raise FunctionError(
-                f"{self._place} is or holds a {name} of {module.partition('.')[0]}, whose numbers depend on all "
-                "earlier calls: a restarted job could not end with the bytes of a clean one; create one inside the "
-                "function, seeded from the record"
+                f"{self._place} is or contains a {name} of {module.partition('.')[0]}. Its numbers depend on all "
+                "earlier calls, so a restarted job would end with other bytes; create one inside the function, seeded "
+                "from the record"
             )
 
 

@@ -1,11 +1,10 @@
-"""Protection from user code: its exceptions become bounded texts, it does not end the launcher, and its forks end.
+"""Protection from user code: from its exceptions, from exits of the process, and from its forks.
 
-The methods of an exception's class are not trusted: attributes and texts are read by methods of the built-in types, and
-classes by `type`, since `isinstance` also asks the object.
+An exception becomes a text of bounded length. The methods of its class are not trusted: attributes and texts are read
+by methods of the built-in types, and classes by `type`, since `isinstance` also asks the object.
 
 A forked child that returns from the function has the stack of the worker or the launcher, but none of its threads. It
-would map the other records, and publish and record them a second time, or wait forever for something that only the
-worker has.
+would map the other records, and publish and record them a second time, or wait forever. So it is ended.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _inside = 0
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """Let `os._exit` raise SystemExit while user code runs in this process, as `sys.exit` does.
+    """Let `os._exit` raise SystemExit, as `sys.exit` does, while user code runs in this process.
 
     Otherwise it would end the launcher without a message, possibly with the status 0. Processes forked by the function
     end as usual; see `user_code`. An exit inside a C library cannot be prevented.
@@ -61,7 +60,7 @@ children: Final[list[int]] = []  # the process id of the parent, if a function h
 
 
 class _Calls(threading.local):
-    """The number of user function calls that the thread is in."""
+    """The number of calls of user functions that this thread has begun and not ended."""
 
     depth = 0
 
@@ -85,8 +84,8 @@ def running_user_code() -> Iterator[None]:
 def end_child() -> Never:
     """End a forked process that has returned from the function, with a message on standard error."""
     said = (
-        f"ledgerbeam: process {os.getpid()}: the function forked it in process {children[0]}, and it returned from "
-        "the function; it ends here, and its parent continues. End forked processes with os._exit, or use "
+        f"ledgerbeam: process {os.getpid()}, which the function forked from process {children[0]}, returned from the "
+        f"function and ends now; process {children[0]} continues. End forked processes with os._exit, or use "
         "multiprocessing\n"
     )
     try:
@@ -111,11 +110,11 @@ _IMPORT = "<frozen importlib."  # prefix of the file names of Python's import sy
 
 
 def ignore_interrupt(*_: Any) -> None:
-    """Ignore SIGINT in a process that another process ends. Unlike SIG_IGN, child processes do not inherit it."""
+    """Ignore SIGINT, in a process that another process ends. Child processes inherit SIG_IGN, but not this handler."""
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an exception comes from Ctrl-C; if not, a function has raised it.
+    """Return whether an exception comes from Ctrl-C, and was not raised by a function.
 
     Only a main thread gets Ctrl-C, unless its process ignores SIGINT.
     """
@@ -138,10 +137,9 @@ def error_name(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return ``KeyError: 'text' (at cleaning.py:12)``, for an exception with any methods.
+    """Return class, text and place of an exception, as ``KeyError: 'text' (at cleaning.py:12)``.
 
-    The place is left out if Python's import system raised the exception, as for a syntax error, whose text has the
-    file.
+    The place is omitted if Python's import system raised it: the text of a syntax error names the file.
     """
     place = _last_frame(error)
     what = f"{error_name(error)}: {message_of(error)}"
@@ -153,7 +151,7 @@ def message_of(error: BaseException) -> str:
     try:
         return _plain(str(error), _MOST_CHARACTERS)
     except BaseException as second:  # noqa: BLE001 - the exception's text is computed by user code
-        return f"(its text cannot be had: {error_name(second)})"
+        return f"(its text cannot be read: {error_name(second)})"
 
 
 def _last_frame(error: BaseException) -> str:
@@ -176,7 +174,7 @@ def raised_at(error: BaseException) -> str:
 
 
 def failed_by(error: BaseException, task: Task, message: str) -> FailedTask:
-    """Return the marker of a task that ended with `error`; its reason is the name of the exception's class."""
+    """Return the `FailedTask` of a task that ended with `error`. Its reason is the name of the exception's class."""
     return FailedTask(task, error_name(error), message, broke=is_break(error))
 
 

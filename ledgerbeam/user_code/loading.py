@@ -29,7 +29,7 @@ MAIN = "__main__"  # the module of a script, a notebook or a prompt. It is a dif
 
 @dataclass(frozen=True)
 class PickledObject:
-    """An object without a name that leads to it in another process, pickled with all its parts, by the job's launcher.
+    """An object that other processes cannot import by a name. The job's launcher pickles it, with all its parts.
 
     Like an imported module, a pickle may run any code when it is loaded.
     """
@@ -44,7 +44,7 @@ class PickledObject:
         return f"<{self.name}, pickled>"
 
     def load(self) -> Any:
-        """Return the object, which is loaded once in a process. Raises FunctionError."""
+        """Return the object. A process loads it once. Raises FunctionError if it cannot be loaded."""
         key = blake2b(self.data.encode(), digest_size=16).digest()
         with _loading:
             if key not in _loaded:
@@ -96,7 +96,7 @@ class _WorkingFolder:
     """Finds modules in the working folder that are found nowhere else.
 
     Python, the library and its dependencies import some modules on first use, and a file in the folder must not replace
-    one of them. At the end of `sys.path` it could: a package without `__init__.py`, such as `google`.
+    one of them. If the folder were the last of `sys.path`, it could replace `google`, which has no `__init__.py`.
     """
 
     folder = ""
@@ -114,8 +114,8 @@ _finder = _WorkingFolder()
 def import_function(reference: Reference) -> Callable[[Any], Any]:
     """Import ``package.module:function``. A module found nowhere else is searched in the working folder.
 
-    A reference that is not a name is loaded. Raises FunctionError, whose message has the cause; also if the working
-    folder has such a module, but another module of its name comes first.
+    A reference to an object is loaded. Raises FunctionError with the cause; also if the working folder has the module,
+    but Python finds another module of that name first.
     """
     target = import_object(reference)
     if not callable(target):
@@ -125,7 +125,7 @@ def import_function(reference: Reference) -> Callable[[Any], Any]:
 
 
 def import_object(reference: Reference) -> Any:
-    """Import ``package.module:name``, like `import_function`, of any type."""
+    """Import ``package.module:name``, like `import_function`, but any object, callable or not."""
     if not isinstance(reference, str):
         return reference.load()
     module_name, _, attribute = reference.partition(":")
@@ -176,7 +176,7 @@ def _why_not(error: BaseException, module: str, attribute: str, folder: str) -> 
 
 
 def _require_one(reference: str, folder: str) -> None:
-    """Refuse a module of the working folder that another module of the same name hides."""
+    """Raise FunctionError if a module of the working folder is hidden by another module of the same name."""
     name = reference.partition(":")[0].partition(".")[0]
     own = PathFinder.find_spec(name, [folder])
     if own is None or own.origin is None:  # a folder without __init__.py, such as a data folder, hides nothing

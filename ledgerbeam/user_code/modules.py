@@ -1,13 +1,12 @@
 """Modules that belong to a job's identity: the user's own files that a function's module imports.
 
-They are found in the sources, without running anything: an import in a function counts like one at the top. A name that
-is known only at run time stands for all names that it can be: ``import_module(f"rules.{name}")`` stands for every
+Imports are found in the sources, without running anything: an import in a function counts like one at the top. A name
+that is known only at run time stands for all possible names: ``import_module(f"rules.{name}")`` stands for every
 module of the package ``rules``. Installed modules (the standard library, packages, ledgerbeam) are distinguished from
 the user's own files by their folder.
 
-Hashes and names also come from compiled code, which exists for every function, also in a notebook or at a prompt.
-Comments, line numbers and names of files do not change its hash. Another minor version of Python compiles to other
-code.
+A function of a notebook or a prompt has no module file. Its hash, and the names that it uses, come from its compiled
+code. Comments, line numbers and names of files do not change the hash; another minor version of Python does.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ _PACKAGES = {"site-packages", "dist-packages"}  # names of folders of installed 
 def user_modules(reference: str) -> dict[str, str]:
     """Return the modules of an object's identity, each with a hash of its file.
 
-    They are the module that the reference names, the modules that define the object and its class, and all of the
-    user's own files that these import, directly or indirectly. An installed module is included only if it is named
-    itself, or defines the object.
+    These are the module that the reference names, the modules that define the object and its class, and all of the
+    user's own files that these modules import, directly or indirectly. An installed module is included only if the
+    reference names it, or it defines the object.
     """
     named = reference.partition(":")[0]
     return {name: known for name, known in modules_of(_roots(reference)).items() if known != NO_SOURCE or name == named}
@@ -60,8 +59,8 @@ def user_modules(reference: str) -> dict[str, str]:
 def modules_of(names: Iterable[str]) -> dict[str, str]:
     """Return modules and the user's own modules that they import, directly or indirectly, each with a hash of its file.
 
-    The user's own packages that contain them are added. Raises FunctionError if Python has compiled bytecode of a
-    module from other content of its file, and would run it.
+    The user's own packages that contain the modules are added. Raises FunctionError if Python would run outdated
+    bytecode of a module.
     """
     roots = {*names}
     roots |= {held for name in roots for held in {*_held(name)} if is_own(held)}
@@ -92,20 +91,20 @@ def recorded_modules(parameters: Mapping[str, Any]) -> dict[str, str]:
 def require_modules(recorded: Mapping[str, str], names: Iterable[str]) -> None:
     """Check that modules did not change since the job was created. Modules that are not found here are skipped.
 
-    Raises FunctionError if the file of a module has other content than `recorded_modules` has.
+    Raises FunctionError if the hash of a module's file is not the one in `recorded`.
     """
     for name in sorted(names):
         spec = _find(name)
         if spec is not None and _hash(spec) not in (None, NO_SOURCE, recorded[name]):
             raise FunctionError(
-                f"{spec.origin}: the module {name} has changed since the job was created, and this worker started "
-                "later: no results of its new code are recorded. Restore it, or run the same command again as another "
-                "job (--on-job-change)"
+                f"{spec.origin}: the module {name} has changed since the job was created, so this worker runs other "
+                "code. Its results are not recorded. Restore the module, or run the same command again as another job "
+                "(--on-job-change)"
             )
 
 
 def reference_to(target: Any) -> str | None:
-    """Return ``module:name`` of a function or class if it leads to the same one in another process; else None."""
+    """Return ``module:name`` of a function or class if another process can import it by this name; else None."""
     names = [(getattr(target, "__module__", None), getattr(target, "__qualname__", None))]
     if inspect.isfunction(target):  # a wrapper has the name of the wrapped function, but its own code
         names.append((target.__globals__.get("__name__"), getattr(target.__code__, "co_qualname", None)))
@@ -167,7 +166,7 @@ def _find(name: str) -> ModuleSpec | None:
 
 
 def _is_own(spec: ModuleSpec) -> bool:
-    """Return whether a module is a file of the user's own, or a folder without `__init__.py`, which may have such."""
+    """Return whether a module is a file of the user, or a folder without `__init__.py`, which may contain some."""
     if spec.origin is None or not spec.has_location:
         return spec.origin is None and spec.submodule_search_locations is not None
     path = os.path.realpath(spec.origin)
@@ -198,9 +197,9 @@ def _hash(spec: ModuleSpec | None) -> str | None:
 
 
 def _require_bytecode_of(spec: ModuleSpec, source: bytes) -> None:
-    """Refuse a module if Python would run other code than its file has.
+    """Raise FunctionError if Python would run outdated bytecode in place of a module's source.
 
-    Python runs its compiled bytecode if size and time of the source are unchanged; the time is in seconds.
+    Python runs the bytecode if it has the size and the time of the source, in seconds, even after a quick change.
     """
     if not str(spec.origin).endswith(_SOURCES) or not spec.cached:
         return
@@ -214,8 +213,8 @@ def _require_bytecode_of(spec: ModuleSpec, source: bytes) -> None:
     is_used = cached[:_STAMPED] in (MAGIC_NUMBER + stamp, MAGIC_NUMBER + _UNCHECKED + cached[8:_STAMPED])
     if is_used and len(cached) > _STAMPED and not _is_compiled_of(cached[_STAMPED:], source, str(spec.origin)):
         raise FunctionError(
-            f"{spec.cached}: it was compiled from other content of {spec.origin} with the same size and time, and "
-            "Python would run it; delete it, then run the same command again"
+            f"{spec.cached}: this bytecode was compiled before {spec.origin} changed, with the same size and time, so "
+            "Python would run the old code; delete this file, then run the same command again"
         )
 
 
@@ -231,7 +230,7 @@ def _is_compiled_of(code: bytes, source: bytes, name: str) -> bool:
 
 
 def _read(spec: ModuleSpec) -> bytes:
-    """Return the content of a module's file, which may be in an archive. Raises OSError if there is none."""
+    """Return the content of a module's file, which may be in an archive. Raises OSError if there is no file."""
     try:
         with open(str(spec.origin), "rb") as file:
             return file.read()
@@ -243,7 +242,7 @@ def _read(spec: ModuleSpec) -> bytes:
 
 
 def _imported(name: str) -> Iterator[str]:
-    """Yield the names that a module's source may import, including names that are not modules."""
+    """Yield the names that a module's source may import. Some are names of functions or classes, not of modules."""
     spec = _find(name)
     if spec is None or not (spec.origin or "").endswith(_SOURCES):
         return
@@ -311,7 +310,7 @@ def attribute_names(code: CodeType) -> set[str]:
 
 
 def imported_names(code: CodeType) -> list[str]:
-    """Return the names that code imports when it runs, including names that are not modules."""
+    """Return the names that code imports when it runs. Some are names of functions or classes, not of modules."""
     found: dict[str, None] = {}
     module = ""
     for step in _steps(code):
@@ -366,10 +365,10 @@ _HERE = ("__name__", "__package__", "__path__")
 
 
 def imported_modules(source: bytes, package: str, *, is_package: bool) -> Iterator[str]:
-    """Yield the full names that a source may import, including names that are not modules.
+    """Yield the full names that a source may import. Some are names of functions or classes, not of modules.
 
-    The module is in the package, or is the package. The last part of a name may be `EVERY` or `_STAR`. Raises
-    SyntaxError, ValueError or RecursionError if the source is not Python.
+    `package` contains the module of the source, or with `is_package` is this module. The last part of a name may be
+    `EVERY` or `_STAR`. Raises SyntaxError, ValueError or RecursionError if the source is not Python.
     """
     tree = ast.parse(source)
     is_open = False
@@ -446,7 +445,7 @@ def _absolute(name: str, package: str) -> str:
 
 
 def _named(arguments: list[ast.expr], package: str) -> str | None:
-    """Return the import of a call: a name, every module of a package, or None if nothing is known of it."""
+    """Return the name that a call imports, or ``package.*`` if only the package is known; None if nothing is known."""
     start, is_whole = _start(arguments[0], package)
     if len(arguments) > 1 and start.startswith("."):
         above, is_known = _start(arguments[1], package)
@@ -459,7 +458,7 @@ def _named(arguments: list[ast.expr], package: str) -> str | None:
 
 
 def _start(node: ast.expr, package: str) -> tuple[str, bool]:
-    """Return the known beginning of a text, and whether this is the whole text."""
+    """Return the known beginning of the text that an expression makes, and whether it is the whole text."""
     match node:
         case ast.Constant(value=str(text)):
             return text, True

@@ -1,7 +1,7 @@
-"""A user's object: a function, an object with ``__call__``, or a class to be built.
+"""A user's object: a function, an object with ``__call__``, or a class from which each worker builds an object.
 
-Its call and its values are checked. A worker process imports or builds it once, and closes it when the process ends. It
-may need watched files: files besides the sources that affect the outputs, such as a word list, identified by checksums.
+The launcher checks its parameters and their values. A worker process imports or builds the object once, and closes it
+when the process ends. The object may read watched files, such as a word list, which are identified by checksums.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DEEPEST = 20  # largest number of levels of a value of `--set`. A job with a de
 
 
 def import_callable(reference: Reference) -> Callable[..., Any]:
-    """Import ``module:object``. Raises FunctionError also for an object that cannot be a function of records."""
+    """Import ``module:object``. FunctionError: the import fails, or the object cannot be called with records."""
     target = import_function(reference)
     if _is_built(target) and not any("__call__" in vars(base) for base in target.__mro__):  # type: ignore[attr-defined]
         raise FunctionError(
@@ -51,13 +51,13 @@ def import_callable(reference: Reference) -> Callable[..., Any]:
     called = _called(target)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise FunctionError(
-            f"{reference} is a generator function: expected one that returns a record, None or a list of records; "
-            "collect the records in a list, and return it"
+            f"{reference} is a generator function: expected a function that returns a record, None or a list of "
+            "records; collect the records in a list, and return it"
         )
     if inspect.iscoroutinefunction(called):
         raise FunctionError(
-            f"{reference} is a coroutine function: expected one that returns its result; remove `async`, or call it "
-            "with asyncio.run in another function"
+            f"{reference} is a coroutine function: expected a function without `async`; remove `async`, or call the "
+            "function with asyncio.run in another one"
         )
     return target
 
@@ -77,7 +77,8 @@ def check_object(
 ) -> Callable[..., Any]:
     """Import the object to be called with records, and check that it takes the values of ``--set``.
 
-    Raises like `import_callable`; UsageError if it takes no parameter of such a name, or needs one that is not given.
+    Raises like `import_callable`; FunctionError also if it does not take what `given` describes; UsageError if it has
+    no parameter of a name in `values`, or `values` lacks a parameter that it needs.
     """
     target = import_callable(reference)
     try:
@@ -112,9 +113,9 @@ def check_object(
 
 
 def read_values(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """Read the values of ``--set``: a mapping, or a sequence of ``NAME=VALUE``, each value decoded as JSON if possible.
+    """Return the values of ``--set`` by name. Of ``NAME=VALUE``, a value that is not JSON is taken as text.
 
-    Raises UsageError if a value has another form or cannot be stored as JSON, or a name is given twice.
+    Raises UsageError for an item of another form, a value that JSON cannot store, or a name that is given twice.
     """
     if isinstance(given, Mapping):
         return {name: _json_value(name, value) for name, value in given.items()}
@@ -132,7 +133,7 @@ def read_values(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
 
 
 def _json_value(name: str, value: Any) -> Any:
-    """Return a value as JSON would decode it, so that the function gets the same value in every process."""
+    """Return a value encoded to JSON and decoded, so that the function gets the same value in every process."""
     _require_shallow(name, value, _DEEPEST)
     try:
         kept = json.loads(json.dumps(value, allow_nan=False))
@@ -173,13 +174,13 @@ def _finite(word: str) -> float:
 def _require_shallow(word: str, value: Any, left: int) -> None:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if inner and not left:
-        raise UsageError(f"--set {word[:60]}...: expected a value of at most {_DEEPEST} levels, found more")
+        raise UsageError(f"--set {word[:60]}...: expected a value of at most {_DEEPEST} levels of nesting, found more")
     for part in inner:
         _require_shallow(word, part, left - 1)
 
 
 def _called(target: Any) -> Any:
-    """Return the function that is called with a record: below partials; for an object or a class its ``__call__``."""
+    """Return the function that a call runs: that inside partials; for an object or a class its ``__call__``."""
     while isinstance(target, functools.partial):
         target = target.func
     if _is_built(target):
@@ -214,7 +215,7 @@ _log = library_logger(__name__)
 
 @dataclass(frozen=True)
 class ReadyObject:
-    """A user's object that is ready to be called. An object that was built is called by one thread at a time."""
+    """A user's object that is ready to be called. Only one thread at a time calls an object of a class."""
 
     call: Callable[[Any], Any]
     in_turn: AbstractContextManager[Any] = field(default_factory=nullcontext)  # lock to hold during a call
@@ -223,7 +224,7 @@ class ReadyObject:
 
 @dataclass(frozen=True)
 class UserObject:
-    """The object that a job calls with its records: a function, an object with ``__call__``, or a class of such."""
+    """The object that a job calls with its records, with its parameters; or the class from which it is built."""
 
     reference: Reference
     values: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments, of a class for its constructor
@@ -271,8 +272,8 @@ class UserObject:
             if is_interrupt(error):
                 raise
             raise FunctionError(
-                f"{self.reference} cannot be built: {describe_error(error)}; each worker process builds it once, and "
-                "the job cannot start without it"
+                f"{self.reference} cannot be built: {describe_error(error)}; correct the constructor or the values of "
+                "--set: each worker process builds one object first"
             ) from error
         finally:
             hold_standard_descriptors()  # the constructor may have closed them
@@ -281,7 +282,7 @@ class UserObject:
 def close_objects() -> None:
     """Close the objects that were built in this process and have a method `close`, the last one first.
 
-    If `close` raises, or does not return in time, a warning is logged and the process continues: the records are done.
+    If `close` raises, or takes more than 30 s, log a warning and continue, because all records are done.
     """
     atexit.unregister(close_objects)
     with _lock:
@@ -297,9 +298,7 @@ def close_objects() -> None:
             continue
         closer.join(CLOSE_SECONDS)
         if closer.is_alive():
-            _log.warning(
-                "%s: its close() has not returned for %.0f s; not waiting any longer", reference, CLOSE_SECONDS
-            )
+            _log.warning("%s: close() did not return within %.0f s; continuing without it", reference, CLOSE_SECONDS)
     if closing:
         hold_standard_descriptors()
 
@@ -316,7 +315,7 @@ def _close(reference: str, built: Any) -> None:
     try:
         built.close()
     except BaseException as error:  # noqa: BLE001 - the process must continue to its end
-        _log.warning("%s: its close() raised %s", reference, describe_error(error))
+        _log.warning("%s: close() raised %s; continuing without it", reference, describe_error(error))
 
 
 _lock = threading.RLock()
@@ -351,7 +350,7 @@ def watched_checksums(urls: Iterable[str], options: Options | None = None) -> di
 
 
 def require_unchanged(watched: Mapping[str, str], options: Options | None = None) -> None:
-    """Check that files did not change since the job was created. Raises ChangedSourceError."""
+    """Check that watched files did not change since the job was created. Raises ChangedSourceError if one did."""
     for url, expected in watched.items():
         try:
             found = _checksum(url, options)

@@ -156,6 +156,6 @@ def test_children_of_a_function_are_of_no_consequence(workspace: Workspace, func
     name, *options = function.split()
     ran = workspace.succeed("group" if name == "group" else "map", f"forks:{name}", "in/*.jsonl", *options, *WORDS)
     assert sorted(record["id"] for record in workspace.records("out")) == list(range(40))
-    assert ("it ends here" in ran.err) == (name not in ("ends", "others"))
+    assert ("ends now" in ran.err) == (name not in ("ends", "others"))
     assert "Traceback" not in ran.err
     assert workspace.run("ledger", "verify", "L").status == 0

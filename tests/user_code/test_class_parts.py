@@ -302,7 +302,7 @@ class D:
 @each(
     ("source", "place"),
     [
-        ("class F:\n    __lock__ = threading.Lock()\n", "class F: the captured value '__lock__' is or holds a lock"),
+        ("class F:\n    __lock__ = threading.Lock()\n", "class F: the captured value '__lock__' is or contains a lock"),
         ("class M(type):\n    k = threading.Lock()\nclass F(metaclass=M): ...\n", "class M: the captured value 'k'"),
         ("class B:\n    go = functools.partialmethod(print, threading.Lock())\nclass F(B): ...\n", "class B: .* 'go'"),
         (f"{LOCKED}class F:\n    x = D()\n", "class F: the captured value 'x'"),

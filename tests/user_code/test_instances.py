@@ -255,8 +255,8 @@ def test_a_close_that_hangs_or_raises_is_told_and_left(
         UserObject(f"{HERE}:{name}").ready()
     close_objects()
     assert closed == ["a"]
-    assert "RaisesAtTheEnd: its close() raised SystemExit: 3" in caplog.text
-    assert "HangsAtTheEnd: its close() has not returned" in caplog.text
+    assert "RaisesAtTheEnd: close() raised SystemExit: 3" in caplog.text
+    assert "HangsAtTheEnd: close() did not return" in caplog.text
 
 
 def test_a_close_that_hangs_does_not_keep_the_process_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

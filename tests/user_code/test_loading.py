@@ -112,7 +112,7 @@ class SilentError(Exception):
     [
         (KeyError("text"), "KeyError: 'text' (at unknown place)"),
         (ValueError(), "ValueError:  (at unknown place)"),
-        (SilentError(), "SilentError: (its text cannot be had: SilentError) (at unknown place)"),
+        (SilentError(), "SilentError: (its text cannot be read: SilentError) (at unknown place)"),
         (type("Two\nLines", (Exception,), {})("x"), "Two Lines: x (at unknown place)"),
         (type("N" * 100, (Exception,), {})("x"), f"{'N' * 100}: x (at unknown place)"),
         (type("N" * 101, (Exception,), {})("x"), f"{'N' * 100} ... (101 characters): x (at unknown place)"),
@@ -440,7 +440,7 @@ def test_a_child_that_comes_back_ends_there_with_a_word(around: str, how: str) -
     code = RETURNS.format(around=around, how=how)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stdout) == (0, "went on\n")
-    assert "returned from the function; it ends here" in ran.stderr
+    assert "returned from the function and ends now" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
 
 
@@ -479,7 +479,7 @@ def test_the_word_goes_to_the_standard_error(tmp_path: Path, monkeypatch: pytest
     with open(tmp_path / "said", "w", encoding="utf-8") as said:
         monkeypatch.setattr(sys, "__stderr__", said if is_named else None)
         assert ended_child(lambda: is_named or os.dup2(said.fileno(), 2)) == 1
-    assert "returned from the function; it ends here" in (tmp_path / "said").read_text(encoding="utf-8")
+    assert "returned from the function and ends now" in (tmp_path / "said").read_text(encoding="utf-8")
 
 
 def test_pools_work() -> None:

@@ -270,7 +270,7 @@ def test_what_cannot_be_a_value_of_a_call_is_refused(value: Any, said: str) -> N
 @pytest.mark.parametrize("value", [nested(20), named(20)])
 def test_a_value_has_so_many_levels_at_most(value: Any) -> None:
     assert read_values([f"x={json.dumps(value)}"]) == {"x": value}
-    with pytest.raises(UsageError, match="expected a value of at most 20 levels, found more"):
+    with pytest.raises(UsageError, match="expected a value of at most 20 levels of nesting, found more"):
         read_values([f"x={json.dumps([value])}"])
 
 

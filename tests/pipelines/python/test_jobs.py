@@ -261,7 +261,7 @@ def test_a_cell_of_a_notebook_is_a_module_of_its_own(programs: Programs) -> None
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("lambda record: LOCK", "the captured value 'LOCK' is or holds a lock"),
+        ("lambda record: LOCK", "the captured value 'LOCK' is or contains a lock"),
         pytest.param(
             "lambda record: CHANGING",
             "captured value 'CHANGING' of <lambda> differs each time it is pickled",
