@@ -7,14 +7,14 @@ BIN := $(VENV)/bin
 CACHE := .cache
 KILLS ?= 200
 COMMA := ,
-# Floors, in per cent. That of the ledger is of its own quick tests alone; raise that of all when it is measured whole.
+# Minimum coverage, in per cent. The second is that of ledger/ by its quick tests. Raise the first after a whole run.
 COVERAGE := 52
 COVERAGE_LEDGER := 94
 
-# A set-up that was interrupted leaves packages that pip takes for installed. The mark tells the next call to start anew.
+# An interrupted set-up leaves packages that pip regards as installed. While this file exists, the next call starts again.
 UNFINISHED := $(VENV)/.unfinished
 
-# Downloads are dropped now and then: try three times, then say what to do. What has arrived is in pip's cache.
+# Downloads sometimes fail: try three times, then print what to do. The cache of pip keeps finished downloads.
 define install
 for try in 1 2 3; do \
   $(BIN)/python -m pip install --quiet --retries 10 $(1) && break; \
@@ -26,10 +26,10 @@ endef
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
-setup: $(VENV)/.ready ## make .venv from pyproject.toml; a second call does nothing
+setup: $(VENV)/.ready ## create .venv from pyproject.toml; a second call does nothing
 
 $(VENV)/.ready: pyproject.toml setup.py $(wildcard ledgerbeam/io/_native*.[ch])
-	@if [ -e $(UNFINISHED) ]; then echo "make: the last set-up was interrupted; starting anew" >&2; rm -rf $(VENV); fi
+	@if [ -e $(UNFINISHED) ]; then echo "make: the last set-up was interrupted; starting again" >&2; rm -rf $(VENV); fi
 	@mkdir -p $(VENV) && touch $(UNFINISHED) && rm -f $(VENV)/.ready $(VENV)/.docs $(VENV)/.release
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(call install,--upgrade pip setuptools)
@@ -37,19 +37,19 @@ $(VENV)/.ready: pyproject.toml setup.py $(wildcard ledgerbeam/io/_native*.[ch])
 	$(BIN)/python -m compileall -q ledgerbeam
 	@mv $(UNFINISHED) $@ && touch $@
 
-demo: setup ## the main job on real text: run, SIGKILL, rerun, proof
+demo: setup ## a job on real text: run, SIGKILL, rerun, comparison with an undisturbed run
 	$(BIN)/python examples/demo.py
 
-test: setup ## the suite, in ten minutes on two cores; needs nothing but Python and what is on the machine
+test: setup ## the suite without slow tests: ten minutes on two cores; needs only Python
 	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'not engines and not slow and not long' --numprocesses auto --dist worksteal
 
-slow: setup ## the tests that take longest: kills, faults, restarts, examples, and the pages typed in; ARGS="--part 1/4"
+slow: setup ## slow tests: kills, faults, restarts, examples, documentation pages; ARGS="--part 1/4" runs a quarter
 	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'slow and not engines and not long' --numprocesses auto --dist worksteal $(ARGS)
 
 long: setup ## whole jobs under hostile functions, files, ledgers and environments
 	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'long and not engines' --numprocesses auto --dist worksteal
 
-coverage: setup ## the tests of `make test` with the lines and branches counted that they run; fails below the floor
+coverage: setup ## the tests of `make test`, with the coverage of lines and branches; fails below a minimum
 	mkdir -p $(CACHE)/coverage
 	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'not engines and not slow and not long' --numprocesses auto --dist worksteal \
 	  --cov --cov-report html:$(CACHE)/coverage/html
@@ -70,36 +70,36 @@ lint: setup ## ruff check, ruff format --check, mypy strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-servers: setup ## bring MinIO, fake-gcs-server, Azurite, Prism, Flink, Spark, Beam's boot program and a venv for Dataflow into .cache/, what is missing of them; SERVERS="minio prism" for some
+servers: setup ## install into .cache/ what is missing of MinIO, fake-gcs-server, Azurite, Prism, Flink, Spark, Beam's boot program and a venv for Dataflow; SERVERS="minio prism" for some
 	$(BIN)/python -m tests.servers make $(SERVERS)
 
-image: servers ## build the worker image and run it as the worker pool of a Flink cluster (root, buildah)
+image: servers ## build the worker image and run it as the worker pool of a Flink cluster; needs root and buildah
 	$(BIN)/python -m tests.servers image
 
-matrix: servers ## the job on every engine, with kills; ends with one row for each; ARGS=--exchanges for exchanges on all of them, ARGS="-k spark" for one
+matrix: servers ## a job on every engine, with kills; prints a row for each engine; ARGS=--exchanges for exchanges on all engines, ARGS="-k spark" for one engine
 	$(BIN)/python -m pytest tests/matrix --numprocesses 0 $(ARGS)
 
-changes: servers ## what may change under a job on S3, and with the work done by a Flink cluster; on this disk: make long
+changes: servers ## jobs whose sources, code or outputs change while they run, on S3 and on Flink; for local disks: make long
 	$(BIN)/python -m pytest tests/changes -m engines --numprocesses 0
 
-conformance: setup ## peers in a venv of their own judge our formats, and their files are read by us
+conformance: setup ## lhotse, Megatron and other tools read our files, and we read theirs
 	scripts/conformance.sh
 
-fault: setup ## the reliability suite: make fault KILLS=N
+fault: setup ## kill jobs and writers N times, locally and on S3, and print the losses: make fault KILLS=N
 	$(BIN)/python -m tests.fault --kills $(KILLS)
 
-mutants: setup ## report small changes of a module that no test notices: MODULE=ledger/lmdb/commit.py
+mutants: setup ## change a module in small ways, and report the changes that no test detects: MODULE=ledger/lmdb/commit.py
 	@test -n "$(MODULE)" || { echo "make: mutants: no module; name one below ledgerbeam/, such as MODULE=ledger/lmdb/commit.py" >&2; exit 2; }
 	$(BIN)/python -m tests.mutation '$(MODULE)' $(ARGS)
 
-bench: setup ## every table of speed against peers and the physical limit; ARGS=--small is quick
+bench: setup ## tables of speed, relative to other tools and to the physical limit; ARGS=--small is quick
 	scripts/bench.sh $(ARGS)
 
-docs: $(VENV)/.docs ## the site of the documentation, in .cache/site; a warning fails it
+docs: $(VENV)/.docs ## build the documentation site in .cache/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean --quiet
 	@echo "$(CACHE)/site/index.html"
 
-release: $(VENV)/.release ## dist/: sdist, manylinux wheel and pure wheel of what is committed, checked; uploads nothing
+release: $(VENV)/.release ## build and check sdist, manylinux wheel and pure wheel of the commit, in dist/; upload nothing
 	scripts/release.sh $(BIN)/python
 
 $(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.ready
@@ -107,7 +107,7 @@ $(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.ready
 	@$(call install,--editable '.[$*]')
 	@mv $(UNFINISHED) $(VENV)/.ready && touch $@
 
-clean: ## remove what setup, servers and tests made
+clean: ## remove the files that setup, servers and tests have created
 	rm -rf $(VENV) $(CACHE) ledgerbeam/io/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
 .PHONY: help setup demo test slow long coverage lowest oldest-beam hooks lint servers image matrix changes conformance fault mutants bench docs release clean

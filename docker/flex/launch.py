@@ -1,6 +1,7 @@
-"""What Google's launcher of a Flex Template runs: `ledgerbeam map`, its options the parameters of the template.
+"""Program of the Flex Template: runs `ledgerbeam map` with the parameters of the template as options.
 
-The launcher adds Beam options: with ``--template_location`` the pipeline is staged and not waited for.
+Google's launcher starts it, and adds options of Beam. One of them is ``--template_location``: with it, the program
+stages the pipeline and ends without waiting for it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import ledgerbeam
 
 
 def main(argv: Sequence[str]) -> int:
-    """Stage the job; return the exit status."""
+    """Stage the job and return the exit status: 0, or that of the error."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--function", required=True, help="MODULE:OBJECT, which the worker image has")
+    parser.add_argument("--function", required=True, help="MODULE:OBJECT in the worker image")
     parser.add_argument("--sources", required=True, help="patterns of the sources, separated by spaces")
     parser.add_argument("--output", required=True, help="folder of the outputs")
     parser.add_argument("--to", default="jsonl", help="format of the outputs")
-    parser.add_argument("--ledger", required=True, help="where progress is kept")
-    parser.add_argument("--task_bytes", default="16M", help="size of a task")
-    parser.add_argument("--on_error", default="fail", help="fail, or reject with a limit")
+    parser.add_argument("--ledger", required=True, help="URL of the ledger, which records the progress")
+    parser.add_argument("--task_bytes", default="16M", help="approximate size of a task, in bytes or as 16M")
+    parser.add_argument("--on_error", default="fail", help="fail, or reject with a limit, such as reject:0.1%%")
     args, options = parser.parse_known_args(argv)
     chosen = vars(args)
     function, sources = chosen.pop("function"), chosen.pop("sources").split()
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     status = main(sys.argv[1:])
-    # A thread of gRPC that Beam leaves behind may hold a lock which the interpreter waits for as it ends, for ever.
+    # Beam leaves a thread of gRPC, which may hold a lock forever. The interpreter would wait for the lock at its end.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
