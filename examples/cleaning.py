@@ -1,7 +1,7 @@
 """Functions of one record, for `ledgerbeam map cleaning:NAME`.
 
 A function returns a record, None to drop the record, or a list of records. It must be pure: the same record always
-gives the same result. So a killed and restarted job ends with the bytes of an undisturbed one.
+gives the same result. Then a killed and restarted job ends with the same bytes as an undisturbed job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def squeeze_spaces(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def drop_short(record: dict[str, Any]) -> dict[str, Any] | None:
-    """Drop texts of less than 200 characters."""
+    """Drop records whose text has less than 200 characters."""
     return record if len(record["text"]) >= 200 else None
 
 
@@ -29,7 +29,8 @@ def documented_functions(record: Mapping[str, Any]) -> list[dict[str, str]]:
         record: A JSONL record with a `text`, or a tar sample with a member `py`.
 
     Returns:
-        A record of `name`, `doc` and `code` for each function, breadth first by nesting. Invalid Python has none.
+        A record with `name`, `doc` and `code` for each function with a docstring: outer functions before the functions
+        in them. Invalid Python gives an empty list.
     """
     text = record["py"].decode() if "py" in record else record["text"]
     try:

@@ -1,6 +1,7 @@
-"""Demonstration on real text: index, map, SIGKILL, the same command again, proof. `make demo` runs it.
+"""Demonstration of a restart: index, map, SIGKILL, the same command again, comparison. `make demo` runs it.
 
-The text is Python's standard library, as JSONL and tar shards. The job extracts the documented functions.
+The text is the source code of Python's standard library, as JSONL and tar shards. The job extracts the functions that
+have docstrings.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ledgerbeam-demo-") as folder:
         same = demonstrate(Path(folder), args.megabytes * 10**6)
-    say(f"\n{time.monotonic() - started:.0f} s in all; the temporary folder is gone")
+    say(f"\nThe demonstration took {time.monotonic() - started:.0f} s, and has removed its temporary folder.")
     return 0 if same else 1
 
 
@@ -52,27 +53,27 @@ def demonstrate(folder: Path, size: int) -> bool:
     shutil.copy(Path(__file__).with_name("cleaning.py"), folder)
     job = MAP.format(output="out", ledger="progress")
 
-    title(1, "Real text: the sources of Python's standard library, repeated, as JSONL and tar shards")
+    title(1, "Write the source code of Python's standard library, repeated, as JSONL and tar shards")
     say(f"\n{make_shards(folder / 'shards', size)}")
 
-    title(2, "Index them: every record is then one read away")
+    title(2, "Index the shards: then one read gets any record")
     run(folder, INDEX)
     run(folder, "ledgerbeam show shards/00.jsonl")
 
-    title(3, "Map them: one record in, its documented functions out. Kill the job at a third")
+    title(3, "Map the records to the documented functions in them. Kill the job when a third of the tasks is done")
     kill_at_a_third(folder, job, size)
     run(folder, "ledgerbeam ledger status progress")
 
-    title(4, "Run the same command again: it resumes from the ledger")
+    title(4, "Run the same command again: the job resumes from the ledger")
     before = progress(folder / "progress")
     run(folder, job)
     after = progress(folder / "progress")
-    say(f"\nRecorded before the kill: {before['tasks']} tasks, {before['sources']} complete shards; skipped.")
+    say(f"\nSkipped, because recorded before the kill: {before['tasks']} tasks, {before['sources']} complete shards.")
     say(f"Done by the second run: {after['tasks'] - before['tasks']} of {after['tasks']} tasks.")
     run(folder, "ledgerbeam ledger status progress")
     run(folder, "ledgerbeam ledger verify progress")
 
-    title(5, "Proof: an undisturbed run, compared byte for byte")
+    title(5, "Run another job without a kill, and compare the outputs byte for byte")
     run(folder, MAP.format(output="clean", ledger="undisturbed"))
     return compare(folder / "out", folder / "clean")
 
@@ -96,11 +97,14 @@ def run(folder: Path, command: str) -> None:
     say(f"\n$ {command}")
     status = start(folder, command).wait()
     if status:
-        raise SystemExit(f"the command ended with status {status}")
+        raise SystemExit(f"demo: the command above ended with status {status}; see its message")
 
 
 def make_shards(folder: Path, size: int) -> str:
-    """Write about `size` bytes of text, three quarters as JSONL. The same interpreter writes the same shards."""
+    """Write about `size` bytes of text, three quarters as JSONL, and return a summary.
+
+    The same version of Python writes the same shards.
+    """
     folder.mkdir()
     share = size // (JSONL_SHARDS + TAR_SHARDS)
     texts = endless_sources()
@@ -121,7 +125,7 @@ def make_shards(folder: Path, size: int) -> str:
 
 
 def endless_sources() -> Iterator[tuple[str, str]]:
-    """Yield path and text of the standard library's modules, in endless rounds; each text starts with its round."""
+    """Yield path and text of each module of the standard library, again and again. Each text starts with its copy."""
     library = Path(sysconfig.get_paths()["stdlib"])
     paths = sorted(path for path in library.rglob("*.py") if "site-packages" not in path.parts)
     for copy in count(1):
@@ -140,7 +144,7 @@ def add_member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def progress(ledger: Path) -> dict[str, int]:
-    """Return the numbers of finished sources and tasks; the job may be running."""
+    """Return the numbers of complete sources, done tasks and filtered tasks. The job may be running."""
     try:
         status = open_ledger(str(ledger)).status()
     except LedgerNotFoundError:
@@ -161,12 +165,14 @@ def kill_at_a_third(folder: Path, command: str, size: int) -> None:
         process.kill()
         process.wait()
     if process.returncode != -signal.SIGKILL:
-        raise SystemExit(f"the job ended with status {process.returncode} before it could be killed")
+        raise SystemExit(
+            f"demo: the job ended with status {process.returncode} before it was killed; give more --megabytes"
+        )
     say(f"$ kill -9 {process.pid}")
     time.sleep(1)  # the workers notice the death of the launcher and end
     done = progress(folder / "progress")
     lost = len(list((folder / "out").glob("*.jsonl"))) - (done["tasks"] - done["filtered"])
-    say(f"\nWritten but not recorded, so the next run repeats them: {lost} shards.")
+    say(f"\nOutputs that are written but not recorded, so the next run writes them again: {lost} shards.")
 
 
 def compare(found: Path, expected: Path) -> bool:
@@ -185,9 +191,10 @@ def compare(found: Path, expected: Path) -> bool:
         total.update(f"{name} {one}\n".encode())
         if number < 3 or not same:
             say(f"  {'same' if same else 'DIFFERENT'}  {one}  {other}  {name}")
-    say(f"  ... BLAKE2 of the killed and resumed job, of the undisturbed job, name; {total.hexdigest()} over all")
+    say("  ... (columns: BLAKE2 hash from the killed and resumed job, hash from the undisturbed job, file)")
+    say(f"  hash of all names and hashes: {total.hexdigest()}")
     verdict = "identical, byte for byte" if not differing else f"{differing} DIFFERENT"
-    say(f"\n{len(names)} files of the killed job and of the undisturbed one: {verdict}")
+    say(f"\n{len(names)} files of the killed job, compared with those of the undisturbed job: {verdict}")
     return bool(names) and not differing
 
 

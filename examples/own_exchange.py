@@ -1,4 +1,4 @@
-"""Restartable exchange of two Beam pipelines: the second pipeline gets all records of a key together.
+"""Restartable shuffle in two Beam pipelines: the second pipeline gets all records of a key together.
 
     python examples/own_exchange.py --output out --runs runs --ledger progress 'pages/*.jsonl' [BEAM OPTION...]
 
@@ -36,17 +36,17 @@ def stripped(task: Task) -> Task:
 
 
 def longest(url: str, pages: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    """Return the page of a URL with the longest text; among equal ones the first by source and record number."""
+    """Return the page of a URL with the longest text. Of equally long texts it is the first by source and number."""
     return {"url": url, "text": max((page["text"] for page in pages), key=len)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Keep the longest text of each URL.")
-    parser.add_argument("patterns", nargs="+")
-    parser.add_argument("--output", required=True)
-    parser.add_argument("--runs", required=True)
-    parser.add_argument("--ledger", required=True)
-    parser.add_argument("--size", default="64M", help="size of tasks and buckets")
+    parser.add_argument("patterns", nargs="+", help="JSONL files of records with url and text, as names or wildcards")
+    parser.add_argument("--output", required=True, help="folder of the outputs")
+    parser.add_argument("--runs", required=True, help="folder for the files between the two pipelines")
+    parser.add_argument("--ledger", required=True, help="folder of the ledgers of both pipelines")
+    parser.add_argument("--size", default="64M", help="approximate size of tasks and buckets (default: 64M)")
     args, beam_args = parser.parse_known_args(argv)
     scattered = f"{args.ledger}/scatter"
 

@@ -1,9 +1,9 @@
-"""File format of your own: text in any encoding, one record a line. docs/own-format.md explains it.
+"""File format of your own: text in any encoding, one record for each line. docs/own-format.md explains it.
 
     python examples/own_format.py texts.lines
 
-This indexes a text and prints its lines in random order. To use the format on the command line, too, name `TextLines`
-as an entry point of a package:
+The program indexes a text and prints its lines in random order. To use the format on the command line, too, name
+`TextLines` as an entry point of a package:
 
     [project.entry-points."ledgerbeam.formats"]
     lines = "own_format:TextLines"
@@ -26,7 +26,7 @@ class TextLines(LineFormat):
     """Text in any encoding.
 
     Attributes:
-        encoding: Encoding of the text; a newline in it must be the single byte 10.
+        encoding: Encoding of the text. It must encode a newline, and only a newline, as the byte 10.
     """
 
     name = "lines"
@@ -46,14 +46,14 @@ class TextLines(LineFormat):
 
 
 def shout(line: str) -> str | None:
-    """Convert a line to upper case, and drop blank lines; a function for `ledgerbeam map`."""
+    """Convert a line to upper case, and drop blank lines. This is a function for `ledgerbeam map`."""
     return line.upper() if line.strip() else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Print the lines of a text in a random order.")
-    parser.add_argument("text")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("text", help="file with the suffix .lines")
+    parser.add_argument("--seed", type=int, default=0, help="number that selects the random order (default: 0)")
     args = parser.parse_args(argv)
 
     register(TextLines())  # not needed with an entry point

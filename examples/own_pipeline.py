@@ -2,8 +2,8 @@
 
     python examples/own_pipeline.py --output out --ledger progress 'texts/*.jsonl' [--runner=... BEAM OPTION...]
 
-It drops repeated texts within a task, and writes short and long texts into separate shards. Kill it and run the same
-command again: it does the remaining work.
+It drops texts that are repeated within a task, and writes short and long texts into separate shards. Kill it and run
+the same command again: it does the remaining tasks.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ledgerbeam.transforms import (
 )
 
 LONG = 1000
-"""Characters from which a text is long."""
+"""Number of characters that makes a text long."""
 
 
 def short_and_long(task: Task) -> list[Task] | None:
-    """Fan a task out into two, or filter it: a task may become none, one or many."""
+    """Divide a task into two: short texts and long texts. Drop a task without texts."""
     texts = {record["text"]: record for record in task.records if record["text"].strip()}
     if not texts:
         return None
@@ -40,10 +40,15 @@ def short_and_long(task: Task) -> list[Task] | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Sort texts into short and long ones.")
-    parser.add_argument("patterns", nargs="+")
-    parser.add_argument("--output", required=True)
-    parser.add_argument("--ledger", required=True)
-    parser.add_argument("--on-job-change", choices=["refuse", "restart", "accept"], default="refuse")
+    parser.add_argument("patterns", nargs="+", help="JSONL files of records with a text, as names or wildcards")
+    parser.add_argument("--output", required=True, help="folder of the outputs")
+    parser.add_argument("--ledger", required=True, help="folder of the ledger")
+    parser.add_argument(
+        "--on-job-change",
+        choices=["refuse", "restart", "accept"],
+        default="refuse",
+        help="what to do if this program has changed since the ledger was created (default: refuse)",
+    )
     args, beam_args = parser.parse_known_args(argv)
 
     with lb.Pipeline(

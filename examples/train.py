@@ -2,9 +2,9 @@
 
     python examples/train.py FOLDER [--steps N] [--die-at STEP]
 
-A bag of words distinguishes sums from products in lines of arithmetic. The program writes to FOLDER the data,
-`checkpoint.json` (the weights and the state of the graph) and `losses.txt`, one line a step. Run it again after a kill.
-Besides ledgerbeam it needs only numpy.
+The model is a bag of words, which learns whether a line of arithmetic is a sum or a product. The program writes to
+FOLDER the data, `checkpoint.json` (the weights and the state of the graph) and `losses.txt`, a line for each step. Run
+it again after a kill. Besides ledgerbeam it needs only numpy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EVERY = 10
 
 
 def write_data(folder: Path) -> list[str]:
-    """Write missing sources and their indexes: the first two of sums, the others of products."""
+    """Write missing sources and their indexes, and return their URLs. Two have sums, the others products."""
     urls = []
     for number in range(FILES):
         url = str(folder / f"part-{number}.jsonl")
@@ -55,7 +55,7 @@ def write_lines(number: int) -> Iterator[dict[str, Any]]:
 
 
 def build_graph(urls: list[str]) -> IteratorNode:
-    """Build the graph: sums and products mixed by weight, shuffled in each epoch, with noise, in batches by length."""
+    """Build the graph: shuffle sums and products in each epoch, mix them, drop a word, and batch texts by length."""
     sums, products = (Repeat(GlobalShuffle(*map(IndexedManifest, part), seed=7)) for part in (urls[:2], urls[2:]))
     mixed = Mux(sums, products, weights=[2, 1], seed=1)
     noisy = Map(Filter(mixed, has_a_sign), drop_a_word, seed=3)
@@ -71,14 +71,14 @@ def count_words(record: dict[str, Any]) -> int:
 
 
 def drop_a_word(record: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    """Drop a random word: a new one in each epoch, the same one when the item is built again."""
+    """Drop a random word. `chance` is another one in each epoch, and the same one when the item is built again."""
     words = record["text"].split()
     del words[chance.randrange(len(words))]
     return {**record, "text": " ".join(words)}
 
 
 def features(batch: list[dict[str, Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return word counts of shape (batch, WORDS), and the labels."""
+    """Return the counts of words, by hash, of shape (batch, WORDS), and the labels."""
     counts = np.zeros((len(batch), WORDS))
     for row, record in enumerate(batch):
         for word in record["text"].split():
@@ -122,8 +122,8 @@ def train(folder: Path, steps: int, die_at: int | None) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train, and resume exactly after a kill.")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("folder", type=Path, help="folder of the data, the checkpoint and the losses")
+    parser.add_argument("--steps", type=int, default=200, help="number of steps in total (default: 200)")
     parser.add_argument("--die-at", type=int, help="kill this process after this step, as if the machine had failed")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)

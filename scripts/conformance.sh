@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Lets lhotse, webdataset, Energon and Megatron judge our formats, and ours theirs; then the walk against real archives.
+# Runs the conformance tests: lhotse, webdataset, Energon and Megatron read our files, and we read theirs. Then we read
+# tar archives that other programs wrote.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Fetches packages with the registries' own clients and unpacks their compression, so that .cache/corpus holds tar
-# archives as different tools write them. A client that this machine lacks is left out; what is there is kept.
+# Downloads packages with pip, npm, cargo and apt, and decompresses them: .cache/corpus then has tar archives of
+# different tools. A client that this machine does not have is left out. Archives of earlier calls are kept.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 SDISTS=(six==1.17.0 attrs==25.3.0 lmdb==1.7.5 tomli==2.2.1 idna==3.10 packaging==25.0)
 NPM=(left-pad@1.3.0 ms@2.1.3 semver@7.7.2 @types/node@22.15.0)
 CRATES=(itoa=1.0.15 memchr=2.7.4)
-DEBS=(tzdata hostname netbase) # of the distribution's present version
+DEBS=(tzdata hostname netbase) # in the version of this machine's distribution
 
 corpus=$PWD/.cache/corpus complete=yes
 wanted="${SDISTS[*]} ${NPM[*]} ${CRATES[*]} ${DEBS[*]}"
@@ -16,11 +16,11 @@ mkdir -p "$corpus"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-fetch() { # CLIENT COMMAND ...: runs a command in the work folder if there is a client for it
+fetch() { # CLIENT COMMAND ...: runs a command in the work folder if its client is installed
   local client=$1
   shift
-  command -v "$client" >/dev/null || [[ -x $client ]] || { echo "corpus: no $client here; left out" >&2; return 0; }
-  (cd "$work" && "$@" >&2) || { echo "corpus: $client failed; left out until the next run" >&2; complete=; }
+  command -v "$client" >/dev/null || [[ -x $client ]] || { echo "corpus: $client is not installed; its archives are left out" >&2; return 0; }
+  (cd "$work" && "$@" >&2) || { echo "corpus: $client failed; its archives are left out. Run this again" >&2; complete=; }
 }
 
 fetch_crates() {

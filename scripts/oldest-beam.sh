@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests of Beam's internals, and of pipelines of users, on the oldest version of Beam that pyproject.toml
-# allows. Usage: scripts/oldest-beam.sh PYTHON FOLDER: the environment is made in FOLDER.
+# allows. Usage: scripts/oldest-beam.sh PYTHON FOLDER. It creates a virtual environment in FOLDER.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

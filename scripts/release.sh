@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes dist/: an sdist, a wheel with the compiled loops for every Linux of this processor that manylinux covers, and a
-# wheel in Python alone for all others; then checks their metadata. Usage: scripts/release.sh PYTHON, one that has the
-# extra "release". Nothing is uploaded.
+# Builds dist/: an sdist, a manylinux wheel with the compiled loops for this processor, and a wheel in pure Python for
+# all other systems. Then it checks their metadata. It uploads nothing. Usage: scripts/release.sh PYTHON, a Python in
+# which the extra "release" is installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,17 +15,17 @@ trap 'rm -rf "$work"' EXIT
 rm -rf dist build
 mkdir dist
 
-# Of what git knows, so that nothing that lies about gets into a distribution.
+# Only committed files, so that no other file gets into a distribution.
 mkdir "$work/source"
 if git rev-parse --quiet --verify HEAD >/dev/null 2>&1; then
   git archive HEAD | tar -x -C "$work/source"
-else # an export of the repository: all of it, but what tools have made
+else # an export of the repository: all files except those that tools have created
   tar -c --exclude-vcs --exclude=./.venv --exclude=./.cache --exclude=./dist --exclude=./build --exclude='*.so' \
     --exclude='*.egg-info' --exclude=__pycache__ --exclude='./.*_cache' . | tar -x -C "$work/source"
 fi
 "$python" -m build --no-isolation --sdist --outdir dist "$work/source"
 
-# Wheels are built of the sdist, as whoever installs that does.
+# Build the wheels from the sdist, as an installation from the sdist does.
 tar -x -f dist/*.tar.gz -C "$work"
 sdist=$(echo "$work"/ledgerbeam-*)
 LEDGERBEAM_PURE_PYTHON=1 "$python" -m build --no-isolation --wheel --outdir dist "$sdist"

@@ -21,7 +21,7 @@ class CallReference(griffe.Extension):
     """Replaces the signature and the docstring of each public call."""
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
-        """Replace those of one function, if it is a call."""
+        """Replace the signature and the docstring of one function, if it is a public call."""
         if not any("public" in str(one.value) for one in func.decorators):
             return
         module = importlib.import_module(func.module.path)

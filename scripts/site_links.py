@@ -1,7 +1,7 @@
-"""MkDocs hook: what reads in one way on the repository's site and in another by MkDocs is made to read the same.
+"""MkDocs hook: makes pages look the same on the documentation site and on the repository's site.
 
-Links from pages to files that are no pages lead to the repository's site. A bar in code within a table, which must be
-escaped there, stands without its backslash.
+A link from a page to a file that is not a page leads to the repository's site. In code in a table, the repository's
+site needs a backslash before a bar; MkDocs would show the backslash, so it is removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CODE = re.compile(r"`[^`]*`")
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001
-    """Return the page with links that work on the site, and with bars in tables as MkDocs takes them."""
+    """Return the page with links that work on the documentation site, and without backslashes before bars in tables."""
     root = os.path.dirname(config["config_file_path"])
     folder = os.path.dirname(page.file.abs_src_path)
 

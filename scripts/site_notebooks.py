@@ -1,7 +1,7 @@
-"""MkDocs hook: notebooks below docs/ are pages, with what their cells have printed.
+"""MkDocs hook: notebooks below docs/ become pages, with the printed output of their cells.
 
-The page is made from the notebook when the site is built, so there is nothing to keep equal. Links lead to the notebook
-itself (`training.ipynb`), which the repository's site shows, too.
+The page is made from the notebook when the site is built, so both are always equal. Links name the notebook
+(`training.ipynb`), so they also work on the repository's site.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SUFFIX = ".ipynb"
 
 
 def as_markdown(notebook: str) -> str:
-    """Return a notebook, given as JSON, as a page."""
+    """Return a notebook, given as JSON, as a page in Markdown."""
     parts = []
     for cell in json.loads(notebook)["cells"]:
         source = "".join(cell["source"])
@@ -30,13 +30,13 @@ def as_markdown(notebook: str) -> str:
 
 
 def _text(output: dict[str, Any]) -> str:
-    """Return what a cell has printed, or the value that it shows."""
+    """Return the printed output of a cell, or the value that it shows."""
     lines = output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"]
     return "".join(lines).rstrip() + "\n"
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Make pages of the notebooks."""
+    """Turn notebooks into pages."""
     from mkdocs.structure.files import File
 
     class Notebook(File):
@@ -50,7 +50,7 @@ def on_files(files: Any, *, config: Any) -> Any:
 
 
 def on_page_read_source(*, page: Any, config: Any) -> str | None:  # noqa: ARG001
-    """Return a notebook's text; MkDocs reads the other pages."""
+    """Return the page of a notebook; None for other pages, which MkDocs reads itself."""
     if not page.file.src_uri.endswith(SUFFIX):
         return None
     with open(page.file.abs_src_path, encoding="utf-8") as file:

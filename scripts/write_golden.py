@@ -1,4 +1,4 @@
-"""Writes tests/golden: small files whose indexes are made by lhotse, not by us.
+"""Writes tests/golden: small files with indexes that lhotse makes, not ledgerbeam.
 
 Run with a Python that has lhotse 2.0.0a7 and torch (`make conformance` makes one):
 
@@ -28,7 +28,7 @@ IDS = ["a", "b.c", "dir/d", LONG, "sprecher-grün"]
 
 
 def shar(layout: int, ids: list[str]) -> bytes:
-    """Pairs as lhotse's Shar writers lay them out: payload, then its manifest."""
+    """Return a tar archive of pairs in the order of lhotse's Shar writers: first the payload, then its manifest."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=layout) as tar:
         for number, key in enumerate(ids):
@@ -60,7 +60,7 @@ def main(folder: Path) -> None:
         path = folder / f"{name}.tar"
         path.write_bytes(content)
         create_tar_index(str(path))
-        # Archives are mostly zeros; the tests unpack them beside a copy of the index.
+        # Archives are mostly zeros, so they are compressed. The tests decompress them beside a copy of the index.
         (folder / f"{name}.tar.gz").write_bytes(gzip.compress(content, mtime=0))
         path.unlink()
 

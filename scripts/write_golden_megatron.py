@@ -1,4 +1,4 @@
-"""Writes tests/golden/megatron: small datasets made by Megatron, not by us.
+"""Writes tests/golden/megatron: small datasets that Megatron makes, not ledgerbeam.
 
 Run from the root of the repository with a Python that has megatron-core 0.16.1 (`scripts/peers.sh` makes one):
 

@@ -20,7 +20,7 @@ def test_the_demo_kills_a_job_and_proves_that_nothing_is_lost(tmp_path: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
     assert "identical, byte for byte" in done.stdout
     assert "0 problems" in done.stdout
-    skipped = re.search(r"Recorded before the kill: (\d+) tasks", done.stdout)
+    skipped = re.search(r"recorded before the kill: (\d+) tasks", done.stdout)
     repeated = re.search(r"Done by the second run: (\d+) of (\d+) tasks", done.stdout)
     assert skipped
     assert repeated
