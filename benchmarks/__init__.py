@@ -1,9 +1,10 @@
-"""Speed against peers and physical limits, as ratios of one run on one machine: `make bench`.
+"""Tables of speed, as ratios to other tools (peers) and to physical limits, of one run on one machine: `make bench`.
 
     scripts/bench.sh [--small] [--long] [--full] [TABLE ...]
 
-Every ratio comes from runs that alternate, ours and theirs, in one process of this package; peers run in their own
-environment (`scripts/peers.sh`) and time themselves, imports excluded. A table that falls short says so.
+For every ratio, runs of ledgerbeam and of a peer alternate. One process of this package controls them. Peers run in
+their own environment (`scripts/peers.sh`), and measure their own time, without imports. A row below its target is
+marked.
 """
 
 from __future__ import annotations

@@ -76,18 +76,18 @@ SCALES = {
     "scale-exchanges": scale_exchanges,
     "scale-prism": scale_prism,
 }
-"""What has options of its own."""
+"""Measurements with other options than the tables, by name."""
 
 
 def main() -> int:
-    """Print the tables. Returns 0 unless one of them could not be measured for a fault."""
+    """Print the tables. Return 0, or 1 if a table raised an error."""
     if sys.argv[1:2] and sys.argv[1] in SCALES:
         return SCALES[sys.argv[1]].main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed against peers and limits.")
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)} (default: all)")
-    parser.add_argument("--small", action="store_true", help="a tenth of the data: a quick look, no verdict to trust")
+    parser.add_argument("--small", action="store_true", help="a tenth of the data: quick, without reliable verdicts")
     parser.add_argument("--long", action="store_true", help="skip 10 million finished sources, not 1 million")
-    parser.add_argument("--full", action="store_true", help="whole jobs of 10 GB too, which takes an hour")
+    parser.add_argument("--full", action="store_true", help="also measure whole jobs of 10 GB, which takes an hour")
     args = parser.parse_args()
     unknown = [name for name in args.tables if name not in TABLES]
     if unknown:

@@ -20,7 +20,7 @@ def add_length(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def clean_batch(batch: Any) -> Any:
-    """Clean the text of a batch by two regular expressions, as one does, without Python objects."""
+    """Clean the text of an Arrow batch with two regular expressions of Arrow, without Python objects for records."""
     text = pc.replace_substring_regex(batch["text"], r"[^a-z]+", " ")
     text = pc.utf8_trim_whitespace(pc.replace_substring_regex(text, r"\b[a-z]\b ?", ""))
     return batch.set_column(batch.schema.get_field_index("text"), "text", text)

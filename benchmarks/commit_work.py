@@ -1,4 +1,4 @@
-"""What the table of ledger rates runs in processes of its own: committing, folding, compacting, looking up."""
+"""Work that the table `commits` runs in separate processes: commit, fold, compact, look up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _groups(leaves: list[Leaf]) -> Iterator[list[Leaf]]:
 
 
 def register(ledger: str, count: int) -> None:
-    """Make a ledger that has sources, none of them done."""
+    """Create a ledger with `count` sources, none of them complete."""
     shutil.rmtree(ledger, ignore_errors=True)
     store = open_local_store(ledger, create=True)
     for first in range(0, count, MADE_AT_ONCE):
@@ -39,7 +39,7 @@ def register(ledger: str, count: int) -> None:
 
 
 def commit(ledger: str, first: int, count: int, start: float) -> list[float]:
-    """Commit tasks, durably, a group at a time; return when it began and when it ended."""
+    """Commit tasks in groups, each durably. Return the times of the start and of the end."""
     leaves = [leaf(source) for source in sources(range(first, first + count))]
     store = open_local_store(ledger, create=False)
     store.completed_count()
@@ -53,7 +53,7 @@ def commit(ledger: str, first: int, count: int, start: float) -> list[float]:
 
 
 def commit_sqlite(folder: str, count: int) -> float:
-    """Commit the same rows to SQLite, as durably: write-ahead log, synchronous=FULL."""
+    """Commit the same rows to SQLite, durably, too: write-ahead log, synchronous=FULL. Return seconds."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     leaves = [leaf(source) for source in sources(range(count))]
@@ -80,7 +80,7 @@ def commit_sqlite(folder: str, count: int) -> float:
 
 
 def mark_files(folder: str, count: int) -> list[float]:
-    """Make one empty file a task, and list them as a rerun does; return the seconds of both."""
+    """Create an empty file for each task, then list the files as a rerun does. Return the seconds of both."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     started = time.perf_counter()
@@ -125,7 +125,7 @@ def fold_and_compact(folder: str, count: int) -> list[float]:
 
 
 def start_up(ledger: str, count: int) -> list[float]:
-    """Open a finished ledger and ask for every source by pages; return seconds, MB at most and bytes on disk."""
+    """Open a finished ledger and look up all sources in pages. Return seconds, peak memory in MB and bytes on disk."""
     began = time.perf_counter()
     store = open_local_store(ledger, create=False)
     asked = time.perf_counter() - began
@@ -142,7 +142,7 @@ def start_up(ledger: str, count: int) -> list[float]:
 
 
 def set_of_names(count: int) -> list[float]:
-    """Fill a set with the names of finished sources, from lines of a text in memory; return seconds and MB at most."""
+    """Fill a set with the names of finished sources, from a text in memory. Return seconds and peak memory in MB."""
     text = "\n".join(url for page in pages(count) for url in page.urls)
     began = time.perf_counter()
     done = set(text.split("\n"))

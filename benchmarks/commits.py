@@ -1,4 +1,4 @@
-"""Table: what the ledger's store does in a second, beside SQLite, marker files and a set in memory."""
+"""Table: rates of the ledger's store, compared with SQLite, marker files and a set in memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _start_up(data: Data, listing: float) -> Iterator[Row]:
 
 
 def _commit(maker: Peer, ledger: str, tasks: int, processes: int) -> float:
-    """Commit with several processes at once; return seconds from the first begin to the last end."""
+    """Commit with several concurrent processes. Return the seconds from the first start to the last end."""
     maker.ask("register", ledger=ledger, count=tasks)
     share = tasks // processes
     with ExitStack() as stack:

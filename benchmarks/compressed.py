@@ -1,4 +1,4 @@
-"""Table: shards written compressed beside plain ones, and random reads of them."""
+"""Table: writing of compressed shards, compared with plain ones, and random reads of compressed shards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TITLE = "Compressed shards: texts of real packages, `--compress zstd` with the d
 CORPUS = ROOT / ".cache" / "corpus"
 PROSE = (".md", ".rst", ".txt")
 CHARACTERS = (300, 3_000)
-"""Of a record: texts are cut into pieces of so many."""
+"""Least and greatest number of characters of a record: texts are cut into records of random lengths."""
 
 READS = 50_000
 ROUNDS = 3
@@ -45,7 +45,7 @@ def rows(data: Data) -> Iterator[Row]:
 
 
 def _texts() -> list[tuple[str, str]]:
-    """Return the names and texts of the members of the archives that are texts."""
+    """Return name and content of each member of the archives that is a text."""
     found = []
     for path in sorted(CORPUS.glob("*.tar")):
         with tarfile.open(path) as archive:
@@ -62,7 +62,7 @@ def _texts() -> list[tuple[str, str]]:
 
 
 def _records(texts: list[str], size: int) -> list[dict[str, object]]:
-    """Cut texts into records of different lengths, in random order, over and over up to a size in bytes."""
+    """Cut texts into records of random lengths, in random order. Repeat them until they have `size` bytes."""
     chance = random.Random(17)
     pieces = []
     for text in texts:

@@ -1,4 +1,4 @@
-"""The files that the tables read, made once under `.cache/bench` and the same on every machine."""
+"""The files that the tables read. They are made once, in `.cache/bench`, and are the same on every machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 VERSION = 2
-"""Part of the folder's name: a change of what is made here needs another."""
+"""Part of the name of the folder. Change it with the content of the files."""
 
 GIGABYTE = 1_000_000_000
 MANY_SOURCES = 1_000_000
@@ -27,14 +27,14 @@ _POOL = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Data:
-    """Where the files lie.
+    """The files of one size, and the sizes of the measurements.
 
     Attributes:
-        folder: Holds everything of one size.
-        size: Bytes of each large file.
-        factor: 1, or 0.1 with `--small`: what counts of works are multiplied with.
-        finished: How many finished sources a rerun skips.
-        full: Whether whole jobs of 10 GB are run too.
+        folder: Folder of the files.
+        size: Size of each large file, in bytes.
+        factor: Factor for numbers of records and the like: 1, or 0.1 with `--small`.
+        finished: Number of finished sources that a rerun skips.
+        full: Whether whole jobs of 10 GB are measured, too.
     """
 
     folder: Path
@@ -44,12 +44,12 @@ class Data:
     full: bool = False
 
     def count(self, full: int) -> int:
-        """Scales a count."""
+        """Return a number of records or the like, scaled by `factor`."""
         return max(1, int(full * self.factor))
 
     @property
     def jsonl(self) -> Path:
-        """Lines of about 600 bytes."""
+        """A JSONL file of lines of about 600 bytes."""
         return _once(self.folder / "lines.jsonl", lambda path: _write_jsonl(path, self.size))
 
     @property
@@ -64,25 +64,25 @@ class Data:
 
     @property
     def parquet(self) -> Path:
-        """Rows of the lines' fields, in 64 row groups."""
+        """A Parquet file of the fields of such lines, in 64 row groups."""
         return _once(self.folder / "rows.parquet", lambda path: _write_parquet(path, self.size, ROW_GROUPS))
 
     @property
     def parquet_part(self) -> Path:
-        """An eighth of such a file, with an eighth of the row groups."""
+        """A Parquet file of an eighth of the size, with 8 row groups."""
         size, groups = self.size // 8, ROW_GROUPS // 8
         return _once(self.folder / "part.parquet", lambda path: _write_parquet(path, size, groups))
 
     @property
     def work(self) -> Path:
-        """A folder for what the tables write."""
+        """A folder for the outputs of the tables."""
         folder = self.folder / "work"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
 
 def open_data(root: Path, *, small: bool, long: bool, full: bool = False) -> Data:
-    """Return the files below `root`; each is made when it is asked for."""
+    """Return the files below `root`. Each file is made at its first use."""
     factor = 0.1 if small else 1.0
     finished = int(MANY_SOURCES * factor) * (10 if long else 1)
     return Data(root / f"{'small' if small else 'full'}-{VERSION}", int(GIGABYTE * factor), factor, finished, full)

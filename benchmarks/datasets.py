@@ -1,4 +1,4 @@
-"""Table: random reads of samples of datasets of many shards, local and warm."""
+"""Table: random reads of samples from datasets of many local shards, which are in the page cache."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _wds(folder: Path, count: int, wanted: Sequence[int]) -> Iterator[Row]:
 
 
 def _lit(folder: Path, count: int, wanted: Sequence[int]) -> Iterator[Row]:
-    """Compared with what the published package does, which is not to be had: tarfile opens the shard for each item."""
+    """Compare with tarfile, which opens the shard for each item, as the package of LIT does; that is not available."""
     root = folder / "lit"
     with LitWriter(str(root), max_samples=SHARD) as writer:
         for number, payload in enumerate(_payloads(count)):

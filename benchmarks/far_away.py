@@ -1,7 +1,7 @@
-"""A relay that puts a latency in front of a server on this machine, as the way to one far away would.
+"""A relay that adds latency to a server on this machine, as if the server were far away.
 
-Bytes pass as they come, so a body streams on both sides at once; what a client sends arrives `seconds` later, answers
-come at once. So each request takes `seconds` longer, and the rate at which bytes flow stays that of the machine.
+The relay delays the bytes of clients by `seconds`, and passes answers at once. So each request takes `seconds` longer,
+but the bandwidth is the same as without the relay.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CLOSING_SECONDS = 0.01
 
 
 class _Side(asyncio.Protocol):
-    """One end of a connection: what comes from there goes to the other end, `seconds` later."""
+    """One end of a connection. The relay sends bytes from it to the other end, `seconds` later."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -78,7 +78,7 @@ class _Side(asyncio.Protocol):
 
 
 class _Client(_Side):
-    """The end of a client, for which the server is called."""
+    """The end of a client. The relay connects to the server for it."""
 
     def __init__(self, seconds: float, host: str, port: int, known: list[_Side]) -> None:
         super().__init__(seconds)
@@ -108,12 +108,12 @@ class _Client(_Side):
 
 @contextlib.contextmanager
 def far_away(endpoint: str, seconds: float, core: int | None = None) -> Iterator[str]:
-    """Run a relay to a server in a thread; yield the endpoint of the relay, `http://127.0.0.1:PORT`.
+    """Run a relay to a server in a thread. Yield the endpoint of the relay, `http://127.0.0.1:PORT`.
 
     Args:
-        endpoint: Of the server, `http://HOST:PORT`.
-        seconds: By which requests arrive later.
-        core: To which the relay keeps; None for any.
+        endpoint: Endpoint of the server, `http://HOST:PORT`.
+        seconds: Delay of each request.
+        core: Number of the core on which the relay runs; None for any.
     """
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""What the scale of remote ledgers runs in processes of its own: making ledgers, folding and compacting them."""
+"""Work that `scale-ledger` and `scale-hosts` run in separate processes: create, fold and compact remote ledgers."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 
 JOB = Job("bench", {})
 COMMITS, TASKS_A_COMMIT, PAUSE_SECONDS = 20, 10, 1.0
-"""What each writer does: a worker commits once a second."""
+"""Number of commits of a writer, tasks in a commit, and the pause between commits: a worker commits once a second."""
 
 _REGISTERED_AT_ONCE = 10_000
 _DONE_AT_ONCE = 64
-"""Sources of several tasks that many hosts have in work at a time."""
+"""Number of sources of several tasks whose tasks are done in one period, as by many hosts."""
 _SAMPLE_SECONDS = 0.2
 
 
 def make_ledger(ledger: str, sidecar: str, count: int, tasks: int) -> float:
-    """Make a ledger of sources that are done, in the segments that launchers and workers write.
+    """Create a remote ledger of complete sources, in segments as launchers and workers write them.
 
-    Sources are done in an order of chance, as jobs do them, and so are the tasks of some of them at a time. Returns the
-    bytes of its objects.
+    The order of the sources is random, as in jobs, and so is the order of the tasks of some sources at a time. Return
+    the size of all objects in bytes.
     """
     objects = ObjectFolder(ledger)
     store = RemoteStore(objects, sidecar)
@@ -73,7 +73,7 @@ def _leaves(count: int, tasks: int) -> Iterator[list[Leaf]]:
 
 
 def fold(ledger: str, sidecar: str, done: int) -> dict[str, float]:
-    """Open a ledger on a host that is new to it; return what that took."""
+    """Open a ledger on a host without a copy of it. Return the cost; see `Taken`."""
     store = RemoteStore(ObjectFolder(ledger), sidecar)
     with Taken() as taken:
         store.open()
@@ -83,7 +83,7 @@ def fold(ledger: str, sidecar: str, done: int) -> dict[str, float]:
 
 
 def again(ledger: str, sidecar: str, done: int) -> dict[str, float]:
-    """Open a ledger on a host that has seen all of it, and look once more; return what the look took."""
+    """Open a ledger on a host with a complete copy, and refresh it once more. Return the cost of the refresh."""
     store = RemoteStore(ObjectFolder(ledger), sidecar)
     store.open()
     with Taken() as taken:
@@ -94,7 +94,7 @@ def again(ledger: str, sidecar: str, done: int) -> dict[str, float]:
 
 
 def compact_ledger(ledger: str, sidecar: str) -> dict[str, float]:
-    """Compact a ledger on a host that has seen all of it; return what that took."""
+    """Compact a ledger on a host with a complete copy. Return the cost; see `Taken`."""
     store = RemoteStore(ObjectFolder(ledger), sidecar)
     store.open()
     with Taken() as taken:
@@ -104,12 +104,12 @@ def compact_ledger(ledger: str, sidecar: str) -> dict[str, float]:
 
 
 def sources_of_writers(writers: int) -> list[Source]:
-    """Return the sources that writers do, one task each."""
+    """Return the sources of all writers. Each source has one task."""
     return sources(range(writers * COMMITS * TASKS_A_COMMIT))
 
 
 def write(url: str, options: dict[str, Any], run: str, writers: int) -> dict[str, float]:
-    """Record as so many workers do, each with a pause between its commits; return how long that took."""
+    """Record tasks as `writers` workers do, each with a pause between its commits. Return the duration."""
     made = sources_of_writers(writers)
     each = COMMITS * TASKS_A_COMMIT
 
@@ -130,7 +130,7 @@ def write(url: str, options: dict[str, Any], run: str, writers: int) -> dict[str
 
 
 def compact_once(url: str, options: dict[str, Any], sidecar: str) -> float:
-    """Compact a ledger on a host that looks at it again and again; return how many objects the snapshot stands for."""
+    """Compact a ledger on a host that also did so before. Return the number of objects that the snapshot replaces."""
     store = RemoteStore(ObjectFolder(url, options), sidecar)
     store.open()
     replaced = compact(store).replaced
@@ -144,10 +144,10 @@ def _check(store: RemoteStore, done: int) -> None:
 
 
 class Taken:
-    """What this process took inside the block: seconds, of processors too, private memory at most, and bytes written.
+    """The cost of the body for this process.
 
     Attributes:
-        found: `seconds`, `cpu`, `memory` and `written`.
+        found: `seconds` and `cpu` seconds, peak private `memory`, and the number of bytes `written`.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 RECORD_LOOPS = 100_000
-"""Work of a record: some 5 ms of pure Python."""
+"""Number of loops for a record: about 5 ms of pure Python."""
 
 
 def keep(record: dict[str, Any]) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def count_loops(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(record: dict[str, Any]) -> dict[str, Any]:
-    """Count words and letters: some 7 us for a line of 600 bytes."""
+    """Count words and letters: about 7 us for a line of 600 bytes."""
     words = record["text"].split()
     lengths = [*map(len, words)]
     return {**record, "words": len(words), "letters": sum(lengths), "longest": max(lengths, default=0)}

@@ -1,4 +1,4 @@
-"""Table: passes over a JSONL source through iterator graphs, and going on with them."""
+"""Table: passes over a JSONL source through iterator graphs, and restores of their position."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ BATCH = 32
 BUFFER = 10_000
 GRAIN_RECORDS = 200_000
 GRAIN_ITEMS = 4_000
-"""Of its pass, which is some hundred times slower."""
+"""Number of items of a pass of Grain, which is about a hundred times slower."""
 
 NEAR, FAR = 1_000, 1_000_000
-"""Positions to go on from; the far one is scaled with the data."""
+"""Positions to restore. The far one is scaled with the data."""
 
 
 def rows(data: Data) -> Iterator[Row]:
@@ -98,7 +98,7 @@ def rows(data: Data) -> Iterator[Row]:
 
 
 def _state_at(node: IndexedManifest, position: int) -> State:
-    """Return the state of a pass at a position: it has no other part than the number."""
+    """Return the state of a pass at a position. The number of the position is its only part."""
     state = _state_after_one(node)
     state["state"]["position"] = position
     return state
@@ -115,7 +115,7 @@ def _go_on(node: IteratorNode, state: State) -> None:
 
 
 def _least(contender: Contender) -> Contender:
-    """Repeats what takes a millisecond, which a busy machine makes ten of."""
+    """Return a contender that takes the least of ten times: for work of a millisecond, a busy machine adds much."""
     return lambda: min(contender() for _ in range(10))
 
 

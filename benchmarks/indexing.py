@@ -1,4 +1,4 @@
-"""Table: indexing of JSONL and tar, warm."""
+"""Table: indexing of JSONL and tar files that are in the page cache."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _walk(path: str) -> None:
 
 
 def _hop(path: str) -> None:
-    """Return the least that a walk in Python can do: read each header, take its size, go to the next."""
+    """Do the least work of a walk through a tar in Python: read each header and its size, and go to the next one."""
     descriptor, position = os.open(path, os.O_RDONLY), 0
     try:
         while (header := os.pread(descriptor, tarfile.BLOCKSIZE, position)).strip(b"\0"):

@@ -1,4 +1,4 @@
-"""Table: whole jobs. `ledgerbeam map` against a bare loop and its peers: the same function, the same records."""
+"""Table: whole jobs. `ledgerbeam map` compared with a bare loop and with peers: same function, same records."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ SIZE, SMALL_SIZE, FULL_SIZE = 0.6 * GIGABYTE, 0.05 * GIGABYTE, 10 * GIGABYTE
 TASK_BYTES = 16 * 2**20
 
 CPU_LIMIT = 1.3
-"""Seconds of processors of a job, start-up apart, for each of the bare loop."""
+"""Greatest ratio of the CPU time of a job, without its start, to that of the bare loop."""
 
 START_LIMIT, START_CPU_LIMIT, RERUN_LIMIT = 1.3, 3.0, 0.3
 MEMORY_LIMIT = 2 * TASK_BYTES + 200_000_000
 FAR_LIMIT, FAR_SECONDS = 1.15, 0.02
-"""Wall time of a job on S3 for each of the same job on local files, and how much later a request reaches the server."""
+"""Greatest ratio of the wall time of a job on S3 to that on local files, and the delay of each request in seconds."""
 
 AROUND_LIMIT = 10
-"""Per cent of the processors' time of workers that may go to what is around the work: the ledger, and the runner."""
+"""Greatest share of the CPU time of workers for the ledger and the runner, in per cent."""
 
 AUDIT_LIMIT, AUDIT_SECONDS = 2, 1
 """Per cent of a job's CPU time that its audit may add; a job of less than a minute may spend a second on it."""
@@ -61,18 +61,18 @@ _IMPORT = "import apache_beam"
 
 @dataclass(frozen=True)
 class _Bench:
-    """Where a table of one size works.
+    """The folder in which jobs of one size run.
 
     Attributes:
-        folder: Holds the sources below `in`; everything else in it is removed.
-        label: The size, for people.
+        folder: Folder with the sources in `in`. All other files in it are removed.
+        label: The size of the sources, for people.
     """
 
     folder: Path
     label: str
 
     def ours(self, *more: str, name: str = "ours") -> list[str]:
-        """Return our command line; with a name of its own it is another job."""
+        """Return our command line. Another `name` makes it another job."""
         options = (f"--task-bytes={TASK_BYTES}", f"--workers={PROCESSES}", "--quiet", *more)
         return _map(f"{self.folder}/in/*.jsonl", str(self.folder / name), *options)
 
@@ -82,7 +82,7 @@ class _Bench:
         return [python, "-m", "benchmarks.job_programs", program, f"{self.folder}/in", f"{self.folder}/{program}"]
 
     def run(self, program: str) -> Measured:
-        """Run a program from an empty folder on."""
+        """Run a program with an empty output folder, and measure it."""
         for leftover in (program, f"{program}.logs", f"{program}.ledger"):
             shutil.rmtree(self.folder / leftover, ignore_errors=True)
         self.forget()
@@ -91,17 +91,17 @@ class _Bench:
         return measure(command, self.folder / program)
 
     def forget(self) -> None:
-        """Remove the indexes that a job has left: it belongs to a whole job to make them."""
+        """Remove the indexes that a job has written, because each measured job must write them."""
         for index in (self.folder / "in").glob("*.idx"):
             index.unlink()
 
     def put(self, store: Any, place: str) -> None:
-        """Put the sources below `in` of a place in a store."""
+        """Upload the sources to `in` below a place in a store."""
         for path in sorted((self.folder / "in").glob("*.jsonl")):
             store.put_file(str(path), f"{place}/in/{path.name}")
 
     def take(self, program: str) -> tuple[int, int]:
-        """Return `same_records` of what a program wrote, and remove that: the disk need not hold it of all of them."""
+        """Return `same_records` of the outputs of a program, and remove the outputs, to save space."""
         found = same_records(str(self.folder / program))
         shutil.rmtree(self.folder / program)
         return found
@@ -119,7 +119,7 @@ def rows(data: Data) -> Iterator[Row]:
 
 
 def _start(data: Data) -> Generator[Row, None, tuple[Measured, Measured]]:
-    """Yield the rows of jobs that do next to nothing; return what a job of one record takes, and an import of Beam."""
+    """Yield the rows of very small jobs. Return the cost of a job of one record, and of an import of Beam."""
     folder = data.work / "job-start"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -205,7 +205,7 @@ def _against_bare(work: str, ours: Measured, bare: Measured, start: Measured) ->
 
 
 def _audit(label: str, ours: Measured, unaudited: Measured) -> Row:
-    """Return the row of what an audit adds to a job."""
+    """Return the row of the CPU time that an audit adds to a job."""
     limit = max(AUDIT_LIMIT, 100 * AUDIT_SECONDS / unaudited.cpu if unaudited.wall < 60 else 0)
     return most_row(
         f"map of {label}, CPU time that the audit adds",
@@ -218,7 +218,7 @@ def _audit(label: str, ours: Measured, unaudited: Measured) -> Row:
 
 
 def _parts(label: str, time: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield what the workers' processors were used for."""
+    """Yield the row of the CPU time of workers, by part of their time."""
     cpu = time["cpu"]
     whole = sum(cpu.values())
     work = ", ".join(f"{part} {cpu[part]:.2f}" for part in MEASURED if part != "ledger")
@@ -234,7 +234,7 @@ def _parts(label: str, time: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _object_store(bench: _Bench, start: Measured, *, rounds: int) -> Iterator[Row]:
-    """Yield the row of a job on S3, where the bare loop gets and puts large pieces of objects."""
+    """Yield the row of a job on S3. The bare loop reads and writes large pieces of objects."""
     label = f"map of {bench.label} on S3"
     if missing := s3.missing():
         yield absent_row(label, f"<= {CPU_LIMIT:g} x", missing)
@@ -264,9 +264,9 @@ def _object_store(bench: _Bench, start: Measured, *, rounds: int) -> Iterator[Ro
 
 
 def _far_store(bench: _Bench) -> Iterator[Row]:
-    """Yield the rows of a job on S3 that answers late, with one worker: a first one, and one that finds indexes.
+    """Yield two rows of a job with one worker on an S3 server with latency: without indexes, and with indexes.
 
-    The server and the way to it would be other machines. So they keep to one core, which leaves the others to the job.
+    The server and the relay stand for other machines. So they run on one core, and the job has the others.
     """
     label = f"map of {bench.label} on S3, {1000 * FAR_SECONDS:.0f} ms away, vs local files, one worker"
     if missing := s3.missing():
@@ -297,13 +297,13 @@ def _far_store(bench: _Bench) -> Iterator[Row]:
 
 
 def _forget(store: Any, place: str) -> None:
-    """Remove the indexes that a job has left in a store."""
+    """Remove the indexes that a job has written to a store."""
     if left := store.glob(f"{place}/in/*.idx"):
         store.rm(left)
 
 
 def _check(folder: Path, written: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse programs that have not written the same records, and remove what is left of them."""
+    """Raise RuntimeError if the programs have not written the same records, and remove their files."""
     for one, other in pairwise(written):
         if written[one] != written[other] or not written[one][0]:
             raise RuntimeError(f"{folder}: {one} wrote {written[one]} (records, digest), {other} {written[other]}")
@@ -313,7 +313,7 @@ def _check(folder: Path, written: Mapping[str, tuple[int, int]]) -> None:
 
 
 def _sources(data: Data, size: float) -> _Bench:
-    """Return the sources of a size, made once."""
+    """Return a bench with sources of a size, which are made once."""
     folder = data.folder.parent / f"job-{size / GIGABYTE:g}"
     made = folder / "in"
     if not made.is_dir():
@@ -347,7 +347,7 @@ def _bytes(folder: Path) -> int:
 
 
 def _least(runs: list[Measured]) -> Measured:
-    """Return the least of each figure."""
+    """Return the least value of each figure."""
     return Measured(*(min(figures) for figures in zip(*(vars(run).values() for run in runs), strict=True)))
 
 

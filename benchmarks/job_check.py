@@ -1,4 +1,7 @@
-"""Says which records JSONL files hold, in whatever order and form: `python -m benchmarks.job_check FOLDER`."""
+"""Prints a digest of the records of JSONL files, the same for any order and form of them.
+
+python -m benchmarks.job_check FOLDER
+"""
 
 from __future__ import annotations
 

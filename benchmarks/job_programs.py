@@ -1,7 +1,7 @@
 """The programs that the table of whole jobs compares: `python -m benchmarks.job_programs NAME SOURCES OUT`.
 
-Each maps `functions.describe` over the records of the JSONL files of a folder, in two processes, to JSONL in another
-folder. Peers run in their own environment, and as their documents show it. None of this uses ledgerbeam.
+Each program applies `functions.describe` to the records of the JSONL files of a folder, in two processes, and writes
+JSONL to another folder. Peers run in their own environment, as their documentation shows. No program uses ledgerbeam.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from benchmarks.functions import describe
 PROCESSES = 2
 
 PIECE = 64 << 20
-"""Bytes that the bare loop gets from a store, and puts there, at once: two of eight objects of 10 GB, as objects of
-Python, do not fit into memory."""
+"""Number of bytes that the bare loop reads from a store, and writes to it, at once. Whole objects of the job of 10 GB,
+as Python objects, do not fit into memory."""
 
 
 def bare(sources: str, out: str) -> None:
-    """Read lines, decode, call, encode and write, and nothing else: what the work costs in any case."""
+    """Read lines, decode, call, encode and write, and do nothing else: the least cost of the work."""
     _in_processes(_bare_file, sources, out)
 
 
@@ -36,7 +36,7 @@ def _bare_file(source: str, out: str) -> None:
 
 
 def bare_s3(sources: str, out: str) -> None:
-    """Do the same with objects, in large pieces; how the store is reached is in the environment."""
+    """Do the same with objects of a store, in large pieces. The environment names the store and its credentials."""
     _in_processes(_bare_object, sources, out)
 
 

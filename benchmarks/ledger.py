@@ -1,4 +1,4 @@
-"""Table: what the ledger costs a job of short tasks."""
+"""Table: the cost of the ledger in a job of short tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job of the ledger's table: tasks that read, work for 10 ms and publish, with and without a ledger."""
+"""The job of the table `ledger`: its tasks read, compute for 10 ms and publish, with and without a ledger."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _numbers = itertools.count()
 
 
 def make(folder: str, tasks: int) -> None:
-    """Make ten sources that hold `tasks` tasks together."""
+    """Create ten sources with `tasks` tasks in total."""
     shutil.rmtree(folder, ignore_errors=True)
     Path(folder, "in").mkdir(parents=True)
     for source in range(10):
@@ -44,7 +44,7 @@ def make(folder: str, tasks: int) -> None:
 
 
 def run(folder: str, output: str, tasks: int, ledger: bool) -> float:
-    """Run the job into a new folder; return its seconds, opening and filling the ledger included."""
+    """Run the job into a new folder. Return its seconds, including those to open and fill the ledger."""
     number = next(_numbers)
     published, ledger_path = Path(output, f"out-{number}"), Path(folder, f"ledger-{number}")
     page = next(iter(list_pages([f"{folder}/in/*.jsonl"])))
@@ -92,7 +92,7 @@ def _open_ledger(path: Path, sources: list[Source]) -> LedgerHandle:
 
 
 def _check(output: Path, ledger: Path | None, sources: int, tasks: int) -> None:
-    """Make sure that what was timed is the job that was meant."""
+    """Raise RuntimeError if the job has other outputs, sources or tasks than expected."""
     published = sum(1 for _ in output.rglob("*.jsonl"))
     if published != tasks:
         raise RuntimeError(f"{output}: expected {tasks} outputs, found {published}")

@@ -1,6 +1,6 @@
-"""What a good engineer writes by hand for samples of a format that a map-style dataset, or Grain, is to draw at random.
+"""Sequences of samples as an engineer writes them by hand, for random access by a map-style dataset or by Grain.
 
-Each is a sequence of samples. It is pickled as what it is made from, and opens its files anew where it is unpickled.
+Each sequence is pickled as its arguments, and opens its files again when it is unpickled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Lines:
 
     Args:
         path: The file.
-        index: Its offsets, u64, one more than there are lines.
+        index: The file of the offsets of the lines, u64, with one more at the end.
     """
 
     def __init__(self, path: str, index: str) -> None:
@@ -42,11 +42,11 @@ class Lines:
 
 
 class Samples:
-    """Samples of a tar archive: one pread for each, and slices of it at places that were found before.
+    """Samples of a tar archive: one pread for each, which is cut at the places of its members.
 
     Args:
         path: The archive.
-        places: What `write_places` has written.
+        places: The file that `write_places` has written.
     """
 
     def __init__(self, path: str, places: str) -> None:
@@ -71,7 +71,7 @@ class Samples:
 
 
 def write_places(path: str, places: str) -> None:
-    """Write key, start and size of each sample of an archive, and name, start and end of each member within it."""
+    """Write key, start and size of each sample of an archive, and name, start and end of each member in the sample."""
     found = []
     with tarfile.open(path) as archive:
         for key, group in groupby(archive, lambda member: member.name.partition(".")[0]):
@@ -87,7 +87,7 @@ def write_places(path: str, places: str) -> None:
 
 
 class Rows:
-    """Rows of a Parquet file, of which the row group that was read last is kept, decoded.
+    """Rows of a Parquet file. The row group that was read last stays decoded in memory.
 
     Args:
         path: The file.
@@ -118,11 +118,11 @@ class Rows:
 
 
 def by_groups(groups: Sequence[int], seed: int = 0) -> list[int]:
-    """Return a shuffled order of rows that reads each row group once: groups at random, and the rows of each.
+    """Return a random order of rows that reads each row group once: random row groups, and random rows in each.
 
     Args:
-        groups: Rows of each.
-        seed: Chooses the order.
+        groups: Number of rows of each row group.
+        seed: Seed of the order.
     """
     chance = np.random.default_rng(seed)
     ends = np.cumsum(groups)
@@ -133,11 +133,11 @@ def by_groups(groups: Sequence[int], seed: int = 0) -> list[int]:
 
 
 class Reordered:
-    """A sequence in another order, for a loader that knows orders of its own only.
+    """A sequence in another order, for a loader that takes no order.
 
     Args:
         items: The sequence.
-        order: Numbers of its items.
+        order: Numbers of the items, in the new order.
     """
 
     def __init__(self, items: Any, order: Sequence[int]) -> None:
@@ -152,7 +152,7 @@ class Reordered:
 
 
 def canonical(sample: Any) -> Iterator[bytes]:
-    """Yield what a sample holds, the same for all that hold the same: of ours and of those above."""
+    """Yield the content of a sample as bytes, the same for equal samples of ledgerbeam and of the sequences above."""
     if isinstance(sample, np.ndarray):
         yield f"{sample.dtype} {sample.shape}".encode()
         yield sample.tobytes()

@@ -1,4 +1,4 @@
-"""Table: samples a second of training loaders. Graphs of ours, map-style datasets of torch, and Grain."""
+"""Table: samples per second of training loaders: iterator graphs, map-style datasets of torch, and Grain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TITLE = f"Loaders: shuffled passes in batches of {BATCH}, warm cache, start-up a
 
 SAMPLES = {"jsonl": 100_000, "tar": 20_000, "parquet": 200_000, "megatron": 200_000}
 SIDE_SAMPLES = {"ours": 200_000, "torch": 200_000, "grain": 10_000}
-"""Of a pass at most so many are timed; Grain is some ten times slower."""
+"""Greatest number of timed samples of a pass. Grain is about ten times slower."""
 
 WORKERS = (0, 2)
 ROUNDS = 3
@@ -74,15 +74,15 @@ def _batches(seconds: float) -> str:
 
 
 def require_same(found: dict[str, list[object]], count: int, what: str) -> None:
-    """Refuse loaders that have not delivered each sample once.
+    """Check that each loader has delivered each sample once.
 
     Args:
-        found: The number of samples of each, and the sum of their digests.
-        count: How many there are.
-        what: For the message.
+        found: By loader, the number of its samples and the sum of their digests.
+        count: The expected number of samples.
+        what: Beginning of the message of an error.
 
     Raises:
-        RuntimeError: They have delivered other samples.
+        RuntimeError: A loader has delivered other samples.
     """
     wanted = next(iter(found.values()))
     if wanted[0] != count or any(one != wanted for one in found.values()):
@@ -90,12 +90,12 @@ def require_same(found: dict[str, list[object]], count: int, what: str) -> None:
 
 
 def make_files(folder: Path, kind: str, count: int) -> list[str]:
-    """Make the samples of a format; return the names of their files, those of indexes behind them.
+    """Write the samples of a format. Return the names of their files, and then of the indexes.
 
     Args:
-        folder: Where.
-        kind: Of `SAMPLES`.
-        count: How many samples.
+        folder: Folder of the files.
+        kind: A format of `SAMPLES`.
+        count: Number of samples.
     """
     if kind == "jsonl":
         path, index = str(folder / "lines.jsonl"), str(folder / "lines.idx")

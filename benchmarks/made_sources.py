@@ -1,4 +1,4 @@
-"""Sources that exist by name only, and a ledger that holds all of them as complete."""
+"""Sources without files, and a ledger in which all of them are complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MADE_AT_ONCE = 500_000
 
 
 def page_of(numbers: Iterable[int]) -> Page:
-    """Return what a listing says of sources."""
+    """Return a page of a listing with the sources of these numbers."""
     listed = list(numbers)
     urls = [f"/data/corpus/shards/{number // 1000:06d}/part-{number:09d}.jsonl" for number in listed]
     versions = [str(1_700_000_000_000_000_000 + 7_919 * number) for number in listed]
@@ -28,26 +28,26 @@ def page_of(numbers: Iterable[int]) -> Page:
 
 
 def pages(count: int) -> Iterator[Page]:
-    """Return the listing of the first sources."""
+    """Yield the pages of a listing of the first `count` sources."""
     for start in range(0, count, PAGE):
         yield page_of(range(start, min(start + PAGE, count)))
 
 
 def sources(numbers: Iterable[int]) -> list[Source]:
-    """Sources by number."""
+    """Return the sources of these numbers."""
     page = page_of(numbers)
     return [Source(*row) for row in zip(page.urls, page.sizes, page.versions, strict=True)]
 
 
 def leaf(source: Source, task: int = 0, tasks: int = 1) -> Leaf:
-    """Return one of the tasks of a source, with one output."""
+    """Return the ledger row of one of the `tasks` tasks of a source, with one output."""
     first = 100 * task
     output = Output(f"{source.url.removeprefix('/data/')}.{first:010d}.jsonl", source.size, source.id.hex(), 100, first)
     return Leaf(source.id, ((task, tasks),), "published", (output,), 100, source.size)
 
 
 def make_done(ledger: str, count: int) -> None:
-    """Make a ledger of which every source is complete, and keep it between runs."""
+    """Create a ledger in which `count` sources are complete. It is kept between runs."""
     if os.path.isdir(ledger):
         return
     partial = f"{ledger}.partial"
@@ -64,7 +64,7 @@ def make_done(ledger: str, count: int) -> None:
 
 
 def _in_id_order(count: int) -> NDArray[np.int64]:
-    """Numbers of sources in the order of their ids."""
+    """Return the numbers of sources in the order of their IDs."""
     ids = np.empty(count, np.uint64)
     for place, page in enumerate(pages(count)):
         found = np.frombuffer(b"".join(source_ids(page.urls, page.sizes, page.versions)), ">u8")[::2]

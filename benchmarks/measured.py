@@ -1,7 +1,7 @@
-"""Runs a program and says what it took, with all that it starts: `python -m benchmarks.measured FOLDER WORD...`.
+"""Measures a program and all processes that it starts: `python -m benchmarks.measured FOLDER WORD...`.
 
-What a program leaves behind, and what its children do, is counted too: this process adopts them. It prints one JSON
-object, see `Measured`.
+This process adopts orphans of the program, so it measures them, too. It prints a JSON object with the attributes of
+`Measured`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from benchmarks.scale_runs import tree
 _PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 _SAMPLE_SECONDS = 0.05
 _LEFT_SECONDS = 10.0
-"""How long what a program has left behind may go on until it is ended."""
+"""Seconds after which processes that a program has left running are ended."""
 
 WORKERS = ("ledgerbeam-work",)
-"""Names of processes that are workers of ours."""
+"""Names of the worker processes of ledgerbeam."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a program took.
+    """The cost of a program.
 
     Attributes:
         wall: Seconds until it ended.
-        cpu: Seconds of processors, of the program and all that it started.
-        memory: Peak of resident memory of one process, in bytes: of a worker if it has workers of ours.
-        first: Seconds until the first file was in the folder; of a program that writes none, as `wall`.
+        cpu: CPU seconds of the program and of all processes that it started.
+        memory: Peak resident memory of one process, in bytes: of a worker, if the program has workers of ledgerbeam.
+        first: Seconds until the first file was in the folder. If the program writes no file, the same as `wall`.
     """
 
     wall: float
@@ -51,10 +51,10 @@ class Measured:
 def measure(
     command: Sequence[str], folder: Path, *, environment: Mapping[str, str] | None = None, cwd: Path = ROOT
 ) -> Measured:
-    """Run a program to its end; `folder` is where it writes.
+    """Run a program, which writes to `folder`, to its end.
 
     Raises:
-        RuntimeError: It did not end well; the message has what it said.
+        RuntimeError: The program ended with an error. The message has its output.
     """
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.measured", str(folder), *command],
@@ -70,7 +70,7 @@ def measure(
 
 
 def main(folder: str, *command: str) -> int:
-    """Print what a program took; return its exit status."""
+    """Print the cost of a program; return its exit status."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     peaks: dict[str, int] = {}
     first: list[float] = []
@@ -100,7 +100,7 @@ def main(folder: str, *command: str) -> int:
 
 
 def _has_files(folder: Path) -> bool:
-    """Return whether something is there that is no temporary file and no claim of a ledger."""
+    """Return whether a folder has a file other than temporary files and claims of a ledger."""
     return any(not name.startswith((".", "_")) for name in (os.listdir(folder) if folder.is_dir() else ()))
 
 

@@ -1,4 +1,4 @@
-"""Table: Megatron datasets, read, built and merged, beside Megatron itself."""
+"""Table: reading, building and merging of Megatron datasets, compared with Megatron."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLICES = (5, 100, 1_000)
 
 @dataclass(frozen=True)
 class _Bench:
-    """What the rows share: the peer, and in a folder a dataset of documents of some lengths, whole and in parts."""
+    """The peer, and a folder with a dataset of documents of different lengths, whole and in parts."""
 
     data: Data
     peer: Peer

@@ -1,4 +1,4 @@
-"""A real S3 server for the time of a table."""
+"""A real S3 server, which runs while a table is measured."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _START_SECONDS = 30
 
 @contextlib.contextmanager
 def s3_server(folder: Path) -> Iterator[dict[str, Any]]:
-    """Run MinIO on a free loopback port, its data below `folder`.
+    """Run MinIO on a free loopback port, with its data below `folder`.
 
     Yields:
-        Storage options that reach it.
+        Storage options with its endpoint and credentials.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

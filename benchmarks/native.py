@@ -1,4 +1,4 @@
-"""Table: the compiled loops, on and off in the same process, in seconds of its processor."""
+"""Table: CPU seconds with and without the compiled loops, in the same process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ledgerbeam.transforms.exchange.keys import RecordKeys
 TITLE = "Compiled loops against the same work in Python, warm cache, processor time"
 
 LEAST = 1.5
-"""What gains less goes."""
+"""Least speed-up that justifies a compiled loop."""
 
 READS = 100_000
 SAMPLES = 5_000
@@ -120,7 +120,7 @@ def _switched(run: Callable[[], object], *, on: bool) -> Contender:
 
 @contextmanager
 def _compiled(*, on: bool) -> Iterator[None]:
-    """Switch the compiled loops, as `LEDGERBEAM_PURE_PYTHON` does for a whole process."""
+    """Switch the compiled loops on or off in the body, as `LEDGERBEAM_PURE_PYTHON` does for a whole process."""
     before = native.compiled
     native.compiled = before if on else None
     try:

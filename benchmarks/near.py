@@ -1,4 +1,4 @@
-"""Table: near duplicates, beside rensa, whose signatures and index lie in memory, and datatrove, stage by stage."""
+"""Table: near duplicates, compared with rensa, which keeps signatures and index in memory, and with datatrove."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ BANDS, ROWS, NGRAM = 14, 8, 5
 WORDS = (75, 225)  # of a document
 VOCABULARY = 50_000
 COPIED, CHANGED = 0.2, 8
-"""Share of documents that are copies of others, and how many of their words are changed at most."""
+"""Share of documents that are copies of others, and the greatest number of words that are changed in a copy."""
 
 AT_ONCE = 4096
 ROUNDS = 3
 SIGN_TARGET = 1.0
 JOB_LIMIT = 1.5
-"""Seconds of processors of all stages, what they take of ten documents apart, for each of signatures and an index in
-memory."""
+"""Greatest ratio of the CPU time of all stages, without that of a job of ten documents, to the CPU time of rensa."""
 
 WHOLE_TARGET, CLUSTER_TARGET = 20, 5
-"""How many times as fast as datatrove: all of it, and clustering alone."""
+"""Least ratio of the speed to that of datatrove: for all stages, and for clustering alone."""
 
 CLUSTERED = 10_000_000
-"""Documents whose pairs are made, for clustering alone."""
+"""Number of documents whose pairs are clustered, for clustering alone."""
 
 
 def rows(data: Data) -> Iterator[Row]:
@@ -84,7 +83,7 @@ def rows(data: Data) -> Iterator[Row]:
 
 
 def _whole(python: str, folder: Path, count: int, ours: float) -> Row:
-    """Compare the wall time of all stages, each side with two processes, its start, and durable results."""
+    """Compare the wall time of all stages. Each side starts two processes, and writes durable results."""
     sizes = (str(BANDS), str(ROWS), str(NGRAM))
     command = [python, "-m", "benchmarks.peer_datatrove", "dedup", f"{folder}/in", f"{folder}/theirs", *sizes]
     theirs = measure(command, folder / "theirs")
@@ -94,7 +93,7 @@ def _whole(python: str, folder: Path, count: int, ours: float) -> Row:
 
 
 def _clusters(python: str, folder: Path, documents: int) -> Row:
-    """Compare clustering alone, from the same pairs: both sides are programs of one process."""
+    """Compare clustering alone, of the same pairs. Each side is a program of one process."""
     pairs = write_theirs(folder / "dups", documents, BANDS)
     write_ours(folder / "forests", documents, BANDS)
     gone = str(folder / "gone")
@@ -113,7 +112,7 @@ def _clusters(python: str, folder: Path, documents: int) -> Row:
 
 
 def _python(module: str) -> str | None:
-    """Return an interpreter that has a module."""
+    """Return the name of a Python interpreter that can import a module; None if there is no such interpreter."""
     with contextlib.suppress(ModuleNotFoundError):  # a package above it
         if importlib.util.find_spec(module):
             return sys.executable

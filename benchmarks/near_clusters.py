@@ -1,6 +1,6 @@
-"""Clusters of pairs that were made, ours of forests, datatrove's of files of its own: the stage alone, without a job.
+"""Clustering of generated pairs, without a job: from forests for ledgerbeam, from its own files for datatrove.
 
-`python -m benchmarks.near_clusters FORESTS OUT` finds which documents go, and writes that as the stage does.
+`python -m benchmarks.near_clusters FORESTS OUT` finds the documents to remove, and writes them as the stage does.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ledgerbeam.io.exchange.forest import Forest, file_nodes, join_forests, span
 from ledgerbeam.transforms.dedup.duplicates import FindClusters, HashEncoder, Trees
 
 FILES = 64
-"""That the documents are of."""
+"""Number of files of the documents."""
 
 PARTS = 16
-"""Of the buckets of hashes, each of which becomes a forest."""
+"""Number of parts of the buckets of hashes. Each part becomes a forest."""
 
 COPIED = 0.2
 """Share of documents that are copies of an earlier one."""
 
 FOUND = 0.7
-"""Share of the bands in which two copies are alike."""
+"""Share of the bands that are equal in a document and its copy."""
 
 _CUTS = [bytes([first, *bytes(15)]) for first in range(4, 256, 4)]
 
@@ -35,7 +35,7 @@ Pairs = NDArray[np.int64]
 
 
 def made_pairs(documents: int, bands: int) -> Iterator[Pairs]:
-    """Yield for each band the pairs of documents that are alike in it, as rows of a first one and its copy."""
+    """Yield, for each band, the pairs of documents that share it, as rows of a document and its copy."""
     chance = np.random.default_rng(5)
     copies = np.flatnonzero(chance.random(documents) < COPIED)[1:]
     pairs = np.stack([(chance.random(len(copies)) * copies).astype(np.int64), copies], axis=1)
@@ -44,7 +44,7 @@ def made_pairs(documents: int, bands: int) -> Iterator[Pairs]:
 
 
 def write_theirs(folder: Path, documents: int, bands: int) -> int:
-    """Write the pairs for datatrove, as numbers of files and of documents in them; return how many."""
+    """Write the pairs for datatrove, as numbers of files and of documents in them. Return the number of pairs."""
     folder.mkdir(parents=True)
     each, count = -(-documents // FILES), 0
     for band, pairs in enumerate(made_pairs(documents, bands)):
@@ -55,7 +55,7 @@ def write_theirs(folder: Path, documents: int, bands: int) -> int:
 
 
 def write_ours(folder: Path, documents: int, bands: int) -> None:
-    """Write the same pairs as the forests that the stage before makes of the parts of the buckets."""
+    """Write the same pairs as forests, one for each part of the buckets, as the previous stage does."""
     folder.mkdir(parents=True)
     each = -(-documents // FILES)
     chance = np.random.default_rng(6)
@@ -74,7 +74,7 @@ def write_ours(folder: Path, documents: int, bands: int) -> None:
 
 
 def cluster(forests: str, out: str) -> None:
-    """Write which documents go, of the forests of a folder."""
+    """Write the documents to remove, from the forests in a folder."""
     forest = join_forests(Forest.decode(path.read_bytes()) for path in sorted(Path(forests).iterdir()))
     if forest is None:
         raise ValueError(f"{forests}: no pairs")

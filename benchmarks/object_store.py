@@ -65,7 +65,7 @@ def _rows(store: Any, url: str, offsets: Offsets, options: dict[str, Any]) -> It
 
 
 def _requests(task: Any) -> int:
-    """Count the requests that s3fs makes, as its own log tells."""
+    """Count the requests of s3fs, by its log."""
     calls: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: calls.append(record.getMessage())  # type: ignore[method-assign]

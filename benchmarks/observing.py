@@ -1,4 +1,4 @@
-"""Table: what batches, accounting and statistics cost a task, against a bare loop over the same records."""
+"""Table: the cost of batches, counts and statistics for a task, compared with a bare loop over the same records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TITLE = "Functions: overhead of a task of `map` over a bare loop, in this proces
 RECORDS = 20_000
 BATCH = 32
 RECORD_SECONDS = 10e-6
-"""Work of a record, where it has any: what a model that is small takes."""
+"""Duration of the work for a record, if there is any: that of a small model."""
 
 ROUNDS = 5
 
@@ -59,7 +59,7 @@ def _task(function: str, records: list[Any], batch: int | None = None) -> Callab
 
 
 def _loop(records: list[Any]) -> list[bytes]:
-    """Do what `batches` does with nothing around it but the encoding, which both need."""
+    """Do the work of `batches` and encode the records, and nothing else."""
     import orjson  # noqa: PLC0415 - not what is timed
 
     lines: list[bytes] = []
@@ -69,7 +69,7 @@ def _loop(records: list[Any]) -> list[bytes]:
 
 
 def batches(records: list[Any]) -> list[Any]:
-    """Take as long as a model would."""
+    """Take as long as a small model."""
     _work(len(records))
     return records
 

@@ -1,4 +1,4 @@
-"""Table: Parquet to Parquet, against loops over pyarrow in the same run, from one worker to two, and against peers."""
+"""Table: Parquet to Parquet, compared with loops over pyarrow, with two workers in place of one, and with peers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rows(data: Data) -> Iterator[Row]:
 
 
 def _loops(path: Path, out: Path) -> Iterator[Row]:
-    """Compare tasks in this process, reading to publishing, with the loops that one writes by hand."""
+    """Compare tasks in this process, from reading to publishing, with loops that are written by hand."""
     size, count = path.stat().st_size, _rows_of(path)
     seconds = best(
         {
@@ -71,7 +71,7 @@ def _loops(path: Path, out: Path) -> Iterator[Row]:
 
 
 def _tasks(path: Path, out: Path, form: Any, function: str) -> None:
-    """Do what the tasks of a file are in a job, but for the ledger."""
+    """Do the work of all tasks of a file, without a ledger."""
     found = stat(str(path))
     source, sources = Source(found.url, found.size, found.version), FileSources(form=form)
     reader, encoder = TaskReader(sources), ParquetFormat(schema=_schema(path, function))
@@ -113,7 +113,7 @@ def _rows_of(path: Path) -> int:
 
 
 def _commands(path: Path, out: Path) -> Iterator[Row]:
-    """Compare two workers with one on a file of 64 row groups, the whole command timed."""
+    """Compare two workers with one on a file of 64 row groups, by the time of the whole command."""
     work = Work("map of one file of 64 row groups, two workers, start-up included", "B", path.stat().st_size)
     if len(os.sched_getaffinity(0)) < 2:
         yield absent_row(work.name, ">= 1.8", "a machine with two cores")
@@ -124,7 +124,7 @@ def _commands(path: Path, out: Path) -> Iterator[Row]:
 
 
 def _peers(path: Path, out: Path) -> Iterator[Row]:
-    """Put peers side by side that have nothing to restart from; all use both cores."""
+    """Compare with peers that cannot be restarted. All use both cores."""
     python = peer_python()
     size = path.stat().st_size
     work = Work("identity of one file, the whole command", "B", size)
@@ -151,7 +151,7 @@ def _peer(python: Path, name: str, path: Path, out: Path) -> float:
 
 
 def _shown(row: Row) -> Row:
-    """Return a row without a target: there is none against programs that do less."""
+    """Return a row without a target, for a comparison with programs that do less."""
     return Row(row.work, row.ours, row.other, row.ratio, "shown", "ok")
 
 

@@ -1,4 +1,4 @@
-"""Table: what random rows of a Parquet file on an object store take, and passes over it that are shuffled."""
+"""Table: random rows of a Parquet file on an object store, and shuffled passes over it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS, GROUP = 64_000, 1_000
 READS = 1_000
 COLUMNS = ("id", "text")
 SOME = 4_000
-"""Places of a shuffle by rows that are counted, from which a whole pass is reckoned."""
+"""Number of places of a shuffle by rows that are measured. The cost of a whole pass is computed from them."""
 
 
 def rows(data: Data) -> Iterator[Row]:
@@ -94,7 +94,7 @@ def _content() -> bytes:
 
 
 def _counted(proxy: S3Proxy, work: Callable[[], object]) -> tuple[int, int]:
-    """Do something, and return how many GETs it made, and how many bytes these asked for."""
+    """Do some work, and return the number of its GET requests, and the number of bytes that these requested."""
     proxy.clear()
     work()
     spans = [request.headers["range"].removeprefix("bytes=").split("-") for request in proxy.requests]

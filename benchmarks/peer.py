@@ -1,4 +1,4 @@
-"""Talking to a process that runs `serve`: a peer in its own environment, or work of ours that needs a fresh process."""
+"""Client of a process that runs `serve`: a peer in its own environment, or our work that needs a fresh process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PEERS_REMEDY = "run scripts/peers.sh"
 
 
 class PeerError(RuntimeError):
-    """Work of the other process failed; the message is its traceback."""
+    """The work of the other process raised an error. The message is its traceback."""
 
 
 class Peer:
@@ -25,8 +25,8 @@ class Peer:
 
     Args:
         module: Module of this repository that calls `serve`.
-        python: Interpreter that runs it. Default: our own.
-        environment: Added to ours.
+        python: Interpreter that runs it. Default: that of this process.
+        environment: Environment variables that are added to those of this process.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Peer:
         self.close()
 
     def ask(self, work: str, **arguments: Any) -> Any:
-        """Have work done and return its result.
+        """Let the other process do some work, and return the result.
 
         Raises:
-            PeerError: It raised, or the process ended.
+            PeerError: The work raised an error, or the process ended.
         """
         if self._process.stdin is None or self._process.stdout is None:
             raise PeerError(f"{self._module}: it has no pipes")
@@ -71,11 +71,11 @@ class Peer:
         return answer["result"]
 
     def contender(self, work: str, **arguments: Any) -> Callable[[], float]:
-        """Make a contender of work whose result is its own seconds."""
+        """Return a contender from work whose result is its own duration in seconds."""
         return lambda: float(self.ask(work, **arguments))
 
     def close(self) -> None:
-        """Let the process end and wait for it."""
+        """End the process and wait for it."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
                 pipe.close()

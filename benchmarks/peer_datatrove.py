@@ -1,6 +1,6 @@
 """The side of datatrove in the table of near duplicates: `python -m benchmarks.peer_datatrove WORK WORD...`.
 
-It runs in the peers' environment, as datatrove's documents show it, in two processes where it can use them.
+It runs in the peers' environment, as datatrove's documentation shows, in two processes where datatrove supports them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PROCESSES = 2
 
 
 def dedup(sources: str, folder: str, bands: str, rows: str, ngram: str) -> None:
-    """Sign, pair, cluster and filter, with its own tokens and hashes; what stays is in `FOLDER/kept`."""
+    """Sign, pair, cluster and filter, with datatrove's words and hashes. The remaining records are in `FOLDER/kept`."""
     minhash: Any = importlib.import_module("datatrove.pipeline.dedup.minhash")
     executor: Any = importlib.import_module("datatrove.executor").LocalPipelineExecutor
     readers: Any = importlib.import_module("datatrove.pipeline.readers")
@@ -34,7 +34,7 @@ def dedup(sources: str, folder: str, bands: str, rows: str, ngram: str) -> None:
 
 
 def cluster(paired: str, gone: str, bands: str, rows: str) -> None:
-    """Find which documents go, of the pairs of files of its own format."""
+    """Find the documents to remove, from pairs in files of datatrove's format."""
     minhash: Any = importlib.import_module("datatrove.pipeline.dedup.minhash")
     settings = minhash.MinhashConfig(num_buckets=int(bands), hashes_per_bucket=int(rows))
     minhash.MinhashDedupCluster(paired, gone, config=settings).run()

@@ -10,7 +10,7 @@ from benchmarks.serve import serve
 
 
 def prepare(folder: str, shard: str) -> float:
-    """Index a shard with one worker: its `.tar.idx` and, in the same pass, the dataset's SQLite index."""
+    """Index a shard with one worker: write its `.tar.idx` and, in the same pass, the SQLite index of the dataset."""
     started = time.perf_counter()
     WebdatasetPreparator.prepare_dataset(folder, [shard], split_parts_ratio=[("train", 1.0)], workers=1)
     return time.perf_counter() - started

@@ -55,7 +55,7 @@ def sampled(path: str, index: str, batch: int, count: int) -> float:
 
 
 def skipped(path: str, index: str, position: int) -> float:
-    """Return how a loader without state goes on: it draws and throws away."""
+    """Return the seconds in which a loader without state reaches a position: it reads and drops all items before."""
     lines = Lines(path, index)
     loader = _data.DataLoader(lines, batch_size=1, sampler=_data.RandomSampler(lines), collate_fn=list)
     seconds = _seconds(lambda: next(islice(loader, position, None)))
@@ -100,7 +100,7 @@ def _buffered_state(path: str, index: str, size: int) -> Any:
 
 
 def make_array_record(path: str, to: str, count: int) -> None:
-    """Write the first lines as Grain's own random access format, one record a group as its documents advise."""
+    """Write the first lines in Grain's format for random access, one record per group, as its documentation advises."""
     writer = importlib.import_module("array_record.python.array_record_module").ArrayRecordWriter(to, "group_size:1")
     with open(path, "rb") as file:
         for line in islice(file, count):

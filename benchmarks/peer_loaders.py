@@ -1,4 +1,4 @@
-"""All sides of the table of loaders, each in a process of its own, in the peers' environment."""
+"""All sides of the table of loaders, each in a separate process, in the peers' environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Loader = Callable[..., Any]
 
 
 def ours(kind: str, files: list[str], workers: int) -> Any:
-    """Return a pass of a graph of ours, by torch's loader."""
+    """Return a pass of an iterator graph, by torch's loader."""
     nodes: Any = importlib.import_module("ledgerbeam.iterators")
     data: Any = importlib.import_module("ledgerbeam.iterators.torch_data")
     if kind == "megatron":
@@ -61,7 +61,7 @@ SIDES: dict[str, Loader] = {side.__name__: side for side in (ours, torch, grain)
 
 
 def seconds(side: str, kind: str, files: list[str], workers: int, samples: int) -> float:
-    """Return the seconds that a sample takes, once each worker has given a batch: so their start is apart."""
+    """Return the seconds per sample, measured after each worker has given a batch, so without the start of workers."""
     batches = iter(SIDES[side](kind, files, workers))
     for _ in range(max(1, workers)):
         next(batches)
@@ -74,7 +74,7 @@ def seconds(side: str, kind: str, files: list[str], workers: int, samples: int) 
 
 
 def digest(side: str, kind: str, files: list[str], workers: int) -> tuple[int, str]:
-    """Return how many samples a pass has, and the sum of their digests: the same in whatever order."""
+    """Return the number of samples of a pass, and the sum of their digests, which is the same in any order."""
     count = total = 0
     batches = iter(SIDES[side](kind, files, workers))
     for sample in _samples(batches):
@@ -95,7 +95,7 @@ def _samples(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _close(batches: Any) -> None:
-    """End the workers, which would take part in what is timed next."""
+    """End the workers, which would otherwise slow the next measurement."""
     for name in ("close", "_shutdown_workers"):
         end = getattr(batches, name, None)
         if end is not None:
@@ -118,7 +118,7 @@ def _source(kind: str, files: list[str]) -> Any:
 
 
 def _as_it_is(batch: Any) -> Any:
-    """Return a batch as it is, a list: what to make of it is for the training to say, and costs all the same."""
+    """Return a batch as it is, a list: all loaders leave the conversion to tensors to the training."""
     return batch
 
 

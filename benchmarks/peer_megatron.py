@@ -58,7 +58,7 @@ def build(output: str, count: int, tokens: str, as_list: bool) -> float:
 
 
 def finalize(output: str, lengths: str) -> float:
-    """Write the index of as many documents of a sequence as there are lengths."""
+    """Write the index of documents of one sequence each, with these lengths."""
     builder = IndexedDatasetBuilder(f"{output}.bin", np.uint16)
     builder.sequence_lengths = np.load(lengths).tolist()
     builder.document_indices = list(range(len(builder.sequence_lengths) + 1))

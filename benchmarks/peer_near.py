@@ -1,6 +1,6 @@
 """The side of rensa in the table of near duplicates; runs in the peers' environment.
 
-Each work returns the seconds of processors that it took, without those of its import.
+Each function returns its CPU seconds, without those of its imports.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def signatures(folder: str, bands: int, rows: int, ngram: int) -> float:
 
 
 def clusters(folder: str, bands: int, rows: int, ngram: int) -> tuple[float, int]:
-    """Sign all texts, find those that share a band in memory, and join them; return also how many stay."""
+    """Sign all texts, find texts that share a band in memory, and cluster them. Return also the number that stays."""
     rensa: Any = importlib.import_module("rensa")
     started = time.process_time()
     found = _signed(folder, bands * rows, ngram)

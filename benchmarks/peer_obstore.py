@@ -1,4 +1,4 @@
-"""obstore's side of the table of what passes to and from S3; runs in the peers' environment."""
+"""obstore's side of the table of S3 transfers; runs in the peers' environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _stores: dict[str, Any] = {}
 
 
 def read(name: str, options: dict[str, Any], piece: int) -> tuple[float, float]:
-    """Read an object of the bucket in pieces, all at once, each only of the version that it has now."""
+    """Read the current version of an object of the bucket in concurrent pieces."""
     store = _store(options)
     found = _obstore.head(store, name)
     return _used(lambda: _pieces(store, name, found, piece))
@@ -30,7 +30,7 @@ def digest(name: str, options: dict[str, Any], piece: int) -> str:
 
 
 def write(folder: str, name: str, options: dict[str, Any]) -> tuple[float, float]:
-    """Put the files of a folder below a name, all at once, from memory."""
+    """Write the files of a folder below a name, concurrently, from memory."""
     store = _store(options)
     contents = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
@@ -54,7 +54,7 @@ def _used(work: Callable[[], Awaitable[object]]) -> tuple[float, float]:
 
 
 async def _pieces(store: Any, name: str, found: Any, piece: int) -> list[Any]:
-    """Read as ours does: with the ETag as a condition, which `get_ranges` does not take."""
+    """Read like ledgerbeam: with the ETag as a condition, which `get_ranges` does not support."""
 
     async def one(start: int) -> Any:
         wanted = {"range": (start, min(start + piece, found["size"])), "if_match": found["e_tag"]}
@@ -64,7 +64,7 @@ async def _pieces(store: Any, name: str, found: Any, piece: int) -> list[Any]:
 
 
 def _store(options: dict[str, Any]) -> Any:
-    """Return the store of a bucket, which keeps its connections as ours does. It hashes what it puts, as ours does."""
+    """Return the store of a bucket. Like ledgerbeam's, it keeps its connections, and hashes the content of writes."""
     endpoint = options["endpoint"]
     if endpoint not in _stores:
         _stores[endpoint] = importlib.import_module("obstore.store").S3Store(

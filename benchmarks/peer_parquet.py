@@ -1,6 +1,6 @@
 """The side of DuckDB, Polars, datatrove and Ray Data in the table of Parquet; runs in the peers' environment.
 
-Each copies one file to Parquet in Zstandard, and returns its seconds without those of its import.
+Each tool copies one file to Parquet with Zstandard, and returns its seconds without those of its import.
 """
 
 from __future__ import annotations

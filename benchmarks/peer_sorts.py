@@ -1,7 +1,7 @@
 """The programs that the table of sorting compares: `python -m benchmarks.peer_sorts NAME SOURCES OUT MEMORY`.
 
-Each sorts the JSONL files of a folder by a field into files of another folder, in the order of their names, with two
-threads or processes, and runs in the peers' environment. Polars and Ray have no bound of memory that they keep to.
+Each program sorts the JSONL files of a folder by a field, with two threads or processes. It writes files to another
+folder, whose names give their order. It runs in the peers' environment. Polars and Ray do not respect a memory limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 THREADS = 2
 FILES = 4
 FIELD, KEY_FIELD = "key", 6
-"""The field to sort by; and which part of a line its value is, for a tool that cuts lines at quotes."""
+"""The field to sort by, and the number of its value in a line, for a tool that splits lines at quotes."""
 
 _WORDS = (40, 160)
 _VOCABULARY = 5_000

@@ -1,4 +1,4 @@
-"""wids' side of the tables; runs in the peers' environment, where it has a folder of its own."""
+"""wids' side of the tables; runs in the peers' environment, from a separate folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table: random reads of local records, warm."""
+"""Table: random reads of local records that are in the page cache."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _wanted(records: int, count: int) -> list[int]:
 
 
 def _ranges(offsets: Offsets, wanted: Sequence[int]) -> list[tuple[int, int]]:
-    """Size and position of each record, as plain numbers."""
+    """Return size and position of each record, as Python integers."""
     entries = offsets.tolist()
     return [(entries[number + 1] - entries[number], entries[number]) for number in wanted]
 

@@ -1,4 +1,4 @@
-"""Table: what passes to and from S3 in large requests. Ours, obstore and s5cmd, by the clock and by processors."""
+"""Table: transfers to and from S3 in large requests, by ledgerbeam, obstore and s5cmd: wall time and CPU time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PIECES, SMALL_PIECES = 16, 4
 TITLE = f"Raw S3 (MinIO on loopback, in memory): requests of {PIECE >> 20} MiB, all at once"
 
 LIMIT = 1.3
-"""What we may take for each second of a peer, by the clock and of processors."""
+"""Greatest ratio of our time to that of a peer, for wall time and for CPU time."""
 
 ROUNDS = 5
 _BUCKET, _OBJECT = "bench", "whole.bin"
@@ -38,11 +38,11 @@ _PEERS = ("obstore", "s5cmd")
 
 @dataclass(frozen=True)
 class Used:
-    """What some work took.
+    """The time of some work.
 
     Attributes:
-        wall: Seconds.
-        cpu: Seconds of processors, of the process that did it.
+        wall: Wall time, in seconds.
+        cpu: CPU time of the process that did the work, in seconds.
     """
 
     wall: float
@@ -86,13 +86,13 @@ def rows(data: Data) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class _Sides:
-    """What does the work.
+    """The processes that do the work.
 
     Attributes:
-        folder: Holds the files to be put below `in`; s5cmd reads into a file there.
+        folder: Folder with the files to upload in `in`. s5cmd downloads into a file in it.
         options: Storage options of the server.
-        ours: Our process.
-        obstore: That of obstore.
+        ours: The process of ledgerbeam.
+        obstore: The process of obstore.
     """
 
     folder: Path
@@ -110,7 +110,7 @@ class _Sides:
         return str(self.options["client_kwargs"]["endpoint_url"])
 
     def require_reads(self, digest: str) -> None:
-        """Refuse readers that do not read the object as it is."""
+        """Raise RuntimeError if a reader does not read the exact content of the object."""
         found = {
             "ours": self.ours.ask("digest", url=f"s3://{_BUCKET}/{_OBJECT}", options=self.options, piece=PIECE),
             "obstore": self.obstore.ask("digest", name=_OBJECT, options=self._their_options, piece=PIECE),
@@ -121,7 +121,7 @@ class _Sides:
             raise RuntimeError(f"{_OBJECT}: expected the digest {digest} of all, found {found}")
 
     def readers(self, count: int) -> dict[str, Callable[[], Used]]:
-        """Return what reads the object in `count` pieces."""
+        """Return, by name, the functions that read the object in `count` pieces."""
 
         def s5cmd() -> Used:
             self._target.unlink(missing_ok=True)
@@ -136,7 +136,7 @@ class _Sides:
         }
 
     def writers(self) -> dict[str, Callable[[], Used]]:
-        """Return what puts all files, below a name of its own."""
+        """Return, by name, the functions that upload all files, each below another name."""
         files, url = str(self.folder / "in"), f"s3://{_BUCKET}/ours"
         asked = {"folder": files, "name": "obstore", "options": self._their_options}
         return {
@@ -150,7 +150,7 @@ class _Sides:
         return self.folder / "read.bin"
 
     def _s5cmd(self, *command: str) -> Used:
-        """Run s5cmd, its start included: a hundredth of a second."""
+        """Run s5cmd. The time includes its start, a hundredth of a second."""
         (program,) = PEERS.glob("lib/python*/site-packages/s5cmd/bin/s5cmd")  # the one of bin is a script of Python
         secrets = {"AWS_ACCESS_KEY_ID": self.options["key"], "AWS_SECRET_ACCESS_KEY": self.options["secret"]}
         environment = {**os.environ, **secrets, "AWS_REGION": "us-east-1"}
@@ -158,10 +158,10 @@ class _Sides:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> Used:
-    """Run a program to its end and return what it took.
+    """Run a program to its end and return its time.
 
     Raises:
-        RuntimeError: It did not end well; the message has what it said.
+        RuntimeError: The program ended with an error. The message has its output.
     """
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -185,12 +185,12 @@ def _shown(size: int, used: Used) -> str:
 
 
 def _least(runs: Mapping[str, list[Used]]) -> dict[str, Used]:
-    """Return the least of each figure."""
+    """Return the least wall time and CPU time of each program."""
     return {name: Used(min(one.wall for one in each), min(one.cpu for one in each)) for name, each in runs.items()}
 
 
 def _write_files(folder: Path, count: int) -> bytes:
-    """Write files of random bytes, of the size of a request; return them as one."""
+    """Write files of random bytes, of the size of a request. Return their bytes, joined."""
     folder.mkdir()
     contents = [random.Random(number).randbytes(PIECE) for number in range(count)]
     for number, content in enumerate(contents):

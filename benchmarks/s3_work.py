@@ -1,4 +1,4 @@
-"""Our side of the table of what passes to and from S3; in a process of its own, whose processors can be told."""
+"""Our side of the table of S3 transfers. It runs in a separate process, so that its CPU time can be measured."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ledgerbeam.io.storage.stat import FileInfo, stat
 
 
 def read(url: str, options: dict[str, Any], piece: int) -> tuple[float, float]:
-    """Read an object in pieces, all at once, each only of the version that it has now; return what that took."""
+    """Read the current version of an object in concurrent pieces. Return wall and CPU seconds."""
     listed = stat(url, options)
     return used(lambda: _pieces(listed, options, piece))
 
 
 def digest(url: str, options: dict[str, Any], piece: int) -> str:
-    """Return the SHA-256 of what `read` reads."""
+    """Return the SHA-256 of the bytes that `read` reads."""
     return sha256(b"".join(_pieces(stat(url, options), options, piece))).hexdigest()
 
 
 def write(folder: str, url: str, options: dict[str, Any]) -> tuple[float, float]:
-    """Publish the files of a folder below a URL, all at once, from memory; return what that took."""
+    """Publish the files of a folder below a URL, concurrently, from memory. Return wall and CPU seconds."""
     contents = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
     with ThreadPoolExecutor(len(contents)) as pool:
 
@@ -38,7 +38,7 @@ def write(folder: str, url: str, options: dict[str, Any]) -> tuple[float, float]
 
 
 def used(work: Callable[[], object]) -> tuple[float, float]:
-    """Do work; return the seconds, and the seconds of processors of this process."""
+    """Do work. Return the wall time, and the CPU time of this process, in seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - cpu

@@ -1,4 +1,4 @@
-"""What a job costs for each source, task and gigabyte, and what follows for larger ones.
+"""Measures the cost of a job for each source, task and gigabyte, and predicts the cost of larger jobs.
 
     python -m benchmarks scale [--full] [--workers N] [--json FILE]
 
@@ -35,7 +35,7 @@ _REQUESTS = {"few": Shape(5, 20, RECORDS), "more tasks": Shape(5, 100, RECORDS),
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is run: numbers of sources, of tasks, gigabytes, of packed sources, and of finished ones to skip."""
+    """Sizes of the measured jobs: numbers of sources, tasks, gigabytes, packed sources, and finished sources."""
 
     sources: tuple[int, ...]
     tasks: tuple[int, ...]
@@ -44,7 +44,7 @@ class Sizes:
     skipped: tuple[int, ...]
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
-        """Return jobs, of which each series varies one thing."""
+        """Yield name and shape of each job. In a series of jobs only one number differs."""
         for count in self.sources:
             yield "sources", Shape(count, 1, RECORDS)
         for count in self.tasks:
@@ -63,7 +63,7 @@ FULL = Sizes(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what was measured, the law and what it predicts. Returns 0."""
+    """Print the measurements, the law of the cost, and its predictions. Return 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks scale", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--full", action="store_true", help="up to 100,000 sources and tasks and 10 million skipped")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
@@ -113,7 +113,7 @@ def _jobs(sizes: Sizes, folder: Path, workers: int, found: dict[str, Any]) -> li
 
 
 def _skipping(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
-    """Make ledgers of finished sources and skip them all, as a rerun does."""
+    """Create ledgers of finished sources, and skip all of the sources, as a rerun does."""
     print(f"{'skipped sources':>18}{'s':>9}{'MB':>7}{'bytes of ledger each':>22}{'load':>6}")
     rows = found["skipping"] = []
     for count in sizes.skipped:
@@ -129,7 +129,7 @@ def _skipping(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
 
 
 def _requests(folder: Path, workers: int, found: dict[str, Any]) -> None:
-    """Count what jobs of three shapes ask of an object store, with the ledger on a disk and on the store."""
+    """Count the requests of jobs of three shapes to an object store, with the ledger on a disk and on the store."""
     if s3.missing() is not None:
         print(f"requests: not counted, {s3.missing()}\n")
         return
@@ -194,7 +194,7 @@ def _worker_bytes(job: Measured) -> int:
 
 
 def _predict(laws: dict[str, Law], found: dict[str, Any]) -> None:
-    """Return what the law gives for a job of a thousand million tasks of 16 MB, without what its function takes."""
+    """Print the prediction for a job of a thousand million tasks of 16 MB, without the time of its function."""
     gigabytes = MANY_TASKS * TASK_BYTES / GIGABYTE
     seconds = laws["worker seconds"].of(MANY_SOURCES, MANY_TASKS, gigabytes)
     each = MANY_TASKS / MANY_SOURCES

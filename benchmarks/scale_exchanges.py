@@ -1,4 +1,4 @@
-"""What grows with the corpus of an exchange: a `sort` on an object store, its requests counted by a proxy.
+"""Measures how the cost of an exchange grows with its corpus: a `sort` on an object store, with counted requests.
 
     python -m benchmarks scale-exchanges [--full] [--json FILE]
 
@@ -28,7 +28,7 @@ from tests.servers.s3_proxy import S3Proxy, s3_proxy
 
 MEGABYTE = GIGABYTE // 1000
 SIZES = ((100 * MEGABYTE, 8), (200 * MEGABYTE, 8), (200 * MEGABYTE, 16))
-"""Bytes of a corpus, and millions of bytes of a task and of a shard."""
+"""Size of a corpus in bytes, and of its tasks and shards in MB."""
 
 FULL = ((10 * GIGABYTE, 64),)
 _COLUMNS = ("corpus", "task", "runs", "shards", "sources", "run files", "3*R*P", "put", "ledgers", "worker", "s")
@@ -36,7 +36,7 @@ _COLUMNS = ("corpus", "task", "runs", "shards", "sources", "run files", "3*R*P",
 
 @dataclass(frozen=True)
 class Found:
-    """What one sort took.
+    """The cost of one sort.
 
     Attributes:
         corpus: Bytes of the sources.
@@ -46,8 +46,8 @@ class Found:
         source_reads: Requests that read sources and their indexes.
         run_reads: Requests that read run files.
         writes: Requests that wrote run files and shards with their indexes.
-        ledger_bytes: What the ledgers of both stages take.
-        took: Seconds, of processors too, and the peak memory of a worker.
+        ledger_bytes: Size of the ledgers of both stages.
+        took: Wall seconds, CPU seconds, and the peak memory of a worker.
     """
 
     corpus: int
@@ -62,7 +62,7 @@ class Found:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what was measured. Returns 0, or 1 without an S3 server."""
+    """Print the measurements. Return 0, or 1 without an S3 server."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks scale-exchanges", description=(__doc__ or "").partition("\n")[0]
     )

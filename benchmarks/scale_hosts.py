@@ -1,4 +1,4 @@
-"""What grows with hosts: the requests of several launchers of one job, and compaction beside many writers.
+"""Measures costs that grow with the number of hosts: requests of launchers of one job, and compaction beside writers.
 
     python -m benchmarks scale-hosts [--sources N] [--packed N] [--shards N] [--writers N] [--json FILE]
 
@@ -38,7 +38,7 @@ _KINDS = ("list", "read", "look", "write", "claims", "ledger")
 
 @dataclass(frozen=True)
 class Folder:
-    """What launchers list: files, and the words of a job over them."""
+    """The files that launchers list, and the command line of a job over them."""
 
     name: str
     files: dict[str, bytes]
@@ -46,7 +46,7 @@ class Folder:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what was measured. Returns 0, or 1 without an S3 server."""
+    """Print the measurements. Return 0, or 1 without an S3 server."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks scale-hosts", description=(__doc__ or "").partition("\n")[0]
     )
@@ -103,7 +103,7 @@ def _folders(args: argparse.Namespace) -> Iterator[Folder]:
 
 
 def _share(listed: Folder, launchers: int, bucket: str, proxy: S3Proxy, folder: Path) -> tuple[Counter[str], float]:
-    """Start launchers at once on one job; return the requests of all of them by what they were for, and seconds."""
+    """Start launchers of one job at the same time. Return the number of their requests by purpose, and the seconds."""
     command, pattern, *options = listed.words
     words = [sys.executable, "-m", "ledgerbeam", command, f"s3://{bucket}/in/{pattern}".rstrip("/"), *options]
     for option in ("output", "ledger", "index-root"):
@@ -132,7 +132,7 @@ def _share(listed: Folder, launchers: int, bucket: str, proxy: S3Proxy, folder: 
 
 
 def _kind(method: str, key: str, query: str) -> str:
-    """Return what a request was for: of the sources a listing, a look or a read; what is written beside or for them."""
+    """Return the purpose of a request, such as listing or reading sources, or writing outputs."""
     if "/claims/" in key:
         return "claims"
     if "/ledger-" in key or "prefix=ledger-" in query:
@@ -143,7 +143,7 @@ def _kind(method: str, key: str, query: str) -> str:
 
 
 def _compaction(writers: int, proxy: S3Proxy, folder: Path) -> Iterator[dict[str, Any]]:
-    """Let writers record for a while, alone and beside compactions of their ledger without a pause."""
+    """Let writers record for a while: alone, and while their ledger is compacted again and again."""
     print(
         f"{writers} writers{'':<16}{'s':>6}{'commits':>9}{'a second':>10}{'slowest s':>11}{'requests':>10}"
         f"{'compactions':>13}{'segments':>10}{'their requests':>16}"
@@ -203,7 +203,7 @@ def _write_beside(writers: int, beside: bool, proxy: S3Proxy, folder: Path) -> d
 
 
 def _compact_until(ended: threading.Event, peer: Peer, ways: dict[str, Any], folder: Path, beside: bool) -> list[int]:
-    """Compact without a pause until the writers have ended; return how many objects each compaction replaced."""
+    """Compact again and again until the writers have ended. Return the number of objects that each run replaced."""
     replaced: list[int] = []
     while beside and not ended.is_set():
         replaced.append(int(peer.ask("compact_once", **ways, sidecar=str(folder / "compacting"))))

@@ -1,4 +1,4 @@
-"""From measured jobs to a law of their cost, and from the law to jobs that nobody has run."""
+"""A law of the cost of jobs, which is fitted to measured jobs, and predicts larger jobs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ GIGABYTE = 1e9
 
 @dataclass(frozen=True)
 class Law:
-    """What a job costs: a constant, and so much for each source, task and gigabyte; never less than nothing.
+    """The cost of a job: a constant, and one value for each source, task and gigabyte. No value is negative.
 
     Attributes:
-        worst: The greatest deviation of a measured run from the law, as a part of the measured value.
+        worst: The greatest deviation of a measured run from the law, divided by the measured value.
     """
 
     start: float
@@ -32,11 +32,11 @@ class Law:
 
 
 def fit(runs: Sequence[Measured], value: Callable[[Measured], float]) -> Law:
-    """Find the law of least relative error.
+    """Return the law with the least relative error.
 
     Args:
-        runs: Of different shapes; with fewer than four some parts are zero.
-        value: What of a run is explained.
+        runs: Runs of different shapes. With fewer than four, some parts of the law are zero.
+        value: Returns the cost of a run, such as its seconds.
     """
     shapes = [(1.0, run.shape.sources, run.shape.tasks, run.shape.size / GIGABYTE) for run in runs]
     found = np.array([value(run) for run in runs])
@@ -48,7 +48,7 @@ def fit(runs: Sequence[Measured], value: Callable[[Measured], float]) -> Law:
 
 
 def _least_squares(table: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Solves for parts that are not negative: while one is, the most negative one is left out."""
+    """Solve the least squares for parts that are not negative: while a part is negative, leave out the least one."""
     used = list(range(table.shape[1]))
     while True:
         scale = np.abs(table[:, used]).max(axis=0)

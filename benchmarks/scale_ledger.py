@@ -1,8 +1,8 @@
-"""What a remote ledger of many entries costs a host that is new to it, as its segments lie there and compacted.
+"""Measures how long a host without a copy takes to open a large remote ledger, before and after compaction.
 
     python -m benchmarks scale-ledger [--sources N ...] [--tasks N] [--segments-only] [--json FILE]
 
-docs/scale-measurements.md has the results. A million sources need 4 GB of disk meanwhile.
+docs/scale-measurements.md has the results. A million sources need 4 GB of disk during the measurement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULT = (10_000, 100_000, 1_000_000)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what was measured. Returns 0."""
+    """Print the measurements. Return 0."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks scale-ledger", description=(__doc__ or "").partition("\n")[0]
     )
@@ -71,6 +71,6 @@ def _measured(folder: Path, count: int, tasks: int, *, with_snapshot: bool) -> I
 
 
 def _ask(work: str, **arguments: object) -> dict[str, float]:
-    """Have work done in a process of its own, whose memory is that of this work alone."""
+    """Do some work in a separate process, so that its memory is measured alone. Return the result."""
     with Peer("benchmarks.fold_work") as process:
         return dict(process.ask(work, **arguments))

@@ -1,4 +1,4 @@
-"""What a job of many packed sources costs on Prism, which is given all that the local runner would take in waves.
+"""Measures a job of many packed sources on Prism, which gets all sources at once, not in waves like the local runner.
 
     python -m benchmarks scale-prism [--sources N ...] [--json FILE]
 
@@ -30,7 +30,7 @@ _PACK = 16 << 20
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what was measured. Returns 0, or 2 if Prism is not there."""
+    """Print the measurements. Return 0, or 2 if Prism is not installed."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks scale-prism", description=(__doc__ or "").partition("\n")[0]
     )
@@ -68,10 +68,10 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _run(folder: Path) -> dict[str, Any]:
-    """Run the job to its end; return what it took.
+    """Run the job to its end, and return its cost.
 
     Raises:
-        RuntimeError: It did not end well.
+        RuntimeError: The job ended with an error.
     """
     ledger = folder / "ledger"
     words = [sys.executable, "-m", "ledgerbeam", "convert", f"{folder}/in/**/*.jsonl", "--output", f"{folder}/out"]
@@ -93,7 +93,7 @@ def _run(folder: Path) -> dict[str, Any]:
 
 
 def _watch(process: subprocess.Popen[str], memory: dict[str, int]) -> None:
-    """Note the peak memory of the launcher, in which the workers are, and of Prism."""
+    """Record the peak memory of the launcher, which contains the workers, and of Prism."""
     while process.poll() is None:
         for pid in tree(process.pid):
             try:

@@ -1,4 +1,4 @@
-"""What `benchmarks.scale` runs: jobs of a chosen shape, as a user starts them, with the memory of their processes."""
+"""Jobs of a given shape for `benchmarks.scale`, started as a user starts them, and the memory of their processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KINDS = {"ledgerbeam-work": "worker", "ledgerbeam-wave": "runner"}  # by the na
 
 @dataclass(frozen=True)
 class Shape:
-    """A job: so many sources of so many tasks of so many records of 100 bytes; or in packs of so many bytes."""
+    """The shape of a job: number of sources, of tasks in each, of records of 100 bytes in each task; size of packs."""
 
     sources: int
     tasks_each: int
@@ -51,10 +51,10 @@ class Measured:
     """A run of a job.
 
     Attributes:
-        tasks: What were done; with packs fewer than those of the shape.
-        seconds: The whole command, its start included.
-        memory: Peak of resident memory in bytes: of the launcher, of the runner's process, of a worker.
-        ledger: Bytes that the ledger takes on its disk.
+        tasks: Number of finished tasks. With packs it is smaller than that of the shape.
+        seconds: Duration of the whole command, including its start.
+        memory: Peak resident memory of the launcher, of the process of the runner, and of a worker, in bytes.
+        ledger: Size of the ledger on disk, in bytes.
     """
 
     shape: Shape
@@ -65,9 +65,9 @@ class Measured:
 
 
 def write_sources(folder: Path, shape: Shape) -> None:
-    """Make the sources of a job, 1,000 a folder.
+    """Create the sources of a job, 1,000 in each folder.
 
-    Many are links to one file, so that ten million of them fit on a disk: to a job they are sources like others.
+    Many of them are hard links to one file, so that ten million fit on a disk. The job treats them as separate sources.
     """
     content = LINE * (shape.records_each * shape.tasks_each)
     written = folder
@@ -84,7 +84,7 @@ def write_sources(folder: Path, shape: Shape) -> None:
 
 
 def run_twice(folder: Path, shape: Shape, workers: int) -> tuple[Measured, Measured]:
-    """Run a job, and run it again when it is done."""
+    """Run a job, and then run the finished job again. Return both measurements."""
     shutil.rmtree(folder, ignore_errors=True)
     write_sources(folder / "in", shape)
     places = {"sources": f"{folder}/in/**/*.jsonl", "output": f"{folder}/out", "ledger": f"{folder}/ledger"}
@@ -98,10 +98,10 @@ def run_twice(folder: Path, shape: Shape, workers: int) -> tuple[Measured, Measu
 def run(
     places: Mapping[str, str], shape: Shape, workers: int, *, ledger: Path, env: Mapping[str, str] | None = None
 ) -> Measured:
-    """Run a job to its end.
+    """Run a job to its end, and measure it.
 
     Raises:
-        RuntimeError: It did not end well, or has other tasks than its shape.
+        RuntimeError: The job ended with an error, or has another number of tasks than its shape.
     """
     command = [sys.executable, "-m", "ledgerbeam", "convert", places["sources"], "--output", places["output"]]
     options = ["--to=jsonl", "--ledger", places["ledger"], f"--workers={workers}", f"--task-bytes={shape.task_bytes}"]
@@ -126,7 +126,7 @@ def run(
 
 
 def _watch(process: subprocess.Popen[str], memory: dict[str, int]) -> None:
-    """Note the peak memory of a launcher and of what it starts, until it has ended."""
+    """Record the peak memory of a launcher and of the processes that it starts, until it has ended."""
     while process.poll() is None:
         for pid in tree(process.pid):
             try:
@@ -156,5 +156,5 @@ def tree(pid: int) -> list[int]:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Return what the files below a folder take on their disk; 0 if there is none."""
+    """Return the size on disk of the files below a folder, in bytes; 0 if there is no folder."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0

@@ -1,7 +1,7 @@
-"""A process that does named work on request: the side that runs in a peer's environment. Standard library only.
+"""Server of a process that does named work on request, such as a peer. It needs only the standard library.
 
-Requests and answers are JSON, one a line, on standard input and output: `{"work": NAME, ...arguments}` is answered by
-`{"result": VALUE}` or `{"error": TRACEBACK}`. What the work itself prints goes to standard error.
+Requests and answers are lines of JSON on standard input and output. The answer to `{"work": NAME, ...arguments}` is
+`{"result": VALUE}` or `{"error": TRACEBACK}`. Output that the work prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 
 def serve(works: Mapping[str, Callable[..., Any]]) -> None:
-    """Answers requests until standard input ends.
+    """Answer requests until standard input ends.
 
     Args:
-        works: Functions by name; they take the request's other keys as keywords and return what JSON can hold.
+        works: Functions by name. They take the other keys of a request as keywords, and return a JSON value.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""What the table of skipping runs in processes of its own: making finished ledgers, and skipping what they hold."""
+"""Work that the table `skipping` runs in separate processes: create ledgers of finished sources, and skip these."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONTENT = b'{"text": "a line"}\n'
 
 
 def make_files(folder: str, ledger: str, count: int) -> None:
-    """Make small files, 1,000 a folder, and a ledger that holds all of them as complete."""
+    """Create small files, 1,000 in each folder, and a ledger in which all of them are complete."""
     if os.path.isdir(ledger):
         return
     for start in range(0, count, _FILES_A_FOLDER):
@@ -37,12 +37,12 @@ def make_files(folder: str, ledger: str, count: int) -> None:
 
 
 def skip_files(folder: str, ledger: str) -> tuple[float, float]:
-    """List files and skip them."""
+    """List files and skip them. Return seconds, and peak memory in MB."""
     return _skip(ledger, list_pages([f"{folder}/**/*.jsonl"], None, PAGE), 0)
 
 
 def stat_files(folder: str) -> tuple[float, float]:
-    """Ask the kernel for every name and size, the least that a listing can do; return seconds, and no memory."""
+    """Get each name and size from the kernel: the least work of a listing. Return seconds, and 0 for the memory."""
     started = time.perf_counter()
     for below in os.scandir(folder):
         with os.scandir(below.path) as entries:
@@ -52,14 +52,14 @@ def stat_files(folder: str) -> tuple[float, float]:
 
 
 def skip_pages(ledger: str, count: int) -> tuple[float, float]:
-    """Skip a listing that is made page by page; making it is not timed."""
+    """Skip a generated listing. Return seconds, without those to generate it, and peak memory in MB."""
     pages = _Untimed(made_pages(count))
     seconds, memory = _skip(ledger, pages, count)
     return seconds - pages.seconds, memory
 
 
 def _skip(ledger: str, pages: Iterator[Page], count: int) -> tuple[float, float]:
-    """Go through a listing as the launcher of a rerun does; return seconds, and the process's peak memory in MB."""
+    """Skip the sources of a listing like the launcher of a rerun. Return seconds, and the peak memory in MB."""
     store = open_local_store(ledger, create=False)
     run = store.begin_run({})
     listed = JobListing(IndexJob(files=ListedFiles()), store, pages=pages, run=run)
@@ -75,7 +75,7 @@ def _skip(ledger: str, pages: Iterator[Page], count: int) -> tuple[float, float]
 
 
 class _Untimed(Iterator[Page]):
-    """Pages, and the seconds that making them took."""
+    """Pages, and the seconds to generate them."""
 
     def __init__(self, pages: Iterator[Page]) -> None:
         self._pages = pages
@@ -95,7 +95,7 @@ def _open(page: Page, store: LedgerStore) -> list[Source]:
 
 
 def _complete(ledger: str, pages: Iterator[Page]) -> None:
-    """Register sources and commit one task of each, with an output, as a job does."""
+    """Register sources, and commit one task of each source, with an output, as a job does."""
     partial = f"{ledger}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     store = open_local_store(partial, create=True)

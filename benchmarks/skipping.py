@@ -1,4 +1,4 @@
-"""Table: how fast a rerun gets past sources that are finished, and in how much memory."""
+"""Table: speed and memory of a rerun that skips finished sources."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rows(data: Data) -> Iterator[Row]:
 
 
 def _fresh(work: str, **arguments: object) -> tuple[float, float]:
-    """Run work in a process of its own; return its seconds and the peak memory of the process in MB."""
+    """Run work in a separate process. Return its seconds, and the peak memory of the process in MB."""
     with Peer("benchmarks.skip_work") as process:
         seconds, memory = process.ask(work, **arguments)
     return float(seconds), float(memory)

@@ -1,4 +1,4 @@
-"""Table: a sort of a corpus by a text, beside tools that keep to the same memory."""
+"""Table: a sort of a corpus by a text, compared with other tools that have the same memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TITLE = "Sort: JSONL in 4 files by a random text, two processes, 1 GB of memory,
 SIZE = 5 * GIGABYTE
 MEMORY = 1_000_000_000
 LIMIT = 1.0
-"""Wall time for each of the fastest tool that keeps to the memory."""
+"""Greatest ratio of the wall time to that of the fastest tool that respects the memory limit."""
 
 BYTES_LIMIT = 2.1
-"""Bytes written, run files and shards with their indexes, for each of the corpus: two passes, and what is around."""
+"""Greatest ratio of bytes written (run files, shards and indexes) to bytes of the corpus: two passes, and a little."""
 
 _BLOCK_BYTES = 1 << 20
 _KEEP = ("duckdb",)
@@ -70,7 +70,7 @@ def _ours(folder: Path) -> list[str]:
 
 
 def _gnu(folder: Path) -> list[str]:
-    """Return the command of GNU sort, which takes what is between two quotes for the key."""
+    """Return the command of GNU sort. It takes the text between two quotes as the key."""
     (folder / "gnu").mkdir()
     sources = sorted(str(path) for path in (folder / "in").iterdir())
     key = ("-t", '"', "-k", f"{KEY_FIELD},{KEY_FIELD}", "--stable")
@@ -84,7 +84,7 @@ def _run(folder: Path, name: str, command: list[str]) -> Measured:
 
 
 def _check(folder: Path, programs: Mapping[str, Measured]) -> None:
-    """Refuse programs that have not written the same lines in the same order."""
+    """Raise RuntimeError if the programs have not written the same lines in the same order."""
     ours = _digest(folder / "ours")
     for program in programs:
         if _digest(folder / program) != ours:

@@ -1,4 +1,4 @@
-"""Rows and tables: what was measured, its ratio, its target, and whether it was met."""
+"""Tables of measurements. A row has a measurement, its ratio, its target, and whether the target is met."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ class Row:
     """One line of a table, its cells as text.
 
     Attributes:
-        work: What was done, in units that both sides share.
-        ours: What we reach.
-        other: What the peer, or the limit, is.
-        ratio: The figure that is judged.
-        target: What it should be.
-        verdict: `ok`, `short`, `noisy` for a figure that cannot be true, or `absent` for what cannot be measured here.
+        work: The work, with its amount.
+        ours: Our speed or time.
+        other: The speed or time of the peer, or the limit.
+        ratio: The figure that is compared with the target.
+        target: The least or greatest allowed ratio.
+        verdict: `ok`; `short` of the target; `noisy` if the figure cannot be true; `absent` if it cannot be measured
+            here.
     """
 
     work: str
@@ -38,7 +39,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Work:
-    """What was done: its name, what it is counted in (`B` for bytes), and how much of that."""
+    """The work that was measured: its name, its unit (`B` for bytes), and its amount in this unit."""
 
     name: str
     unit: str
@@ -49,12 +50,12 @@ def speed_row(work: Work, ours: float, peer: str, theirs: float, target: float, 
     """Compare two times for the same work; a higher ratio is better.
 
     Args:
-        work: What was done by both.
+        work: The work that both sides did.
         ours: Our seconds.
-        peer: Name of the other.
-        theirs: Its seconds.
-        target: The least ratio of speeds, ours to theirs.
-        note: Follows the peer's figure.
+        peer: Name of the peer.
+        theirs: Seconds of the peer.
+        target: The least ratio of our speed to that of the peer.
+        note: Text after the figure of the peer.
     """
     ratio = theirs / ours
     return Row(
@@ -68,7 +69,7 @@ def speed_row(work: Work, ours: float, peer: str, theirs: float, target: float, 
 
 
 def least_row(work: Work, seconds: float, target: float, *, note: str = "") -> Row:
-    """Judge a rate by a least value; its ratio is value to target, and `note` follows the target."""
+    """Compare a rate with its least allowed value. The ratio is rate to target; `note` follows the target."""
     value = work.amount / seconds
     verdict: Verdict = "ok" if value >= target else "short"
     least = f"least {rate(target, work.unit)}{note}"
@@ -76,19 +77,19 @@ def least_row(work: Work, seconds: float, target: float, *, note: str = "") -> R
 
 
 def most_row(work: str, value: float, limit: float, suffix: str, *, ours: str = "", other: str = "") -> Row:
-    """Judge a figure that is never negative by a greatest value; the ratio column shows the figure itself."""
+    """Compare a figure that is not negative with its greatest allowed value. The ratio column shows the figure."""
     verdict: Verdict = "short" if value > limit else "noisy" if value < -limit else "ok"
     shown = f"{value:.3g}{suffix}" if value < 1000 else f"{value:.0f}{suffix}"
     return Row(work, ours or shown, other or "-", shown, f"<= {limit:g}{suffix}", verdict)
 
 
 def absent_row(work: str, target: str, remedy: str) -> Row:
-    """Stand for what cannot be measured here, and say how to get it."""
+    """Return a row for work that cannot be measured here, with a remedy."""
     return Row(work, "-", f"not here: {remedy}", "-", target, "absent")
 
 
 def rate(value: float, unit: str) -> str:
-    """Write a rate: `4.9 GB/s`, `310 k records/s`."""
+    """Return a rate as text: `4.9 GB/s`, `310 k records/s`."""
     for prefix, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= scale:
             return f"{value / scale:.3g} {prefix}{'' if unit == 'B' else ' '}{unit}/s"
@@ -96,7 +97,7 @@ def rate(value: float, unit: str) -> str:
 
 
 def render(title: str, rows: Sequence[Row]) -> str:
-    """Lay a table out in columns."""
+    """Return a table as text in columns."""
     lines = [HEADINGS, *(row.cells for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -1,4 +1,4 @@
-"""Timing what is compared in turns, so that a slow minute of the machine slows all of it."""
+"""Time measurements of alternating runs, so that a slow minute of the machine slows all compared programs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TypeVar
 _Taken = TypeVar("_Taken")
 
 Contender = Callable[[], float]
-"""Does its work once and returns the seconds it took."""
+"""A function that does its work once and returns its seconds."""
 
 
 def timed(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> Contender:
-    """Make a contender of a function: seconds of one call, garbage collected before.
+    """Return a contender from a function: the seconds of one call, after a garbage collection.
 
     Args:
-        work: What is timed.
-        clock: Tells the time; default: wall time.
+        work: The function to measure.
+        clock: Returns the time in seconds. Default: wall time.
     """
 
     def run() -> float:
@@ -36,12 +36,12 @@ def alternate(
     """Run contenders in turns.
 
     Args:
-        contenders: By name; each returns the seconds it took, or more that it took.
-        rounds: How often each is timed.
-        warm_up: Run each once before, untimed.
+        contenders: Functions by name. Each returns its seconds, or several measurements.
+        rounds: Number of measured runs of each contender.
+        warm_up: Whether to run each contender once before, without a measurement.
 
     Returns:
-        What each took in each round, by name.
+        By name, the result of each round.
     """
     if warm_up:
         for run in contenders.values():
@@ -55,5 +55,5 @@ def alternate(
 
 
 def best(contenders: Mapping[str, Contender], rounds: int = 5) -> dict[str, float]:
-    """Run contenders in turns, after a warm-up, and return the least seconds of each."""
+    """Run contenders in turns, after a run that is not measured, and return the least seconds of each."""
     return {name: min(seconds) for name, seconds in alternate(contenders, rounds).items()}

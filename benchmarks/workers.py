@@ -1,4 +1,4 @@
-"""Table: how a CPU-bound job scales from one worker to two."""
+"""Table: speed-up of a CPU-bound job from one worker to two."""
 
 from __future__ import annotations
 
