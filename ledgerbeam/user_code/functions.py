@@ -468,7 +468,7 @@ def is_dispatcher(function: Any) -> bool:
 
 
 def _is_derived(kind: type, attribute: str, value: Any) -> bool:
-    """Return whether an attribute of a class is determined by its other parts."""
+    """Return whether an attribute of a class follows from other parts of the class, and so is not a part itself."""
     if attribute in _OF_PYTHON:
         return True
     if isinstance(value, _OF_SLOTS):  # `__slots__` names them
@@ -481,7 +481,7 @@ def _is_derived(kind: type, attribute: str, value: Any) -> bool:
 
 
 def _of_metaclass(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a class that a metaclass not written in Python stores outside of the class."""
+    """Yield name and value of each attribute that a metaclass written in C stores outside of the class."""
     for base in inspect.getmro(type(kind)):
         for attribute, held in vars(base).items() if base not in (type, object) else ():
             if isinstance(held, _OF_SLOTS) and attribute not in vars(kind):

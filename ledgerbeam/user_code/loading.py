@@ -65,7 +65,7 @@ class PickledObject:
 
 @dataclass(frozen=True)
 class GivenObject:
-    """An object that a Beam pipeline itself transports to its workers, with a name for people."""
+    """An object that Beam sends to the workers with the pipeline, and its name for messages."""
 
     name: str
     target: Any

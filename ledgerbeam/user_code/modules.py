@@ -199,7 +199,7 @@ def _hash(spec: ModuleSpec | None) -> str | None:
 def _require_bytecode_of(spec: ModuleSpec, source: bytes) -> None:
     """Raise FunctionError if Python would run outdated bytecode in place of a module's source.
 
-    Python runs the bytecode if it has the size and the time of the source, in seconds, even after a quick change.
+    Python runs bytecode of a source of the same size and modification second, even if the source has changed since.
     """
     if not str(spec.origin).endswith(_SOURCES) or not spec.cached:
         return
@@ -261,7 +261,7 @@ def _imported(name: str) -> Iterator[str]:
 
 
 def _modules_in(package: str, *, only_exported: bool) -> Iterator[str]:
-    """Yield the modules of one of the user's packages, or those that ``from package import *`` imports."""
+    """Yield the names of all modules of a package of the user, or only of those that ``import *`` imports from it."""
     spec = _find(package)
     if spec is None or spec.submodule_search_locations is None or not _is_own(spec):
         return

@@ -1,1 +1,1 @@
-"""The linear chain: from patterns to the ledger."""
+"""The linear chain of steps: from URLs with wildcards to the ledger."""

@@ -169,7 +169,7 @@ class Listing(Protocol):
 
     @property
     def title(self) -> str:
-        """Text for consoles."""
+        """Text that names the sources, for the consoles of runners."""
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
         """List the sources, in the same order in each run."""
@@ -260,7 +260,7 @@ class StepWork:
 
 
 class ChainStep(ABC):
-    """A step of the chain."""
+    """A step of the chain: a description from which each worker makes a `StepWork`."""
 
     elements: ClassVar[Any] = Any
     """Type of the emitted elements."""
@@ -300,7 +300,7 @@ class Pass(StepWork):
 
 
 class Works:
-    """The works of consecutive steps in one worker. A result passes through all later steps before the next one."""
+    """The works of consecutive steps in one worker. Each result passes all later steps before the next is computed."""
 
     def __init__(self, works: Sequence[StepWork]) -> None:
         self._works = works

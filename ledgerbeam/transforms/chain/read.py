@@ -38,7 +38,7 @@ class ReadStep(ChainStep):
             changed source, fails the task in both cases.
 
     Raises:
-        UsageError: If `on_error` is something else.
+        UsageError: If `on_error` has another value.
     """
 
     elements = TASKS

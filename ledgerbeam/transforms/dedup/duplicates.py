@@ -55,7 +55,7 @@ DUPLICATE = "duplicate"  # drop reason of a record whose key another kept record
 
 @dataclass(frozen=True)
 class FindDuplicates:
-    """A function of one task, for `ProcessTask`, that finds duplicates: records with the key of a better one."""
+    """A function of one task, for `ProcessTask`, that finds duplicates of the best (or first) record of a key."""
 
     as_rows: bool  # whether to write them as rows of JSON. Otherwise they are written as a run file, by source file
 

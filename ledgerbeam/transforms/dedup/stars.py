@@ -1,4 +1,6 @@
-"""Functions of tasks that find clusters with more pairs than one process can join, by the algorithm of stars.
+"""Functions of tasks that find clusters with more pairs than one process can join, by large stars and small stars.
+
+Records are ordered by their hashes. In the end each cluster is a star: edges from its least record to all others.
 
 All stages exchange rows. The key of a row is the hash of a record. The rows of a key may be divided among parts of a
 bucket. Each part then has all leading rows of the key; see `io.exchange.hash_run.LEADING`.
@@ -96,7 +98,7 @@ class TurnLargeStars(StarTask):
     """Connect the greater neighbours of a record with its least neighbour."""
 
     def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return edges, keyed by their greater record. Count the changed edges: the last round changes none."""
+        """Return edges, keyed by their greater record. Count edges that form no star yet: 0 in the last round."""
         of, to, own = _edges(gathered)
         nodes, (ones, others) = ranked(of, to)
         found, changes = large_star(Edges(ones, others), len(nodes.high), own)

@@ -39,7 +39,7 @@ from ledgerbeam.user_code.guards import failed_by, message_of
 
 @dataclass(frozen=True)
 class ScatteredRecords:
-    """The records of a task for a run file."""
+    """The records of a task with their keys, to be written as a run file."""
 
     keys: ByteRows  # key of each record
     numbers: NDArray[np.uint64]  # number of each record in its source, ascending

@@ -36,7 +36,7 @@ REJECTS_ENDING = ".jsonl"  # suffix of a file of rejects, for any output format
 
 
 class Outcome(NamedTuple):
-    """The outcome of one record."""
+    """The outcome of one record: kept, dropped or rejected."""
 
     end: Drop | Reject | None  # None for a kept record
     held: tuple[tuple[str, Any], ...] = ()  # pairs of route and result, as the collector of the route holds it
@@ -100,7 +100,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Recomputed:
-    """The results of the last records of a task."""
+    """The results that an audit has recomputed: those of the last records of a task, or of all records."""
 
     first: int  # position of the first recomputed record in the task; 0 if all records were recomputed
     records: int  # number of records of the task

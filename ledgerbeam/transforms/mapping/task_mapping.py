@@ -56,7 +56,7 @@ MEASURED_RECORDS = 32  # number of records of a task for which the time of the f
 
 @dataclass(frozen=True)
 class MappingRules:
-    """Rules by which the tasks of a process are mapped."""
+    """Settings of mappings, the same for all tasks of a process."""
 
     name: str  # name of the user's object, for messages
     call: Callable[[Any], Any]  # the user's object
