@@ -231,12 +231,12 @@ def _origins(of: Any, returned: int, rows: int, function: str) -> NDArray[np.int
         return np.zeros(0, np.int64)
     if not pa.types.is_integer(array.type) or array.null_count or len(array) != returned:
         found = f"{len(array)} of type {array.type}{', some of them null' if array.null_count else ''}"
-        raise FunctionError(f"{function}: of: expected {returned} integers, one for each row returned, found {found}")
+        raise FunctionError(f"{function}: Rows: of: expected an integer for each row ({returned}), found {found}")
     origins: NDArray[np.int64] = array.to_numpy(zero_copy_only=False).astype(np.int64)
     if origins.min() < 0 or origins.max() >= rows or (np.diff(origins) < 0).any():
         raise FunctionError(
-            f"{function}: of: expected positions from 0 to {rows - 1}, ascending, found {origins[:8].tolist()}; sort "
-            "the rows by the position of their original row"
+            f"{function}: Rows: of: expected positions from 0 to {rows - 1}, ascending, found {origins[:8].tolist()}; "
+            "sort the rows by the position of their original row"
         )
     return origins
 
@@ -262,7 +262,7 @@ def _labels(given: Any, rows: int, what: str, function: str, *, texts: bool = Fa
         return _labels_of_masks(given, rows, what, function, texts=texts)
     array = _column(given, rows, what, function)
     if not _is_text(array.type):
-        raise FunctionError(f"{function}: {what}: expected names and nulls, or masks by name, found {array.type}")
+        raise FunctionError(f"{function}: Rows: {what}: expected names and nulls, or masks by name, found {array.type}")
     encoded = array.cast(pa.string()).dictionary_encode()
     require_few(len(encoded.dictionary), what, function)
     codes = encoded.indices.fill_null(_NO_NAME).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -287,8 +287,8 @@ def _labels_of_masks(masks: Mapping[Any, Any], rows: int, what: str, function: s
             said[code] = array
             array = array.is_valid()
         if not pa.types.is_boolean(array.type) or array.null_count:
-            found = f"{array.null_count} nulls in it; use fill_null" if array.null_count else f"{array.type}"
-            raise FunctionError(f"{function}: {named}: expected a mask of true and false, found {found}")
+            found = f"nulls in it ({array.null_count}); use fill_null" if array.null_count else f"{array.type}"
+            raise FunctionError(f"{function}: Rows: {named}: expected a mask of true and false, found {found}")
         codes[array.to_numpy(zero_copy_only=False) & (codes < 0)] = code
     return _Labels(codes, list(masks), said)
 
@@ -297,7 +297,7 @@ def _column(given: Any, rows: int, what: str, function: str) -> pa.Array:
     array = _array_of(given, what, function)
     if len(array) != rows:
         raise FunctionError(
-            f"{function}: {what}: expected {rows} values, one by position for each row, found {len(array)}"
+            f"{function}: Rows: {what}: expected one value for each row ({rows}), by position, found {len(array)}"
         )
     return array
 
@@ -307,7 +307,7 @@ def _array_of(given: Any, what: str, function: str) -> pa.Array:
         return as_array(given)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise FunctionError(
-            f"{function}: {what}: expected an array, found a {type(given).__name__} ({error})"
+            f"{function}: Rows: {what}: expected an array, found a {type(given).__name__} ({error})"
         ) from error
 
 

@@ -153,7 +153,7 @@ class BatchMapping(TaskMapping):
 
     def _batch_failed(self, error: BaseException, positions: Sequence[int], message: str) -> TaskFailedError:
         first, last = record_place(self._task, positions[0]), positions[-1] - positions[0]
-        place = first if not last else f"{first}, and the {last} after it"
+        place = first if not last else f"{first}, and {last} more after it"
         if type(error) is CategoryError:
             return TaskFailedError(FailedTask(self._task, FunctionError.__name__, f"{place}: {message}"))
         return TaskFailedError(failed_by(error, self._task, f"{place}: {message}"))

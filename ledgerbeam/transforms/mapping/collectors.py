@@ -108,7 +108,7 @@ class _CheckedLines(_Lines):
     def hold(self, value: Any) -> tuple[bytes, int]:
         held = self.encode(value)
         if held[0].find(b"\n") != len(held[0]) - 1:
-            raise RecordError(f"it {LINE_BREAK}")
+            raise RecordError(f"the result {LINE_BREAK}")
         return held
 
     def add(self, value: Any) -> None:
@@ -280,7 +280,7 @@ def _as_sample(value: Any, origin: str, default_key: str) -> Sample:
     """
     if not isinstance(value, Mapping):
         raise FunctionError(
-            f"expected a mapping from extension to bytes for tar, found {type(value).__name__}: {{'txt': b'...'}}"
+            f"expected a mapping from extension to bytes, such as {{'txt': b'...'}}, found {type(value).__name__}"
         )
     own = value.key if isinstance(value, Sample) and value.key != origin else default_key
     key = value.get("__key__", own)

@@ -118,6 +118,6 @@ def _look_up(record: Any, key: str) -> Any:
             found = (
                 f"a record with {', '.join(map(repr, record))}" if isinstance(record, Mapping) else repr(record)[:80]
             )
-            raise RecordError(f"has no {key!r}: found {found}; name the text with --key")
+            raise RecordError(f"no field {key!r}: found {found}; name the text with --key")
         value = value[name]
     return value

@@ -366,7 +366,7 @@ def test_a_record_without_text_fails_its_task_and_nothing_is_merged(workspace: W
     workspace.write("in/a.jsonl", [{"text": "fine"}])
     workspace.write("in/b.jsonl", [{"text": "fine"}, {"body": "x"}])
     workspace.write("in/c.jsonl", [{"text": 3}])
-    missing, wrong = "record 1: has no 'text': found a record with 'body'", "record 0: expected text under 'text'"
+    missing, wrong = "record 1: no field 'text': found a record with 'body'", "record 0: expected text under 'text'"
     workspace.run(*COMMAND, status=3, err=(f"in/b.jsonl, {missing}", f"in/c.jsonl, {wrong}", "not merged"))
     assert not (workspace.root / "out/all.bin").exists()
     workspace.write("in/b.jsonl", [{"text": "fine"}, {"text": "too"}])

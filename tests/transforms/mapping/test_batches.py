@@ -97,8 +97,8 @@ def three_is_bad(records: list[Any]) -> list[Any]:
 def test_a_batch_that_raises_names_its_records() -> None:
     failed = mapped("three_is_bad", ids(6))
     assert failed.reason == "ValueError"
-    assert failed.error.startswith("/data/a.jsonl, record 0, and the 3 after it: ")
-    assert mapped("three_is_bad", ids(6), 2).error.startswith("/data/a.jsonl, record 2, and the 1 after it: ")
+    assert failed.error.startswith("/data/a.jsonl, record 0, and 3 more after it: ")
+    assert mapped("three_is_bad", ids(6), 2).error.startswith("/data/a.jsonl, record 2, and 1 more after it: ")
 
 
 def test_of_a_batch_that_raises_the_records_to_blame_are_found() -> None:
@@ -260,7 +260,7 @@ def test_a_batch_that_says_what_is_wrong_is_told_by_its_own_words(
     monkeypatch.setattr("tests.transforms.mapping.test_batches.raised", [error])
     failed = mapped("raising", ids(3))
     assert failed.reason == type(error).__name__
-    assert failed.error.startswith(f"/data/a.jsonl, record 0, and the 2 after it: {said}")
+    assert failed.error.startswith(f"/data/a.jsonl, record 0, and 2 more after it: {said}")
     assert mapped("raising", ids(1)).error.startswith(f"/data/a.jsonl, record 0: {said}")
 
 

@@ -83,7 +83,7 @@ def test_what_is_not_one_line_is_refused_at_once_or_at_the_end() -> None:
     broken = orjson.Fragment(b'{\n"n": 1}')
     at_once = made("jsonl", one_by_one=True)
     for give in (at_once.add, at_once.hold):
-        with pytest.raises(RecordError, match="it holds a line break"):
+        with pytest.raises(RecordError, match="the result holds a line break"):
             give(broken)
     at_once.add({"n": 1})
     assert plain(at_once.finish()) == [{"n": 1}]

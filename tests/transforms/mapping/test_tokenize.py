@@ -90,9 +90,9 @@ def test_a_task_without_records_is_finished() -> None:
 @each(
     ("record", "said"),
     [
-        ({"id": 1, "b": 2}, "has no 'text': found a record with 'id', 'b'; name the text with --key"),
-        (["text"], "has no 'text': found ['text']"),
-        ("a" * 100, "has no 'text': found '" + "a" * 79 + "; name the text with --key"),
+        ({"id": 1, "b": 2}, "no field 'text': found a record with 'id', 'b'; name the text with --key"),
+        (["text"], "no field 'text': found ['text']"),
+        ("a" * 100, "no field 'text': found '" + "a" * 79 + "; name the text with --key"),
         ({"text": 5}, "expected text under 'text', found int; name the text with --key"),
         ({"text": ["a", 5]}, "expected text under 'text', found list"),
         ({"text": None}, "expected text under 'text', found NoneType"),
@@ -107,7 +107,7 @@ def test_a_record_without_text_fails_its_task_and_is_named(record: Any, said: st
 
 def test_a_path_that_ends_early_names_the_record() -> None:
     for record in ({"a": "text"}, {"a": {"c": "text"}}):
-        assert "has no 'a.b': found a record with 'a'" in tokenized(record, keys=("a.b",)).error
+        assert "no field 'a.b': found a record with 'a'" in tokenized(record, keys=("a.b",)).error
 
 
 @pytest.mark.parametrize(
