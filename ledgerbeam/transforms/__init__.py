@@ -5,7 +5,7 @@
 `PlanTasks` spreads sources and tasks over the workers. No `Reshuffle` or other barrier is allowed after `ReadTasks`,
 because the next stage would start only after all work before it is done. The transforms get their ledger from the
 pipeline: `ledgerbeam.Pipeline` or `ledgerbeam.run`. Elements are `Source` and `Task`. A filtered task becomes a
-`NoneTask`, a failed task a `FailedTask`; every transform passes these on.
+`NoneTask`, a failed task a `FailedTask`. Later transforms pass them on, and `CommitTasks` records them.
 
 Each name is imported at its first use, so a program that maps records without a pipeline does not import Beam.
 """
