@@ -64,7 +64,7 @@ Proto = beam_runner_api_pb2.Pipeline
 
 @dataclass(frozen=True)
 class FoundChain:
-    """The chain of a pipeline."""
+    """The chain that `find_chain` has found in a pipeline."""
 
     match: MatchSources
     plan: PlanTasks  # the transform that divides sources into tasks

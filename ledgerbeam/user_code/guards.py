@@ -126,7 +126,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def is_break(error: BaseException) -> bool:
-    """Return whether an exception, or the one that a `FunctionError` wraps, would have ended the worker."""
+    """Return whether an exception, or the cause of a `FunctionError`, is one that ends a worker, such as SystemExit."""
     raised = error.__cause__ if type(error) is FunctionError else error
     return raised is not None and not issubclass(type(raised), Exception)
 

@@ -127,7 +127,7 @@ class MinHash:
             np.minimum.reduceat(hashed, starts, out=least[row, first : first + len(starts)])
 
     def _lane(self, least: NDArray[np.uint32], factor: np.uint64) -> NDArray[np.uint64]:
-        """Return one lane of the hashes of all bands."""
+        """Return one lane of the hashes of all bands: 64 of their 128 bits."""
         found = np.empty((least.shape[1], self.bands), np.uint64)
         for band in range(self.bands):
             lane = np.full(least.shape[1], band + 1, np.uint64)

@@ -222,7 +222,7 @@ def _members(payloads: Sequence[bytes]) -> _ClusterMembers:
 
 
 def _edges(gathered: GatheredRecords) -> tuple[Hashes, Hashes, NDArray[np.bool_]]:
-    """Return the edges of a part: their two records, and whether it is a row of this part only."""
+    """Return the edges of a part: their two records, and whether each edge is a row of this part alone."""
     of, to = [_NONE], [_NONE]
     for rows in gathered.hashes(_ROWS):
         of.append(Hashes(rows.high, rows.low))
@@ -258,7 +258,7 @@ def _at(hashes: Hashes, places: NDArray[np.int64]) -> Hashes:
 
 
 def _numbered(first: Sequence[Hashes], behind: Sequence[Hashes], payloads: Sequence[bytes]) -> HashedRecords:
-    """Return rows with unique numbers, first the leading rows."""
+    """Return rows with unique numbers. Leading rows come first, with numbers below `LEADING`."""
     keys = _joined([_NONE, *first, *behind])
     numbers = np.arange(len(keys.high), dtype=np.uint64)
     numbers[sum(len(one.high) for one in first) :] += np.uint64(LEADING)

@@ -201,7 +201,7 @@ class _Held:
 
 
 def _left_records(gathered: GatheredRecords) -> Iterator[tuple[int, int, bytes, _Held]]:
-    """Yield run, number and bytes of each left record, and the right records of its key (RecordError: too many)."""
+    """Yield run, number and bytes of each left record, and the right records of its key. RecordError: too many."""
     beside, held = gathered.beside, _Held()
     current: bytes | None = None
     for part in chain(gathered.begun(), gathered.merged()):
@@ -221,7 +221,7 @@ def _left_records(gathered: GatheredRecords) -> Iterator[tuple[int, int, bytes, 
 
 
 class _MadeLines:
-    """Records as lines of JSON."""
+    """Joined records as lines of JSON."""
 
     def __init__(self) -> None:
         self._lines = JsonLinesBuilder()
@@ -247,7 +247,7 @@ class _MadeLines:
 
 
 class _MadeRecords:
-    """Records of any other format."""
+    """Joined records in any other format."""
 
     def __init__(self, rules: JoinRecords) -> None:
         self._convert = ConvertRecords(rules.conversion, rules.output_format)
