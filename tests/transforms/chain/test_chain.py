@@ -480,7 +480,7 @@ def test_a_batch_of_tasks_cannot_observe(tmp_path: Path, store: LedgerStore) -> 
 
     p = beam.Pipeline("FnApiRunner")
     apply(p, tmp_path, ProcessBatch(batch))
-    with pytest.raises(UnsupportedShapeError, match="observed id, ids, records with"):
+    with pytest.raises(UnsupportedShapeError, match=r"used ledgerbeam\.stats \(id, ids, records\) for a batch"):
         p.run()
     assert merged_statistics(store) == {}
 
