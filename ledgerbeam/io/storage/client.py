@@ -2,13 +2,13 @@
 
 Every remote call of the package goes through `call`, which retries transient failures and translates errors.
 
-The file systems are those of fsspec, with three changes:
+The file systems of fsspec are changed in three ways:
 
 - Keys are literal. s3fs and adlfs cut a key at `?versionId=`, even if no version was requested. adlfs parses a key as
   a URL, which drops line breaks and reorders the parts after `?` and `#`. So the index of `a?versionId=1.jsonl` would
   overwrite the object `a`.
 - Small bodies are sent to S3 at once. botocore first asks the server whether it accepts a body (`Expect: 100-continue`,
-  RFC 9110, section 10.1.1). This saves sending a large body that is refused, and costs a round trip for others.
+  RFC 9110, section 10.1.1). This costs a round trip, and saves time only for a large body that is refused.
 - Creating an object in memory (`memory://`) is exclusive between threads. fsspec checks for the object, copies the
   content and stores it in separate steps.
 """
@@ -43,7 +43,7 @@ PAUSE_SECONDS = 0.2  # upper bound of the random pause before the first retry; i
 LONGEST_WAIT_SECONDS = 300.0  # longest wait before a retry if the server names a time (`Retry-After`), in seconds
 SILENT_SECONDS = 2.0  # time of retries before the first warning, in seconds
 WARNING_SECONDS = 10.0  # least time between two warnings of retries in one process, in seconds
-ASKED_FOR = 1 << 20  # size of a body from which S3 is asked before it is sent, in bytes
+ASKED_FOR = 1 << 20  # least size of a body for which S3 first confirms that it accepts it, in bytes
 _LONG_PAUSE = 5.0  # a longer pause is named in the warning
 
 _VERSIONS = {"s3": "?versionId=", "azure": "?versionid="}  # marker before the version of an object in its name
@@ -122,7 +122,7 @@ def _error_of(tries: tenacity.RetryCallState) -> BaseException | None:
 
 
 def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None:
-    """Warn of a retry, if the call is already slow and the last warning is some time ago.
+    """Warn of a retry if the call takes `SILENT_SECONDS` by then, at most once in `WARNING_SECONDS`.
 
     A store that throttles rejects some of many requests, which succeed a moment later; these need no warning.
     """
@@ -140,7 +140,7 @@ def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None
 
 
 def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int, waiting: int = 0) -> Iterator[_R]:
-    """Apply a function to items in threads and yield the results, or its exceptions, in the order of the items.
+    """Apply a function to items in threads and yield the results in the order of the items; raise its first exception.
 
     Items are read lazily. At most `threads + waiting + 1` results exist at a time; `waiting` of them may wait for a
     slow first one. Closing the iterator cancels the calls that have not started.
@@ -243,7 +243,7 @@ def _ask_for_large_only(params: dict[str, Any], **_: Any) -> None:
 
 
 def creating_in_turn(client: Any) -> Any:
-    """Return a class of file systems in which one thread at a time writes a whole object."""
+    """Return a class of file systems that lets only one thread at a time write a whole object."""
 
     class InTurn(client):
         def pipe_file(self, *args: Any, **kwargs: Any) -> Any:

@@ -79,7 +79,7 @@ def _copy_file(source: FileInfo, file: BinaryIO, target: str) -> None:
 
 
 def _changed(source: FileInfo, size: int) -> ChangedSourceError:
-    return ChangedSourceError(f"{source.url}: expected {source.size} bytes, found {size}; it changed, run again")
+    return ChangedSourceError(f"{source.url}: expected {source.size} bytes, found {size}; the file changed, run again")
 
 
 LEAST_PART = 5 * 1024 * 1024  # the least size that S3 accepts for every part but the last, in bytes
@@ -98,7 +98,7 @@ class Piece(NamedTuple):
 
 
 def can_copy(sources: Sequence[FileInfo], target: str) -> bool:
-    """Return whether the server can join these: its API allows it, and the result has at least one full part."""
+    """Return whether the server can join sources: its API allows it, and the result has at least one full part."""
     urls = [target, *(source.url for source in sources)]
     return all(store_of(url).joins_objects for url in urls) and sum(s.size for s in sources) >= LEAST_PART
 
@@ -106,8 +106,8 @@ def can_copy(sources: Sequence[FileInfo], target: str) -> bool:
 def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_PART) -> list[list[Piece]]:
     """Plan the parts of the joined sources, in order, of at least `least` bytes each but the last.
 
-    A part of one piece can be copied, and has at most `most` bytes, at least twice `least`. A part of several pieces
-    has at most `least` bytes.
+    A part of one piece can be copied by the server, and has at most `most` bytes; `most` is at least twice `least`. A
+    part of several pieces has at most `least` bytes.
     """
     parts: list[list[Piece]] = []
     pending: list[Piece] = []

@@ -126,7 +126,7 @@ def line_fault(line: bytes) -> str | None:
 def require_lines(head: bytes, url: str) -> None:
     """Raise SourceError if the only line of a file `x.json` is an array of records, not a record.
 
-    In JSON lines, an array of objects is one record. In a `.json` file that is one JSON value, it is a list of records.
+    In JSON lines, an array of objects is one record. A `.json` file that is one array is taken for a list of records.
     """
     if _ONE_ARRAY.match(head) and _JSON_NAME.search(url.rpartition("/")[2]):
         raise SourceError(
@@ -160,7 +160,7 @@ def require_compressed(head: bytes, url: str, name: str) -> None:
 
 
 def require_columns(head: bytes, url: str, magic: bytes) -> None:
-    """Raise SourceError if a file without the end of a file of columns is of another kind, not truncated."""
+    """Raise SourceError if a file that does not end as a file of columns is a file of another known kind."""
     kind, suffix = kind_of(head) or ("", "")
     if head and not kind and not head.startswith(magic) and b"\0" not in head:
         page = _json_fault(head)

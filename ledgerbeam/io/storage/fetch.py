@@ -49,8 +49,8 @@ def fetch_many(
 ) -> list[bytes]:
     """Run ranged requests concurrently; only those that fail for a transient reason are repeated.
 
-    A store that throttles rejects some of many requests in each round, so the count of attempts starts again as long as
-    some of the requests succeed. If the objects were listed, only bytes of the listed version are returned.
+    A store that throttles rejects some of many requests in each round. So the count of attempts starts again if some
+    ranges were read by the last attempts. If the objects were listed, only bytes of the listed version are returned.
 
     ChangedSourceError: an object changed since it was listed; also StorageError.
     """
@@ -105,7 +105,7 @@ class OtherVersionError(Exception):
 
 
 def takes_conditions(url: str) -> bool:
-    """Return whether a version can be read without an extra request. A local file is checked when it is opened."""
+    """Return whether a read of a listed version needs no extra request. A local file is checked when it is opened."""
     return is_local(url) or store_of(url).api is not None
 
 
@@ -326,7 +326,7 @@ async def read_web(store: Any, url: str, start: int | None, stop: int | None) ->
 async def _request(store: Any, url: str, wanted: str | None, accepted: tuple[int, ...] = ()) -> Any:
     """Return the response to a request, before its body is read; `close` must be called.
 
-    The body is as it is stored: of a file in gzip the server may say that it is an encoding.
+    The body is not decompressed, because a server may declare the compression of a stored gzip file as an encoding.
     """
     import aiohttp  # noqa: PLC0415 - an optional package
 

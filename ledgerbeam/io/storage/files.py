@@ -34,7 +34,7 @@ def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None
 
 
 def read_json(url: str, options: Options | None, what: str) -> Any:
-    """Read a whole JSON file. A SourceError for bad JSON names what was expected, such as ``a wids index``."""
+    """Read a whole JSON file. SourceError: it is not JSON; the message has `what` it is, such as ``a wids index``."""
     try:
         return orjson.loads(read_bytes(url, options))
     except orjson.JSONDecodeError as error:
@@ -121,8 +121,8 @@ def refuse_folder_links(root: str, *, owned_by: str) -> None:
 
 def _is_link(link: str, root: str) -> UsageError:
     return UsageError(
-        f"{link}: expected a folder, found a link: outputs below {root} could replace foreign files; put a folder in "
-        "its place, or give another folder"
+        f"{link}: expected a folder, found a link, so outputs below {root} could replace foreign files; put a folder "
+        "in its place, or give another output folder"
     )
 
 
@@ -133,7 +133,7 @@ class Looks(Protocol):
         """Return a true value if a file may be of the kind.
 
         Args:
-            content: The whole file. For a large file, its first bytes and its last bytes from a multiple of 8.
+            content: The whole file. For a large file, its first and last bytes; the last ones start at a multiple of 8.
         """
 
 
@@ -158,7 +158,7 @@ def refuse_foreign(
                 content += reader.read(behind, found.size)
         if not looks.match(content):
             raise UsageError(
-                f"{found.url}: expected no file, or {kind}, which is replaced; found another file: move it away, "
+                f"{found.url}: expected no file, or {kind}, which would be replaced; found another file. Move it away, "
                 f"{remedy}"
             )
         there.append(url)

@@ -32,7 +32,7 @@ class HubFileSystem(HfFileSystem):
         return found
 
     def describe(self, paths: Sequence[str]) -> list[dict[str, Any] | None]:
-        """Return what `info` returns for each of at most 500 paths of a repository, None if there is no such file."""
+        """Describe up to 500 paths of a repository as `info` does, in order; None for a path without a file."""
         places = [parse_hf_uri(self.unstrip_protocol(path)) for path in paths]
         found: dict[tuple[str, str, str | None, str], dict[str, Any]] = {}
         for kind, name, revision in dict.fromkeys((place.type, place.id, place.revision) for place in places):

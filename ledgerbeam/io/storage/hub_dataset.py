@@ -83,7 +83,7 @@ class HubDataset:
             if isinstance(error.__cause__, RevisionNotFoundError):
                 to = f"the branch: hf repos branch create {self._name} {self._branch} --type dataset"
             else:
-                to = f"the dataset, private or public: hf repos create {self._name} --type dataset"
+                to = f"the dataset, with or without --private: hf repos create {self._name} --type dataset"
             raise SourceNotFoundError(f"{error}\nTo make {to}") from error
         return str(info.sha)
 
@@ -125,7 +125,7 @@ class HubDataset:
     def send(self, files: Mapping[str, str | bytes]) -> dict[str, Upload]:
         """Upload the contents of files, unless the Hub has them; small ones are sent with the commit.
 
-        A file is bytes, or the path of a local file that must exist until the commit, by its name in the folder.
+        `files` has, by name in the folder, bytes or the path of a local file, which must exist until the commit.
         """
         operations = {name: CommitOperationAdd(self._path(name), content) for name, content in files.items()}
         additions = list(operations.values())
@@ -169,7 +169,7 @@ class HubDataset:
 
 
 def _sent(operation: CommitOperationAdd) -> str | None:
-    """Return the SHA-256 of content that was uploaded, and so dropped by the client; else None."""
+    """Return the SHA-256 of content that was uploaded, which the client then drops; None if it was not uploaded."""
     is_sent = operation.path_or_fileobj == b"" and operation.upload_info.size > 0
     return str(operation.upload_info.sha256.hex()) if is_sent else None
 

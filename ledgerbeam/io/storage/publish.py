@@ -45,7 +45,7 @@ _counter = itertools.count()
 
 
 class _Together(threading.local):
-    """Pending outputs of a thread inside `publishing_together`: path, content, earliest time. Outside it is None."""
+    """Pending outputs of a thread inside `publishing_together`: path, content, earliest time. Outside of it, None."""
 
     outputs: list[tuple[str, bytes, int]] | None = None
 
@@ -324,7 +324,7 @@ class _Spool(tempfile.SpooledTemporaryFile[bytes]):
         except OSError as error:
             if is_full(error):
                 raise _full(self._url, folder) from error
-            raise storage_error(error, folder, f"hold what is written to {self._url}") from error
+            raise storage_error(error, folder, f"buffer the output {self._url}") from error
 
 
 @contextlib.contextmanager
@@ -338,14 +338,14 @@ def _write_errors(url: str, place: str) -> Iterator[None]:
         if is_full(error):
             raise _full(url, place) from error
         if isinstance(error, IsADirectoryError):
-            raise StorageError(f"{url}: cannot write, a folder of that name exists; choose another name.") from error
+            raise StorageError(f"{url}: cannot write, a folder of this name exists; choose another name") from error
         raise storage_error(error, url, "write") from error
 
 
 def _full(url: str, place: str) -> DiskFullError:
     return DiskFullError(
-        f"{url}: no space is left on the device of {place}. Nothing was published and a former output of "
-        "that name is intact; free some space and run again"
+        f"{url}: no space is left on the device of {place}. Nothing was published, and an earlier output "
+        "of this name is intact; free some space and run again"
     )
 
 

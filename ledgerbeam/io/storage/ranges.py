@@ -162,7 +162,7 @@ class RangeReader:
         return iter(self._fetch_merged(firsts, lasts, _REMOTE_GAP if gap is None else gap, max_request))
 
     def blocks(self, size: int, ahead: int = 0, *, start: int = 0, stop: int | None = None) -> Generator[bytes]:
-        """Read the bytes `[start, stop)` in order, in blocks of `size` bytes, of which threads read some `ahead`."""
+        """Read the bytes `[start, stop)` in order, in blocks of `size` bytes. Threads read `ahead` further blocks."""
         end = self.size if stop is None else stop
 
         def read(first: int) -> bytes:
@@ -207,10 +207,9 @@ class RangeReader:
         """Read lines of a local source, each with the newline before it, some at a time.
 
         Yields:
-            Lists of lines, in the requested order, and whether there may be integers beyond 64 bits in them. It ends,
-            perhaps at once, before the first range that has to be read in another way: without the compiled module, in
-            a remote source, if a range is not one line, or if many ranges are close together, so that `iterate_many`
-            reads them with fewer calls.
+            Lists of lines, in the requested order, and whether there may be integers beyond 64 bits in them. The
+            iterator ends, perhaps at once, before the first range that `iterate_many` should read: without the compiled
+            module, in a remote source, if a range is not one line, or if many ranges are close together.
         """
         if native.compiled is None:
             return
@@ -324,7 +323,7 @@ class RangeReader:
 
 
 def _joined(starts: NDArray[_Integer], stops: NDArray[_Integer], gap: int) -> NDArray[np.bool_]:
-    """Return for each range but the first whether to read it together with the one before it."""
+    """Return for each range except the first whether it is read together with the previous range."""
     ordered = (starts[1:] >= starts[:-1]) & (stops[1:] >= stops[:-1])
     filled = stops > starts  # an empty range may lie anywhere
     return ordered & filled[1:] & filled[:-1] & (starts[1:] <= stops[:-1] + starts.dtype.type(gap))

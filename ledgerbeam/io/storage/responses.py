@@ -204,7 +204,7 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
             f"{url}: cannot {doing}, the store rejects requests since they are too many ({detail}); {remedy}"
         )
     if status == 400 and code is None and not store_of(url).explains_refusals:
-        remedy = "it does so for a HEAD request when the credentials have expired; check them"
+        remedy = "a store does this when the credentials have expired; check them"
         return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}")
     if is_offline(error):
         remedy = "unset it, or name local files"

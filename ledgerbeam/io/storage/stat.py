@@ -83,7 +83,7 @@ def stat(url: str, options: Options | None = None) -> FileInfo:
 def stat_object(url: str, options: Options | None = None) -> FileInfo:
     """Return the properties of an object that often does not exist, such as an index: always one request.
 
-    On S3, `stat` makes a second request for a missing object, since the name may be that of a folder.
+    On S3, `stat` makes a second request for a missing object, since a folder may have the name.
     """
     url = canonical_url(url)
     if store_of(url).api != "s3":
@@ -265,7 +265,7 @@ class SourceWatch:
 
     Raises:
         ChangedSourceError: One of them changed since it was listed.
-        StorageError: No permission to read its properties.
+        StorageError: The properties of a source cannot be read.
     """
 
     __slots__ = ("_listed", "marks")
@@ -280,7 +280,7 @@ class SourceWatch:
             if before != now:
                 raise changed_error(
                     source,
-                    f"that it was written, replaced or renamed while it was read (device, inode and time of change "
+                    f"a file that was written, replaced or renamed while it was read (device, inode and time of change "
                     f"were {before}, are {now})",
                 )
 
@@ -313,5 +313,5 @@ def _mark(source: FileInfo) -> tuple[int, int, int]:
     if (found.st_size, str(found.st_mtime_ns)) != (source.size, source.version):
         raise changed_error(source, f"{found.st_size} bytes of version {found.st_mtime_ns}")
     if source.changed_ns not in (0, found.st_ctime_ns):
-        raise changed_error(source, "a file of that size and time which was written, replaced or renamed since")
+        raise changed_error(source, "a file of the same size and time, which was written, replaced or renamed since")
     return found.st_dev, found.st_ino, found.st_ctime_ns

@@ -160,7 +160,7 @@ class UploadBody:
 
 
 class _Sent(Payload):
-    """Payload of aiohttp for an `UploadBody`. It sends all bytes, also if some were read, so that it can be resent."""
+    """Payload of aiohttp for an `UploadBody`. Each write sends all bytes from the first one, for retries."""
 
     _value: UploadBody
 

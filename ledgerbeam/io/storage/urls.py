@@ -19,7 +19,7 @@ _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file"}
 class Store:
     """The capabilities of a kind of store; the defaults apply to an unknown store."""
 
-    # The API for requests that fsspec does not have: reads of a version, pages of listings, blocks of Azure.
+    # The API for requests that fsspec lacks: reads of a version, pages of listings, blocks of Azure.
     api: Literal["s3", "gcs", "azure", "http", "hub"] | None = None
     extra: str | None = None  # extra of ledgerbeam that contains its client
     package: str | None = None  # package that contains its client, if no extra does
@@ -93,13 +93,13 @@ def split_scheme(url: str) -> tuple[str, str]:
         if colon and is_remote_scheme(lost):
             raise UsageError(
                 f"{url}: expected {lost}://, found fewer slashes; give the URL as text, since pathlib removes a slash. "
-                f"A local file of that name is ./{url}"
+                f"For a local file of this name, write ./{url}"
             )
         path = url.removeprefix("file:")
         if path == "~" or path.startswith("~/"):
             raise UsageError(
-                f"{url}: expected a path, found ~, which a shell expands unless it is quoted; give the path of the "
-                f"home folder. A folder of that name is ./{path}"
+                f"{url}: expected a path, found ~, which only a shell replaces by the home folder; give the path of "
+                f"this folder. For a folder named ~, write ./{path}"
             )
         return "file", path
     if "::" in scheme:

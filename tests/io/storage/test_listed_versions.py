@@ -247,7 +247,7 @@ def test_a_time_of_the_last_change_is_compared_where_it_is_known(path: Path) -> 
     known = replaced(stat(str(path)), changed_ns=now.st_ctime_ns)
     assert SourceWatch([known]).marks == ((now.st_dev, now.st_ino, now.st_ctime_ns),)
     put_back(path, lambda: path.write_bytes(DATA[::-1]))
-    with pytest.raises(ChangedSourceError, match="of that size and time which was written, replaced or renamed since"):
+    with pytest.raises(ChangedSourceError, match="same size and time, which was written, replaced or renamed since"):
         SourceWatch([known])
     assert SourceWatch([replaced(known, changed_ns=0)]).marks
 

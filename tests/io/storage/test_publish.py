@@ -208,7 +208,7 @@ def test_a_missing_bucket_is_named(s3_place: Place, data: bytes) -> None:
 
 def test_a_folder_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(StorageError, match="a folder of that name"):
+    with pytest.raises(StorageError, match="a folder of this name"):
         publish_bytes(str(tmp_path / "folder"), b"x")
     with pytest.raises(UsageError, match="found a folder"):
         publish_bytes(f"{tmp_path}/folder/", b"x")
@@ -553,7 +553,7 @@ def test_a_large_remote_output_that_cannot_be_held_names_the_folder_and_the_outp
     monkeypatch.setattr(publishing, "_ONE_PUT", 10)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     url = "memory://refused/out"
-    message = rf"^{tmp_path}: cannot hold what is written to {url} .*File too large.*ulimit -f"
+    message = rf"^{tmp_path}: cannot buffer the output {url} .*File too large.*ulimit -f"
     with no_larger_than(4096), pytest.raises(StorageError, match=message):
         write(url, b"x" * size)
     with pytest.raises(SourceNotFoundError):

@@ -683,7 +683,7 @@ def test_outputs_of_a_task_that_cannot_be_published_leave_nothing_but_those_befo
 ) -> None:
     paths = [tmp_path / "out.jsonl", tmp_path / "out.jsonl.idx"]
     paths[blocked].mkdir()
-    with pytest.raises(StorageError, match="a folder of that name exists"):
+    with pytest.raises(StorageError, match="a folder of this name exists"):
         publish_all([(str(path), b"whole") for path in paths])
     assert sorted(path for path in tmp_path.iterdir() if path.is_file()) == paths[:blocked]
 
