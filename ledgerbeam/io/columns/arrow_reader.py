@@ -57,7 +57,7 @@ class ArrowReader(GroupedRows):
         blocks = dictionaries + self._blocks
         for block in blocks:
             if min(block) < 0 or sum(block) > size:
-                raise SourceError(f"{self.url}: a record batch lies outside of the file; it is damaged, write it again")
+                raise SourceError(f"{self.url}: a record batch is outside of the file; it is damaged, write it again")
         heads = self._content.read_many(
             [block.start for block in blocks], [block.start + block.head for block in blocks]
         )
@@ -83,7 +83,7 @@ class ArrowReader(GroupedRows):
         if data[-len(_MAGIC) :] != _MAGIC or size < 2 * _FOOTER_END:
             begin = self._content.read(0, min(4, size))
             if begin == _FEATHER_1:
-                raise SourceError(f"{self.url}: Feather version 1 is not read; write it again as version 2")
+                raise SourceError(f"{self.url}: Feather version 1 is not read; write the file as version 2")
             require_columns(self._content.read(0, min(HEAD, size)), self.url, _MAGIC)
             found = "an Arrow stream, which has no footer" if begin == _STREAM else f"{data[-len(_MAGIC) :]!r}"
             raise SourceError(
@@ -92,12 +92,12 @@ class ArrowReader(GroupedRows):
             )
         length = int.from_bytes(data[-_FOOTER_END : -len(_MAGIC)], "little", signed=True)
         if not 0 < length <= size - _FOOTER_END:
-            raise SourceError(f"{self.url}: its end says that the footer has {length} bytes; it is damaged")
+            raise SourceError(f"{self.url}: by its last bytes, the footer has {length} bytes; write the file again")
         start = size - _FOOTER_END - length
         return start, data[start - first :] if start >= first else self._content.read(start, size)
 
     def _buffers_of(self, schema: pa.Schema, batch: _BatchHead) -> list[tuple[str, int]]:
-        """Return the buffers of the chosen columns in a batch: the column of each, and its number."""
+        """Return the column and the number of each buffer of the chosen columns in a batch."""
         variadic = list(batch.variadic)
         counts = [buffers_of(field.type, variadic) for field in schema]
         if sum(counts) != len(batch.buffers):
@@ -215,7 +215,7 @@ def _parse_batch(data: bytes) -> _BatchHead:
 
 
 def _plain_sizes(batch: _BatchHead, starts: list[bytes]) -> list[int]:
-    """Return the decompressed size of each buffer, given its first 8 bytes, fewer of a shorter one."""
+    """Return the decompressed size of each buffer. `starts` has the first 8 bytes of each, or all of a shorter one."""
     if not batch.is_compressed:
         return [size for _, size in batch.buffers]
     found = []
@@ -228,8 +228,8 @@ def _plain_sizes(batch: _BatchHead, starts: list[bytes]) -> list[int]:
 def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
     """Return the number of buffers of a column in a record batch.
 
-    Its numbers are removed from `variadic`, the numbers of data buffers of the next columns of views. ValueError: the
-    type is nested too deeply, or a number is missing.
+    `variadic` has the number of data buffers of each following column of views; the numbers of this column are removed.
+    ValueError: the type is nested too deeply, or a number is missing.
     """
     if depth > _DEEPEST:
         raise ValueError(f"a column is nested more than {_DEEPEST} times")
@@ -275,28 +275,28 @@ class _Table:
         return cls(data, at)
 
     def number(self, field: int, kind: str) -> int:
-        """Return a number; 0 if it is missing."""
+        """Return the number in a field; 0 if it is missing."""
         at = self._place(field)
         return self._read(f"<{kind}", at) if at else 0
 
     def has(self, field: int) -> bool:
-        """Return whether there is a value."""
+        """Return whether a field has a value."""
         return self._place(field) > 0
 
     def table(self, field: int) -> _Table:
-        """Return a table."""
+        """Return the table in a field."""
         if not (at := self._place(field)):
             raise ValueError(f"expected a table in field {field}, found none")
         return _Table(self._data, at + self._read("<I", at))
 
     def structs(self, field: int, kind: struct.Struct) -> list[tuple[int, ...]]:
-        """Return a vector of structs; an empty one if it is missing."""
+        """Return the structs in a field; none if it is missing."""
         if not (at := self._place(field)):
             return []
         at += self._read("<I", at)
         count = self._read("<I", at)
         if count * kind.size > len(self._data):
-            raise ValueError(f"a list claims {count:,} values, more than it has bytes")
+            raise ValueError(f"a list has the length {count:,}, but fewer bytes")
         return [kind.unpack_from(self._data, at + 4 + number * kind.size) for number in range(count)]
 
     def _place(self, field: int) -> int:

@@ -1,7 +1,7 @@
 """The bytes of a columnar file for pyarrow, and the limit of rows that are decoded at once.
 
-A few bytes of a file can stand for many: a dictionary holds a long text once for all rows that have it, views and runs
-refer to the same bytes again and again. Such columns are counted before they become plain values.
+A few bytes of a file can become many when they are decoded. A dictionary stores a text once for all rows that have it,
+and views and runs refer to the same bytes repeatedly. So the size of such columns is found before they are decoded.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class PlacedFile(io.RawIOBase):
 
     Args:
         content: The source.
-        lends: Whether parts of memory are returned as views instead of copies, for a reader that copies the data that
-            it decodes. A view keeps all data in memory that was fetched with it.
+        lends: Whether bytes in memory are returned as views, not as copies. A view keeps all data in memory that was
+            fetched with it, so the caller should copy what it keeps.
     """
 
     def __init__(self, content: Content, *, lends: bool = False) -> None:
@@ -196,7 +196,7 @@ def most_decoded(stored: int) -> int:
 
 
 class DecodedLimit:
-    """Adds up the decoded bytes of rows that are read at once; `stored` are their bytes in the file."""
+    """Limit of the decoded bytes of rows that are read at once; `stored` is the number of their bytes in the file."""
 
     def __init__(self, place: str, stored: int) -> None:
         self._place = place
@@ -205,9 +205,9 @@ class DecodedLimit:
         self._taken = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Count some more of the rows.
+        """Count the bytes of more rows.
 
-        SourceError: they have too many bytes; the message names the column with most of them.
+        SourceError: all counted rows have too many bytes; the message names the column with most of them.
         """
         sizes = list(map(decoded_size, rows.columns))
         self._taken += sum(sizes)
@@ -217,7 +217,7 @@ class DecodedLimit:
 
 
 def too_large(place: str, size: int, stored: int) -> str:
-    """Return the message for values that are too large; `size` may be only a part of their decoded size."""
+    """Return the message for values that are too large; `size` is their decoded size, or a part of it."""
     return (
         f"{place}: expected at most {most_decoded(stored):,} bytes when decoded from the {stored:,} bytes in the file, "
         f"found {size:,} or more; use a smaller --task-bytes, read the other columns (--columns), or write the file "
@@ -234,7 +234,7 @@ def decoded_size(column: pa.Array | pa.ChunkedArray) -> int:
 
 
 def plain_table(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with the types of a schema, where some columns still have the dictionaries of their file."""
+    """Return rows with the types of a schema. Some of their columns may be dictionaries, as in the file."""
     if rows.schema.types == schema.types:
         return rows
     columns = []
@@ -309,7 +309,7 @@ def _filled(array: pa.Array, value: int) -> NDArray[Any]:
 
 
 def _between(values: Any, starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the decoded bytes of lists, which hold the values from `starts` to `stops`."""
+    """Return the decoded bytes of each list; its items are the values from its start to its stop."""
     if not len(starts):
         return np.empty(0, np.int64)
     first, last = int(starts.min()), int(stops.max())

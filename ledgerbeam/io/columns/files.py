@@ -27,7 +27,7 @@ class ColumnFiles:
     different formats. `cache_bytes` limits the decoded row groups in memory, for all files together.
 
     Raises:
-        SourceError: A file is damaged, encrypted, or not of this format.
+        SourceError: A file is damaged, encrypted, or not of the format that its name shows.
         SourceNotFoundError: There is no such source; also `ChangedSourceError` and StorageError.
         UsageError: There is no file, or one that is not columnar or lacks one of the columns.
     """
@@ -73,7 +73,7 @@ class ColumnFiles:
         return np.diff(self._group_ends, prepend=0).tolist()
 
     def hold(self, blocks: int) -> None:
-        """Keep at least this many decoded row groups of any size in memory."""
+        """Keep at least the `blocks` most recently used row groups in memory, decoded, at any size."""
         self.held.least = blocks
 
     def __len__(self) -> int:
@@ -85,8 +85,8 @@ class ColumnFiles:
     def read_many(self, indices: Sequence[int] | NDArray[np.int64]) -> list[dict[str, Any]]:
         """Read records by number, in any order; negative ones count from the end.
 
-        Row groups that are not in memory are read, each once. If `hold` was called, and no more than that many row
-        groups are in use at a time, each is read once over all calls.
+        A call reads each row group that is not in memory once. After `hold(N)`, a row group stays in memory at least
+        until N other row groups were used.
 
         Raises:
             IndexError: A number is out of range.
@@ -96,7 +96,7 @@ class ColumnFiles:
         groups = self._group_ends.searchsorted(numbers, "right")
         found: list[dict[str, Any]] = []
         for start, stop in _turns(groups, self.held.least):
-            # Before the read, so that none of these is dropped; after it, so that their order follows the numbers.
+            # Before the read, so that the cache keeps these; after it, so that their order is that of the last use.
             keys = self._keys(groups[start:stop])
             self.held.use(keys)
             found += self._read(numbers[start:stop])

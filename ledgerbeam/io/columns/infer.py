@@ -33,8 +33,8 @@ from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import is_of_dataclass
 
 MOST_FIELDS = 256
-"""Number of different keys of an object up to which each is a field; with more keys only if an object has half of them
-on average."""
+"""Largest number of different keys for which objects always become a struct. With more keys, they become a struct only
+if an object has, on average, at least half of the keys."""
 
 MOST_DEPTH = 24  # levels of objects and lists that become types of columns; deeper values are JSON text
 EXACT_INT = 2**53  # integers up to this value are exact as doubles
@@ -75,8 +75,8 @@ def infer_schema(records: Iterable[Any], *, exact: bool = True) -> pa.Schema:
     """Return the schema of records (objects or any JSON values), or of tables.
 
     If not all records are objects, the schema has one column: `text` if all are strings, else `value`. With `exact` the
-    schema distinguishes a null from an absent key, so that the records can be restored exactly. Else both are nulls and
-    the schema has no marks.
+    schema distinguishes a null from an absent key, so that the records can be restored exactly. Without it, both are
+    nulls, and the schema has no marks.
 
     Raises:
         RecordError: There are no records, or their values have no common type.
@@ -148,7 +148,7 @@ class _Seen:
         elif kind == "Decimal":
             _, digits, exponent = value.as_tuple()
             if not isinstance(exponent, int):
-                raise RecordError(f"expected numbers, found the decimal {value}, which no column holds")
+                raise RecordError(f"a column cannot have the decimal {value}; return a finite decimal or None")
             self.scale = max(self.scale, -exponent)
             self.digits = max(self.digits, len(digits) + exponent)
         elif kind in ("object", "list"):
@@ -239,7 +239,7 @@ def _list(seen: _Seen, path: Path) -> pa.DataType | None:
 
 def _decimal(seen: _Seen, path: Path) -> pa.DataType:
     if (digits := max(seen.digits, len(str(max(-seen.low, seen.high)))) + seen.scale) > 76:
-        raise RecordError(f"{_shown(path)}: expected decimals of at most 76 digits, found {digits}; make them strings")
+        raise RecordError(f"{_shown(path)}: expected decimals of at most 76 digits, found {digits}; return strings")
     digits = max(digits, 1)
     return pa.decimal128(digits, seen.scale) if digits <= 38 else pa.decimal256(digits, seen.scale)
 
@@ -248,8 +248,8 @@ def _require_json(seen: _Seen, path: Path) -> None:
     """Raise RecordError if a field must be JSON text but has values that JSON does not have."""
     if not set(seen.kinds) <= _OF_JSON:
         raise RecordError(
-            f"{_shown(path)}: expected values of one type, found {' and '.join(sorted(seen.kinds))}; return one, or "
-            "give --schema FILE"
+            f"{_shown(path)}: expected values of one type, found {' and '.join(sorted(seen.kinds))}; return one type, "
+            "or give --schema FILE"
         )
     for name, part in seen.fields.items():
         _require_json(part, (*path, name))

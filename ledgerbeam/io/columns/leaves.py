@@ -1,7 +1,7 @@
 """Convert scalar Python values exactly to Arrow columns: a value that the type cannot hold is an error.
 
 pyarrow alone would truncate 1.5 to 1 and microseconds to seconds, and accept bytes as text. So the types of all values
-are checked first, and pyarrow only gets values that it cannot change.
+are checked first. pyarrow receives only values that it converts exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHOWN = 60
 
 
 class MisfitError(Exception):
-    """A value that does not fit the type of its column, with its path below the column."""
+    """A value that does not fit the type of its column, with its path inside the column."""
 
     def __init__(self, expected: str, found: str, path: str = "") -> None:
         super().__init__(path, expected, found)
@@ -43,7 +43,7 @@ class MisfitError(Exception):
         return f"{field}expected {self.expected}, found {self.found}"
 
     def below(self, path: str) -> MisfitError:
-        """Return the error with a path that contains it."""
+        """Return the same error with `path` before its own path."""
         return MisfitError(self.expected, self.found, path + self.path)
 
 
@@ -58,11 +58,11 @@ class TypedColumn(ABC):
     def array(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
         """Return values as an array; None becomes null.
 
-        MisfitError: a value does not fit; the path is exact only for a single value.
+        MisfitError: a value does not fit. The error has the exact path only if `values` is a single value.
         """
 
     def misfit(self, values: Sequence[Any]) -> MisfitError:
-        """Return the error for a value, or for one of several."""
+        """Return the error for a single value, or for several of which one does not fit."""
         return MisfitError(self.expected, describe(values[0]) if len(values) == 1 else "others")
 
 

@@ -1,8 +1,8 @@
 """Parse the footers and the heads of pages of Parquet files, and find the decoded sizes of columns.
 
 pyarrow parses footers too, but its accessors for columns crash the process if a damaged footer is inconsistent. Its
-reads of the data do not crash. The footer counts encoded bytes: a page of numbers into a dictionary, or of runs, can
-stand for thousands of times more. So the sizes are found before pyarrow decodes the pages.
+reads of the data do not crash. The footer counts encoded bytes. A page of runs, or of indices into a dictionary, can
+have thousands of times more bytes when it is decoded. So the sizes are found before pyarrow decodes the pages.
 
 Sources: the specification of the Thrift compact protocol, `parquet.thrift` and the document Encodings of the format.
 """
@@ -24,17 +24,17 @@ _CODECS = {0: None, 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"
 _HEAD, _LONGEST_HEAD = 512, 2**20  # bytes
 _LENGTH = struct.Struct("<I")
 _MOST_NUMBERS, _MOST_EACH, _MOST_BITS = 2**26, 2**16, 63  # of a list of lengths
-_MOST_WIDTH = 32  # bits of a number into a dictionary
+_MOST_WIDTH = 32  # bits of an index into a dictionary
 _BYTE_VALUES = 256 ** np.arange(_LENGTH.size, dtype=np.int64)
 _POWERS = 1 << np.arange(_MOST_WIDTH, dtype=np.int64)
-_OFFSET = 4  # bytes of the place of a text in its column
+_OFFSET = 4  # bytes of the offset of a text in its column
 
 
 class LeafColumn(NamedTuple):
-    """A column without columns inside of it."""
+    """A column of the file: a whole column of the table, or a scalar part of a nested one."""
 
     path: str  # its name in the file
-    column: str  # name of the column of the table that it is a part of
+    column: str  # name of the column of the table that contains it
     width: int | None  # bytes of a value; None for texts and bytes
     levels: tuple[bool, bool]  # whether its pages have repetition levels and definition levels
 
@@ -48,19 +48,19 @@ class DecodedChunk(NamedTuple):
 
 
 def has_dictionary(chunk: Chunk) -> bool:
-    """Return whether some pages of a column have numbers into a dictionary."""
+    """Return whether some pages of a column have indices into a dictionary."""
     return any(encoding in chunk.encodings for encoding in _DICTIONARY)
 
 
 def has_prefixes(chunk: Chunk) -> bool:
-    """Return whether some pages of a column have texts as a prefix of the text before, and the rest."""
+    """Return whether some pages of a column store a text as a prefix of the previous text and the rest."""
     return _PREFIXES in chunk.encodings
 
 
 def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> DecodedChunk:
     """Return the decoded size of a column of a row group. Raises ValueError if the head of a page is not valid.
 
-    Values of a dictionary that certainly have at most `enough` bytes in all are not counted exactly.
+    The values in a dictionary are not counted exactly if all of them certainly have at most `enough` bytes.
     """
     size = in_dictionary = largest = 0
     dictionary: tuple[int, _PageHead] | None = None
@@ -91,14 +91,14 @@ def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> De
 
 
 def dictionary_size(data: bytes | memoryview, chunk: Chunk) -> int:
-    """Return the bytes of values in a dictionary, at most; `data` is the column up to its first page of data."""
+    """Return an upper bound of the decoded size of a column, given its bytes before the first page of data."""
     if (page := _parse_page(bytes(data))) is None or page.kind != _DICTIONARY_PAGE:
         return chunk.values * chunk.plain_size
     return chunk.values * int(_lengths(data[page.head :], page, chunk.codec).max(initial=0))
 
 
 def _pages(read: Read, chunk: Chunk) -> Iterator[tuple[int, _PageHead]]:
-    """Yield the pages of a column, with the first byte of the data of each."""
+    """Yield the pages of a column, each with the position of its data."""
     at, stop, values = chunk.start, chunk.start + chunk.size, 0
     while at < stop and values < chunk.values:
         size = _HEAD
@@ -112,7 +112,7 @@ def _pages(read: Read, chunk: Chunk) -> Iterator[tuple[int, _PageHead]]:
 
 
 def _lengths(data: bytes | memoryview, page: _PageHead, codec: int) -> NDArray[np.int64]:
-    """Return the bytes of each value of a dictionary of texts; of one with all bytes if that is unknown."""
+    """Return the length of each text in a dictionary, in bytes; if not known, one length of all bytes."""
     if (plain := _decompressed(data, page.plain_size, codec)) is None:
         return np.array([page.plain_size])
     if (found := _lengths_by_zeros(plain)) is None:
@@ -127,10 +127,10 @@ def _lengths(data: bytes | memoryview, page: _PageHead, codec: int) -> NDArray[n
 
 
 def _lengths_by_zeros(plain: bytes | memoryview) -> NDArray[np.int64] | None:
-    """Return the lengths of texts that follow each other, each after its length; None if they have to be walked.
+    """Return the lengths of texts, each stored after its length; None if they must be read one by one.
 
-    In most dictionaries two bytes of 0 are the end of a length. Whether they are is checked: each text ends where the
-    next length begins.
+    In most dictionaries, two bytes of 0 are the end of a length. The result is checked: each text must end where the
+    next length starts.
     """
     letters = np.frombuffer(plain, np.uint8)
     zeros = np.flatnonzero(letters == 0)
@@ -146,7 +146,7 @@ def _lengths_by_zeros(plain: bytes | memoryview) -> NDArray[np.int64] | None:
 
 
 def _words_size(found: bytes | None, values: int, lengths: NDArray[np.int64]) -> int:
-    """Return the bytes of numbers into a dictionary as values, at most; `found` is None if they are damaged."""
+    """Return an upper bound of the decoded size of `values` indices; `found` are their bytes, None if damaged."""
     most = values * int(lengths.max(initial=0))
     if not found or not 0 < found[0] <= _MOST_WIDTH:
         return most
@@ -189,7 +189,7 @@ def _values_of(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: _PageH
 
 
 def _decompressed(data: bytes | memoryview, size: int, codec: int) -> bytes | memoryview | None:
-    """Return the data of a page; None if it is damaged, which pyarrow says, or its codec is unknown."""
+    """Return the data of a page; None if its codec is unknown or it is damaged, which pyarrow reports later."""
     name = _CODECS.get(codec, "")
     if name is None:
         return data
@@ -202,7 +202,7 @@ def _decompressed(data: bytes | memoryview, size: int, codec: int) -> bytes | me
 
 
 def _prefixed_size(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: _PageHead) -> int:
-    """Return the bytes that texts of a page share with those before them, at most."""
+    """Return an upper bound of the bytes that the texts of a page share with the previous texts."""
     values = _values_of(read, chunk, leaf, at, page)
     try:
         found = None if values is None else _delta_sum(values, 0)
@@ -317,7 +317,7 @@ def parse_footer(data: bytes) -> Footer:
     try:
         return _footer(_Fields(data))
     except (IndexError, RecursionError) as error:
-        raise ValueError("the footer is cut off, or is none") from error
+        raise ValueError("the footer is cut off or damaged") from error
 
 
 def _parse_page(data: bytes) -> _PageHead | None:
@@ -346,7 +346,7 @@ def _parse_page(data: bytes) -> _PageHead | None:
     return _PageHead(kind, found.position, size, plain_size, *counts)
 
 
-# Fields with the number of values, the encoding and the sizes of levels, in the three parts that a head can have.
+# Numbers of the fields for the number of values, the encoding and the sizes of levels, in each kind of head.
 _COUNTS = {5: (1, 2), 7: (1, 2), 8: (1, 4, 5, 6)}
 
 
@@ -375,7 +375,7 @@ class _Fields:
 
     @property
     def position(self) -> int:
-        """Bytes that were read."""
+        """Number of bytes that were read."""
         return self._at
 
     def fields(self) -> Iterator[tuple[int, int]]:
@@ -453,7 +453,7 @@ class _Fields:
         if count == 15:
             count = self._unsigned()
         if count > len(self._data) - self._at:  # each item has at least one byte
-            raise ValueError(f"the footer claims a list of {count:,} values, more than it has bytes")
+            raise ValueError(f"the footer has a list of the length {count:,}, but fewer bytes")
         return count, head & 15
 
     def _byte(self) -> int:

@@ -35,7 +35,7 @@ _MOST_FOOTER = 256 * 2**20  # largest size of a footer; a larger one is treated 
 def _footer_bytes(content: Content, url: str) -> bytes:
     """Read the footer of a file, with the bytes after it up to the end of the file.
 
-    SourceError: the file is not a Parquet file, cut off, or encrypted.
+    SourceError: the file is not a Parquet file, or is cut off or encrypted.
     """
     size = content.size
     if size < len(_MAGIC) + _FOOTER_END:
@@ -54,7 +54,7 @@ def _footer_bytes(content: Content, url: str) -> bytes:
     begin = size - _FOOTER_END - length
     if begin < len(_MAGIC) or length > _MOST_FOOTER:
         raise SourceError(
-            f"{url}: its end says that the footer has {length:,} bytes; expected at most "
+            f"{url}: by its last bytes, the footer has {length:,} bytes; expected at most "
             f"{min(size - _FOOTER_END - len(_MAGIC), _MOST_FOOTER):,}. It is damaged, write it again"
         )
     return data[begin - start :] if begin >= start else content.read(begin, start) + data
@@ -76,7 +76,7 @@ MOST_ROWS = 4_000_000  # the same limit for rows, which may be small before they
 _PART, _PART_ROWS = 16 * 2**20, 65_536  # bytes and rows of a part
 _BUFFER = 4 * 2**20  # bytes of a column that are read at once
 _BYTES_AHEAD = 16 * 2**20  # of columns that are read at once, though their row group is read in parts
-_FEW_ROWS = 64  # of a part, where a text may be as long as the page that it is in
+_FEW_ROWS = 64  # of a part, if a text may be as long as its page
 _FIRST = 2**20  # the same if only the first rows are needed: usually one page
 
 # Limits for the parser of footers, far above those of real files.
@@ -156,7 +156,7 @@ class ParquetReader(GroupedRows):
         ]
 
     def _plain_size(self, group: int) -> int:
-        """Return the decoded size of a row group, as its footer says; texts in dictionaries have more bytes."""
+        """Return the decoded size of a row group by the footer. Texts in dictionaries take more bytes than that."""
         chunks = self._footer.groups[group].chunks
         return sum(
             max(chunks[number].plain_size, chunks[number].values * (leaf.width or 1))
@@ -164,21 +164,21 @@ class ParquetReader(GroupedRows):
         )
 
     def _check(self, metadata: Any) -> None:
-        """Compare the footers of the two parsers, and the numbers of rows in it with each other."""
+        """Compare the results of the two parsers of footers, and the rows of the file with those of its row groups."""
         footer = self._footer
         if len(footer.groups) != metadata.num_row_groups or footer.rows != metadata.num_rows:
             raise self._damaged(
                 f"{metadata.num_row_groups} row groups of {metadata.num_rows} rows",
-                f"{len(footer.groups)} of {footer.rows}",
+                f"{len(footer.groups)} row groups of {footer.rows} rows",
             )
         for number, group in enumerate(footer.groups):
             if group.rows < 0 or len(group.chunks) != metadata.num_columns:
                 raise self._damaged(
-                    f"{metadata.num_columns} columns in row group {number}", f"{len(group.chunks)} of {group.rows} rows"
+                    f"{metadata.num_columns} columns in row group {number}", f"{len(group.chunks)} in {group.rows} rows"
                 )
         rows = sum(group.rows for group in footer.groups)
         if rows != footer.rows and footer.groups:
-            raise self._damaged(f"{footer.rows} rows, as its footer says", f"{rows} in its row groups")
+            raise self._damaged(f"{footer.rows} rows in the row groups", f"{rows} rows")
 
     def _damaged(self, expected: str, found: str) -> SourceError:
         return SourceError(f"{self.url}: expected {expected}, found {found}; it is damaged, write it again")
@@ -191,16 +191,16 @@ class ParquetReader(GroupedRows):
             if chunk.is_encrypted:
                 raise SourceError(
                     f"{self.url}: the column {self._metadata.schema.column(leaf).path!r} is encrypted; decrypt it, or "
-                    "read others (--columns)"
+                    "read other columns (--columns)"
                 )
             if chunk.file:
                 raise SourceError(
-                    f"{self.url}: a column of row group {number} lies in another file, {chunk.file!r}; read that one"
+                    f"{self.url}: a column of row group {number} is in another file, {chunk.file!r}; read that file"
                 )
             if not 0 <= chunk.start <= chunk.start + chunk.size <= size:
                 raise self._damaged(
-                    f"the columns of row group {number} in {size} bytes",
-                    f"one at [{chunk.start}, {chunk.start + chunk.size})",
+                    f"the columns of row group {number} in a file of {size} bytes",
+                    f"a column at bytes [{chunk.start}, {chunk.start + chunk.size})",
                 )
             yield chunk.start, chunk.start + chunk.size
 
@@ -282,7 +282,7 @@ class ParquetReader(GroupedRows):
         return _Cursor(group, batches)
 
     def _require_rows(self, group: int) -> None:
-        """Check that a row of a row group that is read in parts is not too large, on average; raises SourceError."""
+        """Raise SourceError if the rows of a row group that is read in parts are too large, on average."""
         found, stored = self._footer.groups[group], self._groups[group].size
         for number, leaf in self._leaves.items():
             size = max(found.chunks[number].plain_size, found.chunks[number].values * (leaf.width or 1)) // found.rows
@@ -291,9 +291,9 @@ class ParquetReader(GroupedRows):
                 raise SourceError(too_large(place, size, stored // found.rows))
 
     def _long_words(self, file: PlacedFile, group: int, numbers: Iterable[int], *, in_parts: bool) -> list[str]:
-        """Return the columns that are read as dictionaries, since as plain texts they would be too large.
+        """Return the paths of the columns to read as dictionaries, because they would be too large as plain texts.
 
-        `file` has all bytes of the columns `numbers`. If the row group is read `in_parts`, only a page has to fit.
+        `file` has all bytes of the columns `numbers`. If the row group is read `in_parts`, only a page must fit.
         SourceError: a column is too large in any case.
         """
         chunks, stored = self._footer.groups[group].chunks, self._groups[group].size

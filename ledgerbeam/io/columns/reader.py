@@ -220,12 +220,12 @@ class GroupedRows(ABC):
         return _joined(parts)
 
     def _limit(self, rows: str, taken: Mapping[int, int]) -> DecodedLimit:
-        """Return the limit of rows that are read at once, given the number of rows of each row group."""
+        """Return the limit of the decoded bytes of rows; `taken` is the number of rows of each row group."""
         stored = sum(self._groups[group].size * count // self._groups[group].rows for group, count in taken.items())
         return DecodedLimit(f"{self.url}: {rows}", stored)
 
     def _plain(self, rows: pa.Table, limit: DecodedLimit) -> pa.Table:
-        """Return rows that are read with the types of the schema, once they are counted."""
+        """Count the bytes of rows, then return the rows with the types of the schema."""
         limit.add(rows)
         return plain_table(rows, self._schema)
 
@@ -346,7 +346,7 @@ class GroupedRows(ABC):
         return not self.held.least and self._is_streamed(group)
 
     def _fetched_together(self, numbers: Sequence[int]) -> Iterator[list[int]]:
-        """Divide row groups into runs that are fetched together."""
+        """Divide row groups into consecutive pieces that are fetched together."""
         together: list[int] = []
         for number in numbers:
             if together and sum(self._groups[one].size for one in (*together, number)) > _BYTES_AT_ONCE:
@@ -361,8 +361,8 @@ class GroupedRows(ABC):
             for number, table in zip(numbers, self._read_groups(numbers), strict=True):
                 if table.num_rows != self._groups[number].rows:
                     raise SourceError(
-                        f"{self.url}: expected {self._groups[number].rows} rows in row group {number}, as its footer "
-                        f"says, found {table.num_rows}; it is damaged, write it again"
+                        f"{self.url}: expected {self._groups[number].rows} rows in row group {number} by its "
+                        f"footer, found {table.num_rows}; it is damaged, write it again"
                     )
                 yield table
 
@@ -386,7 +386,7 @@ class GroupedRows(ABC):
                 to_records(table.select([name]))
             except _UNDECODABLE as found:
                 column, reason = name, str(found)
-                if isinstance(found, KeyError):  # as zoneinfo says it
+                if isinstance(found, KeyError):  # from zoneinfo
                     reason = f"its time zone {found.args[0]!r} is unknown on this machine"
                 break
         return RecordError(

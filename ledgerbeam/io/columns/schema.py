@@ -52,9 +52,9 @@ class JobSchema:
     others: pa.Schema | None = None  # the schema of all unknown routes; None if it equals the schema of all known ones
 
     def of(self, route: str = "") -> pa.Schema:
-        """Return the schema of a route; of one that is not known the schema of the others.
+        """Return the schema of a route. An unknown route has `others`, or the common schema of the known routes.
 
-        RecordError: the others have none in common.
+        RecordError: the route is unknown, and the known routes have no common schema.
         """
         schema = self.by_route.get(route)
         if schema is None and self.is_of_all:
@@ -65,8 +65,8 @@ class JobSchema:
             known = ", ".join(map(repr, sorted(filter(None, self.by_route)))) or "none"
             what = f"the route {route!r}" if route else "records without a route"
             raise RecordError(
-                f"no schema is known for {what}: it had none of the records that schemas were inferred from, and the "
-                f"others have none in common (known routes: {known}); give --schema FILE"
+                f"no schema is known for {what}: the sample has no such records, and the known routes ({known}) have "
+                "no common schema; give --schema FILE"
             )
         return schema
 
@@ -156,7 +156,7 @@ class JobSchema:
                 raise RecordError(f"{f'route {route!r}: ' if route else ''}{error}") from error
         others = None
         if by_route and _same(by_route.values()) is None:
-            with suppress(RecordError):  # then nothing is in common
+            with suppress(RecordError):  # they have no common schema
                 others = infer_schema(record for route in sorted(held) for record in held[route])
         return cls(by_route, others=others)
 
@@ -177,7 +177,7 @@ def maker_for(schemas: JobSchema | pa.Schema | None, route: str) -> TableMaker |
 
 
 def written_table(records: Any, schemas: JobSchema | pa.Schema | None) -> pa.Table:
-    """Return records as the table to write: a table with one of the schemas is not changed, others get the main one."""
+    """Return records as the table to write: unchanged if it is a table of one of the schemas, else of the main one."""
     if (
         isinstance(records, pa.Table)
         and isinstance(schemas, JobSchema)

@@ -52,9 +52,9 @@ def table_of(records: Any, maker: TableMaker | None) -> pa.Table:
 
 
 class TableMaker:
-    """Makes tables of one schema. With `exact` a missing key is an error, also if the schema does not say so.
+    """Makes tables of one schema. With `exact`, a missing key is an error even if the schema is not marked as exact.
 
-    UsageError: records cannot be converted to it.
+    UsageError: records cannot be converted to this schema.
     """
 
     def __init__(self, schema: pa.Schema, *, exact: bool = False) -> None:
@@ -84,8 +84,8 @@ class TableMaker:
             found = _first_misfit(self._arrays, rows)
         if found is None:
             raise RecordError(
-                f"{place}the records from {first} fit one by one, but not together, as where a dictionary has no "
-                "number for so many values; give a --schema with a wider type, or smaller tasks"
+                f"{place}the records from {first} fit one by one, but not together: for example, a dictionary has more "
+                "values than its indices can count. Give a --schema with a wider type, or use smaller --task-bytes"
             )
         number, misfit = found
         raise RecordError(f"{place}record {first + number}: {misfit}; {REMEDY}")
@@ -104,7 +104,7 @@ class TableMaker:
         return self._copied(record)
 
     def require(self, record: Any) -> None:
-        """Check that a record fits; raises RecordError if not."""
+        """Raise RecordError unless a record fits."""
         try:
             self._arrays([plain_value(record)])
         except MisfitError as error:
@@ -198,7 +198,7 @@ def _cast_column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _is_kin(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Return whether a cast between two types keeps the meaning of values, and fails if a value would change."""
+    """Return whether a cast between two types keeps the meaning of values, and raises if a value would change."""
     if isinstance(found, pa.DictionaryType):
         return _is_kin(found.value_type, expected)
     if isinstance(expected, pa.DictionaryType):
@@ -317,7 +317,7 @@ class _Encoded(TypedColumn):
             return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=self.type.ordered)
         except ARROW_ERRORS:
             found = f"{len(encoded.dictionary):,} different values"
-            raise MisfitError(f"what a {self.type.index_type} can number", found) from None
+            raise MisfitError(f"no more values than indices of type {self.type.index_type} can count", found) from None
 
 
 class _List(TypedColumn):

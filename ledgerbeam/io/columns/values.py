@@ -1,4 +1,4 @@
-"""Conversion of columns to records, without loss; and marks in schemas for what Arrow types do not express.
+"""Lossless conversion of columns to records, and marks in schemas for facts that Arrow types do not express.
 
     null, bool, integers, floats   None, bool, int, float
     strings; binary                str; bytes
@@ -178,7 +178,7 @@ def _values(array: pa.Array) -> list[Any]:
 
 
 def _is_special(kind: pa.DataType) -> bool:
-    """Return whether pyarrow converts values of a type, or of a type inside it, differently than records need."""
+    """Return whether pyarrow converts values of a type, or of a type inside it, to other values than records have."""
     if isinstance(kind, pa.BaseExtensionType) or types.is_map(kind) or types.is_interval(kind):
         return True
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
@@ -190,7 +190,7 @@ def _is_special(kind: pa.DataType) -> bool:
 
 
 def _spans(array: pa.Array) -> list[Any]:
-    """Return lists by their offsets in the items; `flatten` can fail for items of extension types."""
+    """Return lists, cut from their items by offsets, since `flatten` can fail for items of extension types."""
     ends = array.offsets.to_pylist()
     first = ends[0] if ends else 0
     flat = _values(array.values.slice(first, ends[-1] - first if ends else 0))
