@@ -52,7 +52,7 @@ class FolderKind(Protocol):
 class RecordStream:
     """The records of a source in order, without an index. Each iteration starts at the first record.
 
-    It reads a file twice: once for the positions of the records, 8 bytes each, and once for the records.
+    An iteration reads a file twice: first to find the positions of the records, 8 bytes each, then to read them.
 
     Args:
         url: The canonical URL of the source.
@@ -82,8 +82,8 @@ class RecordStream:
     def __getitem__(self, item: Any) -> Any:
         """Raise IndexNotFoundError: a stream has no records by number."""
         raise IndexNotFoundError(
-            f"{self.url}: record {item!r} cannot be read by number, since it is open as a stream: {self.why}; make "
-            "its index with ledgerbeam.index_source, then open it again"
+            f"{self.url}: record {item!r} cannot be read by number, since the source is open as a stream "
+            f"({self.why}); make its index with ledgerbeam.index_source, then open it again"
         )
 
 
@@ -228,7 +228,7 @@ def index_source(
             kind.check_index(kind.index_file(source.url, where, storage_options), source)
             return place
     if not kind.is_indexable:
-        raise NotIndexableError(f"{source.url}: a file of {kind.name} has its own index; leave it out here")
+        raise NotIndexableError(f"{source.url}: a {kind.name} file has its own index; leave this file out")
     with SourceWatch([source]):
         offsets = build_index(source.url, storage_options, configured=formats, listed=source)
         points = seek_points_of(source.url, place, offsets, storage_options, source)
@@ -249,7 +249,7 @@ def build_index(
 
     Raises:
         ChangedSourceError: The source changed since it was listed.
-        NotIndexableError: It cannot be read by position, or its index is a part of the dataset.
+        NotIndexableError: The source cannot be read by position, or its index is a part of the dataset.
         UsageError: The name has no suffix of a known format.
     """
     found = recognize(url, configured)
@@ -267,7 +267,7 @@ def seek_points_of(
 ) -> tuple[str, bytes] | None:
     """Return URL and content of the seek points of a gzip file with these offsets; None for any other file.
 
-    They must be published before the index. `UsageError`: the package that finds them in long members is not installed.
+    Publish them before the index. UsageError: the file needs the extra `seekable`, which is not installed.
     """
     if (compression := split_compression(url).compression) is None or compression.name != "gzip":
         return None

@@ -8,8 +8,8 @@ In columns a sample has the same keys, and each member is unchanged: text if its
 member `json`. Records of other formats are JSON values, or have a method `as_json()`. A document of one sequence has no
 `lengths`, and a document without modes has no `modes`.
 
-Each function takes one record of any format and returns a list of one. A function of `map` may return a list for every
-record, also for a `null` or a list.
+Each function takes one record of any format, and returns a list with the converted record. So `map` can use it: outside
+of a list, a converted `null` would be dropped, and a converted list would be several records.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def to_json(record: Any) -> list[Any]:
 
 
 def to_sample(record: Any) -> list[Any]:
-    """Return a record as a sample; or as a mapping of extension to bytes, which gets its key from its position.
+    """Return a record as a sample; or as a mapping of extension to bytes, whose key is made from its position.
 
     RecordError: a JSON value with a ``__key__`` has a value that its extension cannot have.
     """
@@ -53,7 +53,7 @@ def to_row(record: Any) -> list[Any]:
     if not isinstance(record, Sample):
         return [json_value(record)]
     if KEY in record:
-        raise RecordError(f"a sample with a member called {KEY!r} cannot be a row, whose column {KEY!r} has the keys")
+        raise RecordError(f"a sample with a member {KEY!r} cannot be a row, since this column has the key; rename it")
     require_text(record)
     return [{KEY: record.key, **{name: text_or_bytes(name, data) for name, data in record.items()}}]
 

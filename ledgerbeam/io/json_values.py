@@ -58,7 +58,7 @@ def holds_wide(data: bytes) -> bool:
 
 
 def _has_run(part: bytes) -> bool:
-    """Return whether there are 19 digits in a row, found by doubling: 2, 4, 8, 16, then 19."""
+    """Return whether there are 19 consecutive digits. Runs of 2, 4, 8, 16 and then 19 digits are searched."""
     runs = np.frombuffer(part, np.uint8) - np.uint8(ord("0")) < 10
     for further in (1, 2, 4, 8, len(_RUN) - 16):
         runs = runs[:-further] & runs[further:]
@@ -66,7 +66,7 @@ def _has_run(part: bytes) -> bool:
 
 
 def _has_wide(data: bytes, start: int, digits: bytes) -> bool:
-    """Return whether a run of digits from `start` on is an integer beyond 64 bits. Earlier chunks had earlier runs."""
+    """Return whether a chunk of JSON text at `start` has an integer beyond 64 bits; in `digits`, other bytes are 0."""
     at = digits.find(_RUN)
     while at >= 0:
         end = digits.find(0, at)
@@ -139,12 +139,12 @@ def dumps(value: Any, option: int = 0, default: Callable[[Any], Any] | None = js
 
 
 def dumps_wide(value: Any, option: int, error: TypeError, default: Callable[[Any], Any] | None = json_form) -> bytes:
-    """Encode a value that orjson refused; its TypeError again if the reason was not integers beyond 64 bits."""
+    """Encode a value that orjson refused with `error`. TypeError: the reason was not integers beyond 64 bits."""
     try:
         if (replaced := _with_wide(value)) is not value:
             return orjson.dumps(replaced, default, option)
     except OverflowError:
-        raise orjson.JSONEncodeError("an integer exceeds the range of floats, which JSON readers accept") from error
+        raise orjson.JSONEncodeError("an integer is beyond 1.8e308, and most readers of JSON refuse it") from error
     except RecursionError:
         pass
     except TypeError as again:

@@ -1,14 +1,14 @@
 """The compiled inner loops, where they are installed.
 
 `_native.c` holds the few loops that interpreted Python is too slow for. It is built where there is a C compiler when
-the package is installed; without it, or with the environment variable `LEDGERBEAM_PURE_PYTHON` set to anything but the
-empty string, the same work is done in Python, with the same results and the same errors, only slower.
+the package is installed. Without it, or if the environment variable `LEDGERBEAM_PURE_PYTHON` is set and not empty,
+Python does the same work more slowly, with the same results and the same errors.
 
 The compiled functions handle only the common case. Before any other case, such as a failed system call, they stop. The
 Python code handles these cases and raises all errors.
 
-LMDB reports most damage of a file as an error. But if it follows an invalid page, such as one of zeros, it aborts the
-process or reads invalid memory. No Python code runs then, so compiled code prints the message of the crash.
+LMDB reports most damage of a file as an error. But an invalid page, such as a page of zeros, can make LMDB abort the
+process or read invalid memory. No Python code runs then, so compiled code prints the message of the crash.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Compiled(Protocol):
     """
 
     def scan_file_headers(self, descriptor: int, position: int, peek: int, headers: _Bytes, sizes: _Numbers, /) -> int:
-        """Read tar headers of a file from `position` on, each payload's size leading to the next.
+        """Read tar headers of a file from `position` on. The size of a payload gives the position of the next header.
 
         Each read has `peek` bytes, 512 to 4096: more than 512 may hold the next header too. `headers` is filled with
         512 bytes for each header, `sizes` with the size of each payload; the shorter one limits their number. Return
@@ -41,27 +41,27 @@ class Compiled(Protocol):
         """
 
     def scan_bytes_headers(self, data: bytes, offset: int, headers: _Bytes, sizes: _Numbers, /) -> int:
-        """Do the same for bytes in memory, from an offset, up to the last complete header."""
+        """Read tar headers as `scan_file_headers` does, in bytes from `offset` on, up to the last complete header."""
 
     def group_names(self, names: list[str], regular: NDArray[np.bool_], starts: NDArray[np.int64], /) -> int | None:
-        """Find where samples begin, as `grouping.group_key` does; `regular` is true for members that are files.
+        """Find the start of each sample, as `grouping.group_key` does; `regular` is true for members that are files.
 
         `starts`, as long as `names`, is filled with the number of each sample's first member. Return the number of
-        samples; None if a name is hidden, starts with `__`, is not UTF-8 or occurs twice, or if a sample is large.
+        samples; None for cases that Python handles: more than 32 members in a sample, a repeated or unusual name.
         """
 
     def read_samples(
         self, descriptor: int, bounds: _Numbers, most: int, by_stem: bool, kind: type[_Sample], /
     ) -> list[_Sample]:
-        """Read samples of a tar archive, each checked to be one whole sample of its key; perhaps fewer than requested.
+        """Read samples of a tar archive, and check that each one is whole; perhaps fewer than requested.
 
-        `bounds` has for each sample the first byte of the previous sample, its own first byte, and its end, where the
-        next header is. Reading ends when the samples have `most` bytes. With `by_stem` the names of two members of one
-        stem are split at their last dot, not at their first. `kind` is a dict of extension to content, with a `key`.
+        `bounds` has three numbers for each sample: the first byte of the previous sample, its own first byte, and its
+        end, where the next header is. `kind` is a dict of extension to content, with a `key`. With `by_stem`, names are
+        split at the last dot if a sample has two members that agree up to it, else at the first dot.
 
-        They end before a sample of more than 8 MiB or 32 members. They also end before a sample if one of these members
-        is not a plain file whose name has a key, cannot be read or belongs elsewhere: its own, those of the previous
-        sample, or the first one after it.
+        Reading ends when the samples have `most` bytes. It also ends before a sample that Python must read: with more
+        than 8 MiB or 32 members; or if its members, the members of the previous sample, or the member after it have the
+        wrong key, cannot be read, or are not plain files.
         """
 
     def find_newlines(
@@ -76,17 +76,17 @@ class Compiled(Protocol):
     def read_lines(
         self, descriptor: int, starts: _Numbers, stops: _Numbers, first: int, most: int, /
     ) -> tuple[list[bytes], bool]:
-        """Read the lines `[start, stop)` from number `first` on, each with the newline before it if there is one.
+        """Read lines from number `first` on, each with the newline before it if there is one.
 
-        Reading ends when the lines have `most` bytes. It also ends before a line that does not follow a newline, or
-        whose only newline is not its last byte, and before a line of more than 8 MiB, since damaged offsets can have
-        any value.
+        Return them, and whether there may be integers beyond 64 bits in them. Reading ends when they have `most` bytes.
+        It also ends before bytes `[start, stop)` that are not one whole line, or are more than 8 MiB. Damaged offsets
+        can have any value.
         """
 
     def stat_files(self, folder: str, names: list[str], /) -> tuple[list[int], list[str]]:
         """Return sizes in bytes of files, and modification times in nanoseconds as decimal text.
 
-        They end before a name that is not a file or cannot be described, so there may be fewer than requested.
+        The lists end before the first name that is not a file or cannot be described.
         """
 
     def holds_wide(self, data: bytes, /) -> bool:
@@ -98,15 +98,15 @@ class Compiled(Protocol):
     def say_before_end(self, words: bytes, /) -> None:
         """Set a message for SIGABRT, SIGBUS and SIGSEGV: the process writes it to standard error and exits with 1.
 
-        At most 4,096 bytes are written. It replaces an earlier message. `OSError`: the system does not allow it.
+        At most 4,096 bytes are written. The message replaces an earlier one. `OSError`: the system does not allow it.
         """
 
     def find_fields(self, data: bytes, starts: _Rows, stops: _Rows, name: bytes, bounds: _Rows, /) -> tuple[int, bool]:
         """Find a field of the objects in lines of JSON, `data[start:stop]`, by its name in UTF-8.
 
-        `bounds` is filled with start and end of each value in `data`, which is JSON text; with zeros if the line has no
-        such field. Return the number of lines, up to the first one that the loop cannot handle; and whether all values
-        are text without escapes.
+        `bounds` is filled with the start and the end of each value in `data`; with zeros if the line has no such field.
+        Return the number of lines before the first line that the loop cannot handle, and whether all values are strings
+        without escapes.
         """
 
     def join_rows(

@@ -131,7 +131,7 @@ def record_bytes(record: Any) -> bytes:
         raise ValueError(f"payload: expected bytes, found {type(payload).__name__}")
     if http is not None:
         if not isinstance(http, Mapping) or not isinstance(http.get("headers"), Mapping):
-            raise ValueError(f"http: expected a line and headers, found {http!r:.80}")
+            raise ValueError(f"http: expected a mapping of line and headers, found {http!r:.80}")
         payload = _lines(str(http.get("line")), http["headers"]) + payload
     headers = {name: value for name, value in record["headers"].items() if name.lower() != _LENGTH.lower()}
     return _lines("WARC/1.1", {**headers, _LENGTH: str(len(payload))}) + payload + _END
@@ -140,23 +140,23 @@ def record_bytes(record: Any) -> bytes:
 def decoded_payload(record: Mapping[str, Any]) -> bytes:
     """Return the payload of a record without the transfer and content encodings that the headers of HTTP name.
 
-    Some crawlers undo encodings, and keep the headers. Then the payload as it was stored, `record["payload"]`, is the
-    decoded one.
+    Some crawlers undo the encodings but keep the headers. Then `record["payload"]`, the payload as it was stored, is
+    already decoded, and this function raises ValueError.
 
     Args:
         record: A record of a reader.
 
     Raises:
-        UsageError: A package is not installed that decodes it.
-        ValueError: The payload is not in the encoding that its headers name, is cut off in it, or the encoding is not
-            known. The payload as it was stored is `record["payload"]`.
+        UsageError: The package that decodes it is not installed.
+        ValueError: The encoding is not known, or the payload is cut off or not in this encoding. The payload as it was
+            stored is `record["payload"]`.
     """
     payload: bytes = record["payload"]
     for name in reversed(_encodings(record)):
         if not payload:
             break
         if (decode := _DECODERS.get(name)) is None:
-            raise _undecodable(name, f"which is none of {', '.join(sorted(_DECODERS))}")
+            raise _undecodable(name, f"expected one of {', '.join(sorted(_DECODERS))}")
         try:
             payload = decode(payload)
         except (MemoryError, UsageError):
@@ -167,7 +167,7 @@ def decoded_payload(record: Mapping[str, Any]) -> bytes:
 
 
 def _content_end(data: bytes, start: int, base: int) -> int:
-    """Return the end of the content of the record at `start` of bytes at offset `base`; -1 if its headers end later."""
+    """Return the end of the content of the record at `data[start]`; `data` starts at `base`. -1: not known yet."""
     if data[start : start + len(_MAGIC)] != _MAGIC[: len(data) - start]:
         raise ValueError(f"expected 'WARC/', found {data[start : start + 20]!r}")
     line = data.find(b"\n", start)
@@ -191,8 +191,8 @@ def _content_end(data: bytes, start: int, base: int) -> int:
 def _bare_line_feed(before: bytes) -> ValueError:
     line = before.rpartition(b"\n")[2]
     return ValueError(
-        f"expected headers whose lines end with CR LF, found LF alone after {line[:40]!r}; a program for texts has "
-        "changed the file, so no length in it fits"
+        f"expected headers whose lines end with CR LF, found LF alone after {line[:40]!r}. A program has changed "
+        "the ends of lines, so the lengths in the file are wrong; get the original file"
     )
 
 
@@ -250,8 +250,8 @@ def _encodings(record: Mapping[str, Any]) -> list[str]:
 
 def _undecodable(name: str, found: str) -> ValueError:
     return ValueError(
-        f"payload: expected the encoding {name!r} that the headers of HTTP name, {found}; record['payload'] is the "
-        "payload as it was stored"
+        f"payload: the HTTP headers name the encoding {name!r}, {found}; record['payload'] is the payload as it was "
+        "stored"
     )
 
 
@@ -264,7 +264,7 @@ def _chunks(data: bytes) -> bytes:
             return b"".join(parts)
         at = start + size
         parts.append(data[start:at])
-    raise ValueError(f"no chunk begins at its byte {at}")
+    raise ValueError(f"expected the size of a chunk at its byte {at}")
 
 
 def _gzip(data: bytes) -> bytes:

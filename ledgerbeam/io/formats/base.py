@@ -41,18 +41,18 @@ class IndexedFormat:
     is_streamable: ClassVar[bool] = True
     ends_at_newlines: ClassVar[bool] = False
     layout: ClassVar[RecordLayout] = RecordLayout()
-    """Possible positions of records in a source."""
+    """Rules for the positions of records in a source, by which an index is checked."""
 
     def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
         """Return the index of a source, unopened."""
         return IndexFile(location.url_for(url), options, source=url)
 
     def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
-        """Raise IndexNotFoundError or IndexMismatchError when the index does not fit the source."""
+        """Check that an index fits a source, with `deep` every offset. IndexNotFoundError, IndexMismatchError."""
         check_index(index, source, self.layout, deep=deep)
 
     def shard(self, data: bytes, offsets: Offsets, *, nulled: int = 0) -> list[ShardFile]:
-        """Return the two files of a shard: data and index."""
+        """Return the two files of a shard: data and index. `nulled` is as in `ShardFile`."""
         suffix = self.suffixes[0]
         index = ShardFile(f"{suffix}.idx", index_bytes(offsets), 0)
         return [ShardFile(suffix, data, len(offsets) - 1, nulled), index]
@@ -221,8 +221,8 @@ class LineFormat(RecordFormat):
 class _RecordReader(IndexedRecords[Any]):
     """Random access to the records of a `RecordFormat`.
 
-    The ends in the index are compared with the ends that `find_ends` finds from the previous record on. So the index of
-    other data raises an error and never returns a wrong record.
+    `find_ends` runs over the requested records and the record before them. It must find the ends in the index. So an
+    index of other data causes an error, never a wrong record.
     """
 
     def __init__(
@@ -269,19 +269,19 @@ class _RecordReader(IndexedRecords[Any]):
         return StreamSpan(start, stop - start, bounds[0], bounds[-1]), data[bounds[0] - base :]
 
     def _span_bounds(self, start: int, stop: int) -> tuple[int, list[int]]:
-        """Return the start of the record before a span; and the starts in the span, with the end of the last one."""
+        """Return the start of the record before a span, and the starts of its records with the end of the last one."""
         lead = 1 if start else 0
         bounds: list[int] = self._span_offsets(start - lead, stop).tolist()
         before = bounds.pop(0) if lead else 0
         return before, bounds
 
     def _records(self, data: bytes | None, before: int, bounds: list[int], record: int) -> list[Any]:
-        """Decode consecutive records, after a check from the previous record on, which starts at `before`."""
+        """Check and decode consecutive records. The check includes the record before them, which starts at `before`."""
         data, base = self._checked(data, before, bounds, record)
         return self.format.decode_all(data, [place - base for place in bounds], self.url, record, base)
 
     def _checked(self, data: bytes | None, before: int, bounds: list[int], record: int) -> tuple[bytes, int]:
-        """Return the checked bytes of consecutive records, and their offset."""
+        """Check consecutive records as `_records` does. Return their bytes, and the offset of the first byte."""
         start, stop = bounds[0], bounds[-1]
         base = before if start - before <= _NEAR else start
         if data is None:
@@ -290,7 +290,7 @@ class _RecordReader(IndexedRecords[Any]):
         if self.format.bounds(data) != expected or (self._is_open_ended(data) and stop != self._reader.size):
             raise self.index.mismatch(
                 f"expected records [{record}, {record + len(bounds) - 1}) at bytes [{start}, {stop}), found other ends "
-                "there"
+                "of records there"
             )
         return data, base
 
@@ -308,7 +308,7 @@ def changed_span(url: str, span: StreamSpan) -> ArchiveError:
     """Return the error for a stream whose records differ from an earlier pass."""
     return ArchiveError(
         f"{url}: expected records [{span.record}, {span.record + span.records}) in bytes [{span.start}, {span.stop}) "
-        "of the decompressed data, found others; the source has changed, run the job again"
+        "of the decompressed data, found other records; the source has changed, run the job again"
     )
 
 
@@ -333,7 +333,7 @@ def record_ends(
 ) -> Iterator[Offsets]:
     """Find the ends of the records of a source, block by block.
 
-    ArchiveError: the source is cut off in a record. RecordError: a record has more bytes than `most`, or is none.
+    ArchiveError: the source is cut off in a record. RecordError: a record is damaged, or has more bytes than `most`.
     """
     found = _Progress(blocks, url, most)
     try:
@@ -359,7 +359,7 @@ def record_ends(
 
 
 class _Progress:
-    """Number and position of the current record, and the bytes from its start on."""
+    """Number and position of the current record, and all bytes since its start."""
 
     def __init__(self, blocks: Iterable[bytes], url: str, most: int | None) -> None:
         self.records = self.last = self.size = 0

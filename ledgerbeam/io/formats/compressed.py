@@ -55,8 +55,8 @@ class SeekableZstd:
         """Encode records as the files of a shard. UsageError if another version of the library created this object."""
         if self.library != LIBRARY:
             raise UsageError(
-                f"zstd: expected version {self.library} of the library, as where the job was started, found {LIBRARY}, "
-                "which may write other bytes; install the same version of zstandard on all workers"
+                f"zstd: expected version {self.library} of the library, as at the start of the job, found {LIBRARY}; "
+                "another version may write other bytes, so install the same version of zstandard on all workers"
             )
         return list(self._compressed(self.encoder.encode(records)))
 
@@ -75,8 +75,8 @@ class SeekableZstd:
 def seekable_zstd(data: bytes, ends: NDArray[np.uint64], *, level: int = LEVEL, frame: int = FRAME) -> bytes:
     """Compress data as a file in the Zstandard seekable format.
 
-    `ends` is where its records begin and end, such as an index. Frames of `frame` plain bytes end there; a record that
-    is larger has its own frames.
+    `ends` are the offsets at which records start and end, such as an index. A frame has whole records, of at most
+    `frame` plain bytes together. A larger record has its own frames.
     """
     check_frames(level, frame)
     # A new one for each file, so that earlier data cannot influence the bytes.

@@ -68,7 +68,7 @@ class Reader(Protocol):
 
 
 class RowGroup(NamedTuple):
-    """Consecutive rows: bytes of the chosen columns in the file, and decoded bytes, 0 if the file has no number."""
+    """Consecutive rows, with the bytes of their chosen columns: in the file, and decoded (0 if not known)."""
 
     rows: int
     size: int
@@ -86,7 +86,7 @@ class ColumnReader(Reader, Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """The chosen columns."""
+        """The schema of the chosen columns."""
 
     @property
     def groups(self) -> Sequence[RowGroup]:
@@ -199,7 +199,7 @@ class OffsetFormat(Format, Protocol):
         """
 
     def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
-        """Raise IndexNotFoundError or IndexMismatchError when the index does not fit the source."""
+        """Check that an index fits a source, with `deep` every offset. IndexNotFoundError, IndexMismatchError."""
 
     def open(
         self,
@@ -253,7 +253,7 @@ class TableMaking(Protocol):
         """Raise RecordError unless a record fits the schema."""
 
     def table(self, records: Any, *, url: str = "", first: int = 0) -> pa.Table:
-        """Return records, or columns, as a table. RecordError, which has the number, if a record does not fit."""
+        """Return records, or columns, as a table. RecordError: a record does not fit; the message has its number."""
 
     def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Return tables of this schema as one table."""
@@ -337,8 +337,8 @@ class HeldGroups:
     """Cache of decoded row groups of one file, or of several files whose readers share it.
 
     It has no lock, since a fork could copy it locked. Each step is atomic, and a lost row group is read again. A
-    pickled cache is empty. The `least` most recently used row groups are kept at any size. With 0, only the last one is
-    kept, and a row group that is too large for the cache is read in parts.
+    pickled cache is empty. The `least` most recently used row groups stay in the cache at any size. With 0, only the
+    last one does, and readers read a very large row group in parts, without the cache.
     """
 
     def __init__(self, most_bytes: int = CACHE_BYTES, least: int = 0) -> None:
@@ -355,7 +355,7 @@ class HeldGroups:
 
     @property
     def size(self) -> int:
-        """Size of the cache in bytes."""
+        """Bytes of the row groups in the cache."""
         return sum(size for _, size in list(self._tables.values()))
 
     def get(self, key: GroupKey) -> pa.Table | None:

@@ -93,7 +93,7 @@ class FileType:
         """Return the format of a source that can be read in one pass, compressed or not; else NotIndexableError."""
         kind = self.by_offsets()
         if not kind.is_streamable:
-            raise NotIndexableError(f"{self.url}: {kind.name} is not read compressed; decompress it")
+            raise NotIndexableError(f"{self.url}: {kind.name} is not read compressed; decompress the file")
         return kind
 
     def readable(self) -> Format:
@@ -189,7 +189,7 @@ def require_no_columns(url: str, columns: Collection[str]) -> None:
     """Raise UsageError if columns are chosen for a source without columns."""
     if columns:
         raise UsageError(
-            f"{url}: --columns {','.join(columns)} is for files of columns, such as Parquet; leave it out, or the file"
+            f"{url}: --columns {','.join(columns)} is for files of columns (Parquet); leave out the option or this file"
         )
 
 

@@ -1,7 +1,7 @@
 """Compressed sources as streams, and records that are decoded block by block.
 
-A compressed source cannot be read by byte offsets. The first pass finds offsets in the decompressed bytes. The later
-pass reads these in the same order.
+A compressed source cannot be read by byte offsets. So it is read in two passes. The first one finds the offsets of the
+records in the decompressed bytes. The second one reads the records in the same order.
 
 Decoded lines of JSON take up to ten times the memory of their bytes. Records decoded long before their use have left
 the processor's cache. So a reader that supports it returns a `Blocks` in place of a list.
@@ -44,13 +44,13 @@ def scan_stream(
 ) -> StreamedRecords:
     """Read a compressed source once and find its records. Memory: a block, and the result.
 
-    SourceError: the data is damaged, or of another kind than its name shows, or a record exceeds `base.MOST_RECORD`.
+    SourceError: the data is damaged, or not of the kind that its name shows; or a record exceeds `base.MOST_RECORD`.
     NotIndexableError: its format cannot be read compressed.
     """
     if kind is None:
         kind = recognize(url).in_one_pass()
     if not kind.is_streamable:
-        raise NotIndexableError(f"{url}: {kind.name} is not read compressed; decompress it")
+        raise NotIndexableError(f"{url}: {kind.name} is not read compressed; decompress the file")
     stream = Stream(url, options, listed)
     try:
         require_kind(stream.read(0, HEAD), stream.url, kind.name)
@@ -88,7 +88,7 @@ class SpanReader:
     def read(self, span: StreamSpan) -> list[Any]:
         """Read a span at or after the end of the previous one.
 
-        ArchiveError: the source changed since it was scanned. RecordError has the byte range in the decompressed data.
+        ArchiveError: the source changed since it was scanned. RecordError: its byte range is in the decompressed data.
         """
         return self._format.split(self.read_data(span), self.url, span)
 
@@ -114,7 +114,7 @@ class SpanReader:
 def stream_each(url: str, options: Options | None, kind: OffsetFormat, listed: FileInfo | None = None) -> Iterator[Any]:
     """Yield the records of a source, compressed or not, in order.
 
-    It is read twice: to find the records, and to decode them. So the command of a pipe runs twice.
+    The source is read twice: to find the records, and to decode them. So the command of a pipe runs twice.
     """
     found = scan_stream(url, options, kind, listed)
     offsets = found.offsets

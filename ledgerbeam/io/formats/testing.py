@@ -96,7 +96,7 @@ class FormatContract(ABC):
     def test_the_bytes_of_records_make_up_the_source(self) -> None:
         with self._source(_COUNT) as (url, _), self._open(url) as reader:
             joined = b"".join(reader.raw(number) for number in range(_COUNT))
-            _equal(_read(url).startswith(joined), True, "whether the records' bytes are the source's")
+            _equal(_read(url).startswith(joined), True, "whether the bytes of all records make up the source")
 
     def test_the_bytes_of_spans_are_decoded_one_by_one(self) -> None:
         with self._source(_COUNT) as (url, records), self._open(url) as reader:
@@ -367,13 +367,13 @@ class ColumnContract(ABC):
 
 def _check_sharing(reader: Reader, records: list[Any], same: Callable[[list[Any], list[Any], str], None]) -> None:
     copied: Reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own
-    same([copied[3], copied[-1]], [records[3], records[-1]], "what a pickled reader reads")
+    same([copied[3], copied[-1]], [records[3], records[-1]], "records of a pickled reader")
     numbers = random.Random(1).choices(range(_COUNT), k=500)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(reader.__getitem__, numbers))
-    same(found, [records[number] for number in numbers], "what threads read")
+    same(found, [records[number] for number in numbers], "records that threads read")
     copied.close()
-    same([copied[5]], [records[5]], "what a closed reader reads when it opens again")
+    same([copied[5]], [records[5]], "a record of a reader that was closed")
     copied.close()
 
 
