@@ -3,10 +3,10 @@
     sample   {"__key__": key, extension: value, ...}      a JSON value
     document {"tokens": [...], "lengths": [...], "modes": [...]}
 
-In columns a sample has the same keys, and each member is unchanged: text if its extension is one of text, else bytes.
-`io/tar/sample.py` defines the JSON value of a member. A JSON value without `__key__` becomes a sample with the only
-member `json`. Records of other formats are JSON values, or have a method `as_json()`. A document of one sequence has no
-`lengths`, and a document without modes has no `modes`.
+As a row of columns, a sample has the same keys, and each member is unchanged: text if its extension is one of text,
+else bytes. `io/tar/sample.py` defines the JSON value of a member. A JSON value without `__key__` becomes a sample with
+the only member `json`. Records of other formats are JSON values, or have a method `as_json()`. A document of one
+sequence has no `lengths`, and a document without modes has no `modes`.
 
 Each function takes one record of any format, and returns a list with the converted record. So `map` can use it: outside
 of a list, a converted `null` would be dropped, and a converted list would be several records.
@@ -22,7 +22,7 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.tar.sample import KEY, Sample, json_bytes, member_bytes, require_text, text_or_bytes
 
-VERSION = 1  # of the mapping. A job that used another version cannot be resumed.
+VERSION = 1  # of these conversions. A job that used another version cannot be resumed.
 
 
 def to_json(record: Any) -> list[Any]:

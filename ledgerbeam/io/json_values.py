@@ -101,7 +101,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 
 
 def json_form(value: Any) -> Any:
-    """Return the JSON form of a type that JSON lacks, the `default` of orjson; TypeError for a type without one."""
+    """Return the JSON form of a value whose type JSON lacks, as `default` of orjson. TypeError: it has none."""
     if isinstance(value, bytes | bytearray | memoryview):
         return {BASE64: base64.b64encode(value).decode()}
     if isinstance(value, Decimal):
@@ -212,7 +212,7 @@ def is_of_dataclass(value: Any) -> bool:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes of a dataclass instance that orjson writes: fields, and without slots all attributes."""
+    """Return the public attributes of a dataclass instance, as orjson writes them; with slots, only its fields."""
     if "__slots__" in vars(type(value)):
         found = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     else:

@@ -27,9 +27,9 @@ _NUMBER = re.compile(rb"\d{1,18}")
 _MOST_HEADERS = 1 << 20
 
 _CHUNK = re.compile(rb"(?:\A|\r?\n)[ \t]*([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
-"""The line before a chunk, with the end of the chunk before it."""
+"""The line with the size of a chunk, and the line end of the previous chunk before it."""
 
-_EMPTY_BROTLI = 2  # bytes of nothing in Brotli, at most
+_EMPTY_BROTLI = 2  # largest size of empty content in Brotli, in bytes
 _WINDOW = 1 << 23  # largest window of Zstandard in HTTP, in bytes (RFC 9659)
 
 
@@ -214,7 +214,7 @@ def _headers(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _first(headers: Mapping[str, Any], name: str) -> str | None:
-    """Return a header by name, in upper or lower case."""
+    """Return the first value of a header, by its name in upper or lower case; None without one."""
     for other, value in headers.items():
         if other.lower() == name.lower():
             return str(value[0] if isinstance(value, list) else value)
@@ -299,7 +299,7 @@ def _frames(data: bytes, make: Callable[[], Any]) -> bytes:
 def _brotli(data: bytes) -> bytes:
     streams = import_extra("fastwarc.stream_io", "warc", "br needs a package that is not installed")
     found = bytes(streams.BrotliReader(io.BytesIO(data)).read())
-    if not found and len(data) > _EMPTY_BROTLI:  # the reader passes over what follows the end
+    if not found and len(data) > _EMPTY_BROTLI:  # the reader ignores bytes after the end
         raise ValueError("it ends before any content")
     return found
 

@@ -30,7 +30,7 @@ _POINTER = 8  # bytes of a reference in a list of Python objects, for values wit
 
 
 def first_read(size: int) -> int:
-    """Return the number of bytes to read first at the end of a file: more than most footers, but a small part of it."""
+    """Return how many bytes at the end of a file to read first: more than most footers have, few of a large file."""
     return min(size, max(8 * 1024, min(64 * 1024, size // 100)))
 
 
@@ -68,7 +68,7 @@ class HeldBytes:
         return [self._data[start:stop] for start, stop in zip(starts, stops, strict=True)]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since no file is open."""
 
 
 class PlacedFile(io.RawIOBase):
@@ -90,13 +90,13 @@ class PlacedFile(io.RawIOBase):
         self._blocks: list[bytes] = []
 
     def hold(self, start: int, data: bytes) -> None:
-        """Serve the bytes from `start` on from memory."""
+        """Keep `data`, the bytes from `start` on, in memory for later reads."""
         at = bisect_right(self._starts, start)
         self._starts.insert(at, start)
         self._blocks.insert(at, data)
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Fetch ranges, each with start and end, in few requests, and hold them."""
+        """Read ranges, each with start and end, in few requests, and keep them in memory."""
         wanted: list[tuple[int, int]] = []
         for start, stop in sorted(ranges):
             if start >= stop:
@@ -226,7 +226,7 @@ def too_large(place: str, size: int, stored: int) -> str:
 
 
 def decoded_size(column: pa.Array | pa.ChunkedArray) -> int:
-    """Return the bytes that a column has, or would have as plain values."""
+    """Return the number of bytes of a column when its dictionaries, views and runs become plain values."""
     if not _expands(column.type):
         return column.nbytes
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]

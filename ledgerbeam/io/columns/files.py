@@ -146,7 +146,7 @@ def _format_of(url: str) -> ColumnFormat:
 
 
 def _turns(groups: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of pieces with at most `most` different row groups; one piece if `most` is 0."""
+    """Yield start and end of each piece of `groups` with at most `most` different ones; one piece if `most` is 0."""
     if not most or len(np.unique(groups)) <= most:
         yield 0, len(groups)
         return

@@ -38,7 +38,7 @@ class ColumnFileFormat(ABC):
     @property
     @abstractmethod
     def reader(self) -> type[GroupedRows]:
-        """The reader of the files."""
+        """The class of readers of these files."""
 
     @abstractmethod
     def encode_table(self, table: pa.Table) -> bytes:
@@ -85,7 +85,7 @@ class ParquetFormat(ColumnFileFormat):
 
     @property
     def reader(self) -> type[GroupedRows]:
-        """The reader of Parquet files."""
+        """The class of readers of Parquet files."""
         from ledgerbeam.io.columns.parquet_reader import ParquetReader  # noqa: PLC0415 - imports numpy
 
         return ParquetReader
@@ -109,7 +109,7 @@ class ArrowFormat(ColumnFileFormat):
 
     @property
     def reader(self) -> type[GroupedRows]:
-        """The reader of Arrow files."""
+        """The class of readers of Arrow files."""
         from ledgerbeam.io.columns.arrow_reader import ArrowReader  # noqa: PLC0415 - imports numpy
 
         return ArrowReader

@@ -367,7 +367,7 @@ def _counts(found: _Fields, wanted: tuple[int, ...]) -> tuple[int, int, int, boo
 
 
 class _Fields:
-    """Reads values in sequence."""
+    """Reads the values of Thrift structs, one after the other."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -72,12 +72,12 @@ def _leaves_of(kind: pa.DataType) -> int:
 
 
 MOST_DECODED = 128 * 2**20  # bytes; a larger row group is read in parts, and none of it is kept in memory
-MOST_ROWS = 4_000_000  # the same limit for rows, which may be small before they are decoded
+MOST_ROWS = 4_000_000  # the same limit in rows, since many rows can have few bytes before they are decoded
 _PART, _PART_ROWS = 16 * 2**20, 65_536  # bytes and rows of a part
 _BUFFER = 4 * 2**20  # bytes of a column that are read at once
-_BYTES_AHEAD = 16 * 2**20  # of columns that are read at once, though their row group is read in parts
+_BYTES_AHEAD = 16 * 2**20  # of small columns, which are read as a whole when their row group is read in parts
 _FEW_ROWS = 64  # of a part, if a text may be as long as its page
-_FIRST = 2**20  # the same if only the first rows are needed: usually one page
+_FIRST = 2**20  # bytes of a column that are read at once if only the first rows are needed: usually a page
 
 # Limits for the parser of footers, far above those of real files.
 _LIMITS = {"thrift_string_size_limit": 256 * 2**20, "thrift_container_size_limit": 10_000_000}
@@ -241,7 +241,7 @@ class ParquetReader(GroupedRows):
             yield pa.Table.from_batches([part]).select(names)
 
     def _opened(self, file: PlacedFile, *, words: Sequence[str] = (), buffer_size: int = 0) -> Any:
-        """Open the file; columns of `words` are read as dictionaries."""
+        """Open the file, so that the columns with the paths `words` are read as dictionaries."""
         return pq.ParquetFile(
             file,
             metadata=self._metadata,
@@ -345,4 +345,4 @@ def _leaf(column: Any, name: str) -> LeafColumn:
 
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
-"""Bytes of a value of each physical type, but for those that can have any length."""
+"""Bytes of a value of each physical type, except the types of variable length."""

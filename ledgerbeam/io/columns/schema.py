@@ -117,7 +117,7 @@ class JobSchema:
             ) from error
 
     def parameters(self) -> dict[str, Any]:
-        """Return the schemas as parameters of a job, with one for each column, so that a message can name a change."""
+        """Return the schemas as parameters of a job, one for each column, so that a message can name a column."""
         found = {_OF_ROUTE + route if route else _MAIN: _parameters(one) for route, one in self.by_route.items()}
         if self.others is not None:
             found[_OF_OTHER_ROUTES] = _parameters(self.others)

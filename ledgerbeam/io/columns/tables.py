@@ -288,7 +288,7 @@ _OF_JSON = frozenset({NONE, bool, int, float, str})
 
 
 class _Wrapped(TypedColumn):
-    """An extension type, by the column of its storage; `read` converts a value of the type to one of the storage."""
+    """A column of an extension type, made by the column of its storage; `read` converts a value for the storage."""
 
     def __init__(self, kind: pa.DataType, storage: TypedColumn, read: Callable[[Any], Any]) -> None:
         super().__init__(kind, storage.expected)
@@ -405,7 +405,7 @@ class _Map(TypedColumn):
 class _StructColumn(TypedColumn):
     """Objects whose keys are the names of fields.
 
-    With `exact` a missing key is an error rather than a null, unless the field says otherwise.
+    With `exact`, a missing key is an error, not a null, unless nulls of the field stand for absent keys.
     """
 
     def __init__(self, fields: Sequence[pa.Field], *, exact: bool, kind: pa.StructType | None = None) -> None:
@@ -449,7 +449,7 @@ class _StructColumn(TypedColumn):
         return arrays
 
     def _present(self, field: pa.Field, column: TypedColumn, values: list[Any]) -> list[Any]:
-        """Return the values of a field, with None where its column has a null."""
+        """Return the values of a field, with None for a missing key that becomes a null. MisfitError: it cannot."""
         kinds = set(map(type, values))
         is_text = isinstance(column, _Json) and null_is_absent(field)
         if NONE in kinds and not is_text and (null_is_absent(field) or not field.nullable):

@@ -82,7 +82,7 @@ def absent_field(field: pa.Field) -> pa.Field:
 
 
 def exact_schema(fields: list[pa.Field]) -> pa.Schema:
-    """Return a schema of records that have all its keys, except keys whose nulls stand for absent ones."""
+    """Return a schema whose records must have all of its keys, except those whose nulls stand for absent keys."""
     return pa.schema(fields, {_KEYS: _EXACT})
 
 

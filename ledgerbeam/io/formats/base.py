@@ -25,7 +25,7 @@ from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
 
 FindEnds: TypeAlias = "Callable[[Iterable[bytes]], Iterator[Sequence[int] | NDArray[Any]]]"
-"""Finds the ends of records in consecutive blocks; see `RecordFormat.find_ends`."""
+"""A function that finds the ends of records in consecutive blocks; see `RecordFormat.find_ends`."""
 
 MOST_RECORD = 1 << 30  # bytes of a record of a compressed source; more is damage or a decompression bomb
 _NEAR = 1 << 20  # up to this size, the previous record is read too, to check where the next one starts
@@ -295,7 +295,7 @@ class _RecordReader(IndexedRecords[Any]):
         return data, base
 
     def _is_open_ended(self, data: bytes) -> bool:
-        """Return whether only the end of the source can end the last record in some bytes."""
+        """Return whether the last record in some bytes lacks an end, so that it must be the last one of the source."""
         if not self.format.ends_with_source:
             return False
         last = 0
@@ -305,7 +305,7 @@ class _RecordReader(IndexedRecords[Any]):
 
 
 def changed_span(url: str, span: StreamSpan) -> ArchiveError:
-    """Return the error for a stream whose records differ from an earlier pass."""
+    """Return the error for a span of a stream whose records differ from those of the first pass."""
     return ArchiveError(
         f"{url}: expected records [{span.record}, {span.record + span.records}) in bytes [{span.start}, {span.stop}) "
         "of the decompressed data, found other records; the source has changed, run the job again"

@@ -137,7 +137,7 @@ class ShardEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamSpan:
-    """Consecutive records of a source: the first one, their number, and `[start, stop)` in the decompressed bytes."""
+    """Consecutive records of a source: number of the first, number of records, range of the decompressed bytes."""
 
     record: int
     records: int

@@ -229,7 +229,7 @@ class HeldBlock:
 
 @dataclass(frozen=True)
 class LineBlocks:
-    """Consecutive whole records of a format with `ends_at_newlines`: all of a source, or those of a span."""
+    """Consecutive whole records of a format with `ends_at_newlines`: all records of a source, or of a span."""
 
     format: OffsetFormat
     data: bytes

@@ -97,7 +97,7 @@ def first_link(root: str, folder: str) -> str | None:
 
 
 def refuse_links(root: str, folders: Iterable[str]) -> None:
-    """Raise UsageError if a part of the path from a folder to a subfolder is a link. Object stores have no links."""
+    """Raise UsageError if a part of the path from `root` to one of `folders` is a link. Object stores have no links."""
     if is_local(root):
         for folder in folders:
             if (link := first_link(root, folder)) is not None:
@@ -105,7 +105,7 @@ def refuse_links(root: str, folders: Iterable[str]) -> None:
 
 
 def refuse_folder_links(root: str, *, owned_by: str) -> None:
-    """Raise UsageError if a folder below a folder is a link, at any depth.
+    """Raise UsageError if a folder below `root` is a link, at any depth.
 
     Subfolders with other owners, marked by a subfolder of the name `owned_by`, are skipped.
     """
