@@ -192,7 +192,7 @@ def _bare_line_feed(before: bytes) -> ValueError:
     line = before.rpartition(b"\n")[2]
     return ValueError(
         f"expected headers whose lines end with CR LF, found LF alone after {line[:40]!r}. A program has changed "
-        "the ends of lines, so the lengths in the file are wrong; get the original file"
+        "the ends of lines, so the lengths in the file are wrong"
     )
 
 

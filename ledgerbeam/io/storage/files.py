@@ -34,7 +34,7 @@ def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None
 
 
 def read_json(url: str, options: Options | None, what: str) -> Any:
-    """Read a whole JSON file. SourceError: it is not JSON; the message has `what` it is, such as ``a wids index``."""
+    """Read a whole JSON file. SourceError: it is not JSON; the message has `what`, such as ``a wids index``."""
     try:
         return orjson.loads(read_bytes(url, options))
     except orjson.JSONDecodeError as error:
