@@ -57,7 +57,7 @@ class RecordStream:
     Args:
         url: The canonical URL of the source.
         why: The reason for a stream.
-        read: Yields the records.
+        read: A function that yields the records.
     """
 
     is_indexed: Literal[False] = False
@@ -154,8 +154,8 @@ def open_any(
     Raises:
         IndexNotFoundError: `indexed` is True, and there is no index; `index_source` makes it.
         IndexMismatchError: `indexed` is True, and the index does not fit.
-        NotIndexableError: The source cannot be read in the requested way: by position, if it is compressed without seek
-            points or on a web server without byte ranges.
+        NotIndexableError: The source cannot be read in the requested way. To be read by position, a compressed source
+            needs seek points, and a web server needs byte ranges.
         SourceNotFoundError: The source does not exist; also StorageError.
         UsageError: The name has no suffix of a known format.
     """

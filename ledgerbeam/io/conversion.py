@@ -26,7 +26,7 @@ VERSION = 1  # of these conversions. A job that used another version cannot be r
 
 
 def to_json(record: Any) -> list[Any]:
-    """Return a record as a JSON value. RecordError if a member is called ``__key__``, or its name is not UTF-8."""
+    """Return a record as a JSON value. RecordError: a sample has a member ``__key__``, or a name that is not UTF-8."""
     return [json_value(record)]
 
 

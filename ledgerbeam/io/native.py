@@ -76,11 +76,11 @@ class Compiled(Protocol):
     def read_lines(
         self, descriptor: int, starts: _Numbers, stops: _Numbers, first: int, most: int, /
     ) -> tuple[list[bytes], bool]:
-        """Read lines from number `first` on, each with the newline before it if there is one.
+        """Read the lines `[starts[i], stops[i])` of a file from `i = first` on, each with the newline before it if any.
 
-        Return them, and whether there may be integers beyond 64 bits in them. Reading ends when they have `most` bytes.
-        It also ends before bytes `[start, stop)` that are not one whole line, or are more than 8 MiB. Damaged offsets
-        can have any value.
+        Return the lines, and whether they may have integers beyond 64 bits. Reading ends when they have `most` bytes.
+        It also ends before a range that is not one whole line, or has more than 8 MiB: a damaged offset can have any
+        value.
         """
 
     def stat_files(self, folder: str, names: list[str], /) -> tuple[list[int], list[str]]:

@@ -189,7 +189,7 @@ class _BatchHead(NamedTuple):
 
 
 def parse_footer(data: bytes) -> tuple[list[Block], list[Block]]:
-    """Return the positions of dictionaries and of record batches, from a footer alone. Raises ValueError."""
+    """Return the positions of dictionaries and of record batches that a footer lists. Raises ValueError."""
     try:
         root = _Table.root(data)
         dictionaries, batches = ([Block(*block) for block in root.structs(field, _BLOCK)] for field in (2, 3))

@@ -299,4 +299,4 @@ def leaf_column(kind: pa.DataType, name: str) -> TypedColumn:
         return _Durations(kind, f"a duration ({kind})", (dt.timedelta, _Nanoseconds), _read_duration)
     if is_.is_null(kind):
         return _Leaf(kind, "null", (), _refuse)
-    raise UsageError(f"column {name!r}: records cannot be written to a column of type {kind}; give another --schema")
+    raise UsageError(f"column {name!r}: records cannot be written to the type {kind}; give another type in --schema")

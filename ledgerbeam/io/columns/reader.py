@@ -400,7 +400,7 @@ def _sliced(table: pa.Table, rows: list[int]) -> pa.Table:
 
 
 def _copied(table: pa.Table, rows: list[int]) -> pa.Table | None:
-    """Return rows that do not keep the rest of a table in memory; None if that takes longer, or is not possible."""
+    """Return a copy of rows, which does not keep the whole table in memory; None if it is too slow or not possible."""
     if len(rows) == 1:
         return None
     try:

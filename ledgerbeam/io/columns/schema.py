@@ -107,7 +107,7 @@ class JobSchema:
             if data[:6] == b"ARROW1":
                 return cls({"": pa.ipc.open_file(pa.BufferReader(data)).schema}, is_of_all=True)
         except (pa.ArrowException, OSError) as error:
-            raise UsageError(f"{where}: it is damaged: {error}") from error
+            raise UsageError(f"{where}: the file is damaged ({error}); write it again") from error
         try:
             return cls.from_json(loads(data), where)
         except ValueError as error:
@@ -500,7 +500,7 @@ def _metadata_value(found: Any, where: str) -> bytes:
 def _require_names(names: list[str], where: str) -> None:
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
-        raise UsageError(f"{where}expected columns of different names, found two of the name {twice!r}")
+        raise UsageError(f"{where}expected columns of different names, found two of the name {twice!r}; rename one")
 
 
 def _require_known(found: Mapping[str, Any], known: set[str], where: str) -> None:

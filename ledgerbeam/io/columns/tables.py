@@ -172,7 +172,7 @@ def _cast(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     names = table.column_names
     for name in names:
         if name not in schema.names:
-            raise MisfitError("no such column in the schema", str(table.schema.field(name).type), f".{name}")
+            raise MisfitError("a column of the schema", f"one of {table.schema.field(name).type}", f".{name}")
     arrays = []
     for field in schema:
         if names.count(field.name) != 1:
@@ -288,7 +288,7 @@ _OF_JSON = frozenset({NONE, bool, int, float, str})
 
 
 class _Wrapped(TypedColumn):
-    """A column of an extension type, made by the column of its storage; `read` converts a value for the storage."""
+    """A column of an extension type, made by the column of its storage; `read` makes a value of the storage type."""
 
     def __init__(self, kind: pa.DataType, storage: TypedColumn, read: Callable[[Any], Any]) -> None:
         super().__init__(kind, storage.expected)
@@ -445,11 +445,11 @@ class _StructColumn(TypedColumn):
         if found != sum(map(len, rows)):
             known = {field.name for field in self.fields}
             name, value = next((name, value) for row in rows for name, value in row.items() if name not in known)
-            raise MisfitError("no such key in the schema", describe(value), _path(name))
+            raise MisfitError("a key of the schema", f"another key with {describe(value)}", _path(name))
         return arrays
 
     def _present(self, field: pa.Field, column: TypedColumn, values: list[Any]) -> list[Any]:
-        """Return the values of a field, with None for a missing key that becomes a null. MisfitError: it cannot."""
+        """Return the values of a field, with None for a missing key. MisfitError: null or missing is not allowed."""
         kinds = set(map(type, values))
         is_text = isinstance(column, _Json) and null_is_absent(field)
         if NONE in kinds and not is_text and (null_is_absent(field) or not field.nullable):

@@ -69,7 +69,7 @@ class FileType:
     compression: Compression | None = None
 
     def columns(self) -> ColumnFormat | None:
-        """Return the format of a file of columns; None for one of offsets. NotIndexableError if it is compressed."""
+        """Return the format of a file of columns; None for a format of offsets. NotIndexableError if compressed."""
         if not is_columnar(self.format):
             return None
         if self.compression is not None:
@@ -260,7 +260,7 @@ def format_named(name: str) -> Format:
 
 
 def register(kind: Format) -> None:
-    """Register a format in this process. Processes of workers need it too; an entry point registers it in all.
+    """Register a format in this process. Worker processes need it too; an entry point registers it in all processes.
 
     Raises:
         UsageError: Another format has its name or one of its suffixes.

@@ -175,7 +175,7 @@ class ObjectFolder:
         return True
 
     def _link(self, path: str, data: bytes) -> bool:
-        """Write a temporary file and link it to the name; only the first of several creators succeeds."""
+        """Write a temporary file and link it to the name. False: the name exists, perhaps from a concurrent creator."""
         folder = os.path.dirname(path)
         try:
             make_folders(folder)

@@ -277,7 +277,7 @@ def _require_plain(path: str) -> None:
     with contextlib.suppress(OSError):  # it does not exist, or no permission: the next step reports it
         mode = os.stat(path).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise UsageError(f"{path}: an output would replace it, and it is not a regular file; give another name")
+            raise UsageError(f"{path}: it is not a regular file, so no output may replace it; give another name")
 
 
 class _Raw(io.FileIO):
