@@ -128,7 +128,7 @@ def period_text(nanoseconds: int) -> str:
 
 
 def dumps(value: Any, option: int = 0, default: Callable[[Any], Any] | None = json_form) -> bytes:
-    """Encode a value of plain data. RecordError names the place of NaN; orjson.JSONEncodeError for other parts."""
+    """Encode a value of plain data. RecordError: a part is NaN or infinite. orjson.JSONEncodeError: another reason."""
     try:
         data = orjson.dumps(value, default, option)
     except orjson.JSONEncodeError as error:

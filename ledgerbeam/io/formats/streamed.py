@@ -88,7 +88,7 @@ class SpanReader:
     def read(self, span: StreamSpan) -> list[Any]:
         """Read a span at or after the end of the previous one.
 
-        ArchiveError: the source changed since it was scanned. RecordError: its byte range is in the decompressed data.
+        ArchiveError: the source changed since the scan. RecordError: a record is damaged; the message has its range.
         """
         return self._format.split(self.read_data(span), self.url, span)
 

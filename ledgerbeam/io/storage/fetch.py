@@ -220,7 +220,7 @@ def _read_plain(
     stop: int | None,
     version: str | None,
 ) -> bytes | BaseException:
-    """Return the bytes that `read` returns with their version, or the error."""
+    """Call `read`, which returns a version and bytes. Return the bytes if the version is right, else the error."""
     try:
         found, data = read(url, start, stop)
         _require(version, found)

@@ -158,7 +158,7 @@ def refuse_foreign(
                 content += reader.read(behind, found.size)
         if not looks.match(content):
             raise UsageError(
-                f"{found.url}: expected no file, or {kind}, which would be replaced; found another file. Move it away, "
+                f"{found.url}: expected no file, or {kind}, which would be replaced; found another file: move it away, "
                 f"{remedy}"
             )
         there.append(url)
