@@ -176,7 +176,7 @@ def test_results_that_fit_columns_one_by_one_but_not_together_fail_their_task(on
     assert failed.reason == "RecordError"
     assert failed.error.startswith("/data/books.v1.jsonl")
     assert "fit one by one, but not together" in failed.error
-    assert failed.error.endswith("give a --schema with a wider type, or smaller tasks")
+    assert failed.error.endswith("Give a --schema with a wider type, or use smaller --task-bytes")
 
 
 def given_by(record: Any) -> Any:
