@@ -136,12 +136,7 @@ def write_run(
 
 
 def encode_sorted(
-    parts: Iterable[RunBlock],
-    cuts: Cuts,
-    block_bytes: int = BLOCK_BYTES,
-    *,
-    mark: bytes = NO_TASK,
-    level: int = LEVEL,
+    parts: Iterable[RunBlock], cuts: Cuts, block_bytes: int = BLOCK_BYTES, *, mark: bytes = NO_TASK, level: int = LEVEL
 ) -> tuple[bytes, int]:
     """Return a run file of records that are already sorted, and the number of records; see `encode_run`.
 

@@ -25,12 +25,7 @@ from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.sources import JobSources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.forking import ServerProcess, Wave
-from ledgerbeam.pipelines.runners.job_files import (
-    DIED,
-    DONE,
-    TRACEBACK,
-    read_text,
-)
+from ledgerbeam.pipelines.runners.job_files import DIED, DONE, TRACEBACK, read_text
 
 Imports = Literal["chain", "beam"]  # what the processes of a wave import: the chain alone, or Beam too
 BEAM: Final = "beam"
@@ -113,10 +108,7 @@ def require_descriptors(workers: int) -> None:
 
 
 def gathered_waves(
-    pages: Iterable[list[Source]],
-    of: JobSources,
-    workers: int,
-    most_tasks: Callable[[], int | None] = lambda: None,
+    pages: Iterable[list[Source]], of: JobSources, workers: int, most_tasks: Callable[[], int | None] = lambda: None
 ) -> Iterator[list[Source]]:
     """Yield the open sources of a job, wave by wave, from pages that may be empty.
 

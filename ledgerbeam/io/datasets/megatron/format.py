@@ -98,7 +98,7 @@ class MegatronFormat:
 
     def scan(self, stream: Stream) -> StreamedRecords:
         """Raise NotIndexableError."""
-        raise NotIndexableError(f"{stream.url}: a Megatron dataset is not read compressed; decompress it")
+        raise NotIndexableError(f"{stream.url}: a compressed Megatron dataset cannot be read; decompress its files")
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
         """Raise SourceError: only the index has the ends of documents."""
