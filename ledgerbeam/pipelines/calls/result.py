@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol, Self
@@ -28,26 +28,14 @@ class ResultRows(Protocol):
         """Return all rows as a `pyarrow.Table`."""
 
 
-class ListedRows(Sequence[dict[str, Any]]):
+class ListedRows(list[dict[str, Any]]):
     """Rows that are held in memory."""
-
-    def __init__(self, rows: Iterable[dict[str, Any]] = ()) -> None:
-        self._rows = list(rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._rows[place]
-
-    def __repr__(self) -> str:
-        return repr(self._rows)
 
     def to_arrow(self) -> Any:
         """Return all rows as a `pyarrow.Table`."""
         import pyarrow as pa
 
-        return pa.Table.from_pylist(self._rows)
+        return pa.Table.from_pylist(self)
 
 
 @dataclass(frozen=True, repr=False)
