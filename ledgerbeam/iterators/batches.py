@@ -16,7 +16,7 @@ from ledgerbeam.iterators.tokens import Token, below, load_chance, new_chance, n
 
 
 class BatchLimits:
-    """The limits of a batch; see `Batches`. Raises UsageError if none is positive, or for `max_cost` without `cost`."""
+    """The limits of a batch; see `Batches`. UsageError: no limit, one not positive, or `max_cost` without `cost`."""
 
     def __init__(
         self,
@@ -29,8 +29,8 @@ class BatchLimits:
         given = [limit for limit in (max_records, max_cost) if limit is not None]
         if not given or min(given) <= 0 or (max_cost is not None and cost is None):
             raise UsageError(
-                f"a batch needs a positive limit: found max_records={max_records}, max_cost={max_cost}"
-                f"{', and no cost function' if cost is None else ''}"
+                "expected max_records or max_cost above 0, and a cost function for max_cost; found "
+                f"max_records={max_records}, max_cost={max_cost}{' and no cost function' if cost is None else ''}"
             )
         self.max_records = max_records
         self.max_cost = max_cost
@@ -38,13 +38,13 @@ class BatchLimits:
         self.padded = padded
 
     def fits(self, count: int, cost: float) -> bool:
-        """Return whether a batch may have this number of items and this cost; the first item always fits."""
+        """Return whether a batch may have this number of items and this cost. One item may have any cost."""
         if self.max_records is not None and count > self.max_records:
             return False
         return self.max_cost is None or count == 1 or cost <= self.max_cost
 
     def add(self, count: int, cost: float, largest: float, item: Any) -> tuple[float, float]:
-        """Return the cost of a batch after adding its `count`-th item, and its largest cost of an item."""
+        """Return the cost of a batch with its `count`-th item, and its largest item cost; zeros without `max_cost`."""
         if self.cost is None or self.max_cost is None:
             return 0.0, 0.0
         own = self.cost(item)
@@ -67,12 +67,12 @@ class BatchingNode(BufferedNode):
         batches = [normalize_graph_token(token) for token in tokens]
         for batch in batches:
             if not isinstance(batch, tuple):
-                raise UsageError(f"{self._name}: expected the tokens of a batch's items as token, found {batch!r}")
+                raise UsageError(f"{self._name}: expected a token that is a tuple of item tokens, found {batch!r}")
         items = iter(self.source.read_many(list(chain.from_iterable(batches)), epoch))
         return [[next(items) for _ in batch] for batch in batches]
 
     def as_batch(self, pairs: Sequence[Pair]) -> tuple[Token | None, list[Any]]:
-        """Return the token and the batch of items."""
+        """Return the token of a batch, None if an item has no token, and the list of its items."""
         tokens = tuple([token for token, _ in pairs])
         return (None if None in tokens else tokens), [item for _, item in pairs]
 
@@ -84,12 +84,12 @@ class Batches(BatchingNode):
         source: The node to read.
         max_records: Largest number of items in a batch.
         max_cost: Largest cost of a batch; a single item may cost more.
-        cost: Returns the cost of an item.
+        cost: Function that returns the cost of an item.
         padded: Whether the cost of a batch is its number of items times the largest cost of an item.
         drop_last: Whether to drop the last batch of each shard if it is not full.
 
     Raises:
-        UsageError: As in `BatchLimits`.
+        UsageError: There is no limit, one is not positive, or `max_cost` has no `cost`.
     """
 
     def __init__(
@@ -158,15 +158,15 @@ class Batches(BatchingNode):
 class Buckets(BatchingNode):
     """Makes random batches of items of similar length from a buffer. A batch is a list, with a token as in `Batches`.
 
-    For each batch the buffer is filled, then a bucket is drawn in proportion to its number of items, from those that
-    can fill a batch (or from all, if none can), and random items of it form the batch. The state has the tokens of the
-    buffer; their items are read again with merged requests to continue.
+    Each batch starts with a full buffer. A random bucket is drawn in proportion to its number of items: one that can
+    fill a batch, or any one if none can. Random items of this bucket form the batch. The state has the tokens of the
+    buffer. To continue, their items are read again with merged requests.
 
     Args:
         source: The node to read.
-        length: The length of an item, which is also its cost.
-        boundaries: Increasing lengths that separate the buckets: `n` boundaries make `n + 1` buckets; an item of
-            exactly this length belongs to the lower bucket.
+        length: Function that returns the length of an item, which is also its cost.
+        boundaries: Increasing lengths that separate the buckets: `n` boundaries make `n + 1` buckets. An item as long
+            as a boundary belongs to the lower bucket.
         max_records: Largest number of items in a batch.
         max_cost: Largest cost of a batch; a single item may cost more.
         padded: Whether the cost of a batch is its number of items times the largest cost of an item.
@@ -175,7 +175,7 @@ class Buckets(BatchingNode):
         drop_last: Whether to drop the items at the end that do not fill a batch.
 
     Raises:
-        UsageError: As in `BatchLimits`; boundaries that do not increase; a buffer smaller than 1.
+        UsageError: There is no positive limit, boundaries do not increase, or the buffer is smaller than 1.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Buckets(BatchingNode):
     def load_held(self, state: Mapping[str, Any]) -> None:
         held = field(state, "buckets", self._name)
         if len(held) != len(self.boundaries) + 1:
-            raise CheckpointError(f"{self!r}: the state has {len(held)} buckets; load one of this graph")
+            raise CheckpointError(f"{self!r}: the state has {len(held)} buckets; load a state of this graph")
         self._empty()
         self._saved = [
             split_tokens(bucket, self._shard) if state.get("of_all_shards") else list(bucket) for bucket in held

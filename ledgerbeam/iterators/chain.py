@@ -28,17 +28,17 @@ from ledgerbeam.iterators.tokens import MISSING, Token, new_chance, pair_token
 
 
 class LabelledNode(DerivedNode):
-    """A node whose tokens are `(label, token of a child)`; a label stands for a child, in a pass of it."""
+    """A node whose tokens are `(label, token of a child)`. A label selects a child, and a pass of that child."""
 
-    pair_shape: str  # of its tokens, in errors
+    pair_shape: str  # shape of a token, for error messages
 
     @abstractmethod
     def child_at(self, label: Any, epoch: int) -> tuple[IteratorNode, int]:
-        """Return the child of a label, and its epoch in an epoch of this node. Raises IndexError or UsageError."""
+        """Return the child of a label, and its epoch during `epoch` of this node. Raises IndexError or UsageError."""
 
     @abstractmethod
     def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
-        """Return for places of a pass the labels, and the places in the children. Raises UnsupportedShapeError."""
+        """Return, for each place of a pass, the label and the place in the child. Raises UnsupportedShapeError."""
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         parts = [pair_token(token, self._name, self.pair_shape) for token in tokens]
@@ -54,7 +54,7 @@ class LabelledNode(DerivedNode):
         return self._read(pairs, epoch, lambda child, places, when: child.read_at(np.array(places, np.int64), when))
 
     def _read(self, pairs: Sequence[tuple[Any, Any]], epoch: int | None, read: Callable[..., Any]) -> list[Any]:
-        """Read the items of pairs of label and key, in their order; `read` is called once for each label."""
+        """Read the items of `(label, key)` pairs, in the order of the pairs. `read` is called once for each label."""
 
         def read_group(label: Any, keys: list[Any]) -> Sequence[Any]:
             child, when = self.child_at(label, self._when(epoch))
@@ -67,8 +67,7 @@ class StagedNode(LabelledNode):
     """A pass in stages; each stage is a pass of one child. The tokens are `(label of the stage, token of the child)`.
 
     The state is the current stage and the state of its child, so it does not grow with the number of stages. After a
-    change of the number of shards it also has the rest of further stages, since the old shards may have been in
-    different stages.
+    change of the number of shards it also has the rest of later stages, because an old shard may have been ahead.
     """
 
     def __init__(self) -> None:
@@ -95,7 +94,7 @@ class StagedNode(LabelledNode):
         return 0
 
     def divide_child(self, child: IteratorNode, before: int) -> None:
-        """Divide the child of a stage among the shards; `before` places precede the stage."""
+        """Divide the child of a stage among the shards. `before` is the number of places before the stage."""
         child.divide(*self._shard)
 
     def pairs(self) -> Iterator[tuple[Token | None, Any]]:
@@ -157,7 +156,7 @@ class StagedNode(LabelledNode):
         last = max([*reached, *(left[0] for state in states for left in state.get("left", ()))])
         last = last if self.stages is None else min(last, self.stages - 1)
         merged: State = {"stage": first, "before": before, "shard": None, "left": []}
-        # A shard knows how a stage was divided if it is in the stage or has a rest of it, but not after the stage.
+        # A state records how a stage was divided while the shard is in the stage or has a rest of it, but not later.
         known = {stage: count for state in states for stage, count, _ in state.get("left", ())}
         known.update({state["stage"]: state["before"] for state in states})
         for stage in range(first, last + 1):
@@ -169,7 +168,7 @@ class StagedNode(LabelledNode):
         return merged
 
     def _state_of(self, stage: int, before: int, state: Mapping[str, Any]) -> State:
-        """Return the state of the child of a stage in one shard: saved, whole or finished."""
+        """Return the state of a stage's child in one shard: the saved one, or that at the start or end of its pass."""
         shard, shards = state["shard"]
         self._shard = shard, shards
         self.load(state)
@@ -186,7 +185,7 @@ class StagedNode(LabelledNode):
         return self.stages is not None and self._stage >= self.stages
 
     def _enter(self) -> None:
-        """Set the child of the current stage to the beginning of its pass, or to the rest of it."""
+        """Set the child of the current stage to the start of its pass, or to the rest that is left of the pass."""
         if self._entered:
             return
         left = self._left.pop(self._stage, None)
@@ -206,8 +205,8 @@ class StagedNode(LabelledNode):
 class Chain(StagedNode):
     """One source after the other. The tokens are `(number of the source, token of the source)`.
 
-    Each of S shards takes every S-th item of the whole chain, so many short sources are divided evenly. A chain among
-    the sources is replaced by its sources.
+    Each of S shards takes every S-th item of the whole chain, so many short sources are divided evenly. A chain without
+    `shuffle` among the sources is replaced by its sources.
 
     Args:
         *sources: Nodes, at least one.
@@ -286,26 +285,26 @@ class Chain(StagedNode):
         return {"shuffle": self.shuffle, "seed": self.seed}
 
     def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
-        del epoch  # the order of the sources is the same in each
+        del epoch  # the order of the sources is the same in each epoch
         if self.positions is None:
-            raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
+            raise UnsupportedShapeError(f"{self!r}: the places of its items are not known before it is read")
         return _locate(self.sources, positions)
 
 
 class Repeat(StagedNode):
-    """Repeats a source several times or without end. The tokens are `(number of the time, token of the source)`.
+    """Repeats a source several times or without end. The tokens are `(number of the repetition, token of the source)`.
 
-    Each time is an epoch of the source, so nodes below that shuffle use a new order.
+    Each repetition is an epoch of the source, so nodes below that shuffle use a new order.
 
     Args:
         source: The node to read.
-        times: Number of times, at least 1. Default: without end.
+        times: Number of repetitions, at least 1. Default: without end.
 
     Raises:
         UsageError: `times` is below 1.
     """
 
-    pair_shape = "(number of the time, token of the source)"
+    pair_shape = "(number of the repetition, token of the source)"
 
     def __init__(self, source: Any, times: int | None = None) -> None:
         super().__init__()
@@ -333,19 +332,19 @@ class Repeat(StagedNode):
 
     def child_at(self, label: Any, epoch: int) -> tuple[IteratorNode, int]:
         if not isinstance(label, int):
-            raise UsageError(f"Repeat: expected the number of a time in the token, found {label!r}")
+            raise UsageError(f"Repeat: expected the number of a repetition in the token, found {label!r}")
         if label < 0 or (self.times is not None and label >= self.times):
-            raise IndexError(f"{self!r}: there is no time {label}")
+            raise IndexError(f"{self!r}: there is no repetition {label}")
         return self.source, epoch * (self.times or 1) + label
 
     def parameters(self) -> dict[str, Any]:
         return {"times": self.times}
 
     def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
-        del epoch  # the places of a time are the same in each
+        del epoch  # the places of a repetition are the same in each epoch
         places = self.source.positions
         if places is None or self.times is None:
-            raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
+            raise UnsupportedShapeError(f"{self!r}: the places of its items are not known before it is read")
         times, inner = np.divmod(positions, max(1, places))
         return list(zip(times.tolist(), inner.tolist(), strict=True))
 
@@ -353,8 +352,8 @@ class Repeat(StagedNode):
 class GlobalShuffle(OrderedNode):
     """All items of all sources in one random order, new in each epoch, without a buffer. The tokens are numbers.
 
-    The number of an item is its place in the concatenation of the sources. The order is that of lhotse's
-    `LazyIteratorChain` with `shuffle_iters` over the same indexed sources and seed.
+    The number of an item is its place in the concatenation of the sources. lhotse's `LazyIteratorChain` with
+    `shuffle_iters` has the same order for the same indexed sources and seed.
 
     Args:
         *sources: Nodes with `positions` and constant time access: indexed leaves, or `Map`, `Filter`, `Slice` over
@@ -362,7 +361,7 @@ class GlobalShuffle(OrderedNode):
         seed: Chooses the orders.
 
     Raises:
-        UnsupportedShapeError: A source cannot be read at any place.
+        UnsupportedShapeError: A source cannot be read at an arbitrary place.
     """
 
     def __init__(self, *sources: Any, seed: int = 0) -> None:
@@ -371,7 +370,7 @@ class GlobalShuffle(OrderedNode):
         for source in self.sources:
             if source.positions is None or not source.is_single or not supports_graph_restore(source):
                 raise UnsupportedShapeError(
-                    f"GlobalShuffle: {source!r} cannot be read at any place; use Shuffle, which has a buffer"
+                    f"GlobalShuffle: {source!r} cannot be read at an arbitrary place; use Shuffle, which has a buffer"
                 )
         self._count: int | None = None
         self._bytes: float | None = None
@@ -412,13 +411,13 @@ class GlobalShuffle(OrderedNode):
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         for token in tokens:
             if not isinstance(token, int):
-                raise UsageError(f"{self!r}: expected the number of an item as token, found {token!r}")
+                raise UsageError(f"{self!r}: expected a token that is the number of an item, found {token!r}")
             if not 0 <= token < len(self):
-                raise IndexError(f"{self!r}: there is no item {token}; it has {len(self)}")
+                raise IndexError(f"{self!r}: there is no item {token}; the number of items is {len(self)}")
         items = self.read_numbers(np.array(tokens, np.int64), epoch)
         for token, item in zip(tokens, items, strict=True):
             if item is MISSING:
-                raise IndexError(f"{self!r}: there is no item {token}: it is a blank line or a filter drops it")
+                raise IndexError(f"{self!r}: there is no item {token}: its line is blank, or a filter drops it")
         return items
 
     def parameters(self) -> dict[str, Any]:
@@ -440,12 +439,12 @@ def source_at(sources: Sequence[IteratorNode], number: Any, owner: IteratorNode)
     if not isinstance(number, int):
         raise UsageError(f"{owner!r}: expected the number of a source in the token, found {number!r}")
     if not 0 <= number < len(sources):
-        raise IndexError(f"{owner!r}: there is no source {number}; it has {len(sources)}")
+        raise IndexError(f"{owner!r}: there is no source {number}; the number of sources is {len(sources)}")
     return sources[number]
 
 
 def read_grouped(pairs: Sequence[tuple[Any, Any]], read: Callable[[Any, list[Any]], Sequence[Any]]) -> list[Any]:
-    """Read the items of pairs of group and key, in their order. `read` is called once for each group, with its keys."""
+    """Read the items of `(group, key)` pairs, in the order of the pairs. Call `read` once per group, with its keys."""
     places: dict[Any, list[int]] = {}
     for place, (group, _) in enumerate(pairs):
         places.setdefault(group, []).append(place)
@@ -457,7 +456,7 @@ def read_grouped(pairs: Sequence[tuple[Any, Any]], read: Callable[[Any, list[Any
 
 
 def _locate(sources: Sequence[IteratorNode], positions: Positions) -> list[tuple[int, int]]:
-    """Return for places in the concatenation of sources the numbers of the sources, and the places in them."""
+    """Return, for each place in the concatenation of sources, the number of the source and the place in it."""
     ends = list(accumulate(source.positions or 0 for source in sources))
     if len(positions) == 1:
         number = bisect_right(ends, int(positions[0]))

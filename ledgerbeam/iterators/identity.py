@@ -26,7 +26,7 @@ _WHOLE_BYTES, _LINE_BYTES = 16, 4
 def digest_of(sources: Sequence[Any], contents: Sequence[Any]) -> dict[str, Any]:
     """Return the digest of descriptions of sources, and of `contents`: the same descriptions without locations.
 
-    It has less than 4 kB for up to 10,000 sources.
+    The digest has less than 4 kB for up to 10,000 sources.
     """
     return {"digest": _KIND, "count": len(sources), _EXACT: _grid(sources), _PLACELESS: _grid(contents)}
 
@@ -37,9 +37,9 @@ def is_digest(found: Any) -> bool:
 
 
 def differing_places(was: Mapping[str, Any], now: Sequence[Any]) -> tuple[int, list[int]]:
-    """Return the least number of sources that differ from a digest, and the numbers of the candidates.
+    """Return how many sources at least differ from a digest, and the numbers of all sources that may differ.
 
-    If both counts are equal, all candidates differ. If the digest has no exact part, `now` must have no locations.
+    If both counts are equal, all of these differ. For a digest of contents only, `now` must have no locations.
     """
     one = was.get(_EXACT, was.get(_PLACELESS))
     other = _grid(now)
@@ -130,7 +130,7 @@ def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
 
 
 def _differing_sources(was: Mapping[str, Any], now: Sequence[Any], path: str) -> Iterator[str]:
-    """Compare a digest of sources with sources."""
+    """Yield a line for each difference between a digest of sources and sources."""
     if was.get("count") != len(now):
         yield f"{path}: were {was.get('count')}, are {len(now)}"
         return
@@ -175,10 +175,10 @@ def require_same(was: Any, now: Any, *, trust_data: bool) -> None:
 
 
 def require_format(found: Any, expected: int) -> None:
-    """Raise CheckpointMismatchError for another format version of a checkpoint."""
+    """Raise CheckpointMismatchError if a checkpoint has another format version."""
     if found != expected:
         raise CheckpointMismatchError(
-            f"expected a checkpoint of format {expected}, found {found!r}; read it with the ledgerbeam that wrote it"
+            f"expected a checkpoint of format {expected}, found {found!r}; use the version of ledgerbeam that wrote it"
         )
 
 
@@ -187,8 +187,8 @@ def require_shard(saved: Any, own: tuple[int, int]) -> None:
     if saved is not None and tuple(saved) != own:
         raise CheckpointMismatchError(
             f"expected a checkpoint of shard {own[0]} of {own[1]}, found one of shard {saved[0]} of {saved[1]}; call "
-            f"partition({saved[0]}, {saved[1]}) before, or merge_states with the states of all {saved[1]} shards to "
-            "continue with another number"
+            f"partition({saved[0]}, {saved[1]}) before load_state_dict. For another number of shards, merge the states "
+            "of all old shards with merge_states"
         )
 
 

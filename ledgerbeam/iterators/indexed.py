@@ -37,8 +37,8 @@ _FIRST_REMOTE_BLOCK = 512  # a request costs as much as a few hundred records
 class RecordReader(Protocol):
     """A reader or sequence for `Records`.
 
-    If it has `read_many(numbers)`, whole blocks are read at once. A reader has a `url`, and one of several files also
-    `files`, their properties as a list of `FileInfo`.
+    Optional: `read_many(numbers)` reads many records at once; a reader also has its `url`, and a reader of several
+    files has `files`, a list of `FileInfo`.
     """
 
     def __len__(self) -> int: ...
@@ -55,7 +55,7 @@ class BlockReader(Protocol):
         """Number of records of each block, in order."""
 
     def hold(self, blocks: int) -> None:
-        """Keep this many blocks in memory, the last used ones."""
+        """Keep at least this many blocks in memory, the most recently used ones."""
 
 
 class Records(OrderedNode):
@@ -64,7 +64,7 @@ class Records(OrderedNode):
     Args:
         records: A reader with `read_many(numbers)`, or a sequence of items.
         name: Name of the data in checkpoints; a checkpoint with another name is refused. Use a name that changes with
-            the content. Not needed for readers with a `url`.
+            the content. Default: a reader is identified by its `url`.
         shuffle: Whether to use a new order in each epoch. With `"blocks"` each block of a `BlockReader` is read once in
             a pass, and the records of `window` blocks are mixed.
         seed: Chooses the orders.
@@ -92,7 +92,7 @@ class Records(OrderedNode):
         self.name = name
         self._infos: list[FileInfo] | None = None
         if name is None and not hasattr(records, "url"):
-            raise UsageError("Records: the data has no url; give a name, which identifies it in checkpoints")
+            raise UsageError("Records: the data has no url; pass a name, which identifies the data in checkpoints")
         self._hold()
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class Records(OrderedNode):
 
     @property
     def largest_block(self) -> int:
-        # A shuffled local source has only a few neighbours in memory, for any number of places that are read together.
+        # A shuffled local source is read in small pieces, so a large block needs little memory.
         in_pieces = self.shuffle is True and isinstance(self.records, IndexedRecords) and self.records.is_local
         return LARGEST_BLOCK if in_pieces else super().largest_block
 
@@ -156,9 +156,9 @@ class Records(OrderedNode):
         return {"data": self.describe_data(), **self.order_parameters()}
 
     def describe_data(self) -> dict[str, Any]:
-        """Return which data it is, for checkpoints: the files with their versions, and the number of records.
+        """Return a description of the data for checkpoints: the files with their versions, and the number of records.
 
-        Of the same file another index can make other records.
+        The number belongs to it, because another index can divide the same file into other records.
         """
         if self.name is not None:
             return {"name": self.name, "size": len(self)}
@@ -168,7 +168,7 @@ class Records(OrderedNode):
 
     @property
     def _files(self) -> list[FileInfo]:
-        """The properties of the files that are read, as they were when they were first asked for."""
+        """The properties of the files that are read, from the first use of this attribute."""
         if self._infos is None:
             files: list[FileInfo] | None = getattr(self.records, "files", None)
             self._infos = [self._file()] if files is None else files
@@ -182,7 +182,7 @@ class Records(OrderedNode):
         try:
             return operator.index(token)
         except TypeError as error:
-            raise UsageError(f"{self!r}: expected the number of a record as token, found {token!r}") from error
+            raise UsageError(f"{self!r}: expected a token that is a record's number, found {token!r}") from error
 
 
 class IndexedManifest(Records):
@@ -190,17 +190,17 @@ class IndexedManifest(Records):
 
     Args:
         url: The source.
-        index: Its index, or the URL of that. Default: `<url>.idx`.
+        index: The index, or its URL. Default: `<url>.idx`.
         options: Storage options.
         shuffle: Whether to use a new order of the whole source in each epoch, without a buffer.
-        seed: Chooses the orders. The first one is that of lhotse for the same seed.
-        index_root: Mirrored tree that holds the indexes, as ``ledgerbeam index`` takes it.
-        index_rule: How the mirrored tree names sources.
+        seed: Chooses the orders. lhotse has the first one for the same seed.
+        index_root: Folder tree that holds the indexes, as `--index-root` of ``ledgerbeam index``.
+        index_rule: How `index_root` names indexes, as `--index-rule`.
 
     Raises:
         NotIndexableError: The source is a pipe, is on a web server without byte ranges, or has a compression other than
             gzip or seekable Zstandard; `Manifest` can stream it.
-        IndexNotFoundError: It has no index; also the other errors of `JsonlReader`.
+        IndexNotFoundError: The source has no index. `JsonlReader` lists the other errors.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class IndexedManifest(Records):
         return list(chain.from_iterable(self._pieces(numbers)))
 
     def read_pieces(self, numbers: Positions) -> Iterator[list[Any]]:
-        if type(self).read_numbers is not IndexedManifest.read_numbers:  # a derived class reads others
+        if type(self).read_numbers is not IndexedManifest.read_numbers:  # a derived class has its own items
             return super().read_pieces(numbers)
         return self._pieces(numbers)
 
@@ -259,18 +259,18 @@ class IndexedTar(Records):
 
     Args:
         url: The archive.
-        index: Its index, or the URL of that. Default: `<url>.idx`.
+        index: The index, or its URL. Default: `<url>.idx`.
         options: Storage options.
         group: How members form samples; see `TarReader`.
         shuffle: Whether to use a new order in each epoch.
         seed: Chooses the orders.
-        index_root: Mirrored tree that holds the indexes, as ``ledgerbeam index`` takes it.
-        index_rule: How the mirrored tree names sources.
+        index_root: Folder tree that holds the indexes, as `--index-root` of ``ledgerbeam index``.
+        index_rule: How `index_root` names indexes, as `--index-rule`.
 
     Raises:
         NotIndexableError: The archive is on a web server without byte ranges, or has a compression other than gzip or
             seekable Zstandard.
-        IndexNotFoundError: It has no index; also the other errors of `TarReader`.
+        IndexNotFoundError: The archive has no index. `TarReader` lists the other errors.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class IndexedTar(Records):
 def _index_of(
     url: str, index: IndexFile | str | None, options: Options | None, root: str | None, rule: Rule
 ) -> IndexFile | str | None:
-    """Return where the index of a source lies, after a check that the source can be read by position."""
+    """Return the location of the index of a source, after a check that the source can be read by position."""
     if split_compression(url).compression is not None or is_pipe(url):
         recognize(url).by_position()  # raises if the compression has no seek points
     url = canonical_url(url)
@@ -304,7 +304,7 @@ def _index_of(
     if root is None:
         return index
     if index is not None:
-        raise UsageError(f"{url}: an index and an index_root were given; give one of the two")
+        raise UsageError(f"{url}: expected index or index_root, found both; leave one out")
     return IndexFile(IndexLocation(root=root, rule=rule).url_for(url), options, source=url)
 
 
@@ -319,14 +319,14 @@ class IndexedParquet(Records):
         columns: Names of the columns to read. Default: all.
         options: Storage options.
         shuffle: Whether to use a new order in each epoch. With `"blocks"` the row groups have a random order, `window`
-            decoded row groups are in memory at once, and the rows are drawn from them in turn, at random.
+            decoded row groups are in memory at once, and each in turn yields a random one of its rows.
         seed: Chooses the orders.
         window: Number of row groups that are mixed, preferably a multiple of the number of shards.
-        cache_bytes: Limit of the decoded row groups in memory; `window` row groups are kept in any case.
+        cache_bytes: Limit of the decoded row groups in memory. A shuffle by blocks keeps `window` of them in any case.
 
     Raises:
         SourceError: A file is damaged or encrypted.
-        UsageError: There is no file, or one that is not columnar or lacks one of the columns.
+        UsageError: There is no file, or a file is neither Parquet nor Arrow or lacks a column.
     """
 
     records: ColumnFiles
@@ -357,19 +357,19 @@ class IndexedParquet(Records):
 
 
 class PackedManifest(Records):
-    """The records of a collection of an `.idxpack`: many sources, one index file.
+    """The records of a collection of an `.idxpack`, one index file of many sources.
 
-    The tokens are those of lhotse: numbers if it is shuffled, else `(number of the source, number in it)`.
+    The tokens are those of lhotse: numbers if it is shuffled, else `(number of the source, number in the source)`.
 
     Args:
         url: The pack.
-        key: The key of the collection (`collection_key`). Default: that of the only one.
+        key: The key of the collection (`collection_key`). Default: the key of the only collection in the pack.
         options: Storage options of the pack and its sources.
         shuffle: Whether to use a new order of the whole collection in each epoch, without a buffer.
-        seed: Chooses the orders. The first one is that of lhotse for the same seed.
+        seed: Chooses the orders. lhotse has the first one for the same seed.
 
     Raises:
-        IndexMismatchError: The pack is damaged; also the other errors of `IndexPack.collection`.
+        IndexMismatchError: The pack is damaged. `IndexPack.collection` lists the other errors.
     """
 
     def __init__(
@@ -405,10 +405,10 @@ class PackedManifest(Records):
         if not isinstance(token, tuple):
             return token
         if len(token) != 2 or not all(isinstance(part, int) for part in token):
-            raise UsageError(f"{self!r}: expected a token (number of the source, number in it), found {token!r}")
+            raise UsageError(f"{self!r}: expected a token (number of source, number in source), found {token!r}")
         source, inside = token
         if not 0 <= source < len(self.records.ends):
-            raise IndexError(f"{self!r}: there is no source {source}; it has {len(self.records.ends)}")
+            raise IndexError(f"{self!r}: there is no source {source}; expected one of {len(self.records.ends)} sources")
         number = inside + (int(self.records.ends[source - 1]) if source else 0)
         if not inside >= 0 or number >= int(self.records.ends[source]):
             raise IndexError(f"{self!r}: there is no record {inside} in source {source}")

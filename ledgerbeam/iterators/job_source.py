@@ -1,4 +1,4 @@
-"""Iterator graphs as sources of jobs: named by the object that builds them, divided by the places of a pass."""
+"""Iterator graphs as sources of jobs. Each pass of a graph is a source, and its places are divided among tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ledgerbeam.sources.listing import index_of, own_version
 from ledgerbeam.user_code.guards import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference, import_object
 
-GRAPH_SCHEME = "graph://"  # of URLs of passes of graphs, which cannot be read: a process must build the graph
+GRAPH_SCHEME = "graph://"  # of URLs that name passes of graphs; no store has them: a process builds the graph
 
 _FIXED = (str, bytes, int, float, type(None))
 
@@ -50,8 +50,8 @@ class GraphSource:
     version of its data. Any change makes a new source.
 
     Attributes:
-        reference: ``module:function`` without arguments that returns the graph, ``module:object`` that is a graph, or
-            such a function itself.
+        reference: ``module:function`` of a function without arguments that returns the graph, ``module:object`` of a
+            graph, or such a function itself.
         epochs: Number of passes: from 0 to `epochs - 1`.
 
     Raises:
@@ -87,7 +87,7 @@ class GraphSource:
         return f"{GRAPH_SCHEME}{str(self.reference).replace(':', '/', 1)}/"
 
     def build(self) -> IteratorNode:
-        """Build the graph. Raises FunctionError, or UnsupportedShapeError if its places are not known ahead."""
+        """Build the graph. Raises FunctionError, or UnsupportedShapeError if its places are not known in advance."""
         found = import_object(self.reference)
         if callable(found):
             try:
@@ -116,8 +116,8 @@ class GraphSource:
         return sorted({part["url"] for part in _with_url(self.build().identity())})
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
-        """List the passes: one page. Raises the errors of `build`, and `StorageError` if data cannot be accessed."""
-        del left_out  # nothing is
+        """List the passes as one page. Raises the errors of `build`, and `StorageError` if data cannot be accessed."""
+        del left_out  # all passes are listed
         graph = self.build()
         urls = [f"{self.base}epoch-{epoch:05d}" for epoch in range(self.epochs)]
         yield Page(urls, [graph.positions or 0] * self.epochs, [_version(graph)] * self.epochs)
@@ -125,9 +125,9 @@ class GraphSource:
     def spans(
         self, places: int, *, task_bytes: int | None = None, task_records: int | None = None
     ) -> list[tuple[int, int]]:
-        """Divide the places of a pass into spans of equal length, as a pure function of graph and data.
+        """Divide the places of a pass into spans of equal length. The same graph and data yield the same spans.
 
-        `task_bytes` are bytes of the data, by the mean size of its records; `task_records` are places.
+        `task_bytes` is the largest size of a span, by the mean size of records; `task_records` its number of places.
         """
         limits = [max(1, places)] if task_records is None else [task_records]
         if task_bytes is not None:
@@ -165,9 +165,9 @@ class GraphPass(SourceKind):
             graph, version = self._built
             if (graph.positions, version) != (source.size, source.version):
                 raise ChangedSourceError(
-                    f"{source.url}: the graph or its data changed since it was listed: expected "
-                    f"{source.size} places of version {source.version}, found {graph.positions} of "
-                    f"{version}; its function must build the same graph each time; run the job again to list it again"
+                    f"{source.url}: the graph or its data changed since it was listed. Expected {source.size} places "
+                    f"of version {source.version}, found {graph.positions} of version {version}; run the job again. "
+                    f"{self._source.reference} must build the same graph each time"
                 )
             watch = SourceWatch(_data_files(graph.identity()))
             epoch = int(source.url.rpartition("-")[2])
@@ -201,8 +201,8 @@ class _OpenedPass:
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         raise UnsupportedShapeError(
-            f"{self._source.url}[{start}:{stop}]: the items of a graph have no raw bytes that could be stored as "
-            "rejected; drop records in the graph, or map the files"
+            f"{self._source.url}[{start}:{stop}]: a rejected item of a graph has no raw bytes that could be stored; "
+            "drop such items in the graph, or map the files"
         )
 
     def read_each(self, start: int, stop: int) -> list[Any]:
@@ -213,7 +213,7 @@ class _OpenedPass:
 
 
 def _are_apart(items: list[Any]) -> bool:
-    """Return whether no mutable object occurs twice."""
+    """Return whether each mutable object occurs only once."""
     changeable = [id(item) for item in items if not isinstance(item, _FIXED)]
     return len(set(changeable)) == len(changeable)
 
@@ -234,7 +234,7 @@ def _record_bytes(graph: IteratorNode) -> float:
 
 
 def _data_files(described: Any) -> Iterator[FileInfo]:
-    """Yield the properties of the files of a graph when it was built."""
+    """Yield the properties that the files of a graph had when it was built, from its description."""
     for part in _with_url(described):
         if {"size", "version"} <= part.keys():
             url, version = part["url"], part["version"]
@@ -244,7 +244,7 @@ def _data_files(described: Any) -> Iterator[FileInfo]:
 
 
 def _with_url(described: Any) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a description that have a URL."""
+    """Yield the dicts in a description, at any depth, that have a URL."""
     if isinstance(described, dict):
         if isinstance(described.get("url"), str):
             yield described
@@ -255,11 +255,11 @@ def _with_url(described: Any) -> Iterator[dict[str, Any]]:
 
 
 def _why_no_places(graph: IteratorNode) -> str:
-    """Return a message with the lowest node without places, for which the nodes above it have none."""
+    """Return a message that names the lowest node without places. Because of it, the nodes above it have none."""
     node = next(n for n in walk(graph) if n.positions is None and all(c.positions is not None for c in n.children))
     return (
-        f"{node!r} has no fixed number of places that is known before it is read, so a pass cannot be divided into "
-        "tasks; use GlobalShuffle instead of Shuffle, IndexedManifest instead of Jsonl and Manifest, Repeat with a "
-        "number of times, and Filter, Flatten and Repeat above a Mux or a Slice, not below it; make batches when the "
-        "shards are read"
+        f"{node!r} has no fixed number of places before it is read, so a pass cannot be divided into tasks; use "
+        "GlobalShuffle instead of Shuffle, IndexedManifest instead of Jsonl and Manifest, and Repeat with `times`. Put "
+        "Filter, Flatten and Repeat above a Mux or a Slice, not below it. Make batches later, when the shards of the "
+        "job are read"
     )

@@ -1,4 +1,4 @@
-"""Graphs as sources for lhotse's samplers, whose states can restore them exactly.
+"""Graphs as sources for lhotse's samplers. The state of a sampler restores the position in its graph exactly.
 
 Needs lhotse 2 (`pip install --pre lhotse`); nothing else of the package imports this module.
 """
@@ -34,21 +34,21 @@ class CutSource(_Node):
     """A graph of cuts as a node of lhotse: `DynamicBucketingSampler(CutSet(CutSource(graph)), ...)`.
 
     lhotse's samplers accept it like an indexed manifest of lhotse, and so do `CutSet.map`, `CutSet.filter` and
-    `CutSet.mux` above it. They have their own buffers of cuts, and save them as the tokens of the cuts.
+    `CutSet.mux`. The samplers have their own buffers of cuts, and save these as tokens.
 
-    A pass is an epoch of the graph. After a complete pass the next one is the next epoch; after an incomplete pass,
-    such as a sampler's estimate of durations, it is the same epoch. `set_epoch` sets the epoch, and `set_epoch` of
-    lhotse's `IterableDatasetWrapper` calls it.
+    A pass is an epoch of the graph. After a complete pass, the next pass is the next epoch. After an incomplete pass,
+    such as a sampler's estimate of durations, it is the same epoch. `set_epoch` of lhotse's `IterableDatasetWrapper`
+    also sets the epoch.
 
-    A worker of a loader reads its part and, if lhotse's `worker_init_fn` knows the rank, only that of its rank. The
-    main process reads everything; there lhotse's samplers drop the cuts of other ranks.
+    A worker of a loader reads its part of the cuts: of its rank, if lhotse's `worker_init_fn` has the rank, else of all
+    ranks. The main process reads all cuts, and lhotse's samplers drop the cuts of other ranks.
 
     Args:
-        graph: The graph. Its items are cuts: objects of lhotse, or records of them.
-        decode: Converts an item to a cut. Default: `cut_of`.
+        graph: The graph. Its items are cuts: objects of lhotse, or the JSON records of cuts.
+        decode: Function that converts an item to a cut. Default: `cut_of`.
 
     Raises:
-        UsageError: lhotse is missing, or is a version without graphs.
+        UsageError: lhotse is missing, or is older than version 2.
     """
 
     def __init__(self, graph: Any, decode: Callable[[Any], Any] | None = None) -> None:
@@ -82,7 +82,7 @@ class CutSource(_Node):
         return supports_graph_restore(self.graph)
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin a pass, or continue the loaded one."""
+        """Start a pass, or continue the loaded one, and return an iterator over its cuts."""
         if not self._is_loaded:
             self._take_part()
             self._epoch += self._has_ended
@@ -107,8 +107,8 @@ class CutSource(_Node):
         """Restore a state that was saved in the same worker and rank.
 
         Raises:
-            CheckpointError: A part of it is missing.
-            CheckpointMismatchError: It belongs to another graph, other data or another worker.
+            CheckpointError: A part of the state is missing.
+            CheckpointMismatchError: The state belongs to another graph, other data or another worker.
         """
         self._take_part()
         self.graph.load_state_dict(field(state, "graph", "CutSource"))
@@ -132,15 +132,15 @@ def cut_of(item: Any) -> Any:
     """Return an item of a graph as a cut of lhotse.
 
     Args:
-        item: A record of a cut (`IndexedManifest`), one with its fields (`IndexedShar`), or a cut.
+        item: A cut, its JSON record (from `IndexedManifest`), or the record with its fields (from `IndexedShar`).
 
     Raises:
-        UsageError: It is not one of these.
+        UsageError: The item is none of these.
     """
     if not isinstance(item, Mapping):
         if hasattr(item, "id"):
             return item
-        raise UsageError(f"CutSource: expected cuts, found a {type(item).__name__}; give decode=")
+        raise UsageError(f"CutSource: expected cuts, found a {type(item).__name__}; pass decode=, which makes cuts")
     payloads = {name: value for name, value in item.items() if isinstance(value, Sample)}
     known = _attributes(str(item.get("type")))
     row = {name: value for name, value in item.items() if name in known and name not in payloads}
@@ -169,6 +169,6 @@ def _attributes(kind: str) -> frozenset[str]:
     found = getattr(_module("lhotse.cut"), kind, None)
     if found is None or not dataclasses.is_dataclass(found):
         raise UsageError(
-            f"CutSource: expected records of cuts with a type such as MonoCut, found {kind!r}; give decode="
+            f"CutSource: expected cuts of a type such as MonoCut, found {kind!r}; pass decode=, which makes cuts"
         )
     return frozenset(part.name for part in dataclasses.fields(found)) | {"type"}

@@ -33,9 +33,9 @@ _TRIES = 100
 class Mux(LabelledNode):
     """Draws the source of each item by weight. The tokens are `(number of the source, token of the source)`.
 
-    A source that has ended is no longer drawn; the pass ends when all sources have ended. All shards draw the same
-    sources, each from its part of them. The draws are those of lhotse's `LazyIteratorMultiplexer` with the same seed;
-    each epoch has its own draws.
+    A source that has ended is no longer drawn; the pass ends when all sources have ended. All shards draw the sources
+    in the same order, and each reads its own part of them. The draws are those of lhotse's `LazyIteratorMultiplexer`
+    with the same seed; each epoch has its own draws.
 
     Args:
         *sources: Nodes, at least one.
@@ -62,8 +62,8 @@ class Mux(LabelledNode):
         given = [1.0] * len(self.sources) if weights is None else list(weights)
         if not given or len(given) != len(self.sources) or min(given) <= 0 or temperature <= 0:
             raise UsageError(
-                f"Mux: expected a positive weight for each of at least one source and a positive temperature, found "
-                f"{len(self.sources)} sources, weights {weights} and temperature {temperature}"
+                "Mux: expected at least one source, a positive weight for each, and a positive temperature; found "
+                f"sources: {len(self.sources)}, weights: {weights}, temperature: {temperature}"
             )
         self.weights = given if temperature == 1 else [weight ** (1 / temperature) for weight in given]
         self.seed = seed
@@ -114,8 +114,8 @@ class Mux(LabelledNode):
         for (number, place), item in zip(pairs, found, strict=True):
             if item is MISSING:  # a pass would use the next item of the source instead
                 raise UnsupportedShapeError(
-                    f"{self!r}: place {place} of {self.sources[number]!r} has no item, which shifts all later items, "
-                    "so spans of this pass cannot be read separately; remove blank lines from the source"
+                    f"{self!r}: place {place} of {self.sources[number]!r} has no item. This shifts all later items, so "
+                    "parts of this pass cannot be read separately; remove blank lines from the source"
                 )
         return found
 
@@ -127,7 +127,7 @@ class Mux(LabelledNode):
         self._chance = load_chance(field(state, "chance", self._name), self._name)
         ended, sources = field(state, "ended", self._name), field(state, "sources", self._name)
         if not len(ended) == len(sources) == len(self.sources):
-            raise CheckpointError(f"{self!r}: the state is of {len(sources)} sources; load one of this graph")
+            raise CheckpointError(f"{self!r}: the state has another number of sources; load a state of this graph")
         self._ended = list(ended)
         for source, saved in zip(self.sources, sources, strict=True):
             source.load(saved)
@@ -135,8 +135,8 @@ class Mux(LabelledNode):
     def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
         if self.stop_early:
             raise UnsupportedShapeError(
-                f"{self!r}: with stop_early each shard ends separately, so the rest cannot be divided again; "
-                "continue with the same number of shards, or use Repeat below it"
+                f"{self!r}: with stop_early each shard ends separately, so another number of shards cannot divide the "
+                "rest; continue with the same number of shards, or repeat its sources with Repeat instead"
             )
         parts = [field(state, "sources", self._name) for state in states]
         merged = [source.merge([part[number] for part in parts]) for number, source in enumerate(self.sources)]
@@ -147,7 +147,7 @@ class Mux(LabelledNode):
 
     def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
         if self.positions is None:
-            raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
+            raise UnsupportedShapeError(f"{self!r}: the places of its items are not known before it is read")
         if self._planned is None or self._planned[0] != epoch:
             self._planned = epoch, self._plan(epoch)
         found: dict[int, tuple[int, int]] = {}
@@ -160,7 +160,7 @@ class Mux(LabelledNode):
         return [found[place] for place in range(len(positions))]
 
     def _plan(self, epoch: int) -> list[Positions]:
-        """Draw a whole pass without reading; return for each source its places in the pass, increasing."""
+        """Draw a whole pass without reading. Return, for each source, its places in the pass, in increasing order."""
         chance, ended = new_chance(self.seed + epoch), [False] * len(self.sources)
         left = [source.positions or 0 for source in self.sources]
         taken: list[list[int]] = [[] for _ in self.sources]
@@ -176,7 +176,7 @@ class Mux(LabelledNode):
         return [np.array(places, np.int64) for places in taken]
 
     def _draws(self, chance: random.Random, ended: Sequence[bool]) -> Iterator[int]:
-        """Draw sources by weight from those that have not ended, without end."""
+        """Yield numbers of sources that have not ended, drawn by weight, without end."""
         active = [number for number, has_ended in enumerate(ended) if not has_ended]
         bounds = list(accumulate(self.weights[number] for number in active))
         total, last, draw = bounds[-1], len(active) - 1, chance.random
@@ -190,14 +190,14 @@ class Mix(ItemTransform):
     The drawn item depends only on the seed, the epoch and the token. So a rebuilt item is mixed with the same item, and
     in another epoch with another one.
 
-    Streams can be mixed too. The items of a stream are drawn by their numbers in the pass of the shard. If `other` is a
-    stream, its items are taken in their order, again and again, from the beginning in each shard and pass. Then no item
-    can be rebuilt; a saved pass continues in the time that the streams take.
+    Streams can be mixed too. For an item of a stream, its number in the pass of the shard replaces the token. If
+    `other` is a stream, its items are taken in order, again and again, from the start in each shard and pass. Then no
+    item can be rebuilt. To continue a saved pass, the streams are read again.
 
     Args:
         source: The node to read.
-        other: The source of the drawn items: an indexed leaf, or `Map`, `Slice`, `Filter` over one, is read at any
-            place; another node is read in its order. It is not divided among shards.
+        other: The source of the drawn items, not divided among shards. An indexed leaf, or `Map`, `Slice`, `Filter`
+            over one, is read at random places; another node is read in order.
         function: Called with the item, the drawn item and a `random.Random`; returns the mixed item.
         probability: Share of the items that are mixed, 0 to 1; the others are not changed.
         seed: Chooses the draws.
@@ -300,10 +300,10 @@ class Mix(ItemTransform):
             (found,) = self.other.read_at(np.array([below(chance, places)], np.int64), 0)
             if found is not MISSING:
                 return found
-        raise UnsupportedShapeError(f"Mix: {_TRIES} places of {self.other!r} drawn at random had no item; filter less")
+        raise UnsupportedShapeError(f"Mix: {_TRIES} random places of {self.other!r} had no item; keep more items in it")
 
     def _others(self) -> Iterator[Any]:
-        """Yield the items of `other` from its current state on, again and again."""
+        """Yield the items of `other`: the rest of its current pass, then passes without end."""
         is_whole = False
         while True:
             empty = True

@@ -19,28 +19,28 @@ _FORMAT = 1
 class IteratorNode(ABC):
     """A node of an iterator graph.
 
-    `iter(node)` begins a pass, or continues the loaded one. Every pass is a separate epoch with its own shuffled order.
+    `iter(node)` starts a pass, or continues the loaded one. Every pass is a separate epoch with its own shuffled order.
     A node has one pass at a time.
 
     A derived class implements `pairs` and `parameters`; the hooks `begin`, `finish`, `save`, `load` and `merge` if it
     has its own state; and `read_many` if it can rebuild items. Its children are in `source` or `sources`.
-    docs/write-a-node.md has a checklist, `ledgerbeam.iterators.testing` the tests.
+    docs/write-a-node.md has a checklist, and `ledgerbeam.iterators.testing` has tests for a new node.
     """
 
     is_checkpointable: bool = False
     """Whether `state_dict` and `load_state_dict` work."""
 
     is_indexed: bool = False
-    """Whether the data below has indexes."""
+    """Whether all data that the node reads, directly or through its children, has indexes."""
 
     has_constant_time_access: bool = False
     """Whether an item can be rebuilt from its token without reading others."""
 
     is_positional: bool = False
-    """Whether a pass is a fixed order of `positions` places, of which shard `s` of `S` takes `s`, `s + S`, ..."""
+    """Whether a pass has `positions` places in a fixed order, and shard `s` of `S` reads places `s`, `s + S`, ..."""
 
     is_single: bool = True
-    """Whether each of its `positions` has at most one item; otherwise a place may have any number of items."""
+    """Whether each place of a pass has at most one item; otherwise a place may have any number of items."""
 
     _epoch = 0
     _shard = (0, 1)
@@ -56,21 +56,21 @@ class IteratorNode(ABC):
 
     @property
     def epoch(self) -> int:
-        """Number of the current pass; before the first pass its number."""
+        """Number of the current pass; before any pass, the number of the first one."""
         return self._epoch
 
     @property
     def shard(self) -> tuple[int, int]:
-        """The part of each pass that this node reads, and the number of parts."""
+        """The shard of each pass that this node reads: its number, from 0, and the number of shards."""
         return self._shard
 
     @property
     def positions(self) -> int | None:
-        """Number of places that `read_span` addresses, of all shards together; None if it cannot."""
+        """Number of places of a pass, of all shards together; None if `read_span` cannot read the node by place."""
         return None
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next pass, or continue the loaded one, and return its items."""
+        """Start the next pass, or continue the loaded one, and return an iterator over its items."""
         return self._items(self._start())
 
     def __getitem__(self, token: Token) -> Any:
@@ -89,7 +89,7 @@ class IteratorNode(ABC):
     def pairs(self) -> Iterator[tuple[Token | None, Any]]:
         """Continue the pass from the current state, and yield each item with its token.
 
-        The state is advanced before an item is yielded, so that a state saved then continues with the next item.
+        Advance the state before yielding an item, so that a state that is saved then continues with the next item.
 
         Yields:
             Token and item; the token is None if the item cannot be rebuilt.
@@ -98,10 +98,10 @@ class IteratorNode(ABC):
     def lists(self, size: int) -> Iterator[tuple[list[Token | None], list[Any]]]:
         """Continue the pass as `pairs` does, several items at a time.
 
-        The state is advanced by all of them before they are yielded.
+        Advance the state past all items of a list before yielding the list.
 
         Args:
-            size: Number of items, at least 1; the last list may have fewer.
+            size: Number of items of a list, at least 1; the last list may have fewer.
 
         Yields:
             Tokens and items, as `pairs` yields them.
@@ -121,7 +121,7 @@ class IteratorNode(ABC):
             The items in the requested order.
 
         Raises:
-            CheckpointError: The node has no constant time access; also the errors of `__getitem__`.
+            CheckpointError: The node has no constant time access. `__getitem__` lists the other errors.
         """
         raise CheckpointError(
             f"{self._name}: it cannot rebuild items from tokens, only iterate over them; read indexed data, e.g. "
@@ -129,42 +129,42 @@ class IteratorNode(ABC):
         )
 
     def begin(self, epoch: int) -> None:
-        """Set the node and those below it to the beginning of a pass."""
+        """Set this node and all nodes below it to the start of a pass."""
         self._epoch = epoch
         for child in self.children:
             child.begin(epoch)
 
     def finish(self) -> None:
-        """Set the node and those below it from the beginning of the current pass to its end."""
+        """Move this node and all nodes below it from the start of the current pass to its end."""
         for child in self.children:
             child.finish()
 
     def divide(self, shard: int, shards: int) -> None:
-        """Set the part that this node reads; the caller begins the pass again afterwards."""
+        """Set the shard that this node and all nodes below it read. The caller then calls `begin`."""
         self._shard = shard, shards
         for child in self.children:
             child.divide(shard, shards)
 
     def restrict(self, first: int, step: int) -> None:
-        """Restrict a positional node permanently to its places `first`, `first + step`, ...; shards divide these.
+        """Keep permanently only the places `first`, `first + step`, ... of a pass; the shards divide these places.
 
         Raises:
-            UnsupportedShapeError: It is not positional.
+            UnsupportedShapeError: The node is not positional.
         """
         raise UnsupportedShapeError(f"{self._name}: it has no fixed order of places to restrict it to")
 
     def save(self) -> State:
-        """Return the state of the node and those below it.
+        """Return the state of this node and all nodes below it.
 
         Raises:
-            CheckpointError: It cannot be saved exactly.
+            CheckpointError: The position of a node cannot be saved exactly.
         """
         raise self._not_checkpointable()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `save` or `merge`; the caller has begun its pass before.
+        """Restore a state from `save` or `merge`. The caller calls `begin` with the epoch of the state before.
 
-        No items are read: a buffer is rebuilt when the pass continues.
+        This method reads no items: a node rebuilds its buffer when the pass continues.
         """
         raise self._not_checkpointable()
 
@@ -177,36 +177,36 @@ class IteratorNode(ABC):
         raise self._indivisible()
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters that, besides the children, decide the items and their order, as plain values."""
+        """Return the parameters that, besides the children, decide the items and their order, as JSON values."""
         return {}
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
-        """Return the tokens at places of a pass.
+        """Return the tokens of the items at places of a pass.
 
         Raises:
-            UnsupportedShapeError: `positions` is None.
+            UnsupportedShapeError: `self.positions` is None.
         """
         raise UnsupportedShapeError(
-            f"{self._name}: its items have no places that are known before it is read; read it by iteration"
+            f"{self._name}: the places of its items are not known before it is read; iterate over it instead"
         )
 
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        """Read the items at places of a pass, `MISSING` for a place without an item.
+        """Read the items at places of a pass, with `MISSING` for a place without an item.
 
         Raises:
-            UnsupportedShapeError: `positions` is None, or the node is not `is_single`.
+            UnsupportedShapeError: `self.positions` is None, or `is_single` is False.
         """
         return self.read_many(self.tokens(positions, epoch), epoch)
 
     def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
-        """Return all items at places of a pass, with their tokens."""
+        """Return an iterator over token and item of all items at places of a pass."""
         found = zip(self.tokens(positions, epoch), self.read_at(positions, epoch), strict=True)
         return ((token, item) for token, item in found if item is not MISSING)
 
     # Methods for users of a graph.
 
     def read_span(self, start: int, stop: int, epoch: int | None = None) -> list[Any]:
-        """Read the items of the places `[start, stop)` of a pass, without beginning it.
+        """Read the items of the places `[start, stop)` of a pass, without starting the pass.
 
         Args:
             start: First place, `0 <= start`.
@@ -214,7 +214,8 @@ class IteratorNode(ABC):
             epoch: The pass. Default: the current one.
 
         Returns:
-            The items in order; fewer than places if there are blank lines or a filter, or more if not `is_single`.
+            The items in order. Blank lines and filters make them fewer than the places; without `is_single` they can
+            be more.
 
         Raises:
             UnsupportedShapeError: `positions` is None.
@@ -222,14 +223,14 @@ class IteratorNode(ABC):
         """
         places = self.positions
         if places is not None and not 0 <= start <= stop <= places:
-            raise UsageError(f"{self._name}: [{start}, {stop}) is not a span of its {places} places")
+            raise UsageError(f"{self._name}: expected 0 <= start <= stop <= {places}, found [{start}, {stop})")
         wanted = np.arange(start, stop, dtype=np.int64)
         if not self.is_single:
             return [item for _, item in self.pairs_at(wanted, epoch)]
         return [item for item in self.read_at(wanted, epoch) if item is not MISSING]
 
     def with_origins(self) -> Iterator[Any]:
-        """Iterate as `iter` does, with its token attached to each item; see `attach_graph_origin`."""
+        """Iterate as `iter` does, and attach to each item its token; see `attach_graph_origin`."""
         return (maybe_attach_graph_origin(item, token) for token, item in self._start())
 
     def set_epoch(self, epoch: int) -> None:
@@ -239,14 +240,14 @@ class IteratorNode(ABC):
         self.begin(epoch)
 
     def partition(self, shard: int, shards: int) -> None:
-        """Make this graph one of several shards of each pass, without overlap and without loss.
+        """Make this graph read one of several shards of each pass. Together, the shards have each item once.
 
         Args:
             shard: Number of the shard, `0 <= shard < shards`: with R ranks of W workers, `rank * W + worker`.
             shards: Number of shards, `R * W`.
 
         Raises:
-            UsageError: They are out of range.
+            UsageError: `0 <= shard < shards` does not hold.
         """
         if not 0 <= shard < shards:
             raise UsageError(f"shard {shard} of {shards} does not exist; expected 0 <= shard < shards")
@@ -254,7 +255,7 @@ class IteratorNode(ABC):
         self.set_epoch(self._epoch)
 
     def identity(self) -> dict[str, Any]:
-        """Return a description of nodes and parameters, and of the URL, size and version of each source."""
+        """Return a description of the graph: its nodes and parameters, and URL, size and version of each source."""
         found: dict[str, Any] = {"node": type(self).__name__, **self.parameters()}
         if self.children:
             found["sources"] = [child.identity() for child in self.children]
@@ -263,14 +264,14 @@ class IteratorNode(ABC):
     def state_dict(self) -> State:
         """Return the state of the graph.
 
-        Returns:
-            Values for JSON: position, buffers as tokens, and the identity of graph and data; for a node with many
-            sources a digest of them.
+        A state that is saved after an item was yielded continues with the next item.
 
-            A state that is saved after an item was yielded continues with the next item.
+        Returns:
+            A dict for JSON: position, tokens of buffers, and identity of graph and data. It has a digest of long lists
+            of sources.
 
         Raises:
-            CheckpointError: It cannot be restored exactly without replaying items.
+            CheckpointError: The position of a node cannot be saved exactly.
         """
         self._check_graph()
         if not self.is_checkpointable:
@@ -279,16 +280,15 @@ class IteratorNode(ABC):
         return {"format": _FORMAT, "graph": identities.shortened(self.identity()), **state}
 
     def load_state_dict(self, state: Mapping[str, Any], *, trust_data: bool = False) -> None:
-        """Restore a state. The time does not depend on the position.
+        """Restore a state. With indexed data, the time to continue does not depend on the position.
 
         Args:
             state: The result of `state_dict` or `merge_states`; it is not changed.
-            trust_data: Whether the data may have been moved or copied: URLs and versions are then not compared, only
-                sizes.
+            trust_data: For data that was moved or copied: compare sizes of sources, not their URLs and versions.
 
         Raises:
             CheckpointError: A part of the state is missing.
-            CheckpointMismatchError: It belongs to another graph, other data or another shard.
+            CheckpointMismatchError: The state belongs to another graph, other data or another shard.
         """
         self._check_graph()
         if not self.is_checkpointable:
@@ -328,7 +328,7 @@ class IteratorNode(ABC):
             self.begin(self._epoch + 1 if self._begun else self._epoch)
         self._loaded, self._begun, self._run = False, True, object()
         if self.is_checkpointable:
-            self.identity()  # the leaves keep it: a state names the data as it was before anything of it was read
+            self.identity()  # leaves look at their data now and keep the result: a state describes unread data
         return self.pairs()
 
     def _items(self, pairs: Iterator[tuple[Token | None, Any]]) -> Iterator[Any]:
@@ -336,7 +336,7 @@ class IteratorNode(ABC):
         for _, item in pairs:
             yield item
             if self._run is not run:
-                raise UsageError(f"{self._name}: another pass was started or loaded; use the newest iterator")
+                raise UsageError(f"{self._name}: another pass has ended this iterator; use the newest one")
 
     def _check_graph(self) -> None:
         seen: set[int] = set()
@@ -349,7 +349,7 @@ class IteratorNode(ABC):
 
 
 def resolve_iterator_source(source: Any) -> IteratorNode:
-    """Return the node of a source of a graph: the source itself, or the `data` of an object that wraps it.
+    """Return the source if it is a node, else the node in its attribute `data`, at any depth.
 
     Raises:
         UsageError: There is no node.
@@ -375,7 +375,7 @@ def walk(node: IteratorNode) -> Iterator[IteratorNode]:
 
 
 class DerivedNode(IteratorNode):
-    """A node that can be saved, and can rebuild items, if all its children can."""
+    """A node that can be saved if all its children can, and can rebuild items if all its children can."""
 
     @property
     def is_checkpointable(self) -> bool:  # type: ignore[override]
@@ -398,7 +398,7 @@ State: TypeAlias = dict[str, Any]  # the state of a node: small values for JSON,
 
 
 def field(state: Mapping[str, Any], name: str, owner: str) -> Any:
-    """Return a part of a state. Raises CheckpointError if it is missing: a pass is never silently started again."""
+    """Return a part of a state. CheckpointError: the part is missing; no pass silently starts from its beginning."""
     try:
         return state[name]
     except (KeyError, TypeError) as error:
@@ -409,7 +409,7 @@ def field(state: Mapping[str, Any], name: str, owner: str) -> Any:
 
 
 class Transform(DerivedNode):
-    """A node that reads one other node and has no state of its own. It has the capabilities of its source.
+    """A node that reads one other node and has no state of its own. It can be saved and rebuilt like that node.
 
     Args:
         source: The node to read, or an object with a node in `data`.

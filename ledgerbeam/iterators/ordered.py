@@ -1,8 +1,8 @@
 """Nodes whose order of places is determined before any read, and the places of a pass that a shard reads.
 
-A shard reads every S-th of the remaining places. These are a list of arithmetic progressions, at first the whole pass.
-When a job continues with another number of shards, the remaining places of the old shards are again a short list, which
-is divided among the new ones.
+Each of S shards reads every S-th of the remaining places. These are a list of arithmetic progressions, at first one for
+the whole pass. When a job continues with another number of shards, the remaining places of the old shards are again a
+short list, and the new shards divide it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ledgerbeam.iterators.tokens import MISSING, Token
 
 ShuffleBy: TypeAlias = bool | Literal["blocks"]  # whether a pass is shuffled, and whether over all places or by blocks
 WINDOW = 16  # default number of blocks in use in a shuffle by blocks: a multiple of common numbers of shards
-LARGEST_BLOCK = 2048  # largest number of items of a block
-_ORDER_AHEAD = 15  # blocks of one size, or four that double: 1 + 2 + 4 + 8
+LARGEST_BLOCK = 2048  # largest number of items that one read of a pass requests
+_ORDER_AHEAD = 15  # reads whose order is computed at once: of equal size, or four that double (1 + 2 + 4 + 8)
 _BLOCK_BYTES = 4 * 1024 * 1024
 
 
 class OrderedNode(IteratorNode):
     """A pass over `positions` places, in order or shuffled differently in each epoch, read in blocks.
 
-    A shard takes every S-th place. The state is the number of finished places. The first block has one item, so that it
-    arrives early; later ones have up to 2,048 items or 4 MiB, perhaps read in pieces. They are not part of the state.
+    Each of S shards takes every S-th place. The state is the number of finished places, without items. The first block
+    has one item, so that it arrives early. Later blocks have up to 2,048 items or 4 MiB; some readers divide them.
 
     Args:
-        shuffle: Whether to use the order of a `Permutation`; with `"blocks"` that of a `BlockPermutation`.
+        shuffle: Whether to use the order of a `Permutation`; `"blocks"` is the order of a `BlockPermutation`.
         seed: Chooses the order, together with the epoch: `seed + epoch`.
         window: Number of blocks in use at once in a shuffle by blocks.
 
     Raises:
-        UsageError: There is no such shuffle, or the window is less than 1.
+        UsageError: `shuffle` has another value, or the window is less than 1.
     """
 
     is_checkpointable = True
@@ -62,7 +62,7 @@ class OrderedNode(IteratorNode):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the number of items of all shards together."""
+        """Return the number of places of all shards together. Blank lines count."""
 
     @property
     def positions(self) -> int:
@@ -70,7 +70,7 @@ class OrderedNode(IteratorNode):
 
     @property
     def blocks(self) -> Sequence[int]:
-        """Number of places of each block, which is cheapest to read as a whole. Raises UnsupportedShapeError."""
+        """Number of places of each block, which is cheapest to read as a whole. UnsupportedShapeError: no blocks."""
         raise UnsupportedShapeError(f"{self!r}: its data has no blocks; use shuffle=True")
 
     @property
@@ -80,12 +80,12 @@ class OrderedNode(IteratorNode):
 
     @property
     def largest_block(self) -> int:
-        """Number of items that are read together at most."""
+        """Largest number of items of one read."""
         return max(1, min(LARGEST_BLOCK, int(_BLOCK_BYTES / max(1.0, self.record_bytes))))
 
     @property
     def record_bytes(self) -> float:
-        """Mean size of an item in bytes, which limits the size of blocks."""
+        """Mean size of an item in bytes, which limits the number of items of one read."""
         return _BLOCK_BYTES / LARGEST_BLOCK
 
     def pairs(self) -> Iterator[tuple[Token, Any]]:
@@ -120,7 +120,7 @@ class OrderedNode(IteratorNode):
             yield tokens, items
 
     def _read_blocks(self) -> Iterator[tuple[list[Token], list[Any]]]:
-        """Read the rest of the pass in blocks, each when all of the one before is done."""
+        """Read the rest of the pass in blocks. Each block is read after all items of the previous one are yielded."""
         share = self._share
         largest = self.largest_block
         size = min(self.first_block, largest)
@@ -135,16 +135,16 @@ class OrderedNode(IteratorNode):
                     yield tokens[place : place + len(items)], items
                     place += len(items)
                 if place != len(block):
-                    raise UsageError(f"{self!r}: expected {len(block)} items of as many numbers, found {place}")
+                    raise UsageError(f"{self!r}: expected as many items as numbers ({len(block)}), found {place}")
                 size = min(2 * size, largest)
         self.release()
 
     @abstractmethod
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
-        """Read items by number, `MISSING` for a number without an item."""
+        """Read items by number, with `MISSING` for a number without an item."""
 
     def read_pieces(self, numbers: Positions) -> Iterator[list[Any]]:
-        """Read items by number for the pass, in pieces. Default: what `read_numbers` returns, at once."""
+        """Read items by number for the pass, and yield them in lists. Default: one list, from `read_numbers`."""
         yield self.read_numbers(numbers)
 
     def tokens_of(self, numbers: Positions, epoch: int) -> list[Token]:
@@ -221,7 +221,7 @@ class OrderedNode(IteratorNode):
 
 
 class Share:
-    """The part of one shard: of the remaining positions `todo`, in order, those at `shard`, `shard + shards`, ..."""
+    """The positions of one shard: the elements `shard`, `shard + shards`, ... of the remaining positions `todo`."""
 
     __slots__ = ("_bounds", "shard", "shards", "todo")
 
@@ -266,7 +266,7 @@ class Share:
 
 
 class Progression(NamedTuple):
-    """The positions `start, start + step, ...`, `length` of them."""
+    """The positions `start, start + step, ...`; their number is `length`."""
 
     start: int
     step: int
@@ -279,7 +279,7 @@ def count_places(total: int, first: int, step: int) -> int:
 
 
 def merge_shares(states: Sequence[Mapping[str, Any]], owner: str) -> list[Progression]:
-    """Return the remaining positions of the shards that are behind the farthest one, then all positions beyond it.
+    """Return all remaining positions: first up to the position of the farthest shard, then those after it.
 
     The states, in any order, have `shard`, `shards`, `position` (number of finished positions of its share) and `todo`
     (the remaining positions, as triples). Raises CheckpointError unless there is one state of each shard of one pass.
@@ -288,17 +288,17 @@ def merge_shares(states: Sequence[Mapping[str, Any]], owner: str) -> list[Progre
     found = sorted(int(state["shard"]) for state in states)
     if found != list(range(shards)) or any(state["shards"] != shards for state in states):
         raise CheckpointError(
-            f"{owner}: expected the states of all {shards} shards, one each, found those of {found}; collect the state "
-            "of every worker of every rank at the same step"
+            f"{owner}: expected one state of each of {shards} shards, found states of shards {found}; collect the "
+            "state of every worker of every rank at the same step"
         )
     unfinished = [state for state in states if int(state["position"]) < len(_share_of(state))]
     if not unfinished:
         return []
     todo = _share_of(unfinished[0]).todo
     if any(_share_of(state).todo != todo for state in unfinished):
-        raise CheckpointError(f"{owner}: expected states of the same step, found shards of different work")
+        raise CheckpointError(f"{owner}: the states of shards do not fit together; save all shards at the same step")
     whole = Share(todo, 0, 1)
-    done = [count_places(whole.total, shard, shards) for shard in range(shards)]  # shards that have nothing left
+    done = [count_places(whole.total, shard, shards) for shard in range(shards)]  # of finished shards
     for state in unfinished:
         done[state["shard"]] = int(state["position"])
     farthest = max(done)
@@ -330,7 +330,7 @@ def merge_states(graph: IteratorNode, states: Sequence[Mapping[str, Any]], *, tr
 
     Raises:
         CheckpointError: States are missing or duplicate, or belong to different epochs.
-        CheckpointMismatchError: They belong to another graph or other data.
+        CheckpointMismatchError: The states belong to another graph or other data.
         UnsupportedShapeError: The remaining items of a node cannot be divided again.
     """
     if not states:
@@ -340,7 +340,7 @@ def merge_states(graph: IteratorNode, states: Sequence[Mapping[str, Any]], *, tr
     found = sorted(tuple(field(state, "shard", own) or ()) for state in states)
     if found != [(shard, shards) for shard in range(shards)]:
         raise CheckpointError(
-            "merge_states: expected one state of each shard, found (shard, of how many) "
+            "merge_states: expected one state of each shard, found (shard, number of shards) "
             f"{found}; collect the state of every worker of every rank"
         )
     epochs = {field(state, "epoch", own) for state in states}

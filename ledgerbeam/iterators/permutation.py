@@ -1,7 +1,7 @@
 """Permutations of ranges, in constant memory: the number at any position in O(1), or arrays of numbers.
 
 `Permutation` is a balanced Feistel network of six rounds over the smallest even number of bits that holds the range. A
-result outside the range is permuted again until it is inside. The order is identical to
+result outside the range is permuted again until it is inside. The order is that of
 `lhotse.indexing.LazyShuffledRange` (2.0.0a7).
 """
 
@@ -36,7 +36,7 @@ class PermutedRange(ABC):
     def __getitem__(self, position: int) -> int:
         """Return the number at a position, `0 <= position < size`."""
         if not 0 <= position < self.size:
-            raise IndexError(f"position {position} of a permutation of {self.size} numbers")
+            raise IndexError(f"there is no position {position} in a permutation; its size is {self.size}")
         return int(self.take(np.array([position]))[0])
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Permutation(PermutedRange):
 
     def __init__(self, size: int, seed: int) -> None:
         if not 0 <= size <= _MOST:
-            raise UsageError(f"expected a permutation of 0 to 2**62 numbers, found {size}")
+            raise UsageError(f"Permutation: expected a size from 0 to 2**62, found {size}")
         self.size = size
         self.seed = seed
         bits = max(2, (size - 1).bit_length()) if size > 1 else 2
@@ -120,15 +120,15 @@ _SMALL = 16 * 1024
 class BlockPermutation(PermutedRange):
     """A permutation of `range(sum(blocks))` with at most `window` blocks in use at any place.
 
-    The order of the blocks is random, and the order of the numbers in each block too. Any `window` consecutive places
+    The order of the blocks is random, and so is the order of the numbers in each block. Any `window` consecutive places
     are in different blocks, except at the end of the pass.
 
-    Each block is assigned to the shortest lane. Place `p` of a pass is the next one of lane `p % lanes`. So a pass uses
-    one block of each lane at a time. A shard that takes every S-th place uses only some lanes if S and the number of
-    lanes have a common factor.
+    The blocks are dealt to `window` lanes, each to the lane that is shortest so far. Place `p` of a pass takes the next
+    number of lane `p % lanes`. So a pass uses one block of each lane at a time. A shard that takes every S-th place
+    uses only some lanes if S and the number of lanes have a common factor.
 
     Lanes have different lengths. When the shortest lane has ended, the rest of each longer lane is in its last block.
-    These places are divided among all lanes again, one consecutive piece for each lane.
+    All lanes divide the places of these rests again, one consecutive piece for each lane.
 
     Args:
         blocks: Size of each block, in order.
@@ -143,7 +143,7 @@ class BlockPermutation(PermutedRange):
 
     def __init__(self, blocks: Sequence[int], window: int, seed: int) -> None:
         if window < 1:
-            raise UsageError(f"expected a window of at least 1 block, found {window}")
+            raise UsageError(f"BlockPermutation: expected a window of at least 1 block, found {window}")
         sizes = np.asarray(blocks, np.int64)
         self.size = int(sizes.sum())
         self.seed = seed
@@ -181,7 +181,7 @@ class BlockPermutation(PermutedRange):
         return found
 
     def _laid(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return positions in the concatenation of all lanes."""
+        """Translate places of a pass into positions in the concatenation of all lanes."""
         lanes, rounds = positions % self._lanes, positions // self._lanes
         laid = self._starts[lanes] + rounds
         late = np.flatnonzero(rounds >= self._even)
@@ -205,10 +205,10 @@ class BlockPermutation(PermutedRange):
 
 
 def _dealt(sizes: Sequence[int], lanes: int) -> list[list[int]]:
-    """Assign blocks in their order to the shortest lane, and return the numbers of the blocks of each lane.
+    """Assign each block, in order, to the shortest lane so far. Return the numbers of the blocks of each lane.
 
     A lane is longer than the shortest one by at most its last block. Lanes that are inside their last block when the
-    shortest lane ends are put last, so that the least recently used blocks are not needed again.
+    shortest lane ends are put last. So the blocks that were not used for the longest time are not needed again.
     """
     dealt: list[list[int]] = [[] for _ in range(lanes)]
     shortest = [(0, lane) for lane in range(lanes)]

@@ -26,10 +26,10 @@ class IndexedShar(Records):
         fields: Fields to read with the cuts. Default: all.
         options: Storage options.
         shuffle: Whether to use a new order of the whole folder in each epoch, without a buffer.
-        seed: Chooses the orders. The first one is that of lhotse for the same seed.
+        seed: Chooses the orders. lhotse has the first one for the same seed.
 
     Raises:
-        IndexNotFoundError: A shard has no index; also the other errors of `SharReader`.
+        IndexNotFoundError: A shard has no index. `SharReader` lists the other errors.
     """
 
     def __init__(
@@ -57,19 +57,19 @@ class IndexedShar(Records):
 class Shar(Manifest):
     """The cuts of a Shar folder with their fields, streamed from its beginning, plain or compressed, without an index.
 
-    It can be saved. The time to continue is proportional to the position, as with `Manifest`; `IndexedShar` continues
-    immediately.
+    Its position can be saved. The time to continue is proportional to the position, as with `Manifest`; `IndexedShar`
+    continues immediately.
 
     Args:
         folder: A local folder or URL, the URL of a list of fields, or the shards of each field: a mapping of `cuts` and
-            other fields to lists of URLs. The shards of a list may be `pipe:` and a command, if
-            `LEDGERBEAM_ALLOW_PIPES=1` is set; then it cannot be saved. The command of a tar field runs twice in a pass,
-            and must name a file in tar.
+            other fields to lists of URLs. Such a list may have `pipe:` and a command, if `LEDGERBEAM_ALLOW_PIPES=1` is
+            set; then the position cannot be saved. The command of a tar field runs twice in a pass, and must name a
+            file in tar.
         fields: Fields to read with the cuts. Default: all.
         options: Storage options.
 
     Raises:
-        SourceError: See `find_shar`; a read also raises the errors of `stream_shar`.
+        SourceError: As in `find_shar`. Reads raise the errors of `stream_shar`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Shar(Manifest):
         }
 
     def _shards_as_found(self) -> dict[str, FileInfo]:
-        """Return the first observed properties of the shards by URL, without pipes."""
+        """Return the properties of the shards by URL, without pipes, as at the first call."""
         if self._shards_found is None:
             urls = [url for url in chain.from_iterable(self.shards.values()) if not is_pipe(url)]
             self._shards_found = dict(zip(urls, stat_many(urls, self.options), strict=True))

@@ -23,11 +23,11 @@ Pair: TypeAlias = tuple[Token | None, Any]  # A token and its item
 
 
 class BufferedNode(Transform):
-    """A node that holds back items of its source.
+    """A node that holds items of its source in a buffer before it yields them.
 
-    If the source can rebuild items, the state has the tokens of the held ones. Otherwise the state is the number of
-    yielded items: to continue, the node reads the pass from its beginning and skips them, so the time is proportional
-    to the position. The remaining items of such a pass cannot be divided among another number of shards.
+    If the source can rebuild items, the state has the tokens of the held items. Otherwise the state is the number of
+    yielded items: to continue, the node reads the pass from its start and skips them, so the time is proportional to
+    the position. The remaining items of such a pass cannot be divided among another number of shards.
     """
 
     _yielded = 0
@@ -42,7 +42,7 @@ class BufferedNode(Transform):
 
     @abstractmethod
     def drop_held(self) -> None:
-        """Set the held items to those at the beginning of the pass `epoch`: none."""
+        """Empty the buffer and prepare it for the start of a pass: the pass of `self.epoch`."""
 
     @abstractmethod
     def save_held(self) -> State:
@@ -91,9 +91,9 @@ class BufferedNode(Transform):
 class Shuffle(BufferedNode):
     """Yields random items of a buffer; the next item of the source replaces each.
 
-    The tokens are those of the source. The state has the tokens of the buffer; their items are read again with merged
-    requests to continue. Over a stream a pass is read again from its beginning, see `BufferedNode`. The order is that
-    of lhotse's `LazyShuffler` with `random.Random(seed)`; each epoch has its own.
+    The tokens are those of the source. The state has the tokens of the buffer; to continue, their items are read again
+    with merged requests. Over a stream, the pass is read again from its start, see `BufferedNode`. The order is that of
+    lhotse's `LazyShuffler` with `random.Random(seed)`; each epoch has its own order.
 
     Args:
         source: The node to read.
@@ -158,7 +158,7 @@ class Shuffle(BufferedNode):
         return {"buffer_size": self.buffer_size, "seed": self.seed}
 
     def _fill(self, source: Iterator[Pair]) -> Iterator[Pair]:
-        """Fill the buffer with two items in each step, one swapped with a random one; then yield the first item."""
+        """Fill the buffer, two items in each step, and swap one of the two with a random item; then yield one item."""
         buffer, size = self._buffer, self.buffer_size
         while not self._filled:
             pair = next(source, None)
@@ -201,7 +201,7 @@ def save_tokens(pairs: Iterable[Pair], owner: IteratorNode, source: IteratorNode
     """Return the tokens of buffered items. Raises CheckpointError if the source cannot rebuild one of them."""
     if not source.has_constant_time_access:
         raise CheckpointError(
-            f"{owner!r}: its buffer cannot be saved, since {source!r} cannot rebuild items; read indexed data"
+            f"{owner!r}: its buffer cannot be saved, because {source!r} cannot rebuild items; read indexed data"
         )
     return [require_graph_origin(token, repr(owner)) for token, _ in pairs]
 
@@ -213,5 +213,5 @@ def read_pairs(tokens: Sequence[Token], source: IteratorNode) -> list[Pair]:
 
 
 def split_tokens(tokens: Sequence[Token], shard: tuple[int, int]) -> list[Token]:
-    """Return the part of one shard of the tokens of all shards."""
+    """Return the tokens of one shard (its number, number of shards) from the merged tokens of all shards."""
     return list(tokens[shard[0] :: shard[1]])

@@ -21,9 +21,9 @@ from ledgerbeam.iterators.tokens import Token
 
 
 class Jsonl(IteratorNode):
-    """The records of a JSONL source, plain or compressed, streamed from its beginning. It cannot be saved.
+    """The records of a JSONL source, plain or compressed, streamed from its start. Its position cannot be saved.
 
-    With several shards, each reads the whole source and keeps every S-th record.
+    With S shards, each reads the whole source and keeps every S-th record.
 
     Args:
         url: The source; also `pipe:` and a command that prints lines, if `LEDGERBEAM_ALLOW_PIPES=1` is set.
@@ -73,18 +73,18 @@ class Jsonl(IteratorNode):
 
 
 class Manifest(Jsonl):
-    """Like `Jsonl`, but it can be saved: to continue, it reads the source again and skips finished records.
+    """Like `Jsonl`, but its position can be saved: to continue, it reads the source again and skips finished records.
 
     This is exact, but the time is proportional to the position, also with `Shuffle`, `Flatten`, `Batches`, `Buckets` or
-    `Mix` above it; `IndexedManifest` continues immediately. A pipe cannot be saved, since its command may print
-    something else the next time.
+    `Mix` above it; `IndexedManifest` continues immediately. The position in a pipe cannot be saved, because its command
+    may print other records the next time.
 
     Args:
         url: The source.
         options: Storage options.
 
     Raises:
-        ChangedSourceError: From a pass: another file has taken the place of the one that states describe.
+        ChangedSourceError: In a pass: the file was replaced after the first pass or the first state.
     """
 
     @property
@@ -92,7 +92,7 @@ class Manifest(Jsonl):
         return not is_pipe(self.url)
 
     def records(self) -> Iterator[Any]:
-        """Read the source from its beginning, as it was when the first pass or the first state needed it."""
+        """Read the source from its start. ChangedSourceError: it changed after the first pass or the first state."""
         return stream_records(self.url, self.options, self._listed())
 
     def _listed(self) -> FileInfo | None:
@@ -114,8 +114,8 @@ class Manifest(Jsonl):
 class Tar(Manifest):
     """The samples of a tar archive, plain or compressed, streamed from its beginning without an index.
 
-    It can be saved as `Manifest` can; `IndexedTar` continues immediately. A pass reads the archive twice: to find the
-    samples, and to decode them. The command of a pipe runs twice.
+    Its position can be saved, as that of `Manifest`; `IndexedTar` continues immediately. A pass reads the archive
+    twice: to find the samples, and to decode them. So the command of a pipe runs twice.
 
     Args:
         url: The archive; also `pipe:` and a command that prints one, if `LEDGERBEAM_ALLOW_PIPES=1` is set.
@@ -123,7 +123,7 @@ class Tar(Manifest):
         group: How members form samples; see `TarReader`.
 
     Raises:
-        UsageError: The name is not that of an archive.
+        UsageError: The URL does not have the name of a tar archive.
     """
 
     def __init__(self, url: str, options: Options | None = None, *, group: Grouping = "auto") -> None:

@@ -1,4 +1,4 @@
-"""The contract of nodes as tests: derive a class, return a node, and run it with pytest or unittest.
+"""Tests of the contract of nodes: derive a class whose `node` returns your node, and run it with pytest or unittest.
 
 class TestDouble(NodeContract):
     def node(self):
@@ -29,10 +29,10 @@ _OPTIONAL = {"of_all_shards", "left", "todo"}
 
 
 class NodeContract(ABC):
-    """The behaviour that every node must have. A node that cannot be saved must raise an error.
+    """The behaviour that every node must have. `state_dict` of a node that cannot be saved must raise an error.
 
     Attributes:
-        most: Number of items of a pass to check; choose a suitable number for an endless node.
+        most: Largest number of items of a pass that a test reads, also of an endless node.
         elastic: Whether the remaining items can be divided among another number of shards; if not, the node must raise
             an error.
         whole: Whether the shards of a pass together yield the items that one shard yields, in some order.
@@ -44,7 +44,7 @@ class NodeContract(ABC):
 
     @abstractmethod
     def node(self) -> IteratorNode:
-        """Return a new node over the same data each time, with at least ten items, but few enough to read often."""
+        """Return a new node over the same data in each call. It needs ten items or more; many make the tests slow."""
 
     def pieces(self, item: Any) -> Sequence[Any]:
         """Split an item into the pieces that shards divide: a batch into its items. Default: the item itself."""
@@ -112,11 +112,11 @@ class NodeContract(ABC):
         pairs = list(islice(node.pairs(), self.most))
         if not node.has_constant_time_access:
             if node.children and all(child.has_constant_time_access for child in node.children):
-                raise AssertionError(f"{node!r} has no constant time access although all that it reads has")
+                raise AssertionError(f"{node!r} has no constant time access, although all nodes that it reads have it")
             return
         tokens = [through_json(token) for token, _ in pairs]
         if None in tokens:
-            raise AssertionError("every item has a token: no token")
+            raise AssertionError(f"{node!r}: expected a token for every item, found None")
         other = self.node()
         other.begin(2)
         _expect_equal(other.read_many(tokens[::-1]), [item for _, item in pairs][::-1], "items read by their tokens")
@@ -157,7 +157,7 @@ class NodeContract(ABC):
                 node = self.node()
                 node.partition(shard, shards)
                 parts += self._pass(node)
-            _expect_equal(self._count(parts), alone, f"what {shards} shards give together")
+            _expect_equal(self._count(parts), alone, f"all items of {shards} shards, counted")
 
     def test_other_numbers_of_shards_go_on_without_overlap_and_without_loss(self) -> None:
         if not self.node().is_checkpointable or not self.whole:
@@ -167,7 +167,7 @@ class NodeContract(ABC):
             node = self.node()
             states, given = _shards_after(node, taken, None)
             if not self.elastic:
-                _expect_refused(merge_states, node, states, what="dividing anew", error=UnsupportedShapeError)
+                _expect_refused(merge_states, node, states, what="merge_states", error=UnsupportedShapeError)
                 return
             for count in shards:
                 merged = through_json(merge_states(node, states))
@@ -178,7 +178,7 @@ class NodeContract(ABC):
                 other.partition(shard, len(states))
                 other.load_state_dict(state)
                 given += list(other)
-            _expect_equal(self._count(given), alone, f"what {taken} and then {shards} shards give together")
+            _expect_equal(self._count(given), alone, f"all items of {len(taken)} and then {shards} shards, counted")
 
     def test_spans_of_a_pass_are_its_items(self) -> None:
         node = self.node()
@@ -215,7 +215,7 @@ def _other_process() -> ProcessPoolExecutor:
 
 
 def _end_with_parent() -> None:
-    """Have this process end when its parent does: a process of pytest-xdist ends without a word to its children."""
+    """Make this process end when its parent ends: a process of pytest-xdist does not end its children."""
 
     def wait() -> None:
         parent = multiprocessing.parent_process()
@@ -233,7 +233,7 @@ def _rest(pickled: bytes, state: State, most: int) -> list[Any]:
 
 
 def _shards_after(node: IteratorNode, taken: list[int], merged: State | None) -> tuple[list[State], list[Any]]:
-    """Let shards, each a copy of a node, take items; return their states and the items."""
+    """Read `taken[s]` items of each shard `s`, a copy of a node. Return the states of the shards and the items."""
     states, given = [], []
     for shard, count in enumerate(taken):
         own = copy.deepcopy(node)
@@ -246,7 +246,7 @@ def _shards_after(node: IteratorNode, taken: list[int], merged: State | None) ->
 
 
 def _without_one_part(state: Any, path: str = "") -> Iterator[tuple[Any, str]]:
-    """Return copies of a state, each without one part of it."""
+    """Yield copies of a state, each without one of its parts, and the path of this part."""
     if isinstance(state, list):
         for number, part in enumerate(state):
             for damaged, where in _without_one_part(part, f"{path}[{number}]"):
@@ -273,4 +273,4 @@ def _expect_refused(
         function(*arguments)
     except error:
         return
-    raise AssertionError(f"{what} was not refused with {error.__name__}")
+    raise AssertionError(f"{what}: expected {error.__name__}, found no error")

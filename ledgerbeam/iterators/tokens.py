@@ -1,10 +1,10 @@
 """Tokens: the data from which a graph rebuilds one item.
 
-Inside a graph tokens and items are passed as pairs, so that any value can be an item and none is changed. For other
-code with its own buffers, a token can be attached to an item as an attribute, which is not written with the item. It is
-the attribute of lhotse, so that lhotse's samplers find it.
+Inside a graph, tokens and items are passed as pairs, so that any value can be an item and none is changed. For other
+code with its own buffers, a token can be attached to an item as an attribute, which is not written with the item.
+lhotse's samplers find the token, because the attribute has the name that lhotse uses.
 
-The random generators of nodes are here too: they can be saved, or depend only on the item.
+The random generators of nodes are here too: their state can be saved, or they depend only on the item.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ MISSING = _Missing()  # marks a position of a pass without an item: a blank line
 
 
 class OriginDict(dict[Any, Any]):
-    """A dict that can have a token. It is equal to the original dict, and is written as JSON without the token."""
+    """A dict that can have a token as an attribute. It equals a plain dict, and JSON does not have the token."""
 
     __slots__ = (_ATTRIBUTE,)
 
 
 def normalize_graph_token(token: Token) -> Token:
-    """Convert lists back to tuples at any depth, after a round trip through JSON."""
+    """Return a token with tuples instead of lists at any depth: JSON has only lists."""
     if isinstance(token, (list, tuple)):
         return tuple([normalize_graph_token(part) for part in token])
     return token
@@ -89,8 +89,8 @@ def require_graph_origin(token: Token | None, owner: str) -> Token:
     """Return the token of an item that must be rebuilt later. Raises CheckpointError if it is None."""
     if token is None:
         raise CheckpointError(
-            f"{owner}: an item of its buffer has no token, so it could not be rebuilt. The source claims to have "
-            "constant time access, so its pairs() must yield a token with each item"
+            f"{owner}: an item of its buffer has no token, so it could not be rebuilt. The source has "
+            "has_constant_time_access = True, so its pairs() must yield a token with each item"
         )
     return token
 
@@ -123,12 +123,12 @@ def load_chance(text: Any, owner: str) -> random.Random:
     try:
         found.setstate((_VERSION, _WORDS.unpack(base64.b64decode(text, validate=True)), None))
     except (ValueError, TypeError, struct.error) as error:
-        raise CheckpointError(f"{owner}: the saved state of its random numbers is damaged: {error}") from error
+        raise CheckpointError(f"{owner}: the state of its random numbers is damaged: {error}") from error
     return found
 
 
 def item_chance(seed: int, epoch: int, token: Token | None, owner: str) -> random.Random:
-    """Return the generator of one item in one epoch, always the same. Raises CheckpointError without a token."""
+    """Return the random generator of an item in an epoch, the same in each call. CheckpointError: there is no token."""
     text = json.dumps([seed, epoch, normalize_graph_token(require_graph_origin(token, owner))], separators=(",", ":"))
     return new_chance(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little"))
 

@@ -31,17 +31,17 @@ else:
 class GraphDataset(_Iterable):
     """A graph as `IterableDataset`: each worker of each rank reads its part of each pass, without configuration.
 
-    With `StatefulDataLoader` its state is part of the state of the loader, in the main process or in workers. If the
-    graph yields batches, create the loader with `batch_size=None`.
+    The state of a `StatefulDataLoader` has the state of the graph, in the main process or in workers. If the graph
+    yields batches, create the loader with `batch_size=None`.
 
     A loader without persistent workers sends this object to new workers for every pass: call `set_epoch` before each,
     or put the epochs into the graph with `Repeat`. Persistent workers, and the main process, count passes themselves.
 
     Args:
         graph: The graph.
-        rank: Number of this process in the training. Default: that of `torch.distributed`, if it is initialized at the
-            first read, else 0.
-        world_size: Number of these processes; given together with `rank`.
+        rank: Number of this process in the training. Default: the rank of `torch.distributed`, if that is initialized
+            at the first read, else 0.
+        world_size: Number of all processes in the training; required with `rank`.
 
     Raises:
         UsageError: Torch is missing, or only one of `rank` and `world_size` is given.
@@ -51,7 +51,7 @@ class GraphDataset(_Iterable):
         if _torch is None:
             raise UsageError(f"GraphDataset needs torch: {install_command('torch')}")
         if (rank is None) != (world_size is None):
-            raise UsageError("GraphDataset: give both rank and world_size, or neither")
+            raise UsageError("GraphDataset: expected both rank and world_size, or neither")
         super().__init__()
         self.graph = resolve_iterator_source(graph)
         self._given = None if rank is None or world_size is None else (rank, world_size)
@@ -65,8 +65,8 @@ class GraphDataset(_Iterable):
     def __len__(self) -> int:
         """Return the number of items that a whole pass of this rank has, in all of its workers together.
 
-        Blank lines count. With several ranks of several workers each, a rank may have fewer than `num_workers` items
-        more or less: the number of workers is not known here.
+        Blank lines count. With several ranks of several workers each, the true number may differ by fewer than
+        `num_workers` items, because the dataset does not have the number of workers.
 
         Raises:
             TypeError: The graph has no length.
@@ -95,14 +95,14 @@ class GraphDataset(_Iterable):
     def load_merged(self, state: Mapping[str, Any]) -> None:
         """Continue with another number of ranks or workers.
 
-        Call it before the loader starts its workers, with the same state in every rank; the next pass has the remaining
-        items.
+        Call this method in every rank, with the same state, before the loader starts its workers. The next pass has the
+        remaining items.
 
         Args:
             state: The result of `merge_states` for the states of all old workers of all old ranks (`shard_states`).
 
         Raises:
-            CheckpointError: It is the state of one shard.
+            CheckpointError: The state is not a result of `merge_states`.
         """
         if state.get("shard", ()) is not None:
             raise CheckpointError("load_merged: expected the result of merge_states, found the state of one shard")
@@ -137,14 +137,14 @@ class GraphSequence:
         graph: A positional graph: indexed leaves, and `Map`, `Slice`, `Chain`, `GlobalShuffle` over them.
 
     Raises:
-        UnsupportedShapeError: Its items have no fixed places.
+        UnsupportedShapeError: The items of the graph have no fixed places.
     """
 
     def __init__(self, graph: Any) -> None:
         self.graph: IteratorNode = resolve_iterator_source(graph)
         places = self.graph.positions
         if places is None or not self.graph.is_positional:
-            raise UnsupportedShapeError(f"GraphSequence: the items of {self.graph!r} have no fixed places; iterate it")
+            raise UnsupportedShapeError(f"GraphSequence: {self.graph!r} has no fixed order; use GraphDataset instead")
         self._places = places
 
     def __len__(self) -> int:
@@ -161,11 +161,11 @@ class GraphSequence:
         """
         wanted = np.array(places, np.int64)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < self._places:
-            raise IndexError(f"places {places} of {self.graph!r}, which has {self._places}")
+            raise IndexError(f"{self.graph!r}: expected places below {self._places}, found {places}")
         items = self.graph.read_at(wanted)
         for place, item in zip(places, items, strict=True):
             if item is MISSING:
-                raise IndexError(f"place {place} of {self.graph!r} has no item: a blank line, or dropped by a filter")
+                raise IndexError(f"{self.graph!r}: place {place} has no item: its line is blank, or a filter drops it")
         return items
 
 
@@ -176,11 +176,11 @@ def shard_states(loader_state: Mapping[str, Any]) -> list[State]:
         loader_state: The `state_dict` of the loader.
 
     Returns:
-        One state for each worker; `merge_states` needs those of all ranks.
+        One state for each worker. `merge_states` needs the states of the workers of all ranks.
 
     Raises:
-        CheckpointError: The state is not exact (`snapshot_every_n_steps` above 1), or belongs to another kind of
-            loader.
+        CheckpointError: The state is some steps behind (`snapshot_every_n_steps` above 1), or belongs to another kind
+            of loader.
     """
     if loader_state.get("_steps_since_snapshot"):
         raise CheckpointError("shard_states: the loader would replay steps; create it with snapshot_every_n_steps=1")

@@ -20,9 +20,9 @@ class Map(ItemTransform):
 
     Args:
         source: The node to read.
-        function: Called with an item. It must return the same for the same item, and must not change the source.
-        seed: If given, the function is called with the item and a `random.Random`, which is always the same for an item
-            in an epoch, also if the item is rebuilt.
+        function: Called with an item. It must return the same result for the same item, and must not change the source.
+        seed: If given, the function is called with the item and a `random.Random`. For the same item, epoch and seed it
+            yields the same numbers, also if the item is rebuilt.
     """
 
     def __init__(self, source: Any, function: Callable[..., Any], *, seed: int | None = None) -> None:
@@ -51,11 +51,11 @@ class Map(ItemTransform):
 class Filter(Transform):
     """Drops the items for which a predicate is false. The tokens are those of the source.
 
-    `read_span` addresses the places of the source and returns the items that are not dropped.
+    `read_span` takes places of the source and returns the items there that are not dropped.
 
     Args:
         source: The node to read.
-        predicate: Called with an item; it must return the same for the same item.
+        predicate: Called with an item; it must return the same result for the same item.
     """
 
     def __init__(self, source: Any, predicate: Callable[[Any], bool]) -> None:
@@ -77,7 +77,7 @@ class Filter(Transform):
         for token, item in zip(tokens, items, strict=True):
             if not self.predicate(item):
                 raise FunctionError(
-                    f"Filter: {describe_function(self.predicate)} drops the item of token {token!r}, which it kept "
+                    f"Filter: {describe_function(self.predicate)} drops the item with token {token!r}, which it kept "
                     "before; it must be a pure function of the item"
                 )
         return items
@@ -97,13 +97,13 @@ class Filter(Transform):
 
 
 class Slice(Transform):
-    """Takes the `k`-th of every `n` items. The tokens are `("source", token of the source)`.
+    """Takes item `k` of every `n` items. The tokens are `("source", token of the source)`.
 
     If the source has a known order, skipped items are not read. Otherwise each shard reads and counts all its items.
 
     Args:
         source: The node to read.
-        k: The position of the chosen item among `n`, `0 <= k < n`.
+        k: Number of the chosen item among `n` items, from 0: `0 <= k < n`.
         n: Number of items of which one is taken.
 
     Raises:
@@ -186,11 +186,11 @@ class Flatten(BufferedNode):
     """Yields the pieces of each item of its source, in order.
 
     The tokens are `(token of the item, number of the piece)`. The state has the token of the current item and the
-    number of its yielded pieces; over a stream a pass is read again from its beginning, see `BufferedNode`. `read_span`
-    addresses the places of the source and returns all pieces of their items.
+    number of its yielded pieces. Over a stream, the pass is read again from its start, see `BufferedNode`. `read_span`
+    takes places of the source and returns all pieces of the items at these places.
 
     Args:
-        source: A node with iterable items, with any number of pieces each.
+        source: A node whose items are iterable. Each yields any number of pieces.
     """
 
     def __init__(self, source: Any) -> None:
@@ -251,5 +251,5 @@ def _take(item: Any, numbers: Sequence[Any], token: Token) -> list[Any]:
         if not isinstance(number, int):
             raise UsageError(f"Flatten: expected the number of a piece in the token, found {number!r}")
         if not 0 <= number < len(pieces):
-            raise IndexError(f"Flatten: there is no piece {number} in item {token!r}; it has {len(pieces)}")
+            raise IndexError(f"Flatten: there is no piece {number} in item {token!r}; its pieces: {len(pieces)}")
     return [pieces[number] for number in numbers]
