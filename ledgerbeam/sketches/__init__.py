@@ -6,10 +6,10 @@
     top        the most frequent values (frequent items)
 
 Apache DataSketches computes the sketches. Their bytes have a format of this package, because that library does not
-check its input. They hold the retained values of a sketch. Every part is checked, and merging is deterministic.
+check its input: they hold the values that a sketch retains. Every part is checked, and merging is deterministic.
 
-Each kind has two classes: a task fills the first (`begin`), the second merges the bytes of tasks in order (`merging`).
-The modules of the last three, and their libraries, are imported with the first sketch of that kind.
+Each kind has two classes: a task fills an object of one (`begin`), and an object of the other (`merging`) merges the
+bytes of tasks in order. The libraries of the last three kinds are imported with the first sketch of their kind.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def packed(data: bytes) -> bytes:
 
 
 def unpacked(data: bytes) -> bytes:
-    """Return the bytes that `packed` received. ValueError if it cannot have returned these bytes."""
+    """Return the bytes of a sketch from the result of `packed`. ValueError if `packed` cannot have this result."""
     if len(data) > MOST_BYTES + 1:
         raise ValueError(f"expected a sketch of at most {MOST_BYTES} bytes, found {len(data)}")
     if data[:1] == _PLAIN:
@@ -133,7 +133,7 @@ def unpacked(data: bytes) -> bytes:
     except zlib.error as error:
         raise ValueError(f"expected compressed bytes: {error}") from None
     if not unzip.eof or unzip.unused_data:
-        raise ValueError(f"expected a sketch of at most {MOST_BYTES} bytes, compressed")
+        raise ValueError(f"expected one compressed sketch of at most {MOST_BYTES} bytes")
     return found
 
 

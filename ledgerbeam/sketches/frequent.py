@@ -11,8 +11,8 @@ from datasketches import frequent_items_error_type, frequent_strings_sketch
 
 from ledgerbeam.sketches import LIMIT, packed, shown, unpacked
 
-# Sizes of the frequent items sketches. A task keeps every value in more than 0.7 % of its calls; the merged sketch of
-# all tasks keeps 12,288 values.
+# Sizes of the frequent items sketches. A task keeps every value that is in more than 0.7 % of its calls; the merged
+# sketch of all tasks keeps 12,288 values.
 _LG_ITEMS, _LG_MERGED_ITEMS = 9, 14
 _ITEM_CHARACTERS = 2_000
 _SHOWN_ITEMS = 20
@@ -90,8 +90,8 @@ def _frequent_rows(sketch: Any) -> list[tuple[str, int]]:
 
 
 def _offset(sketch: Any) -> int:
-    """Return the greatest difference between the weight of a text and its least weight in a sketch."""
-    return sketch.get_upper_bound("")  # no value has an empty text: the bound of a value that the sketch dropped
+    """Return the greatest difference between the true weight of a text and its least weight in a sketch."""
+    return sketch.get_upper_bound("")  # no value has an empty text, so this is the bound of any text not in the sketch
 
 
 def _frequent_bytes(rows: list[tuple[str, int]], offset: int, total: int) -> bytes:
@@ -104,9 +104,9 @@ def _read_frequent(data: bytes) -> tuple[list[tuple[str, int]], int, int]:
         texts, weights = [text for text, _ in rows], [weight for _, weight in rows]
         exact = [type(number) is int and 0 < number <= LIMIT for number in [total, *weights]]
         if not all(exact) or type(offset) is not int or not 0 <= offset <= total or sum(weights) > total:
-            raise ValueError("expected weights that add up")
+            raise ValueError("expected positive weights that add up to at most their total")
         if len(set(texts)) != len(texts) or any(len(text) > _ITEM_CHARACTERS for text in texts):
-            raise ValueError("expected different texts")
+            raise ValueError(f"expected different texts of at most {_ITEM_CHARACTERS} characters")
         for text in texts:
             _plain(text)
             text.encode()
@@ -121,5 +121,5 @@ def _plain(text: str) -> Any:
     if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
         return value
     if not isinstance(value, str | int | float | None) or value in (math.inf, -math.inf) or text == "NaN":
-        raise ValueError(f"expected a value, found {shown(text)}")
+        raise ValueError(f"expected the JSON text of a value, found {shown(text)}")
     return value

@@ -45,7 +45,7 @@ class Observed:
             self._buffer = array("d")
 
     def data(self) -> bytes:
-        """Return the bytes of the exact facts and of the weighted samples."""
+        """Return the bytes of the sketch: the exact facts and the weighted samples."""
         with self._lock:
             self._flush()
             values, weights = zip(*sorted(self._samples), strict=True)
@@ -112,7 +112,7 @@ class MergedObserved:
         }
 
     def quantile(self, rank: float) -> float:
-        """Return the least value with at least this share of all values at or below it.
+        """Return the least value such that at least the share `rank` of all values is not above it.
 
         The error in its rank is at most `rank_error`.
         """
@@ -200,21 +200,21 @@ def _read_observed(data: bytes) -> tuple[_Facts, NDArray[np.float64], NDArray[np
     levels = np.frombuffer(data, np.uint8, samples, place + 8 * parts)
     values = np.frombuffer(data, "<f8", samples, place + 8 * parts + samples)
     if facts.count > LIMIT or samples == 0 or parts > 40 or (samples and levels.max() > 62):
-        raise ValueError("expected samples with weights, and a count")
+        raise ValueError(f"expected a count up to {LIMIT}, and at least one sample with a weight")
     if not (-LARGEST <= facts.least <= facts.greatest <= LARGEST):
-        raise ValueError(f"expected numbers, found {facts.least} to {facts.greatest}")
+        raise ValueError(f"expected numbers up to {LARGEST}, found {facts.least} to {facts.greatest}")
     weights = np.uint64(1) << levels.astype(np.uint64)
     if int(weights.astype(object).sum()) != facts.count:
-        raise ValueError(f"expected samples that weigh {facts.count} together")
+        raise ValueError(f"expected samples with weights that add up to {facts.count}")
     if not ((values >= facts.least) & (values <= facts.greatest)).all():  # False of NaN, too
         raise ValueError(f"expected samples from {facts.least} to {facts.greatest}")
     if not _is_sum(facts):
-        raise ValueError(f"expected the sum of {facts.count} numbers from {facts.least} to {facts.greatest}")
+        raise ValueError(f"expected a sum of {facts.count} numbers between {facts.least} and {facts.greatest}")
     return facts, values.astype(np.float64), weights
 
 
 def _is_sum(facts: _Facts) -> bool:
-    """Return whether `_exact_sum` can have returned the parts, and their sum fits count, minimum and maximum."""
+    """Return whether `_exact_sum` can have returned the parts and their sum fits count, minimum and maximum."""
     try:
         if _exact_sum(list(facts.parts)) != facts.parts:
             return False

@@ -34,7 +34,7 @@ class Audio(NamedTuple):
 
 
 def as_audio(value: Any) -> Audio:
-    """Return an `Audio` of a pair of samples and rate, or of one channel. ValueError if it is no audio."""
+    """Return an `Audio` from a pair of samples and rate. One dimension is one channel. ValueError: not audio."""
     if not isinstance(value, tuple) or len(value) != 2:
         raise ValueError(f"expected Audio(samples, sampling_rate), found a {type(value).__name__}")
     samples, rate = np.asarray(value[0]), value[1]
@@ -95,7 +95,7 @@ def decode_audio(data: bytes) -> Audio:
                 raise ValueError(f"expected at most {MOST_SAMPLES} samples, found more in {len(data)} bytes")
             blocks.append(block)
     if not blocks:
-        raise ValueError("expected samples, found none")
+        raise ValueError("expected audio samples, found none")
     return Audio(np.ascontiguousarray(np.concatenate(blocks).T), rate)
 
 

@@ -1,7 +1,8 @@
 """The codecs of LIT: members of samples as Python objects, by extension.
 
 The last part of a modality's name selects the codec: `seg16` for `semantic.seg16`. Pickles are decoded only if `PKL` is
-requested by name, because decoding a pickle runs any code in it. No codec allocates memory because a header claims it.
+requested by name, because decoding a pickle runs any code in it. No codec allocates memory for a size that only a
+header claims.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _encode_text(value: Any) -> bytes:
 
 
 def _encode_csv(value: Any) -> bytes:
-    """Encode rows of texts, quoted where necessary. ValueError for other values, which would be decoded as text."""
+    """Encode rows of texts, quoted where necessary. ValueError for other values: they would be decoded as texts."""
     rows = list(value)
     for number, row in enumerate(rows):
         if not isinstance(row, list | tuple) or not row or not all(isinstance(cell, str) for cell in row):
@@ -55,7 +56,7 @@ def _encode_csv(value: Any) -> bytes:
 
 
 def _decode_csv(data: bytes) -> list[list[str]]:
-    """Decode the rows of a CSV file, with the first row as a normal one and without blank lines."""
+    """Decode the rows of a CSV file, without blank lines. The first row is a row like the others, not a header."""
     return [row for row in csv.reader(io.StringIO(data.decode("utf-8"), newline=""), strict=True) if row]
 
 
@@ -72,7 +73,7 @@ def _encode_pickle(value: Any) -> bytes:
     return target.getvalue()
 
 
-class _SortedSets(pickle._Pickler):  # noqa: SLF001 - the compiled one does not let a subclass write sets
+class _SortedSets(pickle._Pickler):  # noqa: SLF001 - a subclass of the compiled pickler cannot write sets
     """Writes the elements of sets in the order of their own pickles."""
 
     def _save_set(self, value: Any) -> None:
@@ -89,7 +90,7 @@ def _encode_mp4(value: Any) -> bytes:
 
 
 def _decode_mp4(data: bytes) -> bytes:
-    """Return the bytes of a video unchanged, for a video decoder; raises ValueError if they do not start like MP4."""
+    """Return the bytes of a video unchanged, for a video decoder. ValueError if they do not start like MP4."""
     if data[4:8] != b"ftyp":
         raise ValueError(f"expected the header of an MP4 file, found {data[:12]!r}")
     return data
@@ -103,7 +104,7 @@ def _encode_npy(array: Any) -> bytes:
 
 
 def _decode_npy(data: bytes) -> NDArray[Any]:
-    """Decode an array, without trust in the size in its header. Arrays of objects are refused."""
+    """Decode an array, after a check that the data has the size of its header. Arrays of objects are refused."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
     if version > (2, 0):
@@ -133,7 +134,7 @@ def _encode_npz(value: Any) -> bytes:
 
 
 def _decode_npz(data: bytes) -> dict[str, NDArray[Any]]:
-    """Decode arrays by name, without trust in the sizes in the archive. ValueError, or an error of `zipfile`."""
+    """Decode arrays by name, with a limit for sizes that the archive claims. ValueError, or an error of `zipfile`."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = archive.infolist()
         for member in members:
@@ -255,7 +256,7 @@ def _extra(module: str) -> Any:
 
 
 def _encode_image(image: Any, name: str) -> bytes:
-    """Encode a `PIL.Image.Image`; its own format takes precedence over the extension: a JPEG stays a JPEG.
+    """Encode a `PIL.Image.Image` in its own format, else in that of the extension: a loaded JPEG stays a JPEG.
 
     Raises ValueError if the value is not an image.
     """
@@ -275,7 +276,7 @@ def _decode_image(data: bytes) -> Any:
 
 
 def _image_format(extension: str) -> str | None:
-    """Return Pillow's name for the format of an extension such as `jpg`; None if Pillow does not know the extension."""
+    """Return Pillow's name for the format of an extension such as `jpg`; None if Pillow has no such format."""
     formats: dict[str, str] = _extra("PIL.Image").registered_extensions()
     return formats.get(f".{extension.lower()}")
 
@@ -295,7 +296,7 @@ class _Segmentation:
         return np.dtype(f"u{1 if self.bits == 8 else 2 if self.bits == 16 else 4}")
 
     def encode(self, array: NDArray[Any]) -> bytes:
-        """Encode labels of shape (height, width). ValueError for another dtype or shape, or a label of more bits."""
+        """Encode labels of shape (height, width). ValueError: another dtype or shape, or a label with too many bits."""
         array = np.asarray(array)
         if array.dtype != self.dtype or array.ndim != 2 or not array.size:
             raise ValueError(
@@ -314,8 +315,8 @@ class _Segmentation:
     def decode(self, data: bytes) -> NDArray[Any]:
         """Decode labels of shape (height, width), in `dtype`.
 
-        ValueError: the PNG has other channels, whose conversion would change labels, or claims more labels than its
-        bytes can hold. Also the errors of Pillow on bytes that are not a PNG.
+        ValueError: the PNG has other channels, so that a conversion would change labels, or claims more labels than
+        its bytes can hold. Also the errors of Pillow on bytes that are not a PNG.
         """
         image = _extra("PIL.Image").open(io.BytesIO(data), formats=["PNG"])
         if image.mode not in _MODES[self.bits]:
@@ -396,17 +397,17 @@ has."""
 def register_codec(name: str, encode: Encoder, decode: Decoder, *, extensions: tuple[str, ...] | None = None) -> None:
     """Add a codec in this process, for `LitWriter` and `LitDataset`.
 
-    Register it in a module that the workers of a loader also import, since a process that is not forked has only
-    imported codecs. Registering the same functions again changes nothing.
+    Call this in a module that the workers of a loader also import: a process that is not forked has only the codecs of
+    the modules that it imports. A second call with the same functions changes nothing.
 
     Args:
-        name: Name in capitals.
+        name: Name of the codec, in capitals.
         encode: Encodes an object as the bytes of a member.
         decode: Decodes the bytes. It should raise `ValueError` for bytes of another kind.
         extensions: Last parts of its modalities, in lower case. Default: the name in lower case.
 
     Raises:
-        UsageError: Another codec has the name or an extension, or one of them has another spelling.
+        UsageError: Another codec has the name or an extension, or the name or an extension is not well formed.
     """
     found = tuple(extensions) if extensions is not None else (name.lower(),)
     if not name.isidentifier() or name != name.upper():
@@ -417,16 +418,16 @@ def register_codec(name: str, encode: Encoder, decode: Decoder, *, extensions: t
     taken = {extension: other for other, codec in _codecs.items() if other != name for extension in codec.extensions}
     for extension in found:
         if extension in taken:
-            raise UsageError(f"codec {name}: {taken[extension]} has the extension {extension!r}; use another")
+            raise UsageError(f"codec {name}: {taken[extension]} has the extension {extension!r}; use another extension")
     known = _codecs.get(name)
     if known is not None and (known.decode, known.extensions) != (decode, found):
-        raise UsageError(f"codec {name}: the name is taken; give the codec another")
+        raise UsageError(f"codec {name}: the name is taken; give the codec another name")
     if known is None:
         _codecs[name] = _codec(encode, decode, *found)
 
 
 def _codec_of(modality: str) -> Codec | None:
-    """Find the codec of a modality; None if no codec knows its last part."""
+    """Find the codec of the last part of a modality; None if there is none."""
     last = modality.rpartition(".")[2]
     for codec in _codecs.values():
         if last.lower() in codec.extensions:
@@ -437,7 +438,7 @@ def _codec_of(modality: str) -> Codec | None:
 def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Decoder:
     """Find the decoder of a modality such as `jpg` or `semantic.seg16`: `override`, else the codec of its last part.
 
-    UsageError: no codec is known, a package is not installed, or it would decode pickles without a request by name.
+    UsageError: there is no codec, its package is not installed, or it decodes pickles and `override` is not `PKL`.
     """
     if callable(override):
         return override
@@ -446,8 +447,8 @@ def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Dec
     codec = _codec_of(modality)
     if codec is CODECS["PKL"]:
         raise UsageError(
-            f"{place}: {modality!r} holds pickles, and decoding one runs any code in it. If you trust the people who "
-            f"made the dataset, ask for it: decoders={{{modality!r}: 'PKL'}}; for the bytes: {{{modality!r}: bytes}}"
+            f"{place}: {modality!r} holds pickles, and decoding a pickle runs any code in it; if you trust the data, "
+            f"pass decoders={{{modality!r}: 'PKL'}}, or for the plain bytes decoders={{{modality!r}: bytes}}"
         )
     if codec is None:
         raise UsageError(
@@ -458,7 +459,7 @@ def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Dec
 
 
 def encoder_of(modality: str, override: str | Encoder | None, place: str) -> Encoder:
-    """Find the encoder of a modality; see `decoder_of`. Pickles need no request by name."""
+    """Find the encoder of a modality; see `decoder_of`. Pickles are encoded without `override`."""
     if callable(override):
         return override
     codec = _codec_of(modality) if override is None else _find_codec(override, place)

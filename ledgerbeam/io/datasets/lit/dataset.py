@@ -24,8 +24,8 @@ _FEW = 8  # up to this number, records of a local dataset are read one by one, w
 class LitDataset(NumberedRecords[Any]):
     """The samples of one fold that have all requested modalities.
 
-    An item is a tuple of their values in the requested order, or the result of `map`. Samples are in the order of the
-    shards' names, then of their offsets. It can be used directly as a map-style dataset for torch: its loaders read a
+    An item is a tuple of the values of the modalities in the requested order, or the result of `map`. Samples are in
+    the order of the shards' names, then of their offsets. It is a map-style dataset for torch, whose loaders read a
     batch at once (`__getitems__`). Deterministic, safe to share between threads and to use after a fork, and picklable
     if its decoders and mappings are. Memory: for each member 16 bytes and its key.
 
@@ -33,7 +33,7 @@ class LitDataset(NumberedRecords[Any]):
         root: The folder: a path, or a URL of any store.
         fold: A fold such as `train` or `val`.
         modalities: Modalities such as `("jpg", "semantic.seg16")`. Default: those of the configuration.
-        decoders: By modality, instead of the codec of its last part: a function of bytes, or the name of a codec.
+        decoders: For a modality, a function of bytes or the name of a codec. Default: the codec of its last part.
             Pickles are decoded only for `"PKL"`.
         config: Name of the configuration in the folder.
 
@@ -43,8 +43,8 @@ class LitDataset(NumberedRecords[Any]):
         metadata: Metadata of the configuration.
 
     Raises:
-        UsageError: The fold or a modality does not exist, no modalities are given, no sample has all of them, no codec
-            knows one, or a modality of pickles was not requested by name.
+        UsageError: The fold or a modality does not exist, no modalities are given, no sample has all of them, one has
+            no codec, or one has pickles without a decoder `"PKL"`.
         SourceNotFoundError: The dataset or a shard does not exist; also StorageError.
         SourceError: The configuration is damaged. IndexMismatchError: the index is damaged or older than a shard, or
             the number of samples differs from `num_<fold>`. Without an index the shards are scanned, and ArchiveError
@@ -72,7 +72,7 @@ class LitDataset(NumberedRecords[Any]):
             raise UsageError(f"{self.url}: expected a list of at least one modality, found {modalities!r}")
         overrides = {name.removeprefix("."): decoder for name, decoder in (decoders or {}).items()}
         if unknown := sorted(set(overrides) - set(self.modalities)):
-            raise UsageError(f"{self.url}: there is a decoder for {unknown[0]!r}, which is not read: {self.modalities}")
+            raise UsageError(f"{self.url}: found a decoder for {unknown[0]!r}; expected one of {self.modalities}")
         shards = stat_many([join_url(self.url, name) for name in names], options)
         self._shards = [shard.url for shard in shards]
         members = load_members(self.url, fold, shards, found, options)
@@ -101,25 +101,23 @@ class LitDataset(NumberedRecords[Any]):
         return self._selection.keys[self._number(index)]
 
     def map(self, function: Callable[[Any], Any]) -> Self:
-        """Add a function of the whole item, a tuple or the result of an earlier `map`; return the dataset itself."""
+        """Apply a function to each item, a tuple or the result of an earlier `map`. Return this dataset."""
         self._mappings.append(function)
         return self
 
     def map_tuple(self, *functions: Callable[[Any], Any]) -> Self:
-        """Add a function for each value of the item; return the dataset itself, as in the published package.
+        """Apply one function to each value of the items. Return this dataset, as in the published package.
 
         Raises:
             UsageError: The number of functions differs from the number of modalities.
         """
         if len(functions) != len(self.modalities):
-            raise UsageError(
-                f"{self.url}: expected a function for each of {self.modalities}, found {len(functions)} functions"
-            )
+            raise UsageError(f"{self.url}: expected a function for each of {self.modalities}, found {len(functions)}")
         self._mappings.append(partial(_apply_each, functions))
         return self
 
     def map_all(self, function: Callable[[Any], Any]) -> Self:
-        """Add one function that is applied to each value of the item; return the dataset itself."""
+        """Apply the same function to each value of the items. Return this dataset."""
         return self.map_tuple(*[function] * len(self.modalities))
 
     def close(self) -> None:
@@ -165,7 +163,7 @@ class LitDataset(NumberedRecords[Any]):
             name = f"{self._selection.keys[record]}.{self.modalities[column]}"
             at = self._selection.starts[record, column]
             raise RecordError(
-                f"{self._shards[shard]}: sample {record}: the member {name!r} at byte {at} does not decode: "
+                f"{self._shards[shard]}: sample {record}: the member {name!r} at byte {at} cannot be decoded: "
                 f"{error!r:.300}"
             ) from error
 

@@ -49,7 +49,7 @@ class LitConfig:
 
     Attributes:
         url: URL of the file.
-        folds: The shard pattern of each fold, unchanged.
+        folds: The pattern of shard names of each fold, as in the file.
         modalities: The default modalities, without leading dots.
         metadata: Metadata of the writer, and `num_<fold>`.
     """
@@ -118,10 +118,10 @@ class Selection:
 def load_members(
     root: str, fold: str, shards: Sequence[FileInfo], config: LitConfig, options: Options | None = None
 ) -> list[Members]:
-    """Read the members of each shard from the index of a fold, or walk its shards if there is no index.
+    """Read the members of each shard from the index of a fold, or from the headers of its shards if it has no index.
 
     IndexMismatchError: the index is damaged, lists other shards or is older than one, or the number of samples differs
-    from the configuration. ArchiveError: a walked shard is damaged, or has two members of one name.
+    from the configuration. ArchiveError: a shard without an index is damaged, or has two members of one name.
     """
     url = join_url(root, index_name(fold))
     try:
@@ -137,25 +137,25 @@ def load_members(
     if type(expected) is int and count != expected:  # other types have another meaning
         raise IndexMismatchError(
             f"{config.url}: expected {expected} samples of {fold!r}, the 'num_{fold}' in its metadata, found {count} "
-            f"in {place}. Write whichever is stale again: write_lit_index makes an index of what is there, "
-            "write_lit_metadata both"
+            f"in {place}. Write the stale file again: write_lit_index makes the index from the shards, "
+            "write_lit_metadata makes the index and the configuration"
         )
     return members
 
 
 def _count_samples(members: Members) -> int:
-    """Return the number of samples of a shard: keys of any modality."""
+    """Return the number of samples of a shard: of different keys in all modalities."""
     return len(set().union(*members.values()))
 
 
 def write_lit_index(root: str, fold: str, options: Options | None = None) -> int:
-    """Walk the shards of a fold and publish its index, which replaces an existing one; return the number of members.
+    """Read the headers of a fold's shards and publish its index, or replace it. Return the number of members.
 
     Raises:
         ArchiveError: A shard is damaged, or has two members of one name.
         ChangedSourceError: A shard changed while it was read.
-        SourceError: The configuration is damaged or has two shards of one base name, or a name is not UTF-8; also the
-            errors of reading and writing.
+        SourceError: The configuration is damaged or has two shards of one base name, or a member's name is not UTF-8;
+            also the errors of reading and writing.
     """
     url = join_url(root, index_name(fold))
     names = read_config(join_url(root, CONFIG), options).shards(fold)
@@ -166,7 +166,7 @@ def write_lit_index(root: str, fold: str, options: Options | None = None) -> int
 
 
 def _walk_members(shard: FileInfo, options: Options | None) -> Members:
-    """Find the members of a shard by walking its headers. ArchiveError if two members have one name."""
+    """Find the members of a shard from its headers. ArchiveError if two members have one name."""
     url = shard.url
     members = walk_tar(url, options, shard)
     found: Members = {}
@@ -175,8 +175,8 @@ def _walk_members(shard: FileInfo, options: Options | None) -> Members:
         parts = split_key(name) if is_file else None
         if parts is not None and found.setdefault(f".{parts[1]}", {}).setdefault(parts[0], offset) != offset:
             raise ArchiveError(
-                f"{url}: the member {name!r} at byte {offset} occurs twice; LIT finds members by name. Give the "
-                "samples keys of their own"
+                f"{url}: the member {name!r} at byte {offset} occurs twice, and LIT finds members by name; give each "
+                "sample its own key"
             )
     return found
 
@@ -251,21 +251,21 @@ def _missing_reason(members: Sequence[Members], modalities: Sequence[str]) -> st
         counts.update({name.removeprefix("."): len(keys) for name, keys in shard.items()})
     for name in modalities:
         if not counts[name]:
-            return f"has no modality {name!r}; expected some of {', '.join(+counts)}"
+            return f"has no modality {name!r}; expected one or more of {', '.join(+counts)}"
     found = ", ".join(f"{name} in {counts[name]:,}" for name in modalities)
     return f"has no sample with all of these modalities: {found}; read fewer at once"
 
 
 def _ends(places: NDArray[np.int64], members: Mapping[str, Any], shard: FileInfo) -> NDArray[np.int64]:
-    """Return the next header in the index after each offset, or the end of the shard."""
+    """Return, for each offset, the next larger offset in the index, or the end of the shard."""
     known = np.unique(np.fromiter((at for keys in members.values() for at in keys.values()), np.int64))
     size = known[-1] + 1
     if places.max() == known[-1]:
         size = shard.size
         if size <= known[-1]:
             raise IndexMismatchError(
-                f"{shard.url}: expected a member at byte {known[-1]}, as its index says, found the end of the shard at "
-                f"{size}; write whichever is stale again"
+                f"{shard.url}: expected a member at byte {known[-1]}, as in the index, found the end of the shard at "
+                f"byte {size}; write the stale file of the two again"
             )
     bounds = np.append(known, size)
     return bounds[np.searchsorted(bounds, places, "right")]
@@ -278,7 +278,7 @@ def write_lit_metadata(
     *,
     metadata: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Walk the headers of shards and publish an index for each fold, then `config.json`.
+    """Read the headers of shards and publish an index for each fold, then `config.json`.
 
     Memory: the names of all members of a fold, which are the content of its index.
 
@@ -293,8 +293,8 @@ def write_lit_metadata(
         The written URLs, the configuration last.
 
     Raises:
-        UsageError: A fold or shard has a name that it cannot have, two shards of a fold differ only in their folders,
-            or there are no shards.
+        UsageError: A fold or shard has an invalid name, two shards of a fold have one base name, or there are no
+            shards.
         ArchiveError: A shard is damaged, or has two members of one name.
         ChangedSourceError: A shard changed while it was read.
         SourceError: A shard has another number of samples than listed, or a member's name is not UTF-8.
@@ -304,7 +304,7 @@ def write_lit_metadata(
     named = {name: list(filled(shards, root)) for name, shards in folds.items()}
     config: dict[str, Any] = {name: _pattern(root, name, shards) for name, shards in named.items() if shards}
     if not config:
-        raise UsageError(f"{root}: no shard holds samples; a LIT dataset needs one")
+        raise UsageError(f"{root}: no shard holds samples; expected at least one shard with samples")
     numbers = dict(metadata or {})
     modalities: dict[str, None] = {}
     urls = []
@@ -317,7 +317,7 @@ def write_lit_metadata(
             if (count := _count_samples(found)) != shard.records:
                 raise SourceError(
                     f"{join_url(root, shard.name)}: expected {shard.records:,} samples, as listed, found {count:,} "
-                    "keys; a key ends at the first dot of a base name, so give each sample one that differs before it"
+                    "keys. A key ends at the first dot of a base name; give each sample a name that differs before it"
                 )
             index[posixpath.basename(shard.name)] = found
         urls.append(join_url(root, index_name(name)))
@@ -338,8 +338,8 @@ def _pattern(root: str, fold: str, shards: Sequence[ShardLike]) -> str:
     for name in names:
         base = posixpath.basename(name)
         if base in seen or set(name) & set("{},\\"):
-            found = "again in another folder" if base in seen else "with a brace, comma or backslash"
-            raise UsageError(f"{root}: LIT distinguishes shards by their base names; found {name!r} {found}")
+            found = "a second shard of its name" if base in seen else "with a brace, comma or backslash"
+            raise UsageError(f"{root}: expected shards with different base names, found {name!r}, {found}; rename it")
         seen.add(base)
     patterns = collapse_names(names)
     return "/" + (patterns[0] if len(patterns) == 1 else f"{{{','.join(names)}}}")
@@ -348,8 +348,8 @@ def _pattern(root: str, fold: str, shards: Sequence[ShardLike]) -> str:
 def _encoded(url: str, index: Mapping[str, Members]) -> bytes:
     try:
         return orjson.dumps(index)
-    except TypeError as error:  # orjson's word for lone surrogates
-        raise SourceError(f"{url}: a member's name is not UTF-8, which JSON cannot hold ({error})") from error
+    except TypeError as error:  # orjson raises it for lone surrogates
+        raise SourceError(f"{url}: a member's name is not UTF-8, so JSON cannot hold it ({error})") from error
 
 
 def index_name(fold: str) -> str:

@@ -19,18 +19,18 @@ from ledgerbeam.io.tar.sample import Sample
 
 
 class LitWriter:
-    """Writes samples to the folds of a dataset, which exists when the body ends.
+    """Writes samples to the folds of a dataset. The dataset is complete when the body ends.
 
     Use it as a context manager. The configuration of an existing dataset in the folder is removed first, and the new
     one is written last: if `config.json` exists, the other files exist too. If the body raises, full shards stay, but
-    there is no dataset. Each shard also has a `.idx`, so the shards are a WebDataset too.
+    without a configuration. Each shard also has a `.idx`, so the shards are a WebDataset too.
 
     Args:
         root: The folder: a path, or a URL of an object store.
         metadata: Metadata of the dataset, for the configuration; `num_<fold>` is added.
-        encoders: By modality, instead of the codec of its last part: a function to bytes, or the name of a codec.
-        max_samples: Limit of samples of a shard.
-        max_bytes: Size of a shard after which it takes no more samples.
+        encoders: For a modality, a function to bytes or the name of a codec. Default: the codec of its last part.
+        max_samples: Largest number of samples of a shard.
+        max_bytes: Size in bytes after which a shard takes no more samples.
 
     Raises:
         UsageError: A limit is below 1.
@@ -77,8 +77,8 @@ class LitWriter:
 
         Raises:
             RecordError: The sample has no key or a key that the shard already has, a value cannot be encoded, or
-                readers would group the sample differently. Nothing of it was written, and the writer can still be used.
-            UsageError: No codec knows a modality, or the fold cannot be one.
+                readers would group the sample differently. Nothing of the sample was written; the writer can be used.
+            UsageError: A modality has no codec, or the fold has an invalid name.
         """
         if not isinstance(key := sample.get("__key__"), str):
             raise RecordError(f"{self.url}: expected the key of a sample under '__key__', found {key!r:.80}")
@@ -106,7 +106,7 @@ class LitWriter:
         except LedgerbeamError:
             raise
         except Exception as error:  # an encoder may raise any error on a foreign value
-            raise RecordError(f"{self.url}: sample {key!r}: {modality!r} does not encode: {error!r:.300}") from error
+            raise RecordError(f"{self.url}: sample {key!r}: {modality!r} cannot be encoded: {error!r:.300}") from error
 
     def _fold(self, name: Any) -> _Fold:
         if name not in self._folds:
@@ -133,7 +133,7 @@ class LitWriter:
 
 
 class _Fold:
-    """The shards of a fold, and the index so far: of full shards as JSON, of the current one as a mapping."""
+    """The shards of a fold, and its index so far: full shards as JSON, the current shard as a mapping."""
 
     def __init__(self, shards: ShardWriter) -> None:
         self.shards = shards
@@ -148,7 +148,7 @@ class _Fold:
             self._finish()
         if sample.key in self._keys:
             raise RecordError(
-                f"{self.shards.root}/{self._name}: the shard has a sample {sample.key!r} already; expected another key"
+                f"{self.shards.root}/{self._name}: the shard has a sample {sample.key!r} already; use another key"
             )
         self._name, offsets = self.shards.place(sample)
         self._keys.add(sample.key)

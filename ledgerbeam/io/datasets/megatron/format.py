@@ -40,7 +40,7 @@ class Document:
     modes: Sequence[int] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values: `tokens`, `lengths` unless there is one sequence, and `modes` if there are any."""
+        """Return plain values: `tokens`; `lengths` unless there is one sequence; and `modes` if there are any."""
         tokens = self.tokens
         value: dict[str, Any] = {"tokens": tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)}
         if len(self.lengths) != 1:
@@ -76,7 +76,7 @@ class MegatronFormat:
         del options, listed
         raise NotIndexableError(
             f"{url}: the .idx of a Megatron dataset cannot be built from its .bin, which contains only tokens; "
-            "copy it too, or write the dataset again"
+            "copy the .idx too, or write the dataset again"
         )
 
     def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
@@ -98,10 +98,10 @@ class MegatronFormat:
 
     def scan(self, stream: Stream) -> StreamedRecords:
         """Raise NotIndexableError."""
-        raise NotIndexableError(f"{stream.url}: a compressed Megatron dataset cannot be read; decompress its files")
+        raise NotIndexableError(f"{stream.url}: a compressed Megatron dataset cannot be read; decompress it")
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
-        """Raise SourceError: only the index has the ends of documents."""
+        """Raise SourceError: the bytes do not show where documents end, only the index does."""
         del data, span
         raise SourceError(f"{url}: a source of megatron cannot be read without its .idx; leave --pack out")
 
@@ -125,7 +125,7 @@ class TokenShards:
     eod: int | None  # token that ends documents; None for no such token
 
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
-        """Return the files of a dataset for each key; records have a document, a list of sequences, for each key."""
+        """Return the files of one dataset for each key. A record has a document, a list of sequences, for each key."""
         files: list[ShardFile] = []
         for key, suffix in self.suffixes.items():
             data, index = encode_part([record[key] for record in records], self.dtype, eod=self.eod)
@@ -147,7 +147,7 @@ class DocumentOffsets(IndexFile):
         return DocumentOffsets, (self.source, self.options, self.listed)
 
     def as_listed(self, listed: FileInfo) -> DocumentOffsets:
-        """Return the index with its listed properties."""
+        """Return this index, opened only with the given properties of its file."""
         return DocumentOffsets(self.source, self.options, listed)
 
     @property
@@ -230,7 +230,7 @@ class MegatronDocuments:
 
         Raises:
             IndexError: A number is out of range.
-            IndexMismatchError: A document has sequences that do not exist; also raised by `MegatronReader.read_many`.
+            IndexMismatchError: A document has sequences that do not exist, or as in `MegatronReader.read_many`.
         """
         edges, modes = self._reader.document_indices, self._reader.sequence_modes
         bounds = [(int(edges[number]), int(edges[number + 1])) for number in (range(len(self))[i] for i in indices)]
@@ -254,7 +254,7 @@ class MegatronDocuments:
         return b"".join(tokens.tobytes() for tokens in self._reader.document(index))
 
     def read_span(self, start: int, stop: int) -> list[Document]:
-        """Read the documents `[start, stop)` by one ranged read of the tokens; IndexMismatchError if one is missing."""
+        """Read the documents `[start, stop)` with one request for the tokens. IndexMismatchError if one is missing."""
         if start == stop:
             return []
         index = self._reader.index
@@ -295,7 +295,7 @@ def _document(sequences: list[NDArray[Any]], modes: list[int] | None, dtype: np.
 
 
 def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: str = "part") -> tuple[bytes, bytes]:
-    """Encode documents as a whole dataset. Their sequences are not changed.
+    """Encode documents as the two files of a dataset. Their sequences are not changed.
 
     Args:
         documents: Documents that all have modes, or all have none.
@@ -307,7 +307,7 @@ def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: s
     Raises:
         RecordError: A token does not fit the dtype, lengths do not add up to the tokens, or only some documents have
             modes.
-        UsageError: The format cannot hold that dtype.
+        UsageError: The format cannot hold the dtype.
     """
     data, index = io.BytesIO(), io.BytesIO()
     builder: MegatronBuilder | None = None
@@ -323,7 +323,7 @@ def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: s
 
 
 def to_document(record: Any) -> list[Document]:
-    """Return a record as a document: `tokens` of a JSON value, or of the `json` of a sample. Else RecordError."""
+    """Return the document of a record: its `tokens`, or those in the `json` of a sample. Else RecordError."""
     if isinstance(record, Document):
         return [record]
     value = loads(record["json"]) if isinstance(record, Sample) and "json" in record else record
@@ -332,8 +332,8 @@ def to_document(record: Any) -> list[Document]:
     tokens = value.get("tokens") if isinstance(value, Mapping) else None
     if not isinstance(tokens, list):
         raise RecordError(
-            'expected {"tokens": [...]}, with "lengths" if they are several sequences, found no list under "tokens"; '
-            "ledgerbeam tokenize makes tokens of text"
+            'expected {"tokens": [...]}, with "lengths" for several sequences, found no list under "tokens"; '
+            "make tokens of text with ledgerbeam tokenize"
         )
     lengths, modes = value.get("lengths", [len(tokens)]), value.get("modes")
     for name, part in (("lengths", lengths), ("modes", modes)):

@@ -31,7 +31,7 @@ class IndexRows(NamedTuple):
     modes: NDArray[np.int8] | None  # modes, i8, shape `(n,)`; None if the dataset has none
 
     def part(self, start: int, stop: int) -> IndexRows:
-        """Return the sequences `[start, stop)` of these."""
+        """Return the rows of the sequences `[start, stop)`, counted from the first of these rows."""
         modes = None if self.modes is None else self.modes[start:stop]
         return IndexRows(self.lengths[start:stop], self.pointers[start:stop], modes)
 
@@ -50,9 +50,9 @@ def stat_index(prefix: str, options: Options | None = None) -> FileInfo:
 class MegatronIndex:
     """The `.idx` of a dataset. Data is read when it is needed.
 
-    A local index is mapped, so processes share its memory. Of a remote index `load` reads everything, other methods
-    read only the parts that they need. It may be pickled, shared by threads and used after a fork. With `trailing` data
-    may follow the arrays, as Megatron allows.
+    A local index is mapped, so processes share its memory. For a remote index, `load` reads everything, and other
+    methods read only the parts that they need. It may be pickled, shared by threads and used after a fork. With
+    `trailing`, data may follow the arrays, as Megatron allows.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MegatronIndex:
 
     @property
     def layout(self) -> Layout:
-        """The layout from the header, read once. IndexNotFoundError or IndexMismatchError without a valid header."""
+        """The layout from the header, read once. IndexNotFoundError: no index. IndexMismatchError: invalid header."""
         if self._layout is None:
             size = (self._reader.listed or stat_index(self.prefix, self.options)).size
             wanted = HEAD_BYTES if self._reader.local_path is not None else _REMOTE_HEAD
@@ -84,7 +84,7 @@ class MegatronIndex:
         return self._layout
 
     def load(self) -> Bytes:
-        """Load the whole index: map a local one, read a remote one in pieces, some concurrently."""
+        """Load the whole index: map a local index, or read a remote index in pieces, some of them concurrently."""
         if (content := self._content) is None:
             size, path = self.layout.size, self._reader.local_path
             if path is not None:
@@ -115,7 +115,7 @@ class MegatronIndex:
 
     @property
     def documents(self) -> NDArray[np.int64]:
-        """First sequence of each document, and the end: i64, shape `(documents + 1,)`."""
+        """First sequence of each document, and the end of the last one: i64, shape `(documents + 1,)`."""
         if self.layout.fairseq:
             return np.arange(self.layout.sequences + 1)
         return np.frombuffer(self.load(), "<i8", self.layout.entries, self.layout.documents_at)
@@ -128,9 +128,9 @@ class MegatronIndex:
         return np.frombuffer(self.load(), "i1", self.layout.sequences, self.layout.modes_at)
 
     def entries(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Return lengths and pointers of all sequences as plain numbers, for fast access to single ones.
+        """Return lengths and pointers of all sequences, as sequences of plain numbers for fast access to single ones.
 
-        Pointers are unsigned here, so a negative one is beyond the end of any file.
+        Pointers are unsigned here, so a negative pointer is beyond the end of any file.
         """
         content, layout = memoryview(self.load()), self.layout
         return (
@@ -191,10 +191,10 @@ class MegatronIndex:
             length, begin, end = (int.from_bytes(part, "little", signed=True) for part in self._read(spans))
             end += length * layout.dtype.itemsize
         if (begin, end) != (0, size):
-            raise self.mismatch(f"expected its sequences to fill bytes [0, {size}), found [{begin}, {end})")
+            raise self.mismatch(f"expected sequences that fill bytes [0, {size}), found [{begin}, {end})")
 
     def check_documents_end(self) -> None:
-        """Check that the documents start at sequence 0 and end at N."""
+        """Check that the first document starts at sequence 0 and the last one ends at sequence N, the end."""
         layout = self.layout
         if layout.fairseq:
             return
@@ -217,7 +217,7 @@ class MegatronIndex:
             document = self.check_document_ends(ends, start, document)
 
     def check_rows(self, rows: IndexRows, first: int, place: int) -> int:
-        """Check that sequences have no gaps between them, from byte `place` on; return the end of the last one."""
+        """Check that sequences follow each other without gaps from byte `place` on. Return the end of the last one."""
         ends = place + np.cumsum(rows.lengths, dtype=np.int64) * self.layout.dtype.itemsize
         wrong = rows.lengths < 0
         wrong[0] |= rows.pointers[0] != place
@@ -232,7 +232,7 @@ class MegatronIndex:
         return int(ends[-1])
 
     def check_document_ends(self, ends: NDArray[np.int64], first: int, before: int) -> int:
-        """Check that documents end in order, given the end of the one before; return the end of the last one."""
+        """Check that documents end in order, at or after `before`. Return the end of the last one."""
         wrong = np.diff(ends, prepend=before) < 0
         if wrong.any():
             at = int(wrong.argmax())
@@ -243,7 +243,7 @@ class MegatronIndex:
         return int(ends[-1])
 
     def mismatch(self, what: str) -> IndexMismatchError:
-        """Return an error with index, data and remedy."""
+        """Return an error that names the index, the `.bin`, the problem and the remedy."""
         return IndexMismatchError(
             f"{self.url} does not fit {self.prefix}.bin: {what}; copy both files again, or write the dataset again"
         )
@@ -270,8 +270,8 @@ class MappedTokens:
         content = _map_file(path)
         self.limit = len(content)  # bytes
         self.array: Tokens = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
-        self.mask = dtype.itemsize - 1  # bits that are 0 in the byte offset of a token
-        self.shift = self.mask.bit_length()  # a byte offset is shifted right by it for an offset in tokens
+        self.mask = dtype.itemsize - 1  # mask of the bits that must be 0 in the byte offset of a token
+        self.shift = self.mask.bit_length()  # offset in bytes >> shift = offset in tokens
         self._content = content
         self._dtype = dtype
 
@@ -308,9 +308,9 @@ class MappedTokens:
 
 
 class RangedTokens:
-    """A `.bin` that is read by ranges. Consecutive sequences are read together, as views of one block.
+    """A `.bin` that is read in byte ranges. Consecutive sequences are read together, as views of one block.
 
-    The size is requested for a local file, and not needed for a remote one.
+    Only the size of a local file is requested.
     """
 
     def __init__(

@@ -10,9 +10,9 @@
     34 + 12N   i64[D]   document j is the sequences [d[j], d[j + 1])
     34 + 12N + 8D i8[N] mode of each sequence; only in multimodal datasets, recognized by the file size
 
-All little-endian, nothing aligned; `megatron.core.datasets.indexed_dataset` (megatron-core 0.16.1) writes it. fairseq,
-where the format comes from, has the same magic and version, but neither D nor documents: its arrays begin at 26. The
-size of the file distinguishes the two layouts; it cannot fit both.
+All numbers are little-endian, nothing is aligned. Source: `megatron.core.datasets.indexed_dataset` (megatron-core
+0.16.1). fairseq, the origin of the format, has the same magic and version, but neither D nor documents: its arrays
+start at 26. The size of the file distinguishes the two layouts; it cannot fit both.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Layout:
 
     @property
     def documents(self) -> int:
-        """Number of documents; in fairseq each sequence is one."""
+        """Number of documents. In fairseq each sequence is a document."""
         return self.sequences if self.fairseq else self.entries - 1
 
     @property
@@ -92,11 +92,11 @@ class Layout:
 
 
 def dtype_code(dtype: DTypeLike) -> int:
-    """Return the code of a dtype, a key of `_CODES`. UsageError if the format has none for it."""
+    """Return the code of a dtype, a key of `_CODES`. UsageError if the format has no code for the dtype."""
     try:
         wanted = np.dtype(dtype).newbyteorder("<")
     except (SyntaxError, TypeError, ValueError) as error:  # numpy parses text as a description of fields
-        raise UsageError(f"{dtype!r} is no dtype; expected one of {_names()}") from error
+        raise UsageError(f"{dtype!r} is not a dtype; expected one of {_names()}") from error
     for code, name in _CODES.items():
         if np.dtype(name) == wanted:
             return code
@@ -104,36 +104,36 @@ def dtype_code(dtype: DTypeLike) -> int:
 
 
 def optimal_dtype(vocabulary: int | None) -> np.dtype[Any]:
-    """Return the dtype in which Megatron stores tokens: uint16 for a vocabulary below 65,500, else or if None int32."""
+    """Return Megatron's dtype of tokens: uint16 for a vocabulary below 65,500, else int32, also for None."""
     return np.dtype("<u2" if vocabulary is not None and vocabulary < _SMALL_VOCABULARY else "<i4")
 
 
 def dataset_prefix(url: str) -> str:
     """Return the canonical prefix of the names of a dataset's two files.
 
-    The URL is the prefix, or the name of one of the files. A prefix that itself ends with `.bin` or `.idx` must be
-    given by the name of a file.
+    The URL is the prefix, or the name of one of the files. For a prefix that itself ends with `.bin` or `.idx`, pass
+    the name of a file.
     """
     return canonical_url(url[:-4] if url.endswith((".bin", ".idx")) else url)
 
 
 def parse_layout(head: bytes, size: int, url: str, *, trailing: bool = False) -> Layout:
-    """Parse a header, at most `HEAD_BYTES` of the index, and check it against the size of the file.
+    """Parse a header from the first `HEAD_BYTES` of the index, and check it against the size of the file.
 
-    With `trailing` data may follow the arrays, as Megatron allows.
+    With `trailing`, data may follow the arrays, as Megatron allows.
 
     Raises:
         IndexMismatchError: Another format or version, an unknown dtype, or counts that do not match the size.
     """
     if head.startswith(_OLD_MAGIC):
         raise _layout_error(
-            url, "is a TNTIDX index, the format before Megatron's; expected MMIDIDX. Convert it with fairseq"
+            url, "is a TNTIDX index, an older format of fairseq; expected MMIDIDX. Convert it with fairseq"
         )
     if len(head) < _HEAD.size:
-        raise _layout_error(url, f"is no Megatron index: expected at least {_HEAD.size} bytes, found {size}")
+        raise _layout_error(url, f"is not a Megatron index: expected at least {_HEAD.size} bytes, found {size}")
     magic, version, code, sequences = _HEAD.unpack_from(head)
     if magic != MAGIC:
-        raise _layout_error(url, f"is no Megatron index: expected it to begin with {MAGIC!r}, found {magic!r}")
+        raise _layout_error(url, f"is not a Megatron index: expected {MAGIC!r} at its start, found {magic!r}")
     if version != _VERSION:
         raise _layout_error(url, f"has version {version}, expected {_VERSION}")
     if size == _HEAD.size + 12 * sequences:

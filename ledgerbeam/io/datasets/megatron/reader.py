@@ -1,6 +1,6 @@
 """Random access to the sequences and documents of a Megatron dataset.
 
-`compat_slice` and `compat_part` return the bytes that Megatron's reader takes where it checks nothing, limited to the
+`compat_slice` and `compat_part` find the bytes that Megatron's reader takes where it checks nothing, limited to the
 file. They follow `megatron.core.datasets.indexed_dataset` of megatron-core 0.16.1.
 """
 
@@ -34,8 +34,8 @@ def compat_slice(
 ) -> tuple[int, int, list[int]]:
     """Find the contiguous bytes that Megatron reads for a slice, from the first sequence on.
 
-    Lengths and the returned bounds of the pieces are in tokens, pointers and width in bytes. An empty slice is one
-    empty piece. IndexError: the slice starts at the end. UsageError: its step is not 1.
+    Return first byte, end, and the bounds of the sequences between them in tokens. `lengths` are in tokens, the rest in
+    bytes. An empty slice is one empty sequence. IndexError: the slice starts at the end. UsageError: its step is not 1.
     """
     start, _, step = part.indices(len(lengths))
     if step != 1:
@@ -50,8 +50,8 @@ def compat_slice(
 def compat_part(pointer: int, count: int, offset: int, length: int | None, *, width: int, size: int) -> tuple[int, int]:
     """Find the bytes that Megatron reads for a part of a sequence. They may belong to another sequence.
 
-    `pointer` is in bytes. `count`, `offset` and `length` are in tokens. A negative `length` takes all up to `size`, the
-    end of the file; None up to the end of the sequence.
+    `pointer` is in bytes. `count`, `offset` and `length` are in tokens. With a negative `length` the part ends at
+    `size`, the end of the file; with None at the end of the sequence.
     """
     start = pointer + offset * width
     wanted = count - offset if length is None else length
@@ -79,12 +79,12 @@ class MegatronReader:
         mmap: Whether to map the `.bin` instead of reading ranges. Default: map a local file.
         multimodal: Return pairs of tokens and mode (`np.int8`).
         compat: Read like Megatron where it checks nothing: a slice is contiguous from its first sequence on, `get` may
-            leave the sequence, data may follow the arrays of the index, which need not fill the `.bin`. See
-            docs/megatron.md.
+            read beyond its sequence, data may follow the arrays of the index, and sequences need not fill the `.bin`.
+            See docs/megatron.md.
         check: Check now that the sizes of both files and the first and last entries of the index fit. Unpickling does
             not repeat the check. If False, the first read opens the files.
-        listed: The listed properties of the `.bin`, which is then not mapped; see `RangeReader`.
-        index_listed: The listed properties of the `.idx`.
+        listed: Expected properties of the `.bin`, which is then not mapped; see `RangeReader`.
+        index_listed: Expected properties of the `.idx`.
 
     Raises:
         IndexNotFoundError: There is no `.idx`.
@@ -135,7 +135,7 @@ class MegatronReader:
 
     def _forget(self) -> None:
         self._source: TokenSource | None = None
-        self._viewed = 0  # sequences that `__getitem__` views without a call: all or none
+        self._viewed = 0  # number of sequences that `__getitem__` returns as views without further calls: all or 0
         self._array: Tokens = np.empty(0)
         self._shift = self._mask = 0
         self._lengths: Sequence[int] = ()
@@ -189,7 +189,7 @@ class MegatronReader:
 
     @property
     def document_indices(self) -> NDArray[np.int64]:
-        """First sequence of each document, and the end: i64, shape `(document_count + 1,)`, from 0 to N."""
+        """First sequence of each document, and the end of the last one: i64, shape `(document_count + 1,)`."""
         return self.index.documents
 
     def __getitem__(self, item: int | slice, /) -> Any:
@@ -262,7 +262,7 @@ class MegatronReader:
 
         Raises:
             IndexError: The sequence does not exist.
-            UsageError: The part leaves the sequence. With `compat` IndexMismatchError if it leaves the `.bin`.
+            UsageError: The part is not inside the sequence. IndexMismatchError, with `compat`: not inside the `.bin`.
         """
         source = self._open()
         at = self._number(idx)
@@ -276,7 +276,7 @@ class MegatronReader:
             wanted = count - offset if length is None else length
             if not (0 <= offset <= count and 0 <= wanted <= count - offset):
                 raise UsageError(
-                    f"{self.url}: sequence {idx} has {count} tokens; offset {offset} and length {length} leave it"
+                    f"{self.url}: sequence {idx} has {count} tokens; offset {offset} and length {length} exceed it"
                 )
             start = pointer + offset * width
             stop = start + wanted * width
@@ -296,12 +296,12 @@ class MegatronReader:
         start, stop = self.index.document_bounds(at)
         if not 0 <= start <= stop <= len(self):
             raise self.index.mismatch(
-                f"expected document {at} to lie among {len(self)} sequences, found it at [{start}, {stop})"
+                f"expected document {at} in sequences [0, {len(self)}), found it in [{start}, {stop})"
             )
         return self.read_span(start, stop)
 
     def get_document_sequences(self, doc_id: int) -> list[Any]:
-        """Read the sequences of a document; the same as `document`, under the name in Megatron."""
+        """Read the sequences of a document: Megatron's name for `document`."""
         return self.document(doc_id)
 
     def raw(self, index: int) -> bytes:
@@ -327,7 +327,7 @@ class MegatronReader:
         self.index.close()
 
     def _open(self) -> TokenSource:
-        """Load the index and return the tokens."""
+        """Load the index and open the tokens."""
         source = self._open_tokens()
         if not self._lengths:
             lengths, self._pointers = self.index.entries()
@@ -339,7 +339,7 @@ class MegatronReader:
         return source
 
     def _open_tokens(self) -> TokenSource:
-        """Return the tokens, without the index of a remote dataset."""
+        """Open the tokens. The index of a remote dataset is not loaded."""
         if (source := self._source) is None:
             self._require_modes()
             if self.mmap:
@@ -374,7 +374,7 @@ class MegatronReader:
         return self.read_span(start, max(start, stop))
 
     def _read_rows(self, rows: IndexRows, numbers: Sequence[int] | NDArray[np.int64]) -> list[Any]:
-        """Read the sequences of index entries. Their numbers are for messages."""
+        """Read the sequences of index entries. `numbers` are their numbers, for messages."""
         source = self._open_tokens()
         starts = rows.pointers
         stops = starts + rows.lengths.astype(np.int64) * self.dtype.itemsize

@@ -36,7 +36,7 @@ class ByteTokenizer:
     def eod(self, name: str | None) -> int:
         """Return 256; raises UsageError if a name was given, since bytes have no names."""
         if name is not None:
-            raise UsageError(f"--eod {name}: the tokens of 'bytes' have no names, its end of a document is 256")
+            raise UsageError(f"--eod {name}: the tokens of 'bytes' have no names; leave it out, documents end with 256")
         return 256
 
     def encode(self, text: str) -> TextTokens:
@@ -71,7 +71,7 @@ class FileTokenizer:
         if settings["model"].get("dropout"):
             raise UsageError(
                 f"{url}: its model drops merges at random (dropout {settings['model']['dropout']}), so a restarted "
-                "job could not end with the bytes of a clean one; set dropout to null"
+                "job could yield other tokens; set dropout to null"
             )
         self._model.no_padding()
         self._model.no_truncation()
@@ -93,31 +93,31 @@ class FileTokenizer:
         return [number for number, token in added.items() if token.special and number != unknown_id]
 
     def eod(self, name: str | None) -> int:
-        """Return the token that ends documents: one with a name, or the first of `EOD_NAMES`. Raises UsageError."""
+        """Return the token that ends documents: that of a name, or the first of `EOD_NAMES`. UsageError: no token."""
         for candidate in EOD_NAMES if name is None else (name,):
             token: int | None = self._model.token_to_id(candidate)
             if token is not None:
                 return token
         if name is not None:
-            raise UsageError(f"{self._url}: has no token {name!r}; give another --eod")
+            raise UsageError(f"{self._url}: there is no token {name!r}; pass another --eod")
         raise UsageError(
-            f"{self._url}: has none of the usual tokens for the end of a document ({', '.join(EOD_NAMES)}); name it "
-            "with --eod TOKEN, or pass --no-append-eod"
+            f"{self._url}: none of the usual tokens for the end of a document exists ({', '.join(EOD_NAMES)}); name "
+            "the token with --eod TOKEN, or pass --no-append-eod"
         )
 
     def encode(self, text: str) -> TextTokens:
         """Return the tokens of a text.
 
-        RecordError: the model makes a special token although its name must become ordinary text. Models of whole words
-        and Unigram models have special tokens among their words.
+        RecordError: the model makes a special token of text that must become ordinary tokens. Models of whole words and
+        Unigram models have special tokens among their words.
         """
         (encoding,) = self._model.encode_batch_fast([text], add_special_tokens=False)
         tokens = np.array(encoding.ids, self._dtype)  # a list takes many times the memory
         if self._refused is not None and (found := tokens[self._refused[tokens]]).size:
             name = self._model.id_to_token(int(found[0]))
             raise RecordError(
-                f"expected ordinary tokens, found the special token {name!r}, which the model of {self._url} makes of "
-                "the text itself; keep it with --special-tokens token, or leave such records out with --on-error reject"
+                f"expected ordinary tokens, but the model of {self._url} makes the special token {name!r} of the text; "
+                "keep this token with --special-tokens token, or leave such records out with --on-error reject"
             )
         return tokens
 
@@ -135,22 +135,22 @@ def read_tokenizer(
 ) -> tuple[Tokenizer, str]:
     """Read a tokenizer: ``bytes``, or the URL of a ``tokenizer.json``.
 
-    Return also the checksum of its file: BLAKE2b of 16 bytes as hexadecimal digits, empty for ``bytes``. `eod` is the
-    token that ends documents, which is treated as special.
+    Also return the checksum of its file: BLAKE2b of 16 bytes as hexadecimal digits, empty for ``bytes``. `eod` is the
+    token that ends documents; it is treated as special.
 
-    ChangedSourceError: the file has another `checksum`. UsageError: it is not a tokenizer, the package that reads it is
-    missing, or special tokens are requested for ``bytes``.
+    ChangedSourceError: the checksum of the file is not `checksum`. UsageError: the file is not a tokenizer, the package
+    that reads it is missing, or special tokens are requested for ``bytes``.
     """
     if url == BYTES:
         if special_tokens != "text":
             raise UsageError(
-                f"--special-tokens {special_tokens}: the tokenizer 'bytes' has no special tokens; leave it out"
+                f"--special-tokens {special_tokens}: the tokenizer 'bytes' has no special tokens; leave this option out"
             )
         return ByteTokenizer(), ""
     data = read_bytes(url, options)
     found = hashlib.blake2b(data, digest_size=16).hexdigest()
     if checksum not in (None, found):
         raise ChangedSourceError(
-            f"{url}: changed since the job began: expected the checksum {checksum}, found {found}; run the job again"
+            f"{url}: changed after the job started: expected the checksum {checksum}, found {found}; run the job again"
         )
     return FileTokenizer(data, url, special_tokens, eod), found

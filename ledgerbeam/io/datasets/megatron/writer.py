@@ -33,7 +33,7 @@ _TYPECODES = {"|u1": "B", "|i1": "b", "<i2": "h", "<i4": "i", "<i8": "q", "<u2":
 
 
 class _TokenEncoder:
-    """Converts tokens to one dtype. It refuses tokens that do not fit, where NumPy would wrap silently."""
+    """Converts tokens to one dtype. It refuses tokens that do not fit, which NumPy would change silently."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype
@@ -42,7 +42,7 @@ class _TokenEncoder:
         self._range = (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)) if self._integers else (0, 0)
 
     def encode(self, tokens: TokensLike) -> Values:
-        """Return tokens as contiguous values of the dtype. ValueError if one does not fit, or in two dimensions."""
+        """Return tokens as contiguous values of the dtype. ValueError if one does not fit, or for two dimensions."""
         dtype = self._dtype
         if type(tokens) is np.ndarray and tokens.dtype == dtype and tokens.ndim == 1 and tokens.flags.c_contiguous:
             return tokens
@@ -76,7 +76,7 @@ class _TokenEncoder:
 
 
 class IndexWriter:
-    """Writes an index to an empty file in blocks. Each array is written at its offset, so none is in memory."""
+    """Writes an index to an empty file in blocks. Each block is written at its offset, so no array is in memory."""
 
     def __init__(self, file: BinaryIO, layout: Layout) -> None:
         self._file = file
@@ -160,7 +160,7 @@ class MegatronBuilder:
         self._add(values, self._lengths_of([len(values)]), [mode] if mode else None)
 
     def end_document(self) -> None:
-        """End the current document, which has the sequences since the previous document. It may be empty."""
+        """End the current document, which has all sequences after the previous document. It may be empty."""
         self._ends.append(len(self._lengths))
 
     def add_document(
@@ -193,7 +193,7 @@ class MegatronBuilder:
         Args:
             tokens: Tokens of all documents, in one dimension.
             lengths: Length of each sequence, in tokens.
-            ends: End of each document, as a number of the given sequences, in order; the last one is their count.
+            ends: End of each document: the number of given sequences up to it, in order; the last is `len(lengths)`.
             modes: Mode of each sequence; needs `multimodal`. Default: 0.
 
         Raises:
@@ -241,7 +241,7 @@ class MegatronBuilder:
 
     def _add(self, values: Values, lengths: array[int], modes: Sequence[int] | None) -> None:
         if modes is not None and not self.multimodal:
-            raise UsageError(f"{self._name}: a mode was given; ask for a multimodal dataset")
+            raise UsageError(f"{self._name}: a dataset without modes cannot hold a mode; pass multimodal=True")
         if sum(lengths) != len(values) or min(lengths, default=0) < 0:
             raise self._error_at(f"expected lengths that make up {len(values)} tokens, found {lengths[:9].tolist()}")
         if self.multimodal:
@@ -266,7 +266,7 @@ class MegatronBuilder:
 def write_megatron(
     prefix: str, dtype: DTypeLike = "int32", options: Options | None = None, *, multimodal: bool = False
 ) -> Iterator[MegatronBuilder]:
-    """Open a dataset that appears, complete and durable, at the end of the body, and never if the body raises.
+    """Open a new dataset, which appears, complete and durable, at the end of the body. If the body raises, none does.
 
     The `.idx` appears last, and the `.idx` of an existing dataset is removed first. So no reader finds an `.idx` with
     the `.bin` of another dataset.
@@ -281,9 +281,9 @@ def write_megatron(
 
     Raises:
         ChangedSourceError: Another process has written this dataset at the same time; see `require_own`.
-        DiskFullError: No space is left; nothing was published. Also the other errors of `publish`.
-        RecordError: Tokens that do not fit, or sequences that belong to no document.
-        UsageError: The format cannot hold that dtype.
+        DiskFullError: No space is left; nothing was published. `publish` lists other errors.
+        RecordError: A token does not fit, or sequences belong to no document.
+        UsageError: The format cannot hold the dtype.
     """
     base = dataset_prefix(prefix)
     with publish(base + ".idx", options) as index:
@@ -300,9 +300,9 @@ def require_own(data: FileInfo, options: Options | None = None) -> None:
     """Raise ChangedSourceError if a published `.bin` was replaced by another process while the `.idx` was published."""
     if (found := stat(data.url, options)) != data:
         raise ChangedSourceError(
-            f"{data.url}: another process has written this dataset at the same time (expected {data.size:,} bytes of "
-            f"version {data.version}, found {found.size:,} of version {found.version}), so its .bin and .idx may not "
-            "fit each other; write it again, by one process"
+            f"{data.url}: another process has written this dataset at the same time, so its .bin and .idx may not fit "
+            f"each other. Expected {data.size:,} bytes of version {data.version}, found {found.size:,} of version "
+            f"{found.version}; write it again, with only one process"
         )
 
 
@@ -313,9 +313,9 @@ def encode_part(
     eod: int | None = None,
     name: str = "part",
 ) -> tuple[bytes, bytes]:
-    """Encode documents as a whole dataset: the output of one task of a parallel build.
+    """Encode documents as a complete dataset: the output of one task of a parallel build.
 
-    The merge of parts in order by `merge_megatron` has the same bytes as one `encode_part` of all documents. As in
+    If `merge_megatron` joins such parts in order, the result has the bytes of one `encode_part` of all documents. As in
     Megatron's preprocess_data, a sequence without tokens is left out, and a document without sequences is an empty
     document, which gets no `eod`.
 
@@ -353,14 +353,14 @@ _LOAD = 8 * 1024 * 1024  # a larger index is read in parts
 def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None = None) -> Layout:
     """Join datasets in the given order.
 
-    The result has the same bytes as one builder writes for all documents, and as Megatron's `add_index` makes. So the
-    number of parts of a build does not matter. Each part is checked entry by entry. The kernel copies the `.bin`, or S3
-    copies it on the server; otherwise it is streamed. Memory is bounded by blocks of about a million sequences.
+    The result has the same bytes as if one builder writes all documents, or Megatron's `add_index` joins the parts. So
+    the number of parts of a build does not matter. Each index is checked entry by entry. The kernel copies each `.bin`,
+    or S3 copies it on the server; otherwise it is streamed. Memory: index entries of about a million sequences.
 
     Args:
         prefixes: Prefixes of at least one dataset, or the names of their `.bin`. Datasets of fairseq are allowed; each
             of their sequences is a document.
-        output: Prefix of the result. It appears when all data is complete, the `.idx` last.
+        output: Prefix of the result. Its files appear when all data is complete, the `.idx` last.
 
     Returns:
         The layout of the result: its dtype, sequences and documents.
@@ -371,15 +371,15 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
         IndexMismatchError: The two files of a part do not fit each other.
         IndexNotFoundError: A part has no `.idx`.
         SourceNotFoundError: A part has no `.bin`.
-        UsageError: There are no parts, parts have different dtypes or only some have modes, or the output is a part or
-            another file. An existing dataset is replaced, and also the `.bin` of a killed merge.
+        UsageError: There are no parts, parts have different dtypes, only some have modes, or the output is a part or an
+            unrelated file. Only a dataset, or the `.bin` of a killed merge, is replaced.
     """
     target = dataset_prefix(output)
     if not prefixes:
         raise UsageError(f"{target}: there is nothing to merge; give the prefix of at least one dataset")
     places = list(map(dataset_prefix, prefixes))
     if any(_is_same(target, place) for place in places):
-        raise UsageError(f"{target} is both a part and the result; choose another output")
+        raise UsageError(f"{target}: this dataset is both a part and the result; choose another output")
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-merge") as pool:
         parts = list(pool.map(partial(_open, options=options), places))
     sources, listed, indexes = map(list, zip(*parts, strict=True))
@@ -399,10 +399,10 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
 
 
 def require_replaceable(output: str, size: int, options: Options | None = None) -> None:
-    """Raise UsageError unless the files of a dataset do not exist, or are files that a merge replaces.
+    """Raise UsageError if the files of the output exist and a merge must not replace them.
 
-    A `.bin` of `size` bytes, those to be written, without an `.idx` is the work of a killed merge. Any other `.bin`
-    needs a matching `.idx`.
+    A merge replaces a `.bin` with a matching `.idx`. It also replaces a `.bin` without an `.idx`, if its size is the
+    `size` of the new `.bin`: a killed merge has written it.
     """
     target = dataset_prefix(output)
     index = {f"{target}.idx": _LOOKS}
@@ -411,7 +411,7 @@ def require_replaceable(output: str, size: int, options: Options | None = None) 
         found = stat(target + ".bin", options).size
         if found != size and not (has_index and _fits(MegatronIndex(target + ".idx", options), found)):
             raise UsageError(
-                f"{target}.bin: expected no file, or one of a dataset with its .idx, which is replaced; "
+                f"{target}.bin: expected no file, or a dataset with its .idx, which is replaced; "
                 "found another file: move it away, or give another output"
             )
 
@@ -427,7 +427,7 @@ def _fits(index: MegatronIndex, size: int) -> bool:
 
 
 def _is_same(target: str, place: str) -> bool:
-    """Return whether two prefixes name one dataset, also through links to its folder or files."""
+    """Return whether two prefixes name the same dataset, also through links to its folder or files."""
     if target == place or not (is_local(target) and is_local(place)):
         return target == place
     with suppress(OSError):  # one of them does not exist
@@ -452,8 +452,8 @@ def _merged_layout(indexes: Sequence[MegatronIndex]) -> Layout:
         layout = index.layout
         if layout.dtype != first.layout.dtype:
             raise UsageError(
-                f"{index.url} holds {layout.dtype.name}, {first.url} {first.layout.dtype.name}; merge datasets of one "
-                "dtype, or tokenize the others again"
+                f"{index.url} holds {layout.dtype.name}, and {first.url} {first.layout.dtype.name}; merge datasets of "
+                "one dtype, or tokenize the others again"
             )
         if layout.sequences:  # a part without sequences fits both kinds
             with_modes.setdefault(layout.modes, index)
@@ -461,7 +461,8 @@ def _merged_layout(indexes: Sequence[MegatronIndex]) -> Layout:
         documents += layout.documents
     if len(with_modes) == 2:
         raise UsageError(
-            f"{with_modes[True].url} has modes, {with_modes[False].url} has none; merge datasets of one kind"
+            f"{with_modes[True].url} has modes, {with_modes[False].url} has none; merge only datasets with modes, or "
+            "only datasets without"
         )
     dtype_code(first.layout.dtype)  # raises for dtypes of fairseq that Megatron does not have
     return Layout(first.layout.dtype, sequences, documents + 1, modes=True in with_modes)

@@ -61,14 +61,14 @@ class SharFormat:
     """Shards of a Shar dataset: fields first, then the cuts, each with its index.
 
     Attributes:
-        fields: Name of each field, and the extension of its member.
+        fields: Name of each field, and the extension of its member in samples.
     """
 
     fields: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
     def parse_fields(option: str | Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-        """Return the fields of an option, ``NAME=EXTENSION,...`` or a mapping; none for None. UsageError if invalid."""
+        """Return the fields of an option, ``NAME=EXTENSION,...`` or a mapping; none for None. UsageError: invalid."""
         if isinstance(option, Mapping):
             option = ",".join(f"{name}={extension}" for name, extension in option.items())
         return tuple(parse_fields(option or "").items())
@@ -135,7 +135,7 @@ def shard_field(url: str) -> tuple[str, str] | None:
 def require_shard(url: str) -> None:
     """Check the name of a file of a shard; raises SourceNotFoundError."""
     if shard_field(url) is None:
-        raise SourceNotFoundError(f"{url}: {_EXPECTED}, found a file of another name")
+        raise SourceNotFoundError(f"{url}: {_EXPECTED}, found another name")
 
 
 def holds_shards(folder: str, options: Options | None = None) -> bool:
@@ -153,8 +153,8 @@ def holds_shards(folder: str, options: Options | None = None) -> bool:
 def group_shards(urls: Iterable[str]) -> list[list[str]]:
     """Group files by shard: its cuts, then its fields by name. Shards are in the order of the names of their cuts.
 
-    Files with other names, such as indexes, are skipped. A plain file takes precedence over its compressed twin.
-    SourceError: files have no cuts, or a shard lacks a field that others of its folder have.
+    Files with other names, such as indexes, are skipped. If a file is present plain and compressed, the plain one is
+    used. SourceError: files have no cuts, or a shard lacks a field that other shards of its folder have.
     """
     shards: dict[str, dict[str, str]] = {}
     for url in urls:
@@ -169,14 +169,14 @@ def group_shards(urls: Iterable[str]) -> list[list[str]]:
         first = min(fields.values())
         if CUTS not in fields:
             raise SourceError(
-                f"{first}: expected cuts beside this file, under the same name or number, found none; write them "
-                "again, or move other files out of the folder"
+                f"{first}: expected cuts beside this file, with the same name or number, found none; write the cuts "
+                "again, or move this file out of the folder"
             )
         folder = first.rpartition("/")[0]
         if differing := sorted(known.setdefault(folder, set(fields)) ^ set(fields)):
             raise SourceError(
                 f"{fields[CUTS]}: expected the same fields in all shards of its folder, found some with and some "
-                f"without {differing[0]!r}; write what is missing again"
+                f"without {differing[0]!r}; write the missing files again"
             )
     ordered = sorted(shards.values(), key=lambda fields: fields[CUTS])
     return [[fields[CUTS], *(fields[name] for name in sorted(fields) if name != CUTS)] for fields in ordered]
@@ -202,7 +202,7 @@ class HeldRecords:
         return self._records[start:stop]
 
     def close(self) -> None:
-        """Do nothing, since no file is open."""
+        """Do nothing: no file is open."""
 
 
 class SharSamples(NumberedRecords[Sample]):
@@ -227,8 +227,8 @@ class SharSamples(NumberedRecords[Sample]):
         cuts = self._cuts.read_raw(start, stop)
         if len(cuts) != stop - start:
             raise SourceError(
-                f"{self.url}: expected a cut in each of the lines [{start}, {stop}), found "
-                f"{stop - start - len(cuts)} blank ones; delete them and write the fields again"
+                f"{self.url}: expected a cut in each of the lines [{start}, {stop}), found blank lines: "
+                f"{stop - start - len(cuts)}; delete them and write the fields again"
             )
         return cuts
 
@@ -276,11 +276,11 @@ def field_kinds(fields: Mapping[str, str]) -> dict[str, FieldKind]:
 
 
 def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Make a cut of a sample, in the form that `SharWriter` takes, given the extension of the member for each field.
+    """Make a cut of a sample, in the form that `SharWriter` takes. `fields` has the member's extension of each field.
 
     A member `json` with a cut (an object with a `type` such as `MonoCut`) is the cut. Otherwise a new cut has the
-    length of its first recording, and the key as ID. Of the members that are not fields, `txt` becomes the supervision.
-    Other members are put under `custom` if they are text or JSON.
+    length of its first recording, and the key as ID; then a member `txt` that is not a field becomes its supervision.
+    Other members that are not fields are put under `custom` if they are text or JSON.
 
     The manifest of a payload is a member of the sample: the payload's extension with its last part replaced by `json`
     (`x.wav`: `x.json`), or the field's name (`recording.json`). Otherwise it is made from the header of WAV, FLAC or
@@ -307,8 +307,8 @@ def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
     if (cut := _stored_cut(sample.key, left)) is None:
         if not isinstance(duration, int | float):
             raise RecordError(
-                f"{sample.key!r}: a cut needs a length; name its audio with --fields recording=EXTENSION, or provide "
-                f"the cut as its member 'json'; found {', '.join(sample)}"
+                f"{sample.key!r}: a cut needs a length, found {', '.join(sample)}; name its audio with --fields "
+                "recording=EXTENSION, or provide the cut as a member 'json'"
             )
         cut = cut_of_audio(sample.key, duration, channels)
         if _TEXT in left and isinstance(text := text_or_json(_TEXT, left[_TEXT]), str):
@@ -378,8 +378,8 @@ def _custom(key: str, extension: str, data: bytes) -> Any:
     value = text_or_json(extension, data)
     if isinstance(value, dict) and value.keys() == {"__base64__"}:
         raise RecordError(
-            f"{key!r}: the member {extension!r} is neither text nor JSON, and so no part of a cut; make it a field, "
-            f"with --fields NAME={extension}"
+            f"{key!r}: the member {extension!r} is neither text nor JSON, so it cannot be a part of a cut; make it a "
+            f"field, with --fields NAME={extension}"
         )
     return value
 

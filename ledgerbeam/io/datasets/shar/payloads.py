@@ -29,7 +29,7 @@ class AudioHeader(NamedTuple):
 
 
 def audio_header(data: bytes, extension: str) -> AudioHeader:
-    """Read the header of WAV (RIFF) or FLAC; the bytes decide which. RecordError if it is neither, or has no length."""
+    """Read the header of WAV (RIFF) or FLAC, as the bytes show. RecordError: neither, or a header without a length."""
     found = _flac(data) if data[:4] == b"fLaC" else _wav(data)
     if found is None or not (found.sampling_rate and found.channels and found.samples):
         raise RecordError(
@@ -39,7 +39,7 @@ def audio_header(data: bytes, extension: str) -> AudioHeader:
 
 
 def array_shape(data: bytes, extension: str) -> list[int]:
-    """Read the shape of a `.npy`. RecordError if it is not one, or is shorter than its header claims."""
+    """Read the shape of a `.npy`. RecordError if the data is not a `.npy`, or has another size than its header says."""
     file = io.BytesIO(data)
     try:
         if (version := np.lib.format.read_magic(file)) not in _VERSIONS:
@@ -127,7 +127,7 @@ class Frames(NamedTuple):
     Attributes:
         values: The array.
         frame_shift: Seconds from one frame to the next.
-        temporal_dim: Number of the time dimension.
+        temporal_dim: Number of the time dimension, from 0.
     """
 
     values: NDArray[Any]
@@ -143,7 +143,7 @@ def kind_of(form: FieldForm) -> FieldKind:
 def with_payloads(cut: Mapping[str, Any], forms: Mapping[str, FieldForm], number: int) -> Mapping[str, Any]:
     """Return a cut with its arrays as payloads and manifests, in the form that `split_cut` takes.
 
-    A cut with audio and without a `type` becomes one with the length of its audio. RecordError: a value does not have
+    A cut with audio and neither `type` nor `duration` gets the length of its audio. RecordError: a value does not have
     the form of its field, or the cut is longer than its audio.
     """
     if not isinstance(cut, Mapping) or not isinstance(cut.get("id"), str):
@@ -172,8 +172,8 @@ def with_payloads(cut: Mapping[str, Any], forms: Mapping[str, FieldForm], number
 def _encode_payload(value: Any, form: FieldForm, name: str) -> Mapping[str, Any]:
     """Return a payload under its extension, and its manifest under `json`; `name` is the ID of the cut.
 
-    Audio is an `Audio`, a pair of samples and sampling rate, or the bytes of a WAV or FLAC file; arrays are arrays or
-    `Frames`. Anything else is a ValueError.
+    Audio is an `Audio`, a pair of samples and sampling rate, or the bytes of a WAV or FLAC file. The form `numpy` is an
+    array or `Frames`. ValueError: any other value.
     """
     if form in AUDIO_FORMATS:
         if isinstance(value, bytes | bytearray | memoryview):
@@ -185,7 +185,7 @@ def _encode_payload(value: Any, form: FieldForm, name: str) -> Mapping[str, Any]
         array = _array(value.values)
         if not 0 <= value.temporal_dim < array.ndim or not value.frame_shift > 0:
             raise ValueError(
-                f"expected a dimension of the shape {array.shape} and seconds above 0, found temporal_dim="
+                f"expected temporal_dim from 0 to {array.ndim - 1} and frame_shift above 0 seconds, found temporal_dim="
                 f"{value.temporal_dim}, frame_shift={value.frame_shift}"
             )
         times = {"temporal_dim": value.temporal_dim, "frame_shift": value.frame_shift, "start": 0}

@@ -4,9 +4,9 @@ Each field has its own shards beside the shards of the cuts, joined by position.
 For each cut `<field>.000000.tar` has two members, payload and manifest, or `<field>.000000.jsonl` has a row
 `{"cut_id": ..., "<field>": value}`. The layout is that of lhotse 2.0 (`lhotse.shar`).
 
-A dataset is a folder of such names, or a JSON file that lists the shards of each field in any place, as
-`CutSet.from_shar(fields=...)` takes it. A stream needs no indexes and also reads compressed shards, as lhotse writes
-its cuts by default.
+A dataset is a folder of such files, or a JSON file that lists the shards of each field, stored anywhere, as
+`CutSet.from_shar(fields=...)` takes it. A stream needs no indexes and also reads compressed shards; lhotse compresses
+cuts by default.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ def check_fields(fields: Mapping[str, FieldKind], place: str) -> None:
 def split_cut(
     cut: Mapping[str, Any], fields: Mapping[str, FieldKind], number: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide a cut, as `SharReader` returns it, into its row and, for each field, the pair or the row.
+    """Divide a cut, as `SharReader` returns it, into its row of `cuts` and a value for each field.
 
     A `tar` field is a `Sample`, or a mapping of the payload's extension to the payload and `json` to its manifest. A
-    value of a `jsonl` field may also be under `custom`. An absent field is missing. The row of the cut has the manifest
-    of each payload in the place that lhotse gives it. RecordError: the cut has no ID that lhotse could match with names
-    of members, or a value does not have the kind of its field.
+    value of a `jsonl` field may also be under `custom`. A field without a value is left out. The row of the cut has the
+    manifest of each payload where lhotse has it. RecordError: the cut has no ID that lhotse could match with names of
+    members, or a value does not have the kind of its field.
     """
     name = cut.get("id") if isinstance(cut, Mapping) else None
     if not isinstance(name, str) or not name or posixpath.normpath(name) != name or name in (".", ".."):
         raise RecordError(
-            f"cut {number}: expected an 'id', a relative path in its shortest form, found {name!r:.80}; lhotse finds "
-            "payloads by it"
+            f"cut {number}: expected an 'id' that is a relative path in its shortest form, found {name!r:.80}; lhotse "
+            "finds payloads by this path"
         )
     row = dict(cut)
     custom = dict(row.pop("custom", None) or {})
@@ -126,8 +126,8 @@ def find_shar(
     """List the shards of a Shar dataset by field, `cuts` first, in the order of the names or of the list.
 
     The dataset is a folder; a list of fields, whose URL ends with `.json`; or the shards of each field. Files with
-    other names, such as indexes, are skipped. Without `fields` all are listed. With `streamed` the result includes
-    shards that can only be streamed: compressed ones without a plain shard of the same name, and pipes in lists.
+    other names, such as indexes, are skipped. Without `fields`, all fields are listed. With `streamed`, the result has
+    also shards that can only be streamed: compressed ones without a plain shard of the same name, and pipes in lists.
 
     NotIndexableError: the cuts are compressed, and `streamed` is False. SourceNotFoundError: there are no cuts.
     SourceError: a field does not exist or has other shards than the cuts, or the list is damaged.
@@ -146,7 +146,7 @@ def find_shar(
         raise SourceError(f"{base}: {pipe} is a pipe, which can only be streamed; read it with iterators.Shar")
     wanted = sorted(set(found) - {CUTS}) if fields is None else list(fields)
     if missing := [field for field in wanted if field not in found]:
-        raise SourceError(f"{base}: there is no field {missing[0]!r}; it has {sorted(set(found) - {CUTS})}")
+        raise SourceError(f"{base}: there is no field {missing[0]!r}; choose from {sorted(set(found) - {CUTS})}")
     return {field: found[field] for field in (CUTS, *wanted)}
 
 
@@ -168,7 +168,7 @@ def _list_shards(
                 shards[match["shard"] or ""] = url
     if CUTS not in found and packed:
         raise NotIndexableError(
-            f"{base}: expected plain shards of cuts, found {packed} compressed ones, which can only be streamed; "
+            f"{base}: expected plain shards of cuts, found only compressed ones, which can only be streamed; "
             "decompress them, or read the folder with iterators.Shar"
         )
     if CUTS not in found:
@@ -177,8 +177,8 @@ def _list_shards(
         other = sorted(set(shards) ^ set(found[CUTS]))
         if other and (fields is None or field in fields):
             raise SourceError(
-                f"{base}: expected a shard of {field!r} for each shard of cuts, found a difference in {other[0]!r}; "
-                "write what is missing again, or name the fields to read"
+                f"{base}: expected cuts and {field!r} in each shard, found only one of them in shard {other[0]!r}; "
+                "write the missing file again, or name the fields to read"
             )
     return {field: [shards[number] for number in sorted(shards)] for field, shards in found.items()}
 
@@ -187,18 +187,18 @@ def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Op
     """Publish a list of fields, whose URL ends with `.json`.
 
     `shards` has the canonical URLs of the shards of each field, `cuts` among them, in the order of the dataset.
-    UsageError: there are no cuts, or a field has another number of shards.
+    UsageError: there are no cuts, or a field has another number of shards than the cuts.
     """
     url = canonical_url(url)
     counts = {field: len(urls) for field, urls in shards.items()}
     if not url.endswith(".json") or not counts.get(CUTS) or len(set(counts.values())) > 1:
-        raise UsageError(f"{url}: expected a name with .json last and as many shards of each field as cuts: {counts}")
+        raise UsageError(f"{url}: expected a name in .json, and as many shards of each field as cuts, found {counts}")
     content = {field: list(shards[field]) for field in (CUTS, *sorted(set(shards) - {CUTS}))}
     publish_bytes(url, orjson.dumps(content, option=orjson.OPT_INDENT_2), options)
 
 
 def _parse_field_list(content: Any, url: str, folder: str) -> dict[str, list[str]]:
-    """Return the shards of each field of a list. Names in the list are relative to a folder."""
+    """Return the shards of each field of a list. Names in the list are relative to `folder`."""
     if not isinstance(content, Mapping) or not all(
         isinstance(urls, list | tuple) and all(isinstance(shard, str) for shard in urls) for urls in content.values()
     ):
@@ -226,16 +226,16 @@ def _parse_field_list(content: Any, url: str, folder: str) -> dict[str, list[str
 class SharReader(NumberedRecords[dict[str, Any]]):
     """Random access to the cuts of a Shar dataset with their fields, through the index beside each shard.
 
-    A record is the cut as a dict, with each field under its name. A tar field is the `Sample` of the pair (payload and
-    `json`), a JSONL field is the value. A field without a value for a cut is left out. Deterministic, picklable, safe
-    to share between threads.
+    A record is the cut as a dict, with each field under its name. A tar field is a `Sample` of two members, the payload
+    and its manifest `json`. A JSONL field is the value. A field without a value for a cut is left out. Deterministic,
+    picklable, safe to share between threads.
 
     Args:
         folder: A local folder or URL, or the URL of a list of fields, which ends with `.json`.
         fields: Fields to read with the cuts. Default: all.
 
     Raises:
-        IndexNotFoundError: A shard has no index; also the errors of `find_shar` and of the readers.
+        IndexNotFoundError: A shard has no index; also the errors of `find_shar` and of opening shards.
         SourceError: A field does not exist, or its shards have another number of records than the cuts.
     """
 
@@ -342,8 +342,8 @@ def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any
     owner = record.key if isinstance(record, Sample) else record.get("cut_id")
     if owner != cut["id"]:
         raise RecordError(
-            f"{place}: expected field {field!r} of cut {cut['id']!r}, found that of {owner!r}; cuts and "
-            "fields were written in different orders"
+            f"{place}: expected field {field!r} of cut {cut['id']!r}, found that of cut {owner!r}; write the fields "
+            "again, in the order of the cuts"
         )
     if isinstance(record, Sample):
         if not _NO_DATA & record.keys():
@@ -361,10 +361,10 @@ def stream_shar(
     """Read the cuts of a Shar dataset with their fields, as `SharReader` returns them, in order.
 
     Memory: a block and a record of each field. `shards` is a result of `find_shar`. A shard may be a pipe: for cuts a
-    command that prints JSONL, for a field a command that names a file in the format of its output. Shards are compared
-    with their `listed` properties, by URL, if they have some.
+    command that prints JSONL, for a field a command that names a file in the format of its output. `listed` has the
+    expected properties of shards by URL; other shards are not compared.
 
-    ChangedSourceError: a shard differs from them. RecordError: the record of a field belongs to another cut.
+    ChangedSourceError: a shard differs from `listed`. RecordError: the record of a field belongs to another cut.
     SourceError: a shard of a field has another number of records than its cuts.
     """
     known = listed or {}

@@ -32,7 +32,7 @@ _TYPES = ("MonoCut", "MultiCut")
 def _cut_mapping(cut: Any, forms: Mapping[str, FieldForm], number: int) -> Any:
     """Return a cut of lhotse as a mapping; return other values unchanged.
 
-    Audio and arrays of its fields are limited to the cut, so the cut starts at 0, as lhotse writes it.
+    Audio and arrays of its fields are trimmed to the cut, so the new cut starts at 0, as in lhotse's writer.
     """
     if isinstance(cut, Mapping) or not callable(getattr(cut, "to_dict", None)):
         return cut
@@ -57,7 +57,7 @@ def _payload(cut: Any, field: str, form: FieldForm, manifest: Any, place: str) -
         samples = cut.load_audio() if field == "recording" else cut.load_custom(field)
         return Audio(samples, manifest.sampling_rate)
     if form != "numpy":
-        raise RecordError(f"{place}: field {field!r}: expected a form of audio, or numpy, found {form!r}")
+        raise RecordError(f"{place}: field {field!r}: expected an audio format or 'numpy', found {form!r}")
     values = cut.load_custom(field)
     shift = getattr(manifest, "frame_shift", None)
     return values if shift is None else Frames(values, shift, manifest.temporal_dim)
@@ -79,9 +79,9 @@ class SharWriter:
         folder: A path, or a URL of an object store.
         fields: Form of each field. `tar`: payloads with a manifest each. `jsonl`: JSON values. `wav`, `flac`, `mp3`,
             `opus`: audio as arrays, encoded in this format. `numpy`: arrays. The writer makes the manifests of arrays.
-        shard_size: Cuts of a shard.
+        shard_size: Number of cuts in a shard.
         start: Number of the first shard.
-        compress_jsonl: Write JSONL as `.jsonl.gz`, which has no index: such a folder can only be streamed.
+        compress_jsonl: Whether to write JSONL as `.jsonl.gz`, without an index. Such a folder can only be streamed.
         create_index: Whether each uncompressed shard gets an index.
 
     Attributes:
@@ -89,7 +89,7 @@ class SharWriter:
         count: Number of cuts written.
 
     Raises:
-        UsageError: A field has a name that it cannot have, or a number is out of range.
+        UsageError: A field has an invalid name, or a number is out of range.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class SharWriter:
         check_fields(self._fields, self.url)
         if shard_size < 1 or start < 0:
             raise UsageError(
-                f"{self.url}: expected shards of at least 1 cut and a first number of at least 0, found "
+                f"{self.url}: expected shard_size of at least 1 and start of at least 0, found "
                 f"shard_size={shard_size}, start={start}"
             )
         self._options = options
@@ -157,7 +157,7 @@ class SharWriter:
         """
         if self._is_closed:
             raise UsageError(
-                f"{self.url}: the writer is closed; write more cuts with SharWriter(..., start={self._number})"
+                f"{self.url}: this writer is closed; write more cuts with SharWriter(..., start={self._number})"
             )
         try:
             taken = _cut_mapping(cut, self._forms, self.count)

@@ -1,4 +1,4 @@
-"""DALI's index of a shard: a text with the offset and size of every file of every sample.
+"""DALI's index of a shard: a text file with the offset and size of every file of every sample.
 
 Source: `wds2idx.py` of NVIDIA DALI, index version v1.2. The first line is `v1.2 <samples>`. Each other line has
 `extension offset size name` for each file of a sample, all separated by blanks. Offsets point to the contents. Names
@@ -38,7 +38,7 @@ _LETTERS = dict(zip((b"a", b"b", b"f", b"n", b"r", b"t", b"v"), b"\a\b\f\n\r\t\v
 
 
 def dali_index_url(url: str) -> str:
-    """Return the URL of a shard's index for DALI's own tool: `a/b.c.tar` has `a/b.idx`."""
+    """Return the URL of a shard's index, as DALI's `wds2idx.py` names it: `a/b.c.tar` has `a/b.idx`."""
     base = url.rfind("/") + 1
     dot = url.find(".", base + 1)
     return f"{url[:dot] if dot > 0 else url}.idx"
@@ -60,7 +60,7 @@ def write_dali_index(url: str, index: str | None = None, options: Options | None
     source = stat(url, options)
     members = walk_tar(url, options, source)
     if not (firsts := group_key(members, url).tolist()):
-        raise ArchiveError(f"{url}: it has no samples, which DALI refuses")
+        raise ArchiveError(f"{url}: the shard has no samples, and DALI refuses an empty shard; leave it out")
     names = members.names
     regular, places, sizes = members.regular.tolist(), members.data_offset.tolist(), members.size.tolist()
     lines = [f"{_VERSION} {len(firsts)}"]
@@ -72,7 +72,7 @@ def write_dali_index(url: str, index: str | None = None, options: Options | None
                 fields.append(f"{parts[1]} {places[number]} {sizes[number]} {names[number]}")
                 if len(fields[-1].split()) != 4:
                     raise ArchiveError(
-                        f"{url}: DALI's index cannot hold the name {names[number]!r}, which has blanks; rename it"
+                        f"{url}: DALI's index cannot hold the name {names[number]!r} with its blanks; rename the member"
                     )
         lines.append(" ".join(fields))
     try:
@@ -85,10 +85,10 @@ def write_dali_index(url: str, index: str | None = None, options: Options | None
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The files of a shard, as columns of equal length. Sample `i` has `[bounds[i], bounds[i + 1])`."""
+    """The files of a shard, as columns of equal length. Sample `i` has the files `[bounds[i], bounds[i + 1])`."""
 
     bounds: NDArray[np.int64]
-    before: NDArray[np.int64]  # end of the file before each one in the shard, with padding
+    before: NDArray[np.int64]  # for each file the end of the previous file in the shard, padding included
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
     extensions: list[str]
@@ -98,11 +98,11 @@ class _Files:
 class DaliReader(NumberedRecords[Sample]):
     """Random access to the samples of a shard through DALI's index, which is loaded immediately.
 
-    Each content is read with the header before it, whose name and size must match the index. Deterministic, picklable,
-    safe to share between threads and to use after a fork.
+    Each read of a file includes the header before it; name and size in the header must match the index. Deterministic,
+    picklable, safe to share between threads and to use after a fork.
 
     Args:
-        index: Its index. Default: `dali_index_url`.
+        index: URL of the index. Default: `dali_index_url`.
 
     Raises:
         IndexNotFoundError: The index does not exist.
@@ -153,8 +153,8 @@ class DaliReader(NumberedRecords[Sample]):
             return listed, data[BLOCK:]
         if (member := _member_of(data[:at], start, self.url)) is not None and member.sparse:
             raise ArchiveError(
-                f"{self.url}: the member {member.name!r} at byte {member.header_offset} is sparse, which DALI cannot "
-                "read; write the archive again, without --sparse"
+                f"{self.url}: the member {member.name!r} at byte {member.header_offset} is sparse, and DALI cannot "
+                "read sparse files; write the archive again, without --sparse"
             )
         if member is not None and member.regular and member.size == size and member.name in (listed, _unquoted(listed)):
             return member.name, data[at:]
@@ -212,9 +212,9 @@ class DaliReader(NumberedRecords[Sample]):
 
 
 def _member_of(before: bytes, start: int, url: str) -> Member | None:
-    """Find the member whose content starts at an offset, from the bytes before it; None if no header leads there.
+    """Find the member whose content starts at the offset `start`, in the bytes before; None if no header is its header.
 
-    Its first header may be in any of the blocks, after other members and before extension headers.
+    The first header of a member may be in any block of these bytes: other members and extension headers may be there.
     """
     base = start - len(before)
     for place in range(base, start, BLOCK):

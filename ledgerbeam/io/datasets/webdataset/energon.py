@@ -1,6 +1,6 @@
 """Energon's `.nv-meta` folder, which makes a folder of indexed shards a dataset of Megatron-Energon.
 
-`index.sqlite` in it lists all samples and their members; Energon finds samples by key in it.
+The file `index.sqlite` in this folder lists all samples and their members; Energon uses it to find samples by key.
 
 Source: `megatron.energon.flavors.webdataset` of megatron-energon 7.4.1 (`prepare.py`, `metadata.py`, `structs.py`).
 """
@@ -54,15 +54,15 @@ _PartRow = tuple[int, int, str, int, int]
 def _publish_sample_table(
     url: str, root: str, counts: Mapping[str, int], options: Options | None, digest: hashlib.blake2b
 ) -> None:
-    """Walk the shards and publish the table of their samples; the digest is updated with its content.
+    """Read the headers of the shards and publish the table of their samples; update the digest with its content.
 
-    `counts` has the number of samples of each shard by name; the order numbers the shards.
+    `counts` has the number of samples of each shard by name; its order gives the shards their numbers.
     """
     with tempfile.TemporaryDirectory(prefix="ledgerbeam-") as folder:
         path = os.path.join(folder, "index.sqlite")
         table = sqlite3.connect(path)
         try:
-            # No journal: after a crash the file is made again.
+            # No journal: after a crash the file is created again.
             table.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {_TABLES}")
             shards = list(counts)
             for number, name in enumerate(shards):
@@ -80,7 +80,7 @@ def _publish_sample_table(
 def _shard_rows(number: int, url: str, count: int, options: Options | None) -> tuple[list[_SampleRow], list[_PartRow]]:
     samples, parts = _rows(number, walk_tar(url, options), url)
     if len(samples) != count:
-        raise SourceError(f"{url}: expected {count} samples, as listed, found {len(samples)}; list it again")
+        raise SourceError(f"{url}: expected {count} samples, as listed, found {len(samples)}; list the shards again")
     for name in itertools.chain((row[1] for row in samples), (row[2] for row in parts)):
         try:
             name.encode()
@@ -99,7 +99,7 @@ def _add(table: sqlite3.Connection, samples: list[_SampleRow], parts: list[_Part
         if kept != (number, index):
             raise RecordError(
                 f"{shards[number]}: sample {index} has the key {key!r} of sample {kept[1]} of {shards[kept[0]]}; "
-                "Energon refuses a dataset with such keys. Give each sample a key of its own, or write no sample table"
+                "give each sample its own key, because Energon refuses duplicate keys, or write no sample table"
             )
 
 
@@ -136,9 +136,9 @@ class EnergonDataset:
 
     Attributes:
         root: Canonical URL of the folder with `.nv-meta`.
-        counts: Number of samples by the name of the shard relative to `root`; the order numbers the shards.
+        counts: Number of samples of each shard, by its name relative to `root`; the order gives shards their numbers.
         splits: Names of the shards of each part, such as `train`, without excluded shards.
-        excluded: Samples that Energon leaves out, as `<shard's name>/<key>`; empty unless `split.yaml` excludes some.
+        excluded: Samples that `split.yaml` excludes, as `<shard's name>/<key>`. Energon leaves them out.
     """
 
     root: str
@@ -162,19 +162,19 @@ def write_energon(
 
     Args:
         root: The folder of the shards.
-        shards: Shards named relative to `root`, with names that end with `.tar`; empty shards are left out. Their order
-            numbers them.
+        shards: Shards named relative to `root`, with names that end with `.tar`, in the order of their numbers. Empty
+            shards are left out.
         splits: Names of the shards of each part. Default: all are `train`.
         dataset: Content of `dataset.yaml`: the type of the samples, and the mapping of members to its fields.
-        sample_table: Also write `index.sqlite`, which needs a walk over the headers of every shard. Energon needs the
-            table to find samples by key (auxiliary and joined datasets, `energon mount`), not to train on the dataset.
+        sample_table: Also write `index.sqlite`, for which the headers of every shard are read. Energon needs the table
+            to find samples by key (auxiliary and joined datasets, `energon mount`), not to train on the dataset.
 
     Returns:
         The written URLs, `.info.json` last.
 
     Raises:
-        UsageError: Energon would not find the index of a name, a name is not in `shards`, or the folder of the metadata
-            is a link.
+        UsageError: Energon cannot use the name of a shard, a name in `splits` is not in `shards`, or the folder of the
+            metadata is a link.
         RecordError: Two samples have the same key, which Energon refuses; only with `sample_table`.
         SourceError: A shard has another number of samples than listed; only with `sample_table`.
         StorageError: The store refused the write.
@@ -216,7 +216,7 @@ def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
 
     Raises:
         SourceNotFoundError: A file is missing; also StorageError.
-        SourceError: A file cannot be parsed or has another structure, or a part has a shard without a count.
+        SourceError: A file cannot be parsed or has another structure, or a part lists a shard without a count.
     """
     root = canonical_url(root).rstrip("/") or "/"
     folder = f"{root.rstrip('/')}/{_FOLDER}"
@@ -234,7 +234,7 @@ def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
     for part, listed in parts.items():
         names = _parse_shard_names(listed, part, url)
         if (unknown := next((name for name in names if name not in counts), None)) is not None:
-            raise SourceError(f"{url}: the part {part!r} has {unknown!r}, which has no count beside it")
+            raise SourceError(f"{url}: the part {part!r} has {unknown!r}, which has no count in 'shard_counts'")
         splits[str(part)] = [name for name in names if name not in exclude]
     return EnergonDataset(root, counts, splits, sorted(exclude - set(counts)))
 

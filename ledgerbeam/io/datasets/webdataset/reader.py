@@ -31,22 +31,22 @@ _MOST_OPEN = 64
 
 
 class ShardReader(NumberedRecords[Sample]):
-    """Random access to the samples of shards, numbered across all of them in order. Each shard has its `.idx`.
+    """Random access to the samples of shards, with one numbering in the order of the shards. Each shard has an `.idx`.
 
     Deterministic, picklable, safe to share between threads and to use after a fork. Up to 64 shards stay open, with
     their indexes in memory, 8 bytes for each sample. `open_wids`, `open_energon` and `open_shards` return readers.
 
     The number of samples and the size of a shard are checked when it is opened. Shards without samples are opened
-    immediately, since no number leads to them.
+    immediately, because no later read opens them.
 
     Args:
-        url: The opened dataset, for messages.
+        url: URL of the dataset, for messages.
         shards: URL and number of samples of each shard.
         indexes: Location of the indexes. Default: `<shard>.idx`.
-        sizes: Bytes of each shard, None if unknown. Default: all are unknown.
+        sizes: Size of each shard in bytes, None if unknown. Default: all are unknown.
 
     Raises:
-        IndexMismatchError: A shard that is listed without samples has some; also the errors of opening it.
+        IndexMismatchError: A shard that is listed without samples has some; also the errors of opening a shard.
     """
 
     def __init__(
@@ -127,13 +127,13 @@ class ShardReader(NumberedRecords[Sample]):
         size = self._sizes[shard]
         if reader.found is not None and size not in (None, reader.found.size):
             raise IndexMismatchError(
-                f"{self.url}: expected {url} to have {size} bytes, found {reader.found.size}; write whichever is stale "
-                "again"
+                f"{self.url}: expected {url} to have {size} bytes, found {reader.found.size}; write the stale one of "
+                "these files again"
             )
         if len(reader) != (expected := int(self._ends[shard + 1] - self._ends[shard])):
             raise IndexMismatchError(
                 f"{self.url}: expected {expected} samples in {url}, found {len(reader)} in its index {index.url}; "
-                "write whichever is stale again"
+                "write the stale one of these files again"
             )
         # Of two threads that open a shard, both use the first reader. The last user of an evicted reader closes it.
         reader = self._open.setdefault(shard, reader)
@@ -152,7 +152,7 @@ def open_shards(
         UsageError: There are no URLs.
     """
     if not urls:
-        raise UsageError("expected the URL of at least one shard, found none")
+        raise UsageError("open_shards: expected the URL of at least one shard, found none")
     location = indexes or IndexLocation()
     names = [canonical_url(url) for url in urls]
     counts = [IndexFile(location.url_for(name), options, source=name).count for name in names]
@@ -162,8 +162,8 @@ def open_shards(
 def open_wids(url: str, options: Options | None = None, *, indexes: IndexLocation | None = None) -> ShardReader:
     """Open the shards of a wids index.
 
-    A wids index has the numbers of samples, not their offsets: each shard also needs its `.idx`. Numbers and sizes are
-    checked when a shard is opened. MD5 sums are not, since that would read the whole shard.
+    A wids index has the number of samples of each shard, not their offsets, so each shard also needs its `.idx`. The
+    number and the size are checked when a shard is opened. The MD5 sum is not, because that would read the whole shard.
 
     Raises:
         SourceError: The file is not a wids index; see `read_wids_index`. IndexMismatchError: A shard that is listed
@@ -178,8 +178,8 @@ def open_energon(root: str, part: str = "train", options: Options | None = None)
     """Open a part of a dataset that Energon or `write_energon` has prepared, in the order of `split.yaml`.
 
     Raises:
-        UsageError: The part does not exist, or single samples are excluded: their numbers would depend on the keys of
-            all samples.
+        UsageError: The part does not exist, or `split.yaml` excludes single samples. Then sample numbers would depend
+            on the keys of all samples.
         SourceError: The metadata is damaged; see `read_energon`.
     """
     dataset = read_energon(root, options)
@@ -187,8 +187,8 @@ def open_energon(root: str, part: str = "train", options: Options | None = None)
         raise UsageError(f"{dataset.root}: there is no part {part!r}; it has {', '.join(sorted(dataset.splits))}")
     if dataset.excluded:
         raise UsageError(
-            f"{dataset.root}: split.yaml excludes {len(dataset.excluded)} samples, the first {dataset.excluded[0]!r}; "
-            "use read_energon and open_shards for whole shards"
+            f"{dataset.root}: split.yaml excludes single samples such as {dataset.excluded[0]!r}; open_energon opens "
+            "only whole shards. To read all samples, use read_energon and open_shards"
         )
     shards = [(join_url(dataset.root, name), dataset.counts[name]) for name in dataset.splits[part]]
     return ShardReader(dataset.root, shards, options)
@@ -199,7 +199,7 @@ _KIND = "wids-shard-index-v1"
 
 @dataclass(frozen=True, slots=True)
 class WidsShard:
-    """A shard as listed in an index.
+    """A shard as listed in a wids index.
 
     Attributes:
         url: Canonical URL.
@@ -216,7 +216,7 @@ class WidsShard:
 
 @dataclass(frozen=True, slots=True)
 class WidsIndex:
-    """The content of an index file, with its references resolved.
+    """The content of a wids index, with its references to other indexes resolved.
 
     Attributes:
         url: URL of the file.
@@ -239,12 +239,12 @@ def write_wids_index(
     name: str | None = None,
     info: str | None = None,
 ) -> None:
-    """Publish an index of shards below its own folder.
+    """Publish a wids index of shards. The shards are below the folder of the index.
 
     Args:
         url: URL of the index; names of shards are relative to its folder.
-        shards: Shards, listed sorted by name, as `wids-index create` does; empty shards are left out. MD5 sums are
-            written for shards that have an attribute `md5`.
+        shards: Shards. The index lists them sorted by name, as `wids-index create` does, without empty shards. It has
+            the MD5 sum of a shard that has an attribute `md5`.
         name: Name of the dataset. wids generates one if it is missing.
         info: A description.
 
@@ -265,7 +265,7 @@ def _row(shard: ShardLike) -> dict[str, Any]:
 
 
 def read_wids_index(url: str, options: Options | None = None) -> WidsIndex:
-    """Read an index file and its references.
+    """Read a wids index and the indexes to which it refers.
 
     Relative URLs of shards are resolved against the member `base` if it exists, else against the folder of the file
     that lists them.
@@ -309,7 +309,7 @@ def _component(component: dict[str, Any], where: str, url: str, options: Options
     target = join_url(posixpath.dirname(url), source)
     content = _load(target, options)
     if "source_url" in content or "datasets" in content:
-        raise SourceError(f"{where}: {target} refers to further indexes; wids follows one reference only")
+        raise SourceError(f"{where}: {target} refers to further indexes; list their shards in it, as wids requires")
     return _shards(content, target)
 
 
@@ -324,7 +324,7 @@ def _shards(content: Mapping[str, Any], url: str, where: str | None = None) -> l
 def _shard(row: Mapping[str, Any], folder: str, where: str) -> WidsShard:
     url, records, size, md5 = (row.get(key) for key in ("url", "nsamples", "filesize", "md5sum"))
     if not isinstance(url, str) or not url:
-        raise SourceError(f"{where}: expected its URL under 'url', found {url!r:.80}")
+        raise SourceError(f"{where}: expected the URL of the shard under 'url', found {url!r:.80}")
     if type(records) is not int or not 0 <= records < 2**53:
         raise SourceError(f"{where} ({url}): expected a number of samples under 'nsamples', found {records!r:.80}")
     return WidsShard(

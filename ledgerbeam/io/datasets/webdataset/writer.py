@@ -20,25 +20,24 @@ _NUMBER = re.compile(r"%(0\d+)?d")
 
 
 class ShardWriter:
-    """Writes samples to `<pattern with a number>` and an index beside each shard.
+    """Writes samples to shards `<pattern with a number>`, and an index beside each shard.
 
     Use it as a context manager. A shard and its index appear when the shard is full, the last one when the body ends.
-    If the body raises, the full shards stay, and the unfinished one is not written. Without samples there are no
-    shards.
+    If the body raises, the full shards stay, and the unfinished one is not written. Without samples no shard appears.
 
     Args:
         pattern: Path or URL with one `%d` or `%06d` for the number.
         max_samples: Limit of samples of a shard.
-        max_bytes: Size after which a shard takes no more samples; so a shard may be larger by one sample.
+        max_bytes: Size in bytes after which a shard takes no more samples; so a shard may be larger by one sample.
         start: Number of the first shard.
         md5: Also compute the MD5 sum of each shard.
 
     Attributes:
-        root: The canonical URL of the folder below which the names of shards vary.
+        root: The canonical URL of the folder that holds all shards.
         shards: The complete shards, named relative to `root`.
 
     Raises:
-        UsageError: The pattern has no or several places for a number, or a limit is below 1.
+        UsageError: The pattern does not have exactly one place for a number, or a limit is below 1.
     """
 
     def __init__(
@@ -95,8 +94,8 @@ class ShardWriter:
                 under `__key__`. Other names that start with two underscores are left out.
 
         Raises:
-            RecordError: Readers would group or name the sample differently; see `TarWriter.add`. Nothing of it was
-                written, and the writer can still be used.
+            RecordError: Readers would group or name the sample differently; see `TarWriter.add`. Nothing of the sample
+                was written, and the writer can still be used.
             DiskFullError: No space is left; also StorageError.
         """
         self.place(_sample_of(sample, self._pattern))
@@ -129,10 +128,9 @@ _NUMBERED = re.compile(r"([0-9]+)")
 
 
 def collapse_names(names: Iterable[str]) -> list[str]:
-    """Write neighbouring names that count up as a range: `a-0.tar`, `a-1.tar` as `a-{0..1}.tar`.
+    """Return names with ranges instead of neighbours that count up: `a-0.tar`, `a-1.tar` become `a-{0..1}.tar`.
 
-    `expand_braces` of the results, concatenated, returns the list again, in its order. The ranges are the same as in
-    Energon 7.4.1.
+    `expand_braces` of all results returns the original names in order. The ranges are the same as in Energon 7.4.1.
     """
     found: list[str] = []
     run: list[list[str]] = []
@@ -150,7 +148,7 @@ def collapse_names(names: Iterable[str]) -> list[str]:
 
 
 def _counting_position(before: list[str], after: list[str]) -> int:
-    """Return the position of the only difference, a number that is one more and as wide; -1 for other differences."""
+    """Return the position of the only difference, a number one higher with as many digits; -1 for other differences."""
     if len(before) != len(after):
         return -1
     changed = [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
@@ -202,7 +200,7 @@ class Shard:
 
 
 def filled(shards: Iterable[ShardLike], root: str) -> Iterator[ShardLike]:
-    """Return the shards that have samples. UsageError if a name is empty, a duplicate, or not below the root."""
+    """Yield the shards that have samples. UsageError if a name is empty, a duplicate, or not below the root."""
     seen = set()
     for shard in shards:
         name = shard.name

@@ -463,5 +463,5 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_values_that_do_not_encode_are_errors_that_name_the_sample(tmp_path: Path) -> None:
-    with LitWriter(str(tmp_path)) as writer, pytest.raises(RecordError, match=r"sample 'a': 'x.cls' does not encode"):
+    with LitWriter(str(tmp_path)) as writer, pytest.raises(RecordError, match=r"sample 'a': 'x.cls' cannot be encoded"):
         writer.write({"__key__": "a", "x.cls": "seven"})

@@ -73,7 +73,7 @@ def test_get_gives_a_part_of_a_sequence(prefix: str, mmap: bool, arguments: Any,
 
 @pytest.mark.parametrize("arguments", [(3, 5), (3, -1), (3, 0, 5), (3, 4, 1), (3, 1, -1), (2, 1)])
 def test_a_part_that_leaves_its_sequence_is_refused(prefix: str, mmap: bool, arguments: Any) -> None:
-    with pytest.raises(UsageError, match=f"sequence {arguments[0]} has .* leave it"):
+    with pytest.raises(UsageError, match=f"sequence {arguments[0]} has .* exceed it"):
         MegatronReader(prefix, mmap=mmap).get(*arguments)
 
 
@@ -113,7 +113,7 @@ def test_a_document_that_is_not_there_is_an_error(prefix: str) -> None:
     at = MegatronReader(prefix).index.layout.documents_at + 8
     content[at : at + 8] = (99).to_bytes(8, "little")
     Path(prefix + ".idx").write_bytes(content)
-    with pytest.raises(IndexMismatchError, match=r"document 0 to lie among 5 sequences, found it at \[0, 99\)"):
+    with pytest.raises(IndexMismatchError, match=r"document 0 in sequences \[0, 5\), found it in \[0, 99\)"):
         MegatronReader(prefix).document(0)
 
 
@@ -186,7 +186,7 @@ def test_modes_come_in_pairs_and_with_compat_beside_the_list(prefix: str, mmap: 
 @pytest.mark.parametrize("change", [-2, -1, 1, 2])
 def test_data_that_the_index_does_not_fill_is_refused(prefix: str, mmap: bool, change: int) -> None:
     os.truncate(prefix + ".bin", 40 + change)
-    with pytest.raises(IndexMismatchError, match=r"expected its sequences to fill bytes \[0, "):
+    with pytest.raises(IndexMismatchError, match=r"expected sequences that fill bytes \[0, "):
         MegatronReader(prefix, mmap=mmap)
     reader = MegatronReader(prefix, mmap=mmap, compat=True)
     assert reader[0].tolist() == [0, 1, 2]

@@ -135,7 +135,7 @@ def test_refused_input_changes_nothing(add: Callable[[MegatronBuilder], object],
 
 def test_modes_need_a_multimodal_dataset() -> None:
     for add in (lambda b: b.add_item([1], 3), lambda b: b.add_document([1], [1], [3])):
-        with pytest.raises(UsageError, match="ask for a multimodal dataset"):
+        with pytest.raises(UsageError, match="cannot hold a mode; pass multimodal=True"):
             part(add)
 
 

@@ -97,9 +97,9 @@ def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path) -> None:
 
 def test_a_field_of_other_cuts_is_an_error(folder: str) -> None:
     write_labels(folder, SHAR_IDS[9::-1])
-    with pytest.raises(RecordError, match=r"label\.000000.*'cut-000', found that of 'cut-009'"):
+    with pytest.raises(RecordError, match=r"label\.000000.*'cut-000', found that of cut 'cut-009'"):
         SharReader(folder)[0]
-    with pytest.raises(RecordError, match=r"record 0: expected field 'label' of cut 'cut-000', .* of 'cut-009'"):
+    with pytest.raises(RecordError, match=r"record 0: expected field 'label' of cut 'cut-000', .* of cut 'cut-009'"):
         next(stream_shar(find_shar(folder)))
     write_labels(folder, SHAR_IDS[:9])
     with pytest.raises(SourceError, match="expected 10 records"):

@@ -286,7 +286,7 @@ def test_a_cut_that_is_an_object_is_written_with_what_it_loads(tmp_path: Path) -
     assert (record["custom"]["other"], "missing" in record) == (5, False)
     for kind, form, error in (
         ("MixedCut", "wav", "expected a MonoCut or MultiCut, found ObjectCut"),
-        ("MonoCut", "tar", "field 'recording': expected a form of audio"),
+        ("MonoCut", "tar", "field 'recording': expected an audio format"),
     ):
         other: Any = {"recording": form}
         with pytest.raises(RecordError, match=error), SharWriter(str(tmp_path / form), other) as writer:

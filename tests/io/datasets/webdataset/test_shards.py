@@ -281,7 +281,7 @@ def test_references_resolve(content: str, urls: list[str]) -> None:
         (index(), "expected shards"),
         (index(shardlist={}), "list of objects under 'shardlist'"),
         (index(shardlist=[1]), "list of objects under 'shardlist'"),
-        (index(shardlist=[{}]), "shard 0: expected its URL"),
+        (index(shardlist=[{}]), "shard 0: expected the URL of the shard"),
         (index(shardlist=[{"url": "a.tar"}]), r"shard 0 \(a.tar\): expected a number of samples under 'nsamples'"),
         (index(shardlist=[{"url": "a.tar", "nsamples": -1}]), "found -1"),
         (index(shardlist=[{"url": "a.tar", "nsamples": True}]), "found True"),
@@ -334,7 +334,7 @@ def test_a_shard_of_another_size_is_an_error(tmp_path: Path) -> None:
     write_wids_index(f"{tmp_path}/index.json", write_shards(tmp_path, plain_samples(6), 3))
     reader = open_wids(restated(tmp_path, 1, filesize=1))
     assert plain(reader[:3]) == plain(plain_samples(3))
-    found = r"index.json: expected .*part-001.tar to have 1 bytes, found 10240; write whichever is stale again"
+    found = r"index.json: expected .*part-001.tar to have 1 bytes, found 10240; write the stale one of these files"
     for again in (reader, pickle.loads(pickle.dumps(reader))):
         with pytest.raises(IndexMismatchError, match=found):
             again[3]
