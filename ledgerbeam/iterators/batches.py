@@ -158,7 +158,7 @@ class Batches(BatchingNode):
 class Buckets(BatchingNode):
     """Makes random batches of items of similar length from a buffer. A batch is a list, with a token as in `Batches`.
 
-    Each batch starts with a full buffer. A random bucket is drawn in proportion to its number of items: one that can
+    For each batch the buffer is filled. A random bucket is drawn in proportion to its number of items: one that can
     fill a batch, or any one if none can. Random items of this bucket form the batch. The state has the tokens of the
     buffer. To continue, their items are read again with merged requests.
 

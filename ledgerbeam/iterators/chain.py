@@ -356,8 +356,8 @@ class GlobalShuffle(OrderedNode):
     `shuffle_iters` has the same order for the same indexed sources and seed.
 
     Args:
-        *sources: Nodes with `positions` and constant time access: indexed leaves, or `Map`, `Filter`, `Slice` over
-            them.
+        *sources: Nodes with `positions` and constant time access: those that read through an index, or `Map`,
+            `Filter`, `Slice` over them.
         seed: Chooses the orders.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Leaves: nodes that read records through an index."""
+"""Nodes that read records through an index."""
 
 from __future__ import annotations
 

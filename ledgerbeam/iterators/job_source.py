@@ -64,7 +64,7 @@ class GraphSource:
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
-            raise UsageError(f"epochs must be at least 1, found {self.epochs}")
+            raise UsageError(f"epochs: expected at least 1, found {self.epochs}")
         object.__setattr__(self, "_pass", GraphPass(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -227,7 +227,7 @@ def _version(graph: IteratorNode) -> str:
 
 
 def _record_bytes(graph: IteratorNode) -> float:
-    """Return the mean size of the records that the leaves of a graph hold, at least 1."""
+    """Return the mean size in bytes of the records of all nodes without children, at least 1."""
     leaves = [node for node in walk(graph) if isinstance(node, OrderedNode) and not node.children]
     places = sum(map(len, leaves))
     return max(1.0, sum(len(leaf) * leaf.record_bytes for leaf in leaves) / max(1, places))

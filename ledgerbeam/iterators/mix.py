@@ -45,7 +45,7 @@ class Mux(LabelledNode):
         stop_early: Whether to end the pass when the first source ends.
 
     Raises:
-        UsageError: There is no source, the number of weights is different, or a weight is not positive.
+        UsageError: There is no source, the weights do not fit them, or a weight or the temperature is not positive.
     """
 
     pair_shape = "(number of the source, token of the source)"
@@ -196,8 +196,8 @@ class Mix(ItemTransform):
 
     Args:
         source: The node to read.
-        other: The source of the drawn items, not divided among shards. An indexed leaf, or `Map`, `Slice`, `Filter`
-            over one, is read at random places; another node is read in order.
+        other: The source of the drawn items, not divided among shards. A node that reads through an index, or `Map`,
+            `Slice`, `Filter` over one, is read at random places; another node is read in order.
         function: Called with the item, the drawn item and a `random.Random`; returns the mixed item.
         probability: Share of the items that are mixed, 0 to 1; the others are not changed.
         seed: Chooses the draws.

@@ -146,7 +146,7 @@ class IteratorNode(ABC):
             child.divide(shard, shards)
 
     def restrict(self, first: int, step: int) -> None:
-        """Keep permanently only the places `first`, `first + step`, ... of a pass; the shards divide these places.
+        """Keep permanently only the places `first`, `first + step`, ... of each pass. The shards divide these places.
 
         Raises:
             UnsupportedShapeError: The node is not positional.
@@ -328,7 +328,7 @@ class IteratorNode(ABC):
             self.begin(self._epoch + 1 if self._begun else self._epoch)
         self._loaded, self._begun, self._run = False, True, object()
         if self.is_checkpointable:
-            self.identity()  # leaves look at their data now and keep the result: a state describes unread data
+            self.identity()  # nodes keep the versions of their data from now on: a state has those before any read
         return self.pairs()
 
     def _items(self, pairs: Iterator[tuple[Token | None, Any]]) -> Iterator[Any]:
@@ -409,7 +409,7 @@ def field(state: Mapping[str, Any], name: str, owner: str) -> Any:
 
 
 class Transform(DerivedNode):
-    """A node that reads one other node and has no state of its own. It can be saved and rebuilt like that node.
+    """A node that reads one other node and has no state of its own. Its state is the state of that node.
 
     Args:
         source: The node to read, or an object with a node in `data`.

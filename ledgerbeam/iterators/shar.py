@@ -1,4 +1,4 @@
-"""Leaves over Shar folders."""
+"""Nodes that read Shar folders, through indexes or as a stream."""
 
 from __future__ import annotations
 

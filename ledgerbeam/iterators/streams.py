@@ -1,4 +1,4 @@
-"""Leaves that stream JSONL and tar without an index, plain or compressed. They cannot rebuild items from tokens."""
+"""Nodes that stream JSONL and tar without an index, plain or compressed. They cannot rebuild items from tokens."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Jsonl(IteratorNode):
         self._finished = True
 
     def records(self) -> Iterator[Any]:
-        """Read the source from its beginning."""
+        """Read the source from its start."""
         return stream_records(self.url, self.options)
 
     def begin(self, epoch: int) -> None:

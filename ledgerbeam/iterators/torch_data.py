@@ -134,7 +134,7 @@ class GraphSequence:
     A sampler or a `DataLoader` chooses the places. Neighbours in a batch are read with one request.
 
     Args:
-        graph: A positional graph: indexed leaves, and `Map`, `Slice`, `Chain`, `GlobalShuffle` over them.
+        graph: A graph whose nodes read through an index, and `Map`, `Slice`, `Chain`, `GlobalShuffle` over them.
 
     Raises:
         UnsupportedShapeError: The items of the graph have no fixed places.

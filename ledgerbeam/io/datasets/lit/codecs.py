@@ -29,7 +29,7 @@ from ledgerbeam.io.datasets.audio import as_audio, decode_audio, encode_audio
 MOST_VALUES = 2**28  # default limit of decoded values, since a few bytes can claim any number of values
 _HEAD = 17
 
-MOST_LABELS = 4 * 1032  # labels of a byte of a PNG: deflate makes up to 1032 bytes of one, a label has 2 bits or more
+MOST_LABELS = 4 * 1032  # most labels for a byte of a PNG: deflate makes up to 1032 bytes, each of up to 4 labels
 _MODES = {8: ("L",), 16: ("I;16", "I"), 24: ("RGB",), 32: ("RGBA",)}
 _SET_CODES = (b"\x8f", b"\x91")  # in every pickle with a set or a frozenset, and in some others
 _AS_NUMPY = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -165,8 +165,8 @@ class Codec:
     """The codec of one kind of objects.
 
     Attributes:
-        encode: Encodes an object, with the last part of the modality.
-        decode: Decodes bytes.
+        encode: Function of an object and the last part of the modality; returns bytes.
+        decode: Function of bytes; returns an object.
         extensions: Last parts of its modalities, in lower case.
     """
 

@@ -48,7 +48,7 @@ class LitWriter:
     ) -> None:
         self.url = canonical_url(root)
         if max_samples < 1 or max_bytes < 1:
-            raise UsageError(f"{self.url}: expected limits of at least 1, found {max_samples} and {max_bytes}")
+            raise UsageError(f"{self.url}: expected limits of at least 1, found {max_samples=} and {max_bytes=}")
         self._options = options
         self._metadata = dict(metadata or {})
         self._overrides = {name.removeprefix("."): encoder for name, encoder in (encoders or {}).items()}
@@ -85,7 +85,7 @@ class LitWriter:
         try:
             ("".join(map(str, sample)) + key).encode()
         except UnicodeEncodeError:
-            raise RecordError(f"{self.url}: sample {key!r}: a name is not UTF-8, which the index cannot hold") from None
+            raise RecordError(f"{self.url}: sample {key!r}: a name is not UTF-8, so the index cannot hold it") from None
         name = fold if fold is not None else sample.get("__fold__", "train")
         values = {
             modality.removeprefix("."): value

@@ -217,7 +217,7 @@ class MegatronBuilder:
             RecordError: The last sequences belong to no document.
         """
         if left := len(self._lengths) - (self._ends[-1] if self._ends else 0):
-            raise self._error_at(f"the last {left} sequences belong to no document; call end_document after them")
+            raise self._error_at(f"sequences that belong to no document: {left}; call end_document after them")
         writer = IndexWriter(file, self.layout)
         writer.add_documents(np.asarray(self._ends))
         modes = np.asarray(self._modes) if self.multimodal else None
@@ -236,7 +236,7 @@ class MegatronBuilder:
             sizes = array("i")
             sizes.frombytes(_TokenEncoder(np.dtype("<i4")).encode(lengths).tobytes())
         except (OverflowError, TypeError, ValueError) as error:
-            raise self._error_at(f"a sequence has up to {2**31 - 1} tokens: {error}") from error
+            raise self._error_at(f"expected a sequence of at most {2**31 - 1} tokens: {error}") from error
         return sizes
 
     def _add(self, values: Values, lengths: array[int], modes: Sequence[int] | None) -> None:
@@ -253,7 +253,7 @@ class MegatronBuilder:
         try:
             found = array("b", modes)
         except (OverflowError, TypeError) as error:
-            raise self._error_at(f"a mode is from -128 to 127: {error}") from error
+            raise self._error_at(f"expected a mode from -128 to 127: {error}") from error
         if len(found) != count:
             raise self._error_at(f"expected {count} modes, found {len(found)}")
         return found
@@ -266,7 +266,7 @@ class MegatronBuilder:
 def write_megatron(
     prefix: str, dtype: DTypeLike = "int32", options: Options | None = None, *, multimodal: bool = False
 ) -> Iterator[MegatronBuilder]:
-    """Open a new dataset, which appears, complete and durable, at the end of the body. If the body raises, none does.
+    """Open a new dataset. It appears, complete and durable, when the body ends, and never if the body raises.
 
     The `.idx` appears last, and the `.idx` of an existing dataset is removed first. So no reader finds an `.idx` with
     the `.bin` of another dataset.

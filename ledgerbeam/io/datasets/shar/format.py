@@ -126,14 +126,14 @@ _NAMED = re.compile(r"(?P<shard>.+)\.(?P<field>[^./]+)\.(?:jsonl|tar)")
 
 
 def shard_field(url: str) -> tuple[str, str] | None:
-    """Return the common part of the names of a shard's files, and the field of a file; None if it has no such name."""
+    """Return the common part of the names of a shard's files, and the field of a file; None for another name."""
     folder, _, name = split_compression(url).url.rpartition("/")
     match = _NUMBERED.fullmatch(name) or _NAMED.fullmatch(name)
     return None if match is None else (f"{folder}/{match['shard']}", match["field"])
 
 
 def require_shard(url: str) -> None:
-    """Check the name of a file of a shard; raises SourceNotFoundError."""
+    """Raise SourceNotFoundError if a URL does not have the name of a file of a shard."""
     if shard_field(url) is None:
         raise SourceNotFoundError(f"{url}: {_EXPECTED}, found another name")
 
@@ -354,7 +354,7 @@ def _manifest(key: str, name: str, extension: str, data: bytes, left: dict[str, 
             return array_manifest(array_shape(data, extension))
         return recording_manifest(key, audio_header(data, extension))
     except RecordError as error:
-        raise RecordError(f"{key!r}: {error} Or provide its manifest as a member {name + '.json'!r}") from error
+        raise RecordError(f"{key!r}: {error}; provide its manifest as a member {name + '.json'!r}") from error
 
 
 def _stored_cut(key: str, left: dict[str, bytes]) -> dict[str, Any] | None:

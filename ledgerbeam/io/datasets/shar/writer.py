@@ -64,7 +64,7 @@ def _payload(cut: Any, field: str, form: FieldForm, manifest: Any, place: str) -
 
 
 SHARD_SIZE = 1000  # default number of cuts in a shard, as in lhotse
-_LEVEL = 6  # of gzip, the default of its command line
+_LEVEL = 6  # compression level of gzip, the default of its command line
 
 
 class SharWriter:
@@ -144,10 +144,10 @@ class SharWriter:
         Args:
             cut: A `MonoCut` or `MultiCut` of lhotse, whose fields are loaded, or a mapping as `SharReader` returns it.
                 A `tar` field is a mapping of the payload's extension to its bytes, and `json` to its manifest, as an
-                object or as bytes; an absent field is written as missing. An audio field is an `Audio`, a pair of
-                samples and sampling rate, or the bytes of a WAV or FLAC file. A `numpy` field is an array or `Frames`.
-                Both may also have the form of a `tar` field. A cut with audio and neither `type` nor `duration` becomes
-                one with the length of its audio.
+                object or as bytes; a field may be absent. An audio field is an `Audio`, a pair of samples and sampling
+                rate, or the bytes of a WAV or FLAC file. A `numpy` field is an array or `Frames`. Both may also have
+                the form of a `tar` field. A cut with audio and neither `type` nor `duration` gets the length of its
+                audio.
 
         Raises:
             RecordError: The cut has no ID, a field has another kind, or JSON cannot hold a value. Nothing of the cut
@@ -227,7 +227,9 @@ class _Shard:
                 self._publish(field)
         finally:
             abandoned = RuntimeError("abandoned")
-            for stack in self._stacks.values():  # stacks of published files are empty
+            for (
+                stack
+            ) in self._stacks.values():  # the stacks of published files are empty, so only other files are discarded
                 stack.__exit__(RuntimeError, abandoned, None)
 
     def _publish(self, field: str) -> None:

@@ -32,7 +32,7 @@ from ledgerbeam.io.tar.walk import walk_tar
 
 _VERSION = "v1.2"
 
-_BEFORE = 4 * 1024  # most bytes that are read before a content: its header, and those of a long name
+_BEFORE = 4 * 1024  # most bytes that are read before the content of a file: its header, and headers of a long name
 _QUOTED = re.compile(rb"\\([0-3][0-7]{2}|.)")
 _LETTERS = dict(zip((b"a", b"b", b"f", b"n", b"r", b"t", b"v"), b"\a\b\f\n\r\t\v", strict=True))
 
@@ -45,7 +45,7 @@ def dali_index_url(url: str) -> str:
 
 
 def write_dali_index(url: str, index: str | None = None, options: Options | None = None) -> int:
-    """Walk the headers of a shard and publish its index for DALI; return the number of samples.
+    """Read the headers of a shard and publish its index for DALI. Return the number of samples.
 
     Args:
         index: URL of the index. Default: `dali_index_url`.

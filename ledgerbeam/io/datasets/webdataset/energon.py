@@ -85,7 +85,7 @@ def _shard_rows(number: int, url: str, count: int, options: Options | None) -> t
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise RecordError(f"{url}: the name {name!r} is not UTF-8, which Energon's table needs") from error
+            raise RecordError(f"{url}: the name {name!r} is not UTF-8, as Energon's table requires") from error
     return samples, parts
 
 

@@ -1,4 +1,4 @@
-"""Shards of samples: written in limited size, listed in metadata, and short forms of lists of numbered names."""
+"""Shards of samples: a writer of shards of limited size, their descriptions, and ranges for lists of numbered names."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def filled(shards: Iterable[ShardLike], root: str) -> Iterator[ShardLike]:
     for shard in shards:
         name = shard.name
         if not name or name in seen or "://" in name or posixpath.normpath(f"/./{name}") != f"/{name}":
-            found = "again" if name in seen else "as a name"
+            found = "a second time" if name in seen else "as the name of a shard"
             raise UsageError(
                 f"{root}: found {name!r} {found}; expected the path of each shard once, relative to the root"
             )

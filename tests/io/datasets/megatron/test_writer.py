@@ -107,15 +107,15 @@ def test_all_ways_to_add_make_the_same_bytes() -> None:
     [
         (lambda b: b.add_document([1, 2, 3], [2]), "lengths that make up 3 tokens, found"),
         (lambda b: b.add_document([1, 2, 3], [4, -1]), "lengths that make up 3 tokens, found"),
-        (lambda b: b.add_document([1], [2**31]), "a sequence has up to 2147483647 tokens"),
-        (lambda b: b.add_document([1], np.array([2**31])), "a sequence has up to 2147483647 tokens"),
-        (lambda b: b.add_document([1], [1.0]), "a sequence has up to 2147483647 tokens"),
+        (lambda b: b.add_document([1], [2**31]), "expected a sequence of at most 2147483647 tokens"),
+        (lambda b: b.add_document([1], np.array([2**31])), "expected a sequence of at most 2147483647 tokens"),
+        (lambda b: b.add_document([1], [1.0]), "expected a sequence of at most 2147483647 tokens"),
         (lambda b: b.add_documents([1, 2], [1, 1], [1]), "expected documents to end in order, the last at 2"),
         (lambda b: b.add_documents([1, 2], [1, 1], [2, 1, 2]), "expected documents to end in order"),
         (lambda b: b.add_documents([1, 2], [1, 1], [-1, 2]), "expected documents to end in order"),
         (lambda b: b.add_documents([1], [1], []), "expected documents to end in order, the last at 1"),
-        (lambda b: b.add_document([1], [1], [128]), "a mode is from -128 to 127"),
-        (lambda b: b.add_item([1], -129), "a mode is from -128 to 127"),
+        (lambda b: b.add_document([1], [1], [128]), "expected a mode from -128 to 127"),
+        (lambda b: b.add_item([1], -129), "expected a mode from -128 to 127"),
         (lambda b: b.add_document([1], [1], [1, 2]), "expected 1 modes, found 2"),
     ],
 )
@@ -148,7 +148,7 @@ def test_sequences_without_a_document_are_refused(tmp_path: Path) -> None:
             builder.add_item([2])
             builder.add_item([3])
 
-    with pytest.raises(RecordError, match="the last 2 sequences belong to no document; call end_document"):
+    with pytest.raises(RecordError, match="sequences that belong to no document: 2; call end_document"):
         write()
     assert not os.listdir(tmp_path)
 

@@ -236,7 +236,7 @@ def test_an_index_lists_shards_that_hold_samples_sorted_by_name(tmp_path: Path) 
 def test_names_are_paths_below_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="relative to the root"):
         write_wids_index(f"{tmp_path}/index.json", [Shard(name, 1, 1)])
-    with pytest.raises(UsageError, match="again"):
+    with pytest.raises(UsageError, match="a second time"):
         write_wids_index(f"{tmp_path}/index.json", [Shard("a.tar", 1, 1)] * 2)
     assert list(tmp_path.iterdir()) == []
 
