@@ -201,8 +201,8 @@ class _OpenedPass:
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         raise UnsupportedShapeError(
-            f"{self._source.url}[{start}:{stop}]: a rejected item of a graph has no raw bytes that could be stored; "
-            "drop such items in the graph, or map the files"
+            f"{self._source.url}[{start}:{stop}]: items of a graph have no raw bytes, so rejected items cannot be "
+            "stored; drop such items in the graph, or map the files"
         )
 
     def read_each(self, start: int, stop: int) -> list[Any]:

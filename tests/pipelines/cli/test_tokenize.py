@@ -417,7 +417,7 @@ def test_sources_without_records_make_an_empty_dataset(workspace: Workspace) -> 
     [
         (("--dtype", "uint8"), "cannot hold the tokens of bytes, from 0 to 256"),
         (("--dtype", "float32"), "cannot hold"),
-        (("--dtype", "text"), "is no dtype"),
+        (("--dtype", "text"), "is not a dtype"),
         (("--eod", "</s>"), "have no names"),
         (("--eod", "x", "--no-append-eod"), "give one of the two"),
         (("--special-tokens", "token"), "has no special tokens"),

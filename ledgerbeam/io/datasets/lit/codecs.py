@@ -256,7 +256,7 @@ def _extra(module: str) -> Any:
 
 
 def _encode_image(image: Any, name: str) -> bytes:
-    """Encode a `PIL.Image.Image` in its own format, else in that of the extension: a loaded JPEG stays a JPEG.
+    """Encode a `PIL.Image.Image` in its own format, else in the format of the extension: a JPEG stays a JPEG.
 
     Raises ValueError if the value is not an image.
     """

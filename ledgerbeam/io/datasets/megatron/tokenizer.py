@@ -93,7 +93,7 @@ class FileTokenizer:
         return [number for number, token in added.items() if token.special and number != unknown_id]
 
     def eod(self, name: str | None) -> int:
-        """Return the token that ends documents: that of a name, or the first of `EOD_NAMES`. UsageError: no token."""
+        """Return the token that ends documents: the named one, or the first of `EOD_NAMES`. UsageError: no token."""
         for candidate in EOD_NAMES if name is None else (name,):
             token: int | None = self._model.token_to_id(candidate)
             if token is not None:
