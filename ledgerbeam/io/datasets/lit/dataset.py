@@ -186,13 +186,13 @@ class LitDataset(NumberedRecords[Any]):
             raise self._mismatch(url, expected, start, f"found {found}")
         content = data[member.data_offset - start : member.data_offset - start + member.size]
         if len(content) != member.size:
-            raise self._mismatch(url, expected, start, f"found it to end at byte {member.end}, inside another member")
+            raise self._mismatch(url, expected, start, f"found its end at byte {member.end}, inside another member")
         return content
 
     def _mismatch(self, url: str, name: str, start: int, what: str) -> LedgerbeamError:
         return IndexMismatchError(
-            f"{url}: expected the member {name!r} at byte {start}, {what}. The index is stale, or the shard damaged: "
-            f"write_lit_index({self.url!r}, {self.fold!r}) makes an index of what is there"
+            f"{url}: expected the member {name!r} at byte {start}, {what}. The index is stale or the shard is damaged; "
+            f"write a new index with write_lit_index({self.url!r}, {self.fold!r})"
         )
 
 

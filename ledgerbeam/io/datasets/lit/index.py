@@ -209,7 +209,7 @@ def _is_place(place: object) -> bool:
 
 
 def _mismatch(url: str, what: str) -> IndexMismatchError:
-    return IndexMismatchError(f"{url}: {what}. Write it again with write_lit_index, or delete it")
+    return IndexMismatchError(f"{url}: {what}. Write this index again with write_lit_index, or delete it")
 
 
 def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: Sequence[str], place: str) -> Selection:

@@ -207,7 +207,7 @@ class DaliReader(NumberedRecords[Sample]):
 
     def _mismatch(self, what: str) -> IndexMismatchError:
         return IndexMismatchError(
-            f"{self.index_url} does not fit {self.url}: {what}. Make it again with wds2idx or write_dali_index"
+            f"{self.index_url} does not fit {self.url}: {what}. Make the index again with wds2idx or write_dali_index"
         )
 
 
