@@ -294,7 +294,7 @@ def test_a_result_is_shown_escaped_and_without_secrets() -> None:
         ledger="s3://user:pass-word@bucket/ledger",
         output="/data/<script>alert(1)</script>\udcff\x1b[31m",
     )._repr_html_()
-    assert "not complete, 2 sources, 0 tasks, 5 records read, 4 written" in shown
+    assert "not complete; this run: 2 sources, 0 tasks, 5 records read, 4 written" in shown
     assert "<script>" not in shown
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
     assert "pass-word" not in shown

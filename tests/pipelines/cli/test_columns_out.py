@@ -257,7 +257,7 @@ def test_a_changed_function_is_refused_before_anything_is_inferred(work: Workspa
 
 def test_nothing_kept_of_the_sample_asks_for_a_schema(work: Workspace) -> None:
     work.write("in/a.jsonl", [{"id": 1}])
-    why = ("none of the first 1 records is kept", "--schema FILE")
+    why = ("none of 1 sampled record", "--schema FILE")
     ran(work, "map", "columns_out:none", "in/*.jsonl", "--to", "parquet", "--output", "out", status=2, err=why)
 
 

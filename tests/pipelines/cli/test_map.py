@@ -397,4 +397,4 @@ def test_a_sample_of_a_bucket_takes_few_requests(faulty_s3: S3Proxy) -> None:
 
 @pytest.mark.parametrize("choice", ["--only-failed", "--only-rejected"])
 def test_a_choice_by_the_ledger_is_refused(sources: Workspace, choice: str) -> None:
-    sources.run(*COMMAND, "--sample", "2", choice, "x", status=2, err=f"leave {choice} out")
+    sources.run(*COMMAND, "--sample", "2", choice, "x", status=2, err=f"{choice} reads the ledger")

@@ -307,7 +307,7 @@ def test_what_a_merge_has_made_is_read_in_its_order(place: Place, backwards: boo
     for number, name in enumerate("abcd"):
         place.write(writer, source(name), f"{name}.run", [(b"a", number), (b"z", number)])
     read = RunFiles.written([writer], place.reading(partition, merges=True))
-    with pytest.raises(AssertionError, match="looked at"):
+    with pytest.raises(AssertionError, match="were complete"):
         read.merged(place.store("none"), "f", place.reading(partition, level=1))
     found = read.tabulate()
     page = found.page()
