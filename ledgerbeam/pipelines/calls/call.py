@@ -51,7 +51,7 @@ _refused: str | None = None
 
 
 class Values(SimpleNamespace):
-    """Values of all arguments and options of a call, read, by name."""
+    """Parsed values of all arguments and options of a call, as attributes with their names."""
 
     if TYPE_CHECKING:
 
@@ -82,7 +82,7 @@ def call_of(name: str) -> Callable[..., Any]:
 
 
 def document(call: Any) -> None:
-    """Set the signature and the docstring of a call, on first use: commands need neither."""
+    """Set the signature and the docstring of a call, if they are not set yet. Commands need neither."""
     if not hasattr(call, "__signature__"):
         call.__signature__ = call.spec.signature
         call.__doc__ = call.spec.reference(call.__doc__ or "")
@@ -118,7 +118,7 @@ def public(
 
 
 def interruptible(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Wrap a function so that Ctrl-C raises `JobInterrupt` in it; an import of a library ends first."""
+    """Wrap a function so that Ctrl-C raises `JobInterrupt` in it; during an import, only after the import has ended."""
 
     @functools.wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -129,7 +129,7 @@ def interruptible(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def interrupt_of(name: str) -> KeyboardInterrupt:
-    """Return the error of a call that was interrupted before or after its run."""
+    """Return the error to raise if Ctrl-C ends a call of this name before or after its run."""
     from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
 
     result = Result(name, complete=False, interrupted=True)
@@ -137,7 +137,7 @@ def interrupt_of(name: str) -> KeyboardInterrupt:
 
 
 def refuse_calls(reason: str) -> None:
-    """Make every later call in this process raise `FunctionError` with a reason. Workers of jobs use it."""
+    """Make every later call in this process raise `FunctionError` with a reason. Workers of jobs call this."""
     global _refused  # noqa: PLW0603 - the process is a worker until it ends
     _refused = reason
 
@@ -200,7 +200,7 @@ def read_values(spec: CallSpec, arguments: tuple[Any, ...], options: Mapping[str
 
 
 def check_urls(values: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for a URL with credentials, or for the URL of a folder with a part `..`."""
+    """Raise `UsageError` for a URL with credentials, or for a URL of a folder whose path contains `..`."""
     for name, what in _URLS.items():
         value = values.get(name)
         for one in value if isinstance(value, (list, tuple)) else [value]:

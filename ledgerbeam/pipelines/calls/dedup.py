@@ -159,7 +159,7 @@ def _build_dedup(values: Values) -> Runnable:
 
 @public(DEDUP, _build_dedup)
 def dedup(*patterns: Places, **options: Unpack[DedupOptions]) -> "Result":
-    """Write all records except duplicates. Of equal or near records, the first or the preferred record stays."""
+    """Write all records except duplicates. Of equal or near records, one is written: the first, or the preferred."""
     return run_call(DEDUP, (patterns,), options)
 
 
@@ -219,11 +219,11 @@ def _near_choice(values: Values) -> "NearChoice | None":
 
 
 def bands_for(threshold: float) -> tuple[int, int]:
-    """Return the number of bands, and of rows in a band, that best separate records at a share of common n-grams.
+    """Return the number of bands, and of rows in a band, that best separate near from other records at a threshold.
 
-    Two records with the share s share a band with the probability 1 - (1 - s^rows)^bands. Of all pairs of numbers with
-    at most `_THRESHOLD_HASHES` hashes, the result has the smallest area of wrong decisions: the area under this curve
-    below the threshold plus the area over it above the threshold.
+    Records with the share s of common n-grams have a common band with the probability p(s) = 1 - (1 - s^rows)^bands.
+    The result minimizes the sum of two areas: under p(s) where s is below the threshold, and above p(s) elsewhere. It
+    has at most `_THRESHOLD_HASHES` hashes, bands times rows.
     """
     shares = (np.arange(1000) + 0.5) / 1000
     below = shares < threshold

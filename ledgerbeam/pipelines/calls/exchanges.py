@@ -195,7 +195,7 @@ def _build_shuffle(values: Values) -> Runnable:
 
 @public(SHUFFLE, _build_shuffle)
 def shuffle(*patterns: Places, **options: Unpack[ShuffleOptions]) -> "Result":
-    """Write all records in random order, which depends on a seed, the names of the files and the record numbers."""
+    """Write all records in a random order, computed from a seed, the names of the files and the record numbers."""
     return run_call(SHUFFLE, (patterns,), options)
 
 
@@ -209,7 +209,7 @@ def _build_repartition(values: Values) -> Runnable:
 
 @public(REPARTITION, _build_repartition)
 def repartition(*patterns: Places, **options: Unpack[RepartitionOptions]) -> "Result":
-    """Write all records in their order, in shards of about one size."""
+    """Write all records in unchanged order, in shards of about equal size."""
     return run_call(REPARTITION, (patterns,), options)
 
 

@@ -211,7 +211,7 @@ def merge(*patterns: Places, **options: Unpack[MergeOptions]) -> "Result":
 
 
 def _matches(pattern: str, options: dict[str, Any]) -> list[str]:
-    """Return the `.bin` files that match a prefix: by alternative of its braces, sorted in each."""
+    """Return the `.bin` files that match a prefix: by alternative, such as `a` and `b` of `{a,b}`, then sorted."""
     from ledgerbeam.io.datasets.megatron.layout import dataset_prefix
     from ledgerbeam.io.listing.pages import list_pages
     from ledgerbeam.io.listing.patterns import expand_braces

@@ -150,14 +150,14 @@ def publish(url: Place, **options: Unpack[PublishOptions]) -> "Result":
 
 
 def _suffixes_of(store: "LedgerStore") -> list[str]:
-    """Return the suffixes of the Megatron datasets that a job writes parts of; one empty suffix by default."""
+    """Return the suffix of each Megatron dataset whose parts a job writes; one empty suffix if the job has none."""
     job = store.job()
     found = None if job is None else job.parameters.get("suffixes")
     return [str(suffix) for suffix in found] if isinstance(found, list) else [""]
 
 
 def _below(folder: str, shard: "OutputShard") -> "OutputShard":
-    """Return a shard of a route's folder with names relative to the parent folder."""
+    """Return a shard in the folder of a route, with names relative to the parent of this folder."""
     index = None if shard.index is None else f"{folder}/{shard.index}"
     return replace(shard, name=f"{folder}/{shard.name}", index=index)
 

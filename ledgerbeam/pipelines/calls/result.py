@@ -124,7 +124,7 @@ def _failure(row: Mapping[str, Any]) -> str:
 
 
 class JobInterrupt(KeyboardInterrupt):
-    """Ctrl-C, or a kernel's interrupt, has ended a run: its state is saved, and the same call resumes it.
+    """Ctrl-C, or an interrupt of a notebook kernel, has ended a run. The state is saved; the same call resumes the run.
 
     Attributes:
         result: Result of the run until the interrupt.

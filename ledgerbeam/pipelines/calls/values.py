@@ -41,7 +41,7 @@ def given(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
 
 
 class OutputFormats(Collection[str]):
-    """Names of our own formats, then of formats in other packages, read on first use, then of tars with metadata."""
+    """Names of output formats: of ledgerbeam, then of other packages (listed on first use), then tars with metadata."""
 
     def __init__(self, own: Sequence[str], tars: Sequence[str] = ()) -> None:
         self.shown = f"{', '.join(own)} or a format of another package"
@@ -84,7 +84,7 @@ def path(value: str | PathLike[str]) -> str:
 
 
 def paths(values: Iterable[str | PathLike[str] | Iterable[str | PathLike[str]]]) -> list[str]:
-    """Return paths or URLs as texts; each may be a list of them."""
+    """Return paths or URLs as texts; each value may be one of them or a list."""
     found: list[str] = []
     for value in values:
         found += [path(value)] if isinstance(value, (str, PathLike)) else paths(value)
@@ -92,7 +92,7 @@ def paths(values: Iterable[str | PathLike[str] | Iterable[str | PathLike[str]]])
 
 
 def named_sources(values: Iterable[Any]) -> list[str | RecordedOutputs]:
-    """Return patterns as texts; each may be a list of them. `RecordedOutputs` are returned unchanged."""
+    """Return patterns as texts; each value may be one pattern or a list. `RecordedOutputs` are returned unchanged."""
     from ledgerbeam.sources.listing import RecordedOutputs
 
     found: list[str | RecordedOutputs] = []

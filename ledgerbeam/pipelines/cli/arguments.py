@@ -116,7 +116,7 @@ def flag_of(name: str) -> str:
 
 
 class _Words:
-    """Descriptions of options in the words of the command line."""
+    """Descriptions of options for help: names of options, in backquotes, become flags such as ``--to``."""
 
     def __init__(self, rows: Mapping[str, Row], arguments: tuple[Argument, ...] = ()) -> None:
         self._names = {name: flag_of(name) for name in rows} | {one.name: one.metavar for one in arguments}

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """Discard the remaining output, which would raise again when the process exits."""
+    """Discard output that was not written. Otherwise Python would write it at exit, and raise the same error again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -126,7 +126,7 @@ def _run_interruptibly() -> int:
 
 
 def _register_secrets(arguments: Sequence[str]) -> None:
-    """Register the secrets of the environment and of JSON arguments, also of misspelt options, to hide them."""
+    """Register the secrets in the environment and in JSON arguments, also of misspelt options. Messages hide them."""
     redaction.register_environment()
     for before, word in itertools.pairwise(["", *arguments]):
         with contextlib.suppress(ValueError):

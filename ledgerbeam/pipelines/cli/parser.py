@@ -54,8 +54,8 @@ def build_parser(only: str | None = None, *, brief: bool = False) -> argparse.Ar
     """Return the parser of the whole command line. Parsing raises `UsageError` instead of exiting.
 
     Args:
-        only: The command to parse; None for all commands. Adding the options of all takes longer than many commands.
-        brief: Whether no command will be parsed, only listed. Calls then have no parsers of their own.
+        only: The command to parse; None for all commands, which takes longer than many commands run.
+        brief: Whether commands will only be listed, not parsed. Then the commands of calls have no options.
     """
     parser = _TopParser(
         prog="ledgerbeam",

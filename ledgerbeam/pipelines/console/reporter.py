@@ -38,10 +38,7 @@ def plain_console(**options: Any) -> Console:
 
 
 def count_nulled(store: LedgerStore) -> int | None:
-    """Return the number of NaN and infinities that a job has written as null; None if the job refuses them.
-
-    Only the outputs of a job that writes null are read.
-    """
+    """Return the number of NaN and infinities that a job has written as null; None if the job refuses NaN."""
     job = store.job()
     if job is None or job.parameters.get("nan") != "null":
         return None
@@ -60,7 +57,7 @@ def describe_set_ups(found: Mapping[str, Any]) -> str:
 
 
 def json_bytes(value: Any, *, indent: bool = False) -> bytes:
-    """Encode JSON. Names that are not UTF-8 are written as escaped surrogates, which orjson refuses."""
+    """Encode JSON. orjson refuses names that are not UTF-8; they are written with escaped surrogates."""
     try:
         return orjson.dumps(value, json_form, orjson.OPT_INDENT_2 if indent else None)
     except TypeError:

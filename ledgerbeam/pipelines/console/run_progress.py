@@ -32,13 +32,13 @@ class RunProgress:
 
     @property
     def share(self) -> float | None:
-        """Share of this run's work that is done, at least `least`; None during the listing."""
+        """Share of this run's work that is done, never below `least`, the last shown share; None during the listing."""
         found = self._estimated_share
         return None if found is None else max(found, self.least)
 
     @property
     def title(self) -> str:
-        """Stage of the job and of the run, in words."""
+        """Stage of the job, then stage of the run, in words."""
         return f"{self.part}, {self.stage}" if self.part and self.stage != "working" else self.part or self.stage
 
     @property

@@ -59,10 +59,10 @@ class _Check(NamedTuple):
 
 
 def verify(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Check every output and every file made of all outputs, several at a time. Print a line for each problem.
+    """Check all outputs, merged datasets and metadata, several files at a time. Print a line for each problem.
 
-    Returns 0, or 1 if there were problems. LedgerDamagedError is raised if the record counts of the ledger are not the
-    sums over its tasks.
+    Returns 0, or 1 if there were problems. LedgerDamagedError: the record counts of the ledger are not the sums over
+    its tasks.
     """
     job = store.job()
     root = job.parameters.get("output") if job else None
@@ -106,7 +106,7 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def _of_outputs(store: LedgerStore, ledger: str, root: str, there: set[str] | None) -> Iterator[_Check]:
-    """Yield the checks of outputs. Outputs whose names are not in `there` were merged, and are checked in datasets."""
+    """Yield the checks of outputs: of all for None, else only of names in `there`. The others exist only as merged."""
     for row in store.outputs(ordered=False):
         output, source = row.output, without_secrets(row.url)
         if there is None or output.name in there:
@@ -116,7 +116,7 @@ def _of_outputs(store: LedgerStore, ledger: str, root: str, there: set[str] | No
 
 
 def _of_datasets(datasets: list[Any], options: Options, *, sizes_only: bool) -> Iterator[_Check]:
-    """Yield the checks of the indexes of datasets, and of the span of each merged part."""
+    """Yield the checks of the `.idx` of merged datasets, and of the bytes of each part in the `.bin`."""
     for dataset in datasets:
         index, data = f"{dataset.prefix}.idx", f"{dataset.prefix}.bin"
         remedy = f"to merge the parts again, delete {without_secrets(index)} and run the job again"

@@ -240,7 +240,7 @@ def print_hosts(hosts: Sequence[Host]) -> None:
 
 
 def host_rows(hosts: Sequence[Host]) -> Iterator[list[str]]:
-    """Yield the rows of the table, active hosts first."""
+    """Yield the rows of the table of hosts, active hosts first."""
     ordered = sorted(hosts, key=lambda host: (not host.at_work, host.host))
     for host in ordered[:MOST_HOSTS]:
         ended = [run for run in host.runs if not _is_open(run)]
