@@ -43,7 +43,7 @@ def _plan(args: argparse.Namespace, _: list[str]) -> int:
 
 
 def _run(args: argparse.Namespace, beam_args: list[str]) -> int:
-    """Run a flow. Return 0; 3 if tasks failed or a step is incomplete; 130 after Ctrl-C; errors have their own status."""
+    """Run a flow. Return 0; 3 if tasks failed or a step is incomplete; 130 after Ctrl-C; or the status of an error."""
     from ledgerbeam.pipelines.calls.result import Result
     from ledgerbeam.pipelines.cli.call import NOT_ALL, exit_status, summary_lines
     from ledgerbeam.pipelines.console.reporter import Reporter, print_json

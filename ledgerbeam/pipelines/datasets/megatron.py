@@ -125,7 +125,7 @@ class MergedParts(DatasetParts):
 
     @classmethod
     def of_options(cls, output: str, dtype: str, suffixes: tuple[str, ...], *, drop: bool) -> MergedParts:
-        """Return the datasets of ``--output`` and ``--dtype``. UsageError for an unknown dtype, or a folder."""
+        """Return the datasets of ``--output`` and ``--dtype``. UsageError: unknown dtype, or `output` is a folder."""
         name = dtype_name(dtype)
         if output.endswith("/"):
             raise UsageError(f"--output {output}: expected a prefix of files, such as {output}texts, found a folder")
@@ -195,7 +195,7 @@ class MergedParts(DatasetParts):
 class _Parts:
     """The parts of a complete job, in the order of its dataset manifest.
 
-    A note beside the ledger describes the last merge. Once it is written, merged parts may be removed.
+    A note beside the ledger describes the last merge. Once the note is written, the merged parts may be removed.
     """
 
     def __init__(self, product: MergedParts, job: JobSpec, store: LedgerStore) -> None:
@@ -217,9 +217,9 @@ class _Parts:
         return None if found is not None and self._were_rewritten() else found
 
     def _were_rewritten(self) -> bool:
-        """Return whether parts were written again after the merge, and all of these are valid.
+        """Return whether parts were written again after the merge, and have their recorded content: then merge again.
 
-        Then the merge may have read other files. If one is not valid, the merged datasets are the only good copy.
+        If such a part has other content, the merged datasets are the only good copy, and stay.
         """
         made = stat_many(self._product.files(), self._options)
         there = set(self._folder.names(""))  # one request if all were removed
@@ -343,7 +343,7 @@ def parts_by_dataset(
     """Return the parts of each dataset of a job, by the suffix of its name, in the order of the manifest.
 
     Each task writes one part of every dataset, and the manifest sorts the parts of a task by name. So the position of a
-    part determines its dataset, for any names of sources and keys. LedgerError: the shards are not such parts.
+    part determines its dataset, for any names of sources and keys. LedgerError: the shards are no parts of datasets.
     """
     by_name = sorted(suffixes, key=lambda suffix: suffix + _DATA)
     parts = {suffix: shards[place :: len(by_name)] for place, suffix in enumerate(by_name)}

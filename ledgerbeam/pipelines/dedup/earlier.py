@@ -1,7 +1,7 @@
-"""Signatures of earlier deduplications, with which a later one compares its documents.
+"""Signatures of earlier deduplications, with which a later deduplication compares its documents (``--against``).
 
-They are run files that the later job reads together with its own. Both need the same buckets, so the later job uses the
-partition of the earlier one.
+The signatures are run files. The later job reads them together with its own run files, in the same buckets. So it uses
+the partition of the earlier job.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EarlierSignatures(NamedTuple):
             )
 
     def require_apart(self, stores: Iterable[LedgerStore], storage_options: Mapping[str, Any]) -> None:
-        """Raise UsageError if signatures are missing or changed, or if the later job has one of their sources, too."""
+        """Raise UsageError if signatures are missing or changed, or if the later job also reads a signed file."""
         if lost := count_lost(OutputFolder(self.writer.folder, dict(storage_options)), self.writer.store):
             raise UsageError(
                 f"--against {self.ledger}: missing or changed {count(lost, 'file')} of its signatures in "
@@ -59,7 +59,7 @@ class EarlierSignatures(NamedTuple):
             )
 
     def require_texts(self, expected: Mapping[str, Any]) -> None:
-        """Raise UsageError if texts are selected in another way than in the later job, which reads them again."""
+        """Raise UsageError if texts are selected otherwise than in the later job, which reads the texts again."""
         parameters = self.writer.job.parameters
         if other := {name for name, value in expected.items() if parameters.get(name) != value}:
             name = min(other)
@@ -76,7 +76,7 @@ class EarlierSignatures(NamedTuple):
     def sources(
         self, may_have: Callable[[str], bool], has: Callable[[str], bool], storage_options: Mapping[str, Any]
     ) -> Iterator[Source]:
-        """Yield the files with documents to read again, by `may_have`. If `has` is true, a changed file is an error."""
+        """Yield signed files that may have documents to read again, by URL. A changed file with any is an error."""
         wanted = [row for row in _rows(self.writer.store) if any(map(may_have, _urls_of(row)))]
         looks = map_ahead(lambda row: _looked_at(row, dict(storage_options)), wanted, _AT_ONCE, _AT_ONCE)
         for row, found in zip(wanted, looks, strict=True):
@@ -119,7 +119,7 @@ def _urls(store: LedgerStore) -> Iterator[str]:
 def earlier_signatures(
     ledgers: Sequence[str], minhash: Any, below: str, storage_options: Mapping[str, Any]
 ) -> list[EarlierSignatures]:
-    """Return the signatures of earlier deduplications, for the job with the ledger `below` and these parameters."""
+    """Return the signatures of `ledgers`. UsageError: they do not fit the later job, whose ledger is `below`."""
     found = []
     for url in ledgers:
         options = dict(storage_options)

@@ -57,7 +57,7 @@ class DecideJob(HashJob):
 
     @property
     def user_command(self) -> str:
-        """The command of the user, also for near duplicates."""
+        """The command of the user, `dedup`, for exact and for near duplicates."""
         return "dedup"
 
     def scatter(self) -> ScatterJob:
@@ -91,7 +91,7 @@ class DecideJob(HashJob):
 
 @dataclass(frozen=True, kw_only=True)
 class FilesWithLists(ListedFiles):
-    """Files joined with lists of some of their records."""
+    """Files, each joined with a list of some of its records."""
 
     tables: SliceTables  # URL of the tables of the lists' run files
     url: str  # URL of the file that names their buckets
@@ -117,7 +117,7 @@ class _RemainingFiles(FilesWithLists):
 
 @dataclass(frozen=True, kw_only=True)
 class ListedJob(ShardJob):
-    """Reads files joined with lists of some of their records, which an earlier job writes."""
+    """Reads files, each joined with a list of some of its records. An earlier job writes the lists."""
 
     files: ListedFiles
     key: KeyChoice  # key of the records that decides about the lists
@@ -137,7 +137,7 @@ class ListedJob(ShardJob):
 
     @abstractmethod
     def decide(self) -> DecideJob:
-        """Return the job that writes the lists, after its own inputs."""
+        """Return the job that writes the lists. Its own inputs run before it."""
 
     def decide_values(self, ledger: str) -> dict[str, Any]:
         """Return the values of the job that writes the lists, a `DecideJob` with this ledger."""
@@ -150,18 +150,15 @@ class ListedJob(ShardJob):
         return f"{self.output}/{LISTS_FOLDER}"
 
     def with_state(self, state: str) -> Self:
-        """Return the job with the hash of the complete lists."""
+        """Return a copy of the job with the hash of the complete lists."""
         return dataclasses.replace(self, state=state)
 
     def earlier_listed(self) -> Collection[str] | None:
-        """Return the files of earlier deduplications in the listing, which the stages before do not scatter.
-
-        None if they are not known for these lists. Then `list_earlier` finds them.
-        """
+        """Return the listed files that only an earlier deduplication has scattered; None before `list_earlier`."""
         return ()
 
     def list_earlier(self) -> bool:
-        """Store the files of earlier deduplications that the lists name. False if the job has no earlier ones."""
+        """Store the list of earlier deduplications' files to read. Return False if the job compares with none."""
         return False
 
     @property
@@ -216,7 +213,7 @@ class DedupJob(ListedJob):
 
 
 class ListsRead(StageSources):
-    """Files with the lists of their records that an earlier stage has written."""
+    """Files, each with the list of its records that an earlier stage has written."""
 
     def __init__(
         self,
@@ -267,7 +264,7 @@ class ListsRead(StageSources):
 
 
 class ListedStage(Stage):
-    """A stage that reads files with lists of their records."""
+    """A stage that reads files, each with a list of some of its records."""
 
     job: ListedJob
 
@@ -286,7 +283,7 @@ class ListedStage(Stage):
 def check_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedStage) -> None:
     """Raise ChangedSourceError unless the first stage has processed exactly the listed files of this job.
 
-    A missing file is an error too: its records may stand for duplicates in other files.
+    A missing file is an error, too. Duplicates in other files may be dropped because of its records.
     """
     if earlier := job.earlier_listed():
         pages = [page.select([url not in earlier for url in page.urls]) for page in pages]
@@ -313,8 +310,8 @@ def forget_unscattered(ids: Collection[bytes], store: LedgerStore) -> None:
 def _check_file_times(store: LedgerStore, scatter: LedgerStore) -> None:
     """Raise ChangedSourceError if files were replaced after the first stage by files of the same size and time.
 
-    Such a file is the same source by its identity, but its list was made for the records of the other file. So the
-    first stage forgets it, and the next run makes another list.
+    The new file is the same source to the ledger, but its list was made from the records of the old file. So this
+    function forgets the source in the first stage, and the next run makes a new list.
     """
     scattered, read = ({url: time for url, time, _ in _file_times(one)} for one in (scatter, store))
     written = {url for url, time in read.items() if time > scattered.get(url, time)}

@@ -54,7 +54,7 @@ class _NearDecideJob(DecideJob):
     signatures: str  # folder of the signatures
 
     def writer_values(self) -> dict[str, Any]:
-        """Return the values of the preceding job, without its ledger and partition."""
+        """Return the values of the job before this one, without the ledger and the partition."""
         places = {"output": self.first_folder, "own": self.scatter_values()["own"]}
         return {**places, **as_run(self, "files", "key", "near", "signatures", "prefer", "max_slices")}
 
@@ -85,7 +85,7 @@ class ClusterJob(_NearDecideJob):
         return f"{self.output}/{STARS_FOLDER if self.in_rounds else RUNS_FOLDER}"
 
     def first_writers(self) -> dict[str, RunsJob]:
-        """Return the preceding job, which finds pairs, or the cluster of each document."""
+        """Return the job before this one: it finds pairs, or after rounds the cluster of each document."""
         return {LABELS: self._labels()} if self.in_rounds else {PAIRS: self._labels().pairs()}
 
     def _labels(self) -> LabelsJob:
@@ -127,13 +127,13 @@ class ClusterJob(_NearDecideJob):
         return [f"{self.output}/{name}" for name in (RUNS_FOLDER, STARS_FOLDER)]
 
     def identity(self) -> Job:
-        """Return the parameters of the outputs; the way of finding clusters is not one."""
+        """Return the parameters of the outputs. They are equal for clusters found in rounds and by one process."""
         if not self.in_rounds:
             return super().identity()
         return dataclasses.replace(self, in_rounds=False).identity()
 
     def sources(self) -> BucketsOf:
-        """Return the buckets. Pairs have one bucket, which is not divided."""
+        """Return the buckets. All pairs are in one bucket, read by one task."""
         found = super().sources()
         return dataclasses.replace(found, task_bytes=PART_BYTES, within_keys=True) if self.in_rounds else found
 
@@ -320,6 +320,6 @@ class NearJob(DedupJob):
 
 
 def marking_job(near: NearChoice, *, output: str, **values: Any) -> DecideJob:
-    """Return the job that finds duplicates as the last job, which writes the list to an output folder."""
+    """Return the job of ``--mark``: it finds near duplicates, and writes their list to an output folder."""
     kind = ClusterJob if near.verify is None else VerifyJob
     return kind(near=near, output=output, signatures=f"{output}/{SIGNATURES_FOLDER}", **values)

@@ -11,8 +11,8 @@ If there are more pairs than one process can cluster, more jobs follow, see `io.
     round-N   large stars and small stars in turn, until no change       ledger CLUSTER/round-1, CLUSTER/round-2, ...
     labels    each document with its cluster                             ledger CLUSTER/labels
 
-Each of them is an exchange with buckets by hash, like the signatures. The number of rounds is not known in advance: the
-rounds end when one of large stars changes nothing.
+Each of these jobs is an exchange with buckets by hash, like the signatures. The number of rounds is not known in
+advance: the last round is the first round of large stars that changes nothing.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class PairsJob(HashJob, RunsJob):
 
     @property
     def _among_earlier(self) -> bool:
-        """Whether to connect earlier documents, too. With --verify, any document of a band may be the near one."""
+        """Whether to connect earlier documents with each other, too: --verify compares with each document of a band."""
         return bool(self.near.against) and self.near.verify is not None
 
     def earlier_signatures(self) -> list[EarlierSignatures]:
@@ -159,7 +159,7 @@ class PairsJob(HashJob, RunsJob):
         return PairRecords(self._among_earlier)
 
     def encoder(self) -> str | ShardEncoder:
-        """Return the encoder that writes a forest as a run file."""
+        """Return the encoder that writes the pairs of a task, a forest of connected documents, as a run file."""
         from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - slow to import
 
         return RunEncoder(())
@@ -197,7 +197,7 @@ class _StarJob(GatherJob, RunsJob):
         return StarsJob(**self._values(STARS))
 
     def turn(self, number: int) -> RunsJob:
-        """Return the job of a round; the stars for number 0."""
+        """Return the job of the round with this number, from 1; the job of the stars for 0."""
         if not number:
             return self.stars()
         kind = LargeStarsJob if number % 2 else SmallStarsJob
@@ -245,7 +245,7 @@ class StarsJob(_StarJob):
         return self.pairs_folder
 
     def reading(self) -> Reading:
-        """Return the parameters for reading the run files of pairs. The pairs are one bucket."""
+        """Return the parameters for reading the run files of pairs. All pairs are in one bucket."""
         return Reading(self.first_folder, self.listing_url, self.storage_options, Partition(1))
 
     def first_writers(self) -> dict[str, RunsJob]:
@@ -268,7 +268,7 @@ class _RoundJob(_StarJob):
         return {before.ledger.rpartition("/")[2]: before}
 
     def spent(self, read: BucketsJob) -> list[str]:  # noqa: ARG002 - nothing is merged
-        """Return the folder of the round before. The folder of stars stays, because it has the documents."""
+        """Return the folder of the round before. The folder of stars stays: `LabelsJob` reads the documents from it."""
         return [] if self.number == 1 else [self.turn(self.number - 1).output]
 
 
@@ -307,7 +307,7 @@ class LabelsJob(_StarJob):
     rounds: int = 1  # known number of rounds. The last round is one of large stars.
 
     def first_writers(self) -> dict[str, RunsJob]:
-        """Return the jobs with the documents, and with the connections of the last round."""
+        """Return two jobs: the stars, which have the documents, and the last round, which has their connections."""
         return {STARS: self.stars(), f"{ROUND}-{self.rounds}": self.turn(self.rounds)}
 
     def after(self, before: Sequence[FinishedStage]) -> Self | None:

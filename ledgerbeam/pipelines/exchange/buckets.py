@@ -70,7 +70,7 @@ class Reading(NamedTuple):
 
     @property
     def fan(self) -> int | None:
-        """Approximate number of run files in a merge; None if all of a bucket are read together."""
+        """Approximate number of run files that a task merges; None if a task reads a bucket from all run files."""
         return self.partition.merges.fan if self.merges else None
 
 
@@ -153,7 +153,7 @@ class RunFiles:
         return None
 
     def _stored(self) -> Mapping[str, Any]:
-        """Return the last file of `tabulate`; empty if it cannot be read."""
+        """Return the content of the file that `tabulate` wrote last; empty if the file is missing or damaged."""
         url = self.reading.listing_url
         require_own_folder(url.rpartition("/")[0])
         try:
@@ -192,7 +192,7 @@ class RunFiles:
     def remove_tables(self, ledger: str) -> None:
         """Remove the tables of slices, including tables of earlier run files.
 
-        Tables of the next stage may be in the same folder and in use by another launcher. They stay.
+        Tables of the next stage stay: they may be in the same folder, and another launcher may use them.
         """
         names = [f"{state}{ending}" for state in [self.state, *self._earlier_states()] for ending in (RUNS, SLICES)]
         remove_below(self.reading.folder, names, self.reading.storage_options, ledger=ledger)
@@ -237,8 +237,8 @@ def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
 def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[str]) -> None:
     """Remove run files and tables that are no longer needed, from folders of a job.
 
-    `writers` are the IDs of the ledgers that wrote them. Run files are removed only from folders that no other ledger
-    has marked.
+    `writers` are the IDs of the ledgers that wrote the files. If another ledger has marked a folder, the files in it
+    stay.
     """
     for url in folders:
         folder = ObjectFolder(url, job.storage_options)
@@ -262,12 +262,12 @@ _is_mark = re.compile(rf"(?:.*/)?{MARKS_FOLDER}/[0-9a-f]{{32}}\.json", re.DOTALL
 
 
 def _is_run(name: str) -> bool:
-    """Return whether a file is a run file, but not one of rejected records, which stay."""
+    """Return whether a file is a run file, and not a file of rejected records: those stay."""
     return name.endswith(SUFFIX) and _has_run_form(name) is not None
 
 
 def _nearest(name: str, owners: Collection[str]) -> str | None:
-    """Return the innermost of an owner's folders that contains a file: empty, or with a trailing slash."""
+    """Return the innermost folder of `owners` around a file: empty, or a path with a slash at its end. None if none."""
     place = name
     while place:
         place = place.rstrip("/").rpartition("/")[0]

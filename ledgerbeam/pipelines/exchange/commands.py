@@ -101,8 +101,8 @@ class JoinJob(GatherJob):
         left      records of the left side, by the same hash                 ledger JOIN/left
         join      the records of both sides, by key                          ledger JOIN
 
-    Run files of the right side come first. So a task has read the right records of a key when it reads the left
-    records, which need not fit into memory.
+    A task reads the right records of a key first, and keeps them in memory. The left records of the key are read one
+    by one, and need not fit into memory.
     """
 
     command = "join"
@@ -120,7 +120,7 @@ class JoinJob(GatherJob):
         return {**self.sides()}
 
     def sides(self) -> dict[str, ScatterJob]:
-        """Return the jobs that write run files: right, then left. A filter needs only the keys of the right side."""
+        """Return the jobs that write run files: right, then left. Semi and anti joins need only right keys."""
         left = self.scatter()
         right = dataclasses.replace(left, files=self.right, key=self.right_key, with_records=not self._is_filter)
         return {
@@ -188,7 +188,7 @@ class JoinJob(GatherJob):
 
 
 def _schema_of(layout: ColumnLayout | None) -> pa.Schema | None:
-    """Return the schema of the rows of a side; None if it has none yet."""
+    """Return the schema of the rows of a side; None if the side has no records yet."""
     schemas = None if layout is None else layout.schemas()
     if schemas is None:
         raise AssertionError("expected the decided schema of a side")
@@ -197,7 +197,7 @@ def _schema_of(layout: ColumnLayout | None) -> pa.Schema | None:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitJob(ShardJob):
-    """Writes each record to the part that its key determines. So it needs no exchange."""
+    """Writes each record to a part, chosen by the hash of its key. This needs no exchange."""
 
     command = "split"
 

@@ -1,8 +1,8 @@
 """Jobs of an exchange: `ScatterJob` writes run files, and subclasses of `GatherJob` read them by bucket.
 
 Each job has its own ledger. The user names the ledger of the gather job, which records the outputs. The ledger of the
-scatter job is in its folder ``scatter``. If the gather job would read too many slices, `MergeJob` runs between them,
-once or several times, in the folders ``merge-1`` and so on.
+scatter job is in the folder ``scatter`` of this ledger. If the gather job would read too many slices, a `MergeJob` runs
+before it, once or several times, with ledgers in the folders ``merge-1`` and so on.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class BucketsOf:
         return {**self.shaping, "shard_bytes": self.task_bytes}
 
     def places(self) -> dict[str, list[str]]:
-        """Return only the URLs of the run files, which are in the output folder."""
+        """Return no URLs: the run files are in the output folder, which the job names itself."""
         return {}
 
     def forget_patterns(self) -> list[str]:
@@ -129,7 +129,7 @@ class BucketsJob(ShardJob):
         return None
 
     def unused(self) -> Iterator[str]:
-        """Yield the ledgers of possible stages that the job does not need, in the order of their creation."""
+        """Yield the ledgers of stages that this job does not need, in order. An earlier run may have created some."""
         yield from ()
 
     def with_state(self, state: str) -> Self:
@@ -147,7 +147,7 @@ class BucketsJob(ShardJob):
         return decided(self.partition)
 
     def reading(self) -> Reading:
-        """Return the parameters for reading these run files."""
+        """Return the parameters for reading the run files of the job's inputs."""
         merges = self.level < self.cut.merges.number
         return Reading(self.runs_folder, self.listing_url, self.storage_options, self.cut, self.level, merges)
 
@@ -159,7 +159,7 @@ class BucketsJob(ShardJob):
 
 @dataclass(frozen=True, kw_only=True)
 class MergeJob(BucketsJob):
-    """Merges the run files of a group, for a range of buckets, into one run file with separate narrower ranges."""
+    """Merges a group of run files into one run file. It divides their range of buckets into narrower ranges."""
 
     command = "merge"
     keeps_shards = False  # merged run files are removed once the buckets are complete
@@ -186,7 +186,7 @@ class MergeJob(BucketsJob):
         return self.shaping
 
     def parameters(self) -> dict[str, Json]:
-        """Return the number of the merge: all other parameters belong to the input run files."""
+        """Return only the number of the merge. The other parameters are those of the input run files, its sources."""
         return {MERGE: self.ordinal}
 
     def work(self) -> Callable[[Task], Any]:
@@ -236,11 +236,11 @@ class ScatterJob(RunsJob):
     prefer: KeyChoice | None = None
 
     def sources(self) -> ListedFiles:
-        """Return the files, whose records are read with their positions."""
+        """Return the files. Workers read each record with its position."""
         return dataclasses.replace(self.files, form=self.form)
 
     def reading_plainly(self) -> Self:
-        """Return the job with records that are read alone, for a sample."""
+        """Return the job for a sample: it reads records without positions."""
         return dataclasses.replace(self, form="records")
 
     def shaping(self) -> dict[str, Json]:
@@ -329,7 +329,7 @@ class GatherJob(BucketsJob):
 
     @property
     def merged_bytes(self) -> int:
-        """Size of a task that merges, by the records: about the size of a task that has written the run files."""
+        """Size of the records of a task that merges, in bytes: about the size of a task that has written a run file."""
         return self.files.task_bytes
 
     def earlier_signatures(self) -> Sequence[EarlierSignatures]:
@@ -358,7 +358,7 @@ class GatherJob(BucketsJob):
 
     @property
     def sizes(self) -> PartitionLimits:
-        """The sizes of the buckets and of their parts, by the size of the sources."""
+        """The sizes of buckets and of their parts, in bytes of the sources."""
         return PartitionLimits(self.bucket_bytes or self.shard_bytes, self.shard_bytes)
 
     def shaping_of_runs(self) -> dict[str, Json]:
@@ -517,7 +517,7 @@ def own_files(job: ShardJob) -> OwnFiles:
 
 
 def as_run(job: JobSpec, *more: str) -> dict[str, Any]:
-    """Return the run options of a job, for its stages, and more of its fields."""
+    """Return the fields of a job that all its stages share, the run options, and the fields named in `more`."""
     return {name: getattr(job, name) for name in (*_HOW, *more)}
 
 

@@ -67,7 +67,7 @@ class KeyChoice:
         return shaping | ({"seed": self.seed} if self.scheme == "shuffle" else {})
 
     def doubts(self, names: Sequence[str], store: LedgerStore) -> Iterator[str]:
-        """Yield a warning if no record has the key in the ledger of the job that has computed keys."""
+        """Yield a warning if no record has the key. `store` is the ledger of the job that has computed the keys."""
         keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
         records = store.status()["records"]
         keyed = sum(records["written"].values()) + records["dropped"].get(WITHOUT_KEY, 0)
@@ -99,7 +99,7 @@ def partition_parameters(partition: Partition | None) -> dict[str, Json]:
 
 
 def decided(partition: Partition | None) -> Partition:
-    """Return the partition of an open job."""
+    """Return a partition that is set, as it is in every open job."""
     if partition is None:
         raise AssertionError("expected a partition: it is set when the job is opened")
     return partition
@@ -139,10 +139,10 @@ class PartitionLimits(NamedTuple):
 def decide_partition(
     scatters: Sequence[ScatteringJob], limits: PartitionLimits, say: Callable[[str], None], larger: str = LARGER
 ) -> Partition:
-    """Set the partition of an exchange and its number of rounds. Equal sources have equal results.
+    """Return the partition of an exchange, with its number of rounds. It depends only on the sources and the options.
 
-    `scatters` has several jobs only if keys start with a hash. `larger` is the remedy in messages, with ``{0}`` for a
-    size.
+    `scatters` has several jobs only if keys start with a hash. `larger` is the remedy that an error names for too many
+    slices, with ``{0}`` for a size.
     """
     listed = [(scatter, list(scatter.pages())) for scatter in scatters]
     total = sum(sum(page.sizes) for _, pages in listed for page in pages)

@@ -3,11 +3,11 @@
     sort, shuffle, repartition, group    scatter
     dedup                                decide/scatter, decide
     dedup --near                         cluster/pairs/scatter, cluster/pairs, cluster
-    dedup --near --verify                the same, then texts, verify
-    dedup --near, many pairs             before cluster also cluster/stars, cluster/round-1 and so on, cluster/labels
+    dedup --near --verify                the stages of dedup --near, then texts, verify
+    dedup --near, many pairs             cluster/stars, cluster/round-1 and so on, cluster/labels before cluster
     join                                 right, left
 
-Stages merge-1, merge-2 and so on may follow the stages that write an exchange, in the folder of the job that reads it.
+Stages merge-1, merge-2 and so on may follow stages that write run files, in the ledger of the stage that reads them.
 With ``--mark``, the deciding stage is the last one, so its ledger contains the ledgers of the earlier stages.
 """
 
@@ -54,7 +54,7 @@ def is_optional(stage: str) -> bool:
 
 
 def stage_ledger(ledger: str, stage: str) -> str:
-    """Return the ledger of an earlier stage; empty while the job's own ledger is not known."""
+    """Return the ledger of an earlier stage of a job with a ledger; empty for an empty `ledger`."""
     return f"{ledger}/{stage}" if ledger else ""
 
 

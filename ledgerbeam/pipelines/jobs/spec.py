@@ -387,7 +387,7 @@ class Stage:
         return None
 
     def unused(self) -> Iterator[str]:
-        """Yield the ledgers of inputs that the stage does not need, which an earlier run may have left."""
+        """Yield the ledgers of input stages that this stage does not need. An earlier run may have created some."""
         yield from ()
 
     def sources(
