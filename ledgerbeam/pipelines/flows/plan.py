@@ -233,12 +233,12 @@ class _Forecast:
         self.plan.reasons[state] += 1
 
     def _is_made(self) -> bool:
-        """Return whether the product of the job was made of the present outputs, or the job has no product."""
+        """Return whether the product of the job was made from the present outputs. True for a job without a product."""
         product = self._call.job.product()
         return product is None or self._store is None or product.is_made(self._call.job, self._store)
 
     def _has_reached_its_end(self) -> bool:
-        """Return whether the last run reached the last stage: a run starts the stages one after the other."""
+        """Return whether the last run of the step started the last stage. A run starts stages one after the other."""
         ran = [store.runs() for store in map(_store_of, self._call.readers()) if store is not None]
         last = [] if self._store is None else self._store.runs()
         return bool(last) and all(runs and runs[-1]["began"] <= last[-1]["began"] for runs in ran)

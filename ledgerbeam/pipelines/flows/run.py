@@ -29,7 +29,7 @@ class FlowRun:
         flow: Name of the flow in messages.
         order: Names of all steps of the run, in order.
         steps: The result of each step that started, in order.
-        left: By step, the reason why it is not up to date: it did not start, or its sources changed during the run.
+        left: By step, the reason why the step is not up to date: it did not start, or its sources changed meanwhile.
         errors: By step, the error that ended it. The work recorded before it is kept.
     """
 

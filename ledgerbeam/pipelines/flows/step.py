@@ -113,7 +113,7 @@ class FlowStep:
         return not self.makes_dataset and self.options.get("to") != "shar"
 
     def arguments(self, sides: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional arguments and options for the call, from the values for the sources of each side."""
+        """Return positional arguments and options for the call. `sides` are the sources; a join has two sides."""
         match COMMANDS[self.command]:
             case "function":
                 return (self.main, *sides), {**self.options}
@@ -231,7 +231,7 @@ def step_options(command: str) -> dict[str, Any]:
 
 
 def check_defaults(defaults: Mapping[str, Any], place: Place) -> None:
-    """Raise UsageError for a default that is no option of any command. Each step checks the defaults that it uses."""
+    """Raise UsageError for a default that no command has as an option. Each step checks the values that it uses."""
     hints: dict[str, Any] = {}
     for command in COMMANDS:
         for key, hint in step_options(command).items():

@@ -71,7 +71,7 @@ class RejectLimit:
     percent: float | None = None  # maximum share of the records that were read, in percent; None for no limit
 
     def check(self, store: LedgerStore, *, ended: bool) -> None:
-        """Raise RejectLimitError if the limit is exceeded. With `ended`, all records are read, so a share is final."""
+        """Raise RejectLimitError if the limit is exceeded. `ended`: all records have been read, so a share is final."""
         if self.most is None and self.percent is None:
             return
         records = store.records()

@@ -211,7 +211,7 @@ def withdraw_rejected(store: LedgerStore, pattern: str) -> frozenset[bytes]:
 
 
 def _withdrawn(store: LedgerStore, kind: Kind, pattern: str) -> Iterator[bytes]:
-    """Yield the sources with tasks that were withdrawn for a reason and have not all run since."""
+    """Yield the IDs of sources with withdrawn tasks that have not all run again, by the reason of the withdrawal."""
     for source, why in store.withdrawn():
         if any(_matches(reason, pattern) for reason in getattr(why, kind)):
             yield source
@@ -222,7 +222,7 @@ def _matches(reason: str, pattern: str) -> bool:
 
 
 def _last_only(store: LedgerStore) -> dict[str, Any]:
-    """Return the selection of the last run; empty if it ran all open sources."""
+    """Return the selection of the last run; empty if that was no partial run."""
     last = store.status()["last_run"]
     only = {} if last is None else last["info"].get("only")
     return only if isinstance(only, dict) else {}

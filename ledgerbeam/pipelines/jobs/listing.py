@@ -71,7 +71,7 @@ class JobListing:
         self._seen += _prefixes(ids)
 
     def gone(self) -> Iterator[bytes]:
-        """Yield the IDs that the ledger has and the listing does not. It takes 8 bytes of memory for each source."""
+        """Yield the IDs of recorded sources that are missing from the listing. Memory is 8 bytes for each source."""
         listed = _Known(self._seen)
         # The ledger has all listed sources. If it has no others, none is missing, and the ledger need not be read.
         if listed.count() == self._store.source_count():
@@ -81,9 +81,9 @@ class JobListing:
 
 
 def gone_sources(job: JobSpec, store: LedgerStore) -> Iterator[bytes]:
-    """List the sources of a job again, and yield the IDs that its ledger has and the listing does not.
+    """List the sources of a job again, and yield the IDs of recorded sources that are missing from the listing.
 
-    For runners that list the sources themselves. New sources are left to the next run.
+    The launcher calls it for runners that list the sources themselves. It ignores new sources: the next run finds them.
     """
     listing = JobListing(job, store, iter(()), "")
     for ids in _ids_by_page(job, job.pages()):
@@ -98,7 +98,7 @@ def _packs(packs: Iterable[Source]) -> Iterator[list[Source]]:
 
 
 def listed_sources(job: JobSpec, pages: Iterable[Page]) -> Iterator[list[Source]]:
-    """Yield the complete and open sources of a job, in pages."""
+    """Yield all sources of a job, complete and open, in pages. Small files are packed if the job packs them."""
     packer = job.packer()
     files = listed_files(pages)
     yield from _packs(files if packer is None else packer(files))
@@ -153,7 +153,7 @@ def _checked(job: JobSpec, say: Callable[[str], None], left_out: LeftOut) -> Ite
 
 
 class _Known:
-    """Prefixes of IDs for lookups: a Python set while they are few, else a sorted array of 8 bytes each."""
+    """Prefixes of IDs for lookups: a Python set of few prefixes, or a sorted array with 8 bytes for each prefix."""
 
     def __init__(self, prefixes: array[int]) -> None:
         self._few = set(prefixes) if len(prefixes) <= _FEW else None

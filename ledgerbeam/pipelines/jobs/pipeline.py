@@ -187,7 +187,7 @@ class ScatterChoice:
         return {SCATTER: shaping | {name: value for name, value in given.items() if value is not None}}
 
     def decided(self, scatter: ScatterJob | None, say: Callable[[str], None]) -> Partition:
-        """Return the partition of the records into buckets, by samples of the files of `scatter`, if any."""
+        """Return the partition of the records into buckets. `scatter` samples files; None for other sources."""
         if self.cuts:
             return Partition.of_cuts([bytes.fromhex(cut) for cut in self.cuts])
         if scatter is None:
@@ -208,7 +208,7 @@ class ScatterChoice:
         return partition
 
     def _wants_more(self, scatter: ScatterJob, size: int) -> bool:
-        """Return whether several buckets were asked for."""
+        """Return whether the options need several buckets: by number, or of `size` bytes for larger sources."""
         if self.buckets is not None:
             return self.buckets > 1
         return sum(sum(page.sizes) for page in scatter.pages()) > size

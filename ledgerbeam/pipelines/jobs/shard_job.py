@@ -123,8 +123,8 @@ class ShardJob(JobSpec):
 def shard_form(to: Any) -> str:
     """Return a regular expression for the end of the names of shards of a format, and of their indexes.
 
-    It includes the first record and the ordinals of `transforms.chain.write.output_name`. It also matches the names of
-    files of rejected records. If `to` is not a format, it matches no name.
+    It matches the last part of `transforms.chain.write.output_name`, from the number of the first record on, and the
+    names of files of rejected records. If `to` is not a format, it matches no name.
     """
     ending = _ENDINGS.get(to)
     if ending is None and to is not None and to in formats():  # of another package: a file and its index
@@ -145,13 +145,13 @@ _ENDINGS = {
 
 @dataclass(frozen=True)
 class OutputCompression:
-    """Zstandard compression of outputs, which can still be read by position."""
+    """Zstandard compression of outputs in frames, so that readers can still read records by position."""
 
     level: int  # Zstandard level
     frame: int  # size of a frame before compression, in bytes
 
     def encoder(self, encoder: str | ShardEncoder) -> ShardEncoder:
-        """Return an encoder that compresses the output of an encoder, or of the format with this name."""
+        """Return an encoder that compresses the output of `encoder`, which is an encoder or the name of a format."""
         return SeekableZstd(format_named(encoder) if isinstance(encoder, str) else encoder, self.level, self.frame)
 
     def parameters(self) -> dict[str, Json]:
@@ -160,7 +160,7 @@ class OutputCompression:
 
 
 def parse_compression(compress: str | None, frame: int | None, to: str) -> OutputCompression | None:
-    """Return the compression that the options name; None without. UsageError if they do not fit the format."""
+    """Return the compression of the options; None without ``--compress``. UsageError: they do not fit the format."""
     if compress is None:
         if frame is not None:
             raise UsageError(f"--frame {frame}: only for compressed outputs; add --compress zstd")

@@ -51,7 +51,7 @@ class SourceFiles(Protocol):
 
     @property
     def are_apart(self) -> bool:
-        """Whether the names of shards come from all listed files, not only from the first file of each pack."""
+        """Whether each listed file gives names to shards. If not, only the first file of each pack does."""
 
     def check(self, page: Page) -> None:
         """Raise an error for a page of the listing with a source that cannot be read."""
@@ -60,7 +60,7 @@ class SourceFiles(Protocol):
         """Raise an error for a page of the listing if none of its files has the columns to read."""
 
     def packer(self) -> Packer | None:
-        """Return the packer that makes sources of several listed files each; None if each file is one."""
+        """Return the packer that makes sources of several listed files each; None if each file is a source."""
 
     def indexed_bytes(self, source: Source) -> int:
         """Return the maximum number of bytes read before the first task of a source starts, if it has no index."""
@@ -286,7 +286,7 @@ def listed_files(pages: Iterable[Page]) -> Iterator[Source]:
 
 
 def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] | None:
-    """Return the value of `read_as` without ``--from``: Shar if the patterns name folders of Shar datasets.
+    """Return the default of `read_as`, for calls without ``--from``: Shar if patterns name folders of Shar datasets.
 
     Patterns with wildcards, or with the suffix of a format, are not checked.
     """
@@ -362,7 +362,7 @@ class GraphPasses:
         return (None, self.task_records) if self.task_records else (self.task_bytes, None)
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the graph that affect the outputs of a job; another pass is another source."""
+        """Return the parameters of the graph that affect the outputs of a job. The pass is none: it is a source."""
         sizes: dict[str, Json] = {"task_bytes": self.task_bytes, "task_records": self.task_records}
         return {**sizes, "base": self.base, "graph": str(self.reference), **self.made_of}
 

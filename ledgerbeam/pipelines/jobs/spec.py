@@ -57,7 +57,7 @@ class Product(Protocol):
 
     @property
     def replaces_shards(self) -> bool:
-        """Whether the product replaces the shards, which need not stay after it is made."""
+        """Whether the shards are not needed after the product is made."""
 
     def place(self, job: JobSpec) -> str:
         """Return the location of the product, for messages."""
@@ -264,7 +264,7 @@ class JobSpec(ABC):
             files.check(page)
 
     def packer(self) -> Packer | None:
-        """Return the packer that makes sources of several listed files each; None if each listed source is one."""
+        """Return the packer that makes sources of several listed files each; None if each listed file is a source."""
         files = self.sources().as_files
         return None if files is None else files.packer()
 
@@ -304,8 +304,8 @@ class JobSpec(ABC):
     def resolve_ledger(self, url: str | None) -> Self:
         """Return the job with its ledger: `url`, or a folder below the working folder.
 
-        The name of the folder depends on command, sources and output. So a job in which only other values changed finds
-        the ledger of the earlier job, which refuses it.
+        The name of the folder depends on command, sources and output. If only other values of a job change, the new job
+        opens the same ledger, and is refused there.
         """
         if url is None:
             named = "\0".join([*self.sources().names, self._named_output()])
@@ -342,7 +342,7 @@ class StageSources:
         return self._pages
 
     def check(self, store: LedgerStore, *, is_complete: bool, has_run: bool) -> None:
-        """Raise ChangedSourceError if a run has read other sources than the earlier stages."""
+        """Raise ChangedSourceError if a run of this stage has read other sources than the stages before it."""
 
     def remove_inputs(self, writers: Collection[str]) -> None:
         """Remove outputs of earlier stages that are no longer needed.
@@ -351,7 +351,7 @@ class StageSources:
         """
 
     def lost_text(self, number: int) -> str:  # noqa: ARG002
-        """Return a warning about lost outputs of earlier stages; empty for none."""
+        """Return a warning about `number` lost outputs of earlier stages; empty for no warning."""
         return ""
 
 
@@ -372,7 +372,7 @@ class Stage:
     target: str = ""  # output folder of the exchange that reads its outputs; empty for a job of one stage
 
     def with_job(self, job: JobSpec) -> Self:
-        """Return the stage with another version of its job."""
+        """Return a copy of the stage with this job instead of its own."""
         return dataclasses.replace(self, job=job)
 
     def inputs(self) -> list[Stage]:

@@ -60,7 +60,7 @@ def _pickled(function: Callable[..., Any], name: str, parts: FunctionParts) -> b
     import cloudpickle  # noqa: PLC0415 - few jobs need it
 
     class Pickler(cloudpickle.Pickler):
-        """Pickles wrappers of functions, too, which pickle stores by name alone, or which hold a lock or a cache."""
+        """Pickles cached functions, dispatchers and properties, too; pickle stores their names only, or fails."""
 
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, CACHED) and reference_to(value) is None:
@@ -107,7 +107,7 @@ def _cached_property(kind: type[Any], function: Callable[[Any], Any], name: str 
 
 @contextmanager
 def _by_value(modules: Iterable[str]) -> Iterator[None]:
-    """Pickle modules that were created in this process by value, together with the function."""
+    """In the `with` block, pickle `modules` by value, with the function. They exist only in this process."""
     import cloudpickle  # noqa: PLC0415 - few jobs need it
 
     added = [sys.modules[name] for name in modules if name not in cloudpickle.list_registry_pickle_by_value()]

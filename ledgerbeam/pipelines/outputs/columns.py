@@ -125,7 +125,7 @@ class ColumnJob(Protocol):
 
 
 def decide_layout(job: ColumnJob, say: Callable[[str], None]) -> ColumnLayout | None:
-    """Return the job's layout with schemas: those given, else the common schema of the sources, else inferred ones.
+    """Return the job's layout with schemas: given schemas, else the common schema of the sources, else inferred ones.
 
     Raises:
         RecordError: Records have no schema in common, or a sampled record cannot be read.
@@ -264,7 +264,7 @@ def read_batch_schema(url: str, options: Options) -> str:
 
 
 def _lines(job: BatchJob) -> list[str]:
-    """Return the URLs of JSON lines of the first page that has some, within the first `_PAGES` pages."""
+    """Return the JSON lines files of the first listed page with any. Only `_PAGES` pages are searched."""
     files = job.files.opened_files(job.storage_options)
     for page in islice(job.pages(), _PAGES):
         found = [url for url in page.urls if files.type_of(url).format.name == "jsonl"]

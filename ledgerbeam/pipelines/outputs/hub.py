@@ -1,8 +1,8 @@
 """Publication to the Hugging Face Hub: upload missing files, then update the folder in one commit.
 
 A note in the same commit, `.ledgerbeam/<ledger id>.json`, lists the files of this ledger and their checksums. A later
-publication does not need to read these files again. It replaces and removes only these files, and only if they are
-unchanged. All other files belong to others.
+publication does not read these files again. It replaces or removes only files in the note that are still unchanged on
+the Hub. All other files belong to others.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class _Publisher:
         return HubPublication(self._place.url, commit, added, replaced, plan.removed, len(plan.same), plan.kept)
 
     def _noted(self, head: str, there: Mapping[str, HubFile]) -> dict[str, _Content]:
-        """Return the files of the last publication of this ledger, with the hashes of their contents."""
+        """Return the files in the note of the last publication of this ledger, with the hashes of their contents."""
         if self._note not in there:
             return {}
         try:
@@ -232,7 +232,7 @@ class _Publisher:
         return self._contents[file.name]
 
     def _send(self, batch: Sequence[LocalFile], scratch: str) -> None:
-        """Upload some files, with local copies of remote files. Small files are uploaded with the commit."""
+        """Upload the large files of a batch, remote ones from a local copy. The commit will upload the small files."""
         paths = {file.name: self._local(file, scratch) for file in batch}
         fault_point("hub.send")
         uploads = self._place.send(paths)
@@ -249,7 +249,7 @@ class _Publisher:
                 self._on_file(1, upload.size)
 
     def _require_small(self, uploads: Sequence[Upload]) -> None:
-        """Raise UsageError if the regular files are too large for one commit, which the client sends as one request."""
+        """Raise UsageError if files that the Hub stores in Git are too large for one commit, which is one request."""
         held = [upload.size for upload in uploads if upload.sha256 is None]
         if sum(held) > MOST_IN_COMMIT:
             raise UsageError(
@@ -259,7 +259,7 @@ class _Publisher:
             )
 
     def _local(self, file: LocalFile, scratch: str) -> str:
-        """Return the path of a local file or of a copy, and store the hashes of its content."""
+        """Return the path of a local file, or of a new copy of a remote file. Store the hashes of the content."""
         if is_local(file.url):
             if file.name not in self._contents:
                 self._contents[file.name] = _content_of(file, _blocks(file, self._options))

@@ -80,7 +80,7 @@ class PublishedShards:
         return f"{self.root}/{name}"
 
     def place(self, default: str) -> str:
-        """Return the URL of a file that need not be beside the shards."""
+        """Return the URL of a metadata file: `output` if it is given, else `default` beside the shards."""
         return self.url(default) if self.output is None else self.output
 
     def require_root(self) -> None:
@@ -107,7 +107,7 @@ class PublishedShards:
         refuse_foreign(files, self.options, kind="earlier metadata of this format", remedy="and publish again")
 
     def require_suffix(self, suffix: str, remedy: str) -> None:
-        """Raise UsageError if the name of a shard has another suffix."""
+        """Raise UsageError, with a remedy, if the name of a shard has another suffix than `suffix`."""
         if split_compression(suffix).compression is None:
             self.require_plain()
         for shard in self.shards:

@@ -5,9 +5,8 @@ is written. A job refuses a folder with the mark of another ledger, or with shar
 one folder look like one dataset.
 
 The ledger is authoritative; the mark only names the owner. A mark of another job of the same ledger is accepted: the
-ledger knows the outputs of the old job, and removes them as the new job completes. But if the ledger does not know the
-run of its mark, a later state of the ledger wrote the mark. Then this ledger is an older copy, which does not know the
-outputs in the folder.
+ledger has recorded the outputs of the old job, and removes them as the new job completes. A mark also names a run. If
+the ledger has not recorded this run, the ledger is an older copy, and outputs in the folder may be unrecorded, too.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ MOST_STRANGERS = 1_000
 class OutputOwner:
     """The claim of a job's ledger to the job's output folder.
 
-    The constructor reads the marks. Create the object before the ledger is refreshed. A run is recorded in its ledger
-    before its mark is written, so launchers that start at once on one ledger do not take it for an older copy.
+    The constructor reads the marks. Create the object before the ledger is refreshed: then the ledger has the run of
+    each mark, also if several launchers start on it at the same time, because a run is recorded before its mark.
 
     Args:
         existing: Treatment of existing files of others; None raises an error.
@@ -70,7 +69,7 @@ class OutputOwner:
             store: The job's ledger, refreshed; None if it does not exist.
 
         Raises:
-            UsageError: The shards belong to another ledger or have no mark, and the user chose no treatment. Or they
+            UsageError: The shards belong to another ledger or have no mark, and the user chose no treatment. Or shards
                 are to be replaced and match a pattern of the sources. Or the folder is not yet this ledger's, and a
                 folder in it is a link.
         """
@@ -120,8 +119,8 @@ class OutputOwner:
             run: Token of the run, see `run_info`.
 
         Raises:
-            UsageError: Another ledger has marked the folder since the check, or the job that owns an enclosing folder
-                has written there.
+            UsageError: Since the check, another ledger has marked the folder, or the job that owns an enclosing
+                folder has written to this folder.
         """
         name = _mark_name(store)
         publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)
@@ -149,8 +148,8 @@ class OutputOwner:
     def check_kept(self, store: LedgerStore) -> None:
         """Check that the folder is still this ledger's, and that no other job has claimed a folder with its outputs.
 
-        It sends one request, and a few more if other jobs own folders below it. The mark of a job that does not keep
-        its shards may be missing: another launcher has read them and removed them.
+        It sends one request, and a few more if other jobs own folders below this folder. The mark may be missing if
+        the job does not keep its shards: another launcher may have read and removed both.
 
         Raises:
             StorageError: The job keeps its shards, and its mark is missing: outputs were moved or removed. Or another
@@ -189,7 +188,7 @@ class OutputOwner:
     def begin_restart(self, store: LedgerStore) -> None:
         """Remove unrecorded shards of killed runs before another job starts on the ledger.
 
-        The recorded shards are superseded when the new job starts. No ledger would know the unrecorded ones.
+        When the new job starts, the ledger supersedes the recorded shards. Unrecorded shards would stay forever.
         """
         job = store.job()
         if job is None or job.fingerprint == self._spec.identity().fingerprint or self.is_new or not self.is_alone:
@@ -199,7 +198,7 @@ class OutputOwner:
             self._folder.delete(shards)
 
     def strangers(self, store: LedgerStore) -> list[str]:
-        """Return names of shards unknown to the ledger, up to `MOST_STRANGERS`; none if others may write there."""
+        """Return names of unrecorded shards, up to `MOST_STRANGERS`; none if another ledger may write to the folder."""
         shards = unrecorded(self._shards(), store) if self.is_alone else ()
         return list(islice(chain.from_iterable(shards), MOST_STRANGERS))
 
@@ -236,7 +235,7 @@ class OutputOwner:
         return f"the ledger is an older copy. Restore the missing part of it{other_host}; otherwise"
 
     def _is_of_this_place(self, mark: Mapping[str, Any]) -> bool:
-        """Return whether the ledger of a mark had the same URL as this job's ledger. Then its URL is no help."""
+        """Return whether the ledger of a mark had the URL of this job's ledger. Now the URL leads to the latter."""
         return mark.get("url") == without_secrets(self._spec.ledger)
 
     def _of_another(self, marks: Mapping[str, Mapping[str, Any]]) -> str:

@@ -160,7 +160,7 @@ class PublishedMetadata:
 
 
 def _are_older(urls: Sequence[str], root: str, shards: Sequence[OutputShard], options: Options) -> bool:
-    """Return whether a shard is newer than the metadata, such as a lost one written again: LIT refuses this."""
+    """Return whether a shard is newer than the metadata, as after a lost shard is written again. LIT refuses that."""
     try:
         found = stat_many([f"{root}/{shard.name}" for shard in shards], options)
         made = stat_many(urls, options)
@@ -265,10 +265,7 @@ class OutputStamp:
         return None if changed else note
 
     def begin(self) -> bool:
-        """Record that the product is being made; return whether an earlier attempt was started and not finished.
-
-        So a partial product is never taken for a complete one.
-        """
+        """Record that the product is being made. Return whether this was recorded before: an attempt was killed."""
         unfinished = self.latest().get("of", "") is None
         self._write({"of": None})
         return unfinished

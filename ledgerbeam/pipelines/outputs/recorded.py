@@ -97,10 +97,10 @@ def count_lost(spec: Outputs, store: LedgerStore) -> int:
 
 
 def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list[str]]:
-    """Yield the shards that a ledger does not know. It takes 8 bytes of memory for each known shard.
+    """Yield the shards that a ledger has not recorded. This needs 8 bytes of memory for each recorded shard.
 
-    A run leaves such a shard if it is killed between publishing and recording it. It is written again if its source is
-    split into the same tasks.
+    A run leaves such a shard if it is killed between publishing and recording it. A later run replaces the shard if it
+    splits the source into the same tasks.
     """
     names = (page.names for page in store.output_columns())
     known = np.sort(np.concatenate([_hashes(page) for page in chain([[]], names, store.superseded_names())]))
@@ -113,8 +113,8 @@ def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list
 def forgotten_outputs(spec: Outputs, store: LedgerStore) -> list[str]:
     """Return the names of existing outputs that a ledger has forgotten and will not write again.
 
-    Their sources are gone, but a reader of the folder would take them for outputs of the job. All sources of the ledger
-    are complete, and it has no stale outputs.
+    Their sources are gone, but a reader of the folder would take them for outputs of the job. Call it when all sources
+    of the ledger are complete and stale outputs are removed.
     """
     names = {name for page in store.superseded_names() for name in page}
     if not names or spec.output is None:
@@ -202,7 +202,7 @@ def _differing_from_listing(
 def _named(
     store: LedgerStore, missing: _Keys, odd: _Keys, odd_sizes: Sequence[int]
 ) -> Iterator[tuple[OutputColumns, list[int]]]:
-    """Yield the outputs whose keys are missing, with the size found under the same name; -1 if the name is missing."""
+    """Yield the outputs with `missing` keys, and their listed sizes, by hash of the name (`odd`); -1 if not listed."""
     order = np.argsort(odd)
     for page in store.output_columns():
         keys = _keys(page.names, page.sizes)
@@ -227,7 +227,7 @@ def _listed(spec: Outputs, places: Sequence[OutputPlace]) -> Iterator[tuple[list
 
 
 def _keys(names: Sequence[str], sizes: Sequence[int]) -> _Keys:
-    """Hash names with their sizes to 8 bytes each, for this process only. Sizes of one name have different keys."""
+    """Return keys of 8 bytes, from the hash of each name and its size. They are valid in this process only."""
     keys: _Keys = _hashes(names) ^ np.fromiter(sizes, np.uint64, len(sizes))
     return keys
 
@@ -247,10 +247,10 @@ def _among(known: _Keys, keys: _Keys) -> NDArray[np.bool_]:
 def look_at_files(sources: Sequence[Source], store: LedgerStore) -> list[PendingSource]:
     """Return the progress of sources for the next pass, like `with_progress`.
 
-    The identity of a source does not change if a local file is replaced by one of the same size and time. So the ledger
-    stores the time of the last change of a file's inode (ctime), which no program can set. If the ctime of a partly
-    processed source has changed, its finished tasks are discarded, because its parts would come from two contents.
-    Planning and reading get the ctime, too, and fail the tasks if it has changed by then.
+    The ID of a source stays if a local file is replaced by a file of the same size and modification time. So the ledger
+    also stores the time of the last change of a file's inode (ctime), which no program can set. If the ctime of a
+    partly processed source has changed, its finished tasks are discarded: outputs would come from two contents.
+    Planning and reading compare the ctime, too, and fail the tasks if it has changed.
     """
     found = with_progress(sources, store)
     # Sources identified by their content are compared when they are planned.
