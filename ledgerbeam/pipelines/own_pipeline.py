@@ -137,7 +137,7 @@ class LedgerRunner(PipelineRunner):
 
 
 def _merged(given: PipelineRunOptions, asked: LedgerOptions, name: str | None) -> dict[str, Any]:
-    """Return the options given to the runner. Missing ones are filled from the options of the pipeline."""
+    """Return the options given to the runner. Options that were not given come from the options of the pipeline."""
     found: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
     for option in ("ledger", "on_job_change", "existing", "workers", "flush_interval", "audit"):
         found.setdefault(option, getattr(asked, option))
@@ -248,7 +248,7 @@ def run(pipeline: beam.Pipeline, **options: Unpack[PipelineRunOptions]) -> Pipel
 
 
 def _words(options: PipelineOptions) -> list[str]:
-    """Return options as words of a command line, without the options of `LedgerRunner`. The engine is the runner."""
+    """Return Beam options as words of a command line, except those of `LedgerRunner`. Its ``engine`` is the runner."""
     found = options.get_all_options(drop_default=True, retain_unknown_options=True)
     engine = found.get("engine")
     parser: Any = argparse.ArgumentParser()
@@ -283,7 +283,7 @@ def _sources(chain: FoundChain, storage_options: dict[str, Any], *, as_read: boo
     Args:
         chain: Chain of the pipeline.
         storage_options: Options of the stores.
-        as_read: Whether records are scattered unchanged, and so with their places.
+        as_read: Whether records are scattered unchanged. Then each record is read with its position.
 
     Raises:
         ScatterIncompleteError: The scattered records are not complete.
@@ -329,7 +329,7 @@ def _gathered(chain: FoundChain, match: Gather, storage_options: dict[str, Any])
 
 
 def _check_key(function: GroupRecords, found: GatheredRuns) -> None:
-    """Raise UsageError if a function groups by another key than the one that has scattered the records."""
+    """Raise UsageError if a function groups records by another key than the key by which they were scattered."""
     key = key_choice(cast(By, function.by), "hash")
     for name, value in key.parameters().items():
         if name not in ("order", "exchange") and found.key.get(name) != value:
@@ -340,7 +340,7 @@ def _check_key(function: GroupRecords, found: GatheredRuns) -> None:
 
 
 def _audits(chain: FoundChain) -> str | None:
-    """Return the function to audit and the encoder, pickled, in base 85; None if the chain has no such function."""
+    """Return the function to audit and the encoder, pickled, in base 85; None if no single function can be audited."""
     to = chain.write.to
     functions = [one for one in chain.functions if one is not to]
     if len(functions) != 1 or not isinstance(functions[0], MapRecords | GroupRecords):
@@ -350,7 +350,7 @@ def _audits(chain: FoundChain) -> str | None:
 
 
 def _made_of(chain: FoundChain) -> dict[str, Any]:
-    """Return the identities of the functions of a chain, and their order. Functions with an `identity` provide it."""
+    """Return the identities of the functions of a chain, by name, and their order. Our own define `identity`."""
     own = [
         one for one in chain.functions if type(one).__module__.startswith("ledgerbeam.") and hasattr(one, "identity")
     ]

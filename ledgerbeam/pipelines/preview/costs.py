@@ -1,7 +1,7 @@
 """Cost estimates of a job or its remaining work: time, requests, bytes and disk, by the law of docs/scale.md.
 
-The law was measured on two cores with records of 100 bytes and a function that does nothing. If a ledger has recorded
-tasks of the job, the time and output of a task come from the ledger.
+The law is a set of formulas. Their constants were measured on two cores with records of 100 bytes and a function that
+does nothing. If a ledger has recorded tasks of the job, the time and output of a task come from the ledger.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class CostShape:
 
     @classmethod
     def of_job(cls, job: JobSpec) -> CostShape:
-        """Return the shape of a job whose ledger is resolved."""
+        """Return the shape of a job whose ledger has a URL."""
         files = job.sources()
         places = job.places()
         places_of = {"outputs": places.pop("--output", []), "ledger": places.pop("--ledger", [])}
@@ -192,7 +192,7 @@ class CostTally:
         amount.sources += 1
 
     def cost(self) -> Cost:
-        """Return the cost of the job as it is."""
+        """Return the cost with the job's present options."""
         return self._cost("", self._here)
 
     def other_ways(self) -> Iterator[Cost]:

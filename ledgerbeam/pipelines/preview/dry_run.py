@@ -95,9 +95,9 @@ class JobPreview:
 def preview_plan(
     plan: Sequence[Stage], list_pages: Callable[[JobSpec], Iterator[Page]], how: RunOptions, say: Callable[[str], None]
 ) -> JobPreview:
-    """Return a preview of the first stages of a job, with the refusals of the stage after them. Nothing is written.
+    """Return a preview of the first stages of a job. Nothing is written.
 
-    The stages must have resolved ledgers. LedgerError: a ledger cannot be read.
+    It includes the reasons why the stage after them would refuse to run. LedgerError: a ledger cannot be read.
     """
     if len(plan) == 1:
         return _preview_job(plan[0].job, list_pages(plan[0].job), how, say)
@@ -162,7 +162,7 @@ def _preview_job(job: JobSpec, pages: Iterator[Page], how: RunOptions, say: Call
 
 
 def _first_of(stage: Stage) -> list[Stage]:
-    """Return the stages that a stage depends on, and that depend on no others."""
+    """Return the stages that read sources, of those on which a stage depends."""
     inputs = stage.inputs()
     while any(one.inputs() for one in inputs):  # stages that merge
         inputs = [below for one in inputs for below in one.inputs()]

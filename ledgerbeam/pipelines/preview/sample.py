@@ -226,9 +226,9 @@ def _one_by_one(read: Callable[[int, int], Any], source: Source, numbers: list[i
 
 
 def _from_beginning(files: FileSources, source: Source, number: int, room: int | None) -> Iterator[Sampled]:
-    """Read the first records of a source without an index, in memory, and no more bytes than they need.
+    """Read the first records of a source without an index. The source is read in blocks, up to the last record.
 
-    At least one record is read; further records only if the total stays within `room` bytes.
+    At least one record is read, and further records only while the total is at most `room` bytes.
     """
     kind = files.type_of(source.url).format
     options = files.storage_options
@@ -282,7 +282,7 @@ def try_function(
 
     Args:
         on_set_up: Called before the first record with the seconds of importing or building the function.
-        read_back: Whether the results are read back from the written format. Otherwise they are as returned.
+        read_back: Whether to encode each result in the output format and decode it again. Otherwise it is as returned.
     """
     work = job.trial_work()
     started = time.perf_counter()

@@ -63,7 +63,7 @@ class Step:
 
 @dataclass(frozen=True)
 class HostBand:
-    """The course of a job on one host."""
+    """The runs and the recorded work of a job on one host, over time."""
 
     host: str  # the last band may stand for several hosts; its name says so
     runs: Sequence[tuple[float, float]]  # start and end of each run, in seconds since 1970 UTC
@@ -127,7 +127,7 @@ class OpenTasks:
             self.in_failed += max(expected - row.totals.tasks, 1)
 
     def without(self, failed: int, *, has_ended: bool = False) -> int:
-        """Return the number of open tasks that have not failed. `has_ended`: the last run reached its end."""
+        """Return the number of open tasks that have not failed. `has_ended`: all other tasks of failed sources are done."""
         return self.open + (0 if has_ended else max(self.in_failed - failed, 0))
 
 
@@ -214,7 +214,7 @@ def _task_size(status: Mapping[str, Any]) -> int | None:
 
 
 def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[str, Any]]) -> list[Step]:
-    """Sum history rows to steps of `seconds`."""
+    """Add history rows up to steps of `seconds` each."""
     if not history:
         return []
     found = {begin: list(rows) for begin, rows in groupby(history, key=lambda row: row.time // seconds * seconds)}
@@ -233,7 +233,7 @@ def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[s
 def _bands(
     history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]], steps: Sequence[Step], seconds: int
 ) -> list[HostBand]:
-    """Return the course of the job on each host, on the steps of the whole job; the last band may be several hosts."""
+    """Return a band for each host, with the steps of the whole job. The last band may stand for several hosts."""
     if not steps:
         return []
     named = {run["id"]: str(run["info"].get("host") or UNNAMED) for run in runs}
@@ -273,7 +273,7 @@ def _steps_of_band(rows: Iterable[HistoryRow], steps: Sequence[Step], first: int
 
 
 def _bounds(history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Return start and end of the time axis: of the first and last run if near the ends of history, else those ends."""
+    """Return start and end of the time axis: the ends of history, moved to a start or an end of a run close to them."""
     first, last = history[0].time, history[-1].time
     begins = [run["began"] for run in runs if first - LEAD_SECONDS < run["began"] < first + HISTORY_SECONDS - 1]
     ended = (*(run["ended"] for run in runs), time.time())
@@ -292,7 +292,7 @@ def _step_seconds(history: Sequence[HistoryRow]) -> int:
 
 
 def _duration_bins(durations: Mapping[float, int]) -> list[DurationBin]:
-    """Merge neighbouring durations of the ledger's scale to bins, and fill gaps with empty bins."""
+    """Merge neighbouring durations, as the ledger rounds them, into bins, and fill gaps with empty bins."""
     if not durations:
         return []
     first = min(durations)

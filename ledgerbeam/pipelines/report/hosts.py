@@ -108,7 +108,7 @@ class Sightings:
         seen.done = [row for row in seen.done if row[0] >= now - RECENT_SECONDS] + [(now, done)]
 
     def silent(self, run: str, recorded: float) -> float:
-        """Return the seconds since the last progress of a run. `recorded` is by its own clock, which may be wrong."""
+        """Return the seconds since the last progress of a run; `recorded` is this time by the run's own clock."""
         seen = self._seen[run]
         watched = self._clock() - seen.since
         return watched if seen.is_news else max(watched, recorded)
@@ -156,7 +156,7 @@ def _host_run(
     urls: Mapping[bytes, str],
     sightings: Sightings,
 ) -> HostRun:
-    """Observe a run; `rows` are the sums of its history: of all its history, and of the last minute."""
+    """Observe a run. `rows` are two sums of its history: of all rows, and of the rows of the last minute."""
     recorded, recent = rows
     now, name, info = time.time(), run["id"], run["info"]
     work = Work.of(filter(None, [recorded]))

@@ -119,8 +119,9 @@ class Ledger:
     def outputs(self) -> LedgerRows:
         """Return the outputs of the job, in order.
 
-        A row has ``name`` (relative to the job's output), ``size``, ``checksum``, ``records``, ``first``, ``nulled``,
-        ``route``, ``source`` and ``complete``: whether the source is complete.
+        A row has ``name`` (relative to the job's output), ``size``, ``checksum``, ``records``, ``first`` (number of
+        its task's first record), ``nulled`` (NaN and infinities written as null), ``route``, ``source`` and
+        ``complete``: whether the source is complete.
         """
         store = self._store
         rows = (store.output_count, lambda: map(output_values, store.outputs()))
@@ -129,7 +130,7 @@ class Ledger:
     def failures(self) -> LedgerRows:
         """Return the failed tasks of all stages of the job, with their errors.
 
-        A row has ``source``, ``task``, ``reason``, ``error``, ``attempts``, ``last`` and ``quarantined``.
+        A row has ``source``, ``task``, ``reason``, ``error``, ``attempts``, ``last`` (time) and ``quarantined``.
         """
 
         def ledgers() -> list[LedgerStore]:
@@ -147,8 +148,8 @@ class Ledger:
     def rejects(self, reason: str | None = None) -> LedgerRows:
         """Return the rejected records, read from the files that store them.
 
-        A row has ``source``, ``record``, ``bytes``, ``reason``, ``error``, ``at``, ``raw`` or ``raw_base64``,
-        ``file``, and ``raw_truncated`` if its bytes were cut.
+        A row has ``source``, ``record`` (number), ``bytes`` (start and end), ``reason``, ``error``, ``at`` (code line),
+        ``raw`` or ``raw_base64``, ``raw_truncated`` if these bytes were cut, and ``file``, the name of the output.
 
         Args:
             reason: Shell pattern. Only records with a matching reason are returned.
@@ -250,8 +251,8 @@ def _rejects_table(rows: Iterator[dict[str, Any]]) -> pa.Table:
 def grouped_failures(rows: Iterable[FailureRow], ledger: str, last_run: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Return the failures by reason, largest group first; groups of equal size are sorted by reason.
 
-    ``example`` of a group is its first failure. ``retry`` is a shell command that processes its sources again, with
-    their quarantined tasks; None if `last_run` has no command. One row per reason is kept in memory.
+    ``example`` of a group is its first failure. ``retry`` is a shell command that processes the failed sources of the
+    group again, with quarantined tasks; None if `last_run` has no command. Memory holds one row for each reason.
     """
     groups: dict[str, dict[str, Any]] = {}
     last_source: dict[str, bytes] = {}

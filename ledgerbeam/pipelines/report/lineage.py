@@ -56,7 +56,7 @@ def run_id_of(ledger_id: str, run: str) -> str:
 
 
 class Dataset(NamedTuple):
-    """A dataset as OpenLineage names it: the namespace that contains it, and its name there."""
+    """A dataset as OpenLineage names it: a namespace, and the name of the dataset in the namespace."""
 
     namespace: str
     name: str
@@ -155,7 +155,7 @@ class RunLineage:
     def event(
         self, kind: str, *, done: Totals | None = None, routes: Sequence[str] = (), error: str | None = None
     ) -> Any:
-        """Return an event of a kind: `done` are the totals of the run, `routes` the datasets besides the main one."""
+        """Return an event of a kind. `done` are the totals of the run, `routes` the routes that are datasets, too."""
         from openlineage.client.event_v2 import InputDataset, Job, Run, RunEvent, RunState  # noqa: PLC0415 - an extra
         from openlineage.client.facet_v2 import job_type_job  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Facts that a run records at its start, and what follows from them: its state and its retry command."""
+"""Facts that a run records at its start; from them, the state of the run and the command to retry failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RunState = Literal["done", "tasks failed", "interrupted", "failed", "running", "
 
 
 class Work(NamedTuple):
-    """Work recorded in some time: finished tasks, their records and bytes, and sources that became complete."""
+    """Work recorded in a period: finished tasks, their records and bytes, and sources that became complete."""
 
     tasks: int = 0
     records: int = 0
@@ -107,7 +107,8 @@ def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str
 def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Mapping[str | None, HistoryRow]) -> list[Work | None]:
     """Return the recorded work of each run, in order; None if it is not known.
 
-    Older versions recorded work without a run. The work of runs that started in that time is not known.
+    Older versions of ledgerbeam recorded work without its run. Runs that started before the last such record have no
+    known work.
     """
     unknown = recorded[None].time + HISTORY_SECONDS if None in recorded else -1
     return [

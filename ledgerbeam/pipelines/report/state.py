@@ -140,7 +140,7 @@ def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[M
 
 
 def _is_at_work(run: Mapping[str, Any], is_last: bool, recorded: Collection[str | None]) -> bool:
-    """Return whether a run is active. An unseen run counts as active if it is the last, or recorded work recently."""
+    """Return whether a run is active. An unseen run counts as active if it is the last run or has recent work."""
     return run["state"] == "running" or (run["state"] == UNSEEN and (is_last or run["id"] in recorded))
 
 
@@ -214,7 +214,7 @@ def stage_ledgers(
 
 
 def _numbered(stage: str) -> Iterator[str]:
-    """Yield the names of a stage. A numbered stage yields numbered names without end."""
+    """Yield the names of a stage: one name, or without end ``merge-1``, ``merge-2`` and so on for a numbered stage."""
     if not stage.endswith(NUMBERED):
         yield stage
         return

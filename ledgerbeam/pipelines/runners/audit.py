@@ -113,7 +113,8 @@ class RunAudit:
     def settle(self, sources: Sequence[Source], set_up: float, part: float = 1.0) -> None:
         """Audit finished tasks of sources until the share that the job asks for is reached.
 
-        `set_up` is the longest set-up of the function, in seconds; `part` the share of all sources covered by now.
+        `set_up` is the longest set-up of the function, in seconds. `part` is the share of all sources that this and
+        earlier calls cover.
         """
         while True:
             while self._process is not None and not self._process.wait(_GRACE_SECONDS):

@@ -57,8 +57,8 @@ class BeamRunner:
     def run(self, listed: JobListing) -> None:
         """Run the job's pipeline, and repeat it while work is left, such as an index whose ranges have been scanned.
 
-        The pipeline lists the sources itself. If the ledger knew sources before, they are listed again at the end, to
-        find missing ones.
+        The pipeline lists the sources itself. If earlier runs have recorded sources, this method lists sources again at
+        the end, to find the missing ones.
 
         Raises:
             LedgerbeamError: The pipeline failed. Everything that it had recorded stays recorded.
@@ -141,7 +141,7 @@ def check_options(beam_args: Sequence[str]) -> None:
 
 
 def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
-    """Raise an error for local paths, unless workers run on this machine, by the runner or by LOOPBACK."""
+    """Raise UsageError for a local path, unless the runner, or its option LOOPBACK, runs workers on this machine."""
     from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
     options = PipelineOptions(list(beam_args)).get_all_options()

@@ -1,7 +1,7 @@
 """Schedule of a local run, whose workers draw their tasks from a board.
 
-A runner hands each worker its part of the tasks in advance, so fast workers wait for the slowest one. On the local
-runner tasks go to a board instead. Only tickets, the right to draw from the board, pass through the runner.
+A Beam runner hands each worker its part of the tasks in advance, so fast workers wait for the slowest one. Here, tasks
+go to a board instead. Only tickets pass through the runner: the right to draw tasks from the board.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Ticket:
     """The right to draw from the board until nothing is left.
 
     Attributes:
-        plan_more: Plans further sources for an empty board. Returns False if no sources are left. None if another
-            stage of the runner plans them.
+        plan_more: Function that plans further sources for an empty board, and returns False if no sources are left.
+            None if another stage of the runner plans sources.
     """
 
     plan_more: Callable[[], bool] | None = None
 
 
 class _Begun(NamedTuple):
-    """A drawn element, and its key on the board."""
+    """An element drawn from the board, and the key of the element there."""
 
     key: bytes
     element: Planned

@@ -93,7 +93,7 @@ def run_chain(spec: JobSpec, path: str) -> None:
 
 
 def _phases(steps: Sequence[ChainStep], values: ChainValues) -> list[list[StepWork]]:
-    """Return the works of all steps, divided where elements are spread over the workers."""
+    """Return the work of all steps in phases. A new phase starts where elements are spread over the workers."""
     parts = [part for step in steps for _, part in step.parts()]
     phases: list[list[StepWork]] = [[]]
     for part, behind in zip_longest(parts, parts[1:]):
@@ -116,7 +116,7 @@ def _shares(sources: Iterator[PendingSource], progress: Planning, workers: int) 
 def run_workers(spec: JobSpec, work: Callable[[], object]) -> int:
     """Fork the workers of a job, each to call a function, and wait for them. Return 0 if all succeed, else 1.
 
-    If a worker dies without an error, this process waits until the launcher ends it with all processes of the wave.
+    If a worker dies without an error, this process waits until the launcher kills all processes of the wave.
     """
     run_dir = str(spec.run_dir)
     numbers = range(spec.workers)

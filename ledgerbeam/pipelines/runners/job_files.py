@@ -170,7 +170,7 @@ def dump_committed(path: str, committed: Iterable[Any]) -> None:
 
 
 def load_committed(path: str) -> Iterator[Any]:
-    """Yield what `dump_committed` wrote; raises like `open_own`."""
+    """Yield the summaries that `dump_committed` wrote; raises like `open_own`."""
     with file_errors(path, "read"), open_own(path) as file:
         size = os.fstat(file.fileno()).st_size
         while file.tell() < size:

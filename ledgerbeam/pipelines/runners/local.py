@@ -258,7 +258,7 @@ class LocalRunner:
         return found
 
     def _failed(self) -> int:
-        """Return the number of failed tasks if there is a limit of tasks, else 0: counting reads the whole ledger."""
+        """Return the number of failed tasks. If no limit of tasks needs it, return 0: counting reads the whole ledger."""
         return 0 if self._left is None else self._store.status()["tasks"]["failed"]
 
     def _pass(self, sources: Sequence[PendingSource], listed: JobListing) -> WaveEnd:
@@ -333,8 +333,8 @@ class LocalRunner:
     ) -> list[Source]:
         """Return the sources that need another pass.
 
-        `run` is given after a complete pass. A source that failed in this run then needs no other pass, unless others
-        have tasks of it. Failures of earlier runs do not count, because their tasks may no longer exist.
+        `run` is the ID of this run after a complete pass, else None. Sources with failures of this run need no other
+        pass, except those in `with_others`. Failures of earlier runs do not count: their tasks may no longer exist.
         """
         ids = [source.id for source in sources]
         ended = self._store.completed_mask(ids)
@@ -366,7 +366,7 @@ class LocalRunner:
             self._store.note(run, found)
 
     def _note_time(self, folder: str, run: str) -> None:
-        """Record the workers' time: of all passes that have ended, and of the pass in a folder."""
+        """Record the time of workers: in all passes that have ended, and in the pass of this folder."""
         self._next_time = time.monotonic() + TIME_SECONDS
         found = WorkTime.summed([self._time, reported_times(folder)])
         if found.workers:

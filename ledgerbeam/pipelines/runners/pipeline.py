@@ -1,10 +1,10 @@
 """Beam pipelines of jobs, and their run on the local runner with forked workers.
 
 FnApiRunner starts a worker by a command. Here the command is `worker_relay`, which requests a worker from a fork server
-and exits with the status of the worker. The server is forked from the wave's process before that uses gRPC or starts a
-thread of Beam, since the import of Beam can take longer than the job. Only workers import user code.
+and exits with the status of the worker. The server is a fork of the process of the wave, which has imported Beam: that
+can take longer than the job. It is forked before any use of gRPC or threads of Beam. Only workers import user code.
 
-Beam promises nothing about FnApiRunner, its provision info and the main function of a worker. All uses are here.
+FnApiRunner, its provision info and the main function of a worker are no public API of Beam. All uses are here.
 `tests/pipelines/runners/test_fn_api.py` checks a version of Beam; `make oldest-beam` checks the oldest supported one.
 """
 
@@ -61,7 +61,7 @@ def _run(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str], worker_
 
 
 def fn_api_runner(log_level: str, worker_command: str | None = None) -> PipelineRunner:
-    """Return a FnApiRunner whose worker processes log from a level, which it does not pass by default."""
+    """Return a FnApiRunner whose worker processes log from `log_level`. Beam's own does not pass a level to them."""
     options = {"beam:option:default_sdk_harness_log_level:v1": log_level.upper()}
     info = beam_provision_api_pb2.ProvisionInfo(
         retrieval_token="unused-retrieval-token",  # noqa: S106 - required by Beam; nothing is retrieved

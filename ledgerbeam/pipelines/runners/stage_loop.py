@@ -177,7 +177,7 @@ class StageLoop:
             require_failed(every_ledger(store, options), how.only_failed)
 
     def _run_stages(self) -> tuple[Stage, RunOutcome]:
-        """Run stages until the last one is complete, or one stays incomplete; return the last run stage."""
+        """Run stages until the last one is complete, or a stage stays incomplete. Return the stage that ran last."""
         while True:
             stage = self._next()
             outcome = self._run_stage(stage)
@@ -240,7 +240,7 @@ class StageLoop:
         return outcome
 
     def _mark_unused(self, stage: Stage) -> None:
-        """Record that all sources of unused stages are gone, up to the first stage without a ledger."""
+        """Record in the ledgers of unused stages that their sources are gone. Stop at the first missing ledger."""
         for url in stage.unused():
             try:
                 store = open_store(url, stage.job.storage_options, create=False)
@@ -251,7 +251,7 @@ class StageLoop:
                 store.note_listing(store.runs()[-1]["id"], listed=0, finished=True, gone=known)
 
     def _forget_lost(self, stage: Stage, sources: StageSources, inputs: Sequence[FinishedStage]) -> bool:
-        """If outputs of the input stages are lost, make these run again, at most once; return whether they will run."""
+        """If outputs of input stages are lost, return True, and let the input stages run again, at most once."""
         ledger = stage.job.ledger
         if not stage.job.keeps_shards:
             forget_lost(stage.job, self._opened[ledger].store)  # later stages read the other outputs, too

@@ -48,7 +48,7 @@ WAVE_GROWTH = 4
 
 
 class Waves:
-    """Starts the waves of a call. `schemes` are URL schemes of likely stores. The context ends their server."""
+    """Starts the waves of a call. `schemes` are URL schemes of likely stores. `with` ends the server of the waves."""
 
     def __init__(self, log_level: str, schemes: Sequence[str] = ()) -> None:
         self._log_level = log_level
@@ -136,7 +136,7 @@ def gathered_waves(
 
 
 def indexed_bytes(of: JobSources, source: Source) -> int:
-    """Return the most bytes of a source that are read before its first task, if the source has no index."""
+    """Return the maximum number of bytes of a source that are read before its first task, as if it had no index."""
     return 0 if of.as_files is None else of.as_files.indexed_bytes(source)
 
 
@@ -185,7 +185,7 @@ def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bo
 
 
 def _wait(wave: Wave, run_dir: str, on_tick: Callable[[], None]) -> bool:
-    """Wait for the end of the wave or the death of a worker that the wave outlives; return whether the wave ended."""
+    """Wait until the wave ends, or goes on after the death of a worker. Return whether the wave has ended."""
     gone_since: float | None = None
     while not wave.wait(POLL_SECONDS):
         on_tick()
