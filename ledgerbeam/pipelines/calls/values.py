@@ -84,7 +84,7 @@ def path(value: str | PathLike[str]) -> str:
 
 
 def paths(values: Iterable[str | PathLike[str] | Iterable[str | PathLike[str]]]) -> list[str]:
-    """Return paths or URLs as texts; each value may be one of them or a list."""
+    """Return paths or URLs as texts; each value may be one path, or a list of paths."""
     found: list[str] = []
     for value in values:
         found += [path(value)] if isinstance(value, (str, PathLike)) else paths(value)

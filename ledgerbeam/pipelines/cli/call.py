@@ -32,7 +32,7 @@ _WHY = {
 
 
 class _CommandLine(Reporter):
-    """Prints the result of a run before the warnings about it."""
+    """Prints the result of a run, and then the warnings about this result."""
 
     def ended(self, result: Result) -> None:
         if self.as_json:

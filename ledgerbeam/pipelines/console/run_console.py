@@ -64,7 +64,7 @@ _log = library_logger()
 class PythonConsole:
     """The `RunConsole` of calls in Python: lines go to the logger ``ledgerbeam``, nothing to standard output.
 
-    Progress on standard error is shown on a terminal and in a notebook only, unless `progress` is set.
+    By default, progress is shown on a terminal, on standard error, and in a notebook. `progress` True or False decides.
     """
 
     command: Sequence[str] | None = None
@@ -80,7 +80,7 @@ class PythonConsole:
         _log.info("%s", printable(without_secrets(text)))
 
     def warn(self, text: str) -> None:
-        """Log a warning about the run. Also show it beside the progress if the log has no handler."""
+        """Log a warning about the run. If the log has no handler, also show the warning with the progress."""
         line = printable(without_secrets(text))
         _log.warning("%s", line)
         if self._lines is not None and not _is_logged():

@@ -119,7 +119,7 @@ class MergedDataset:
 
 @dataclass(frozen=True)
 class MergedParts(DatasetParts):
-    """The datasets into which the shards of a job, the parts, are merged. A `Product`."""
+    """The datasets that are merged from the shards of a job, which are called parts. A `Product`."""
 
     name: ClassVar[str] = "datasets"
 

@@ -325,7 +325,7 @@ def _check_file_times(store: LedgerStore, scatter: LedgerStore) -> None:
 
 
 def _file_times(store: LedgerStore) -> Iterator[tuple[str, int, bytes]]:
-    """Yield URL, time of the last change (ctime) and source ID of each file whose time a ledger records."""
+    """Yield URL, time of the last change (ctime) and source ID of each file whose ctime a ledger has recorded."""
     rest = store.sources()
     while some := {row.source_id: row.member_urls or (row.url,) for row in islice(rest, _PAGE_SOURCES)}:
         for source, times in store.file_times(list(some)).items():

@@ -103,7 +103,7 @@ class ClusterJob(_NearDecideJob):
         )
 
     def after(self, before: Sequence[FinishedStage]) -> Self | None:
-        """Return the job with clusters found in rounds, if there are more pairs than one process can cluster.
+        """Return the job with clusters found in rounds if one process cannot cluster all pairs, else None.
 
         The rounds have as many buckets as the signatures.
         """

@@ -259,7 +259,7 @@ class StarsJob(_StarJob):
 
 @dataclass(frozen=True, kw_only=True)
 class _RoundJob(_StarJob):
-    """A round between the stars and the labels: one of large stars, or one of small stars."""
+    """A round between the stars and the labels: large stars or small stars."""
 
     number: int
 

@@ -31,7 +31,7 @@ from ledgerbeam.sources.buckets import bucket_page
 
 @dataclass(frozen=True)
 class FoundBuckets:
-    """The buckets of run files, or the parts of buckets in groups of run files."""
+    """The buckets of run files. Before a merge: for each group of run files, ranges of buckets."""
 
     names: list[str]  # name of each bucket
     sizes: list[int]  # size of the records of each bucket, in bytes

@@ -84,7 +84,7 @@ class KeyChoice:
 
 
 def preference(prefer: KeyChoice | None) -> dict[str, Json]:
-    """Return the parameters of the score that orders records of a key."""
+    """Return the parameters of the score that orders records with equal keys; empty without a score."""
     return {} if prefer is None else {"prefer": prefer.parameters()}
 
 
@@ -235,7 +235,7 @@ def _sampled_keys(scatter: ScatteringJob, pages: Sequence[Page], number: int) ->
 
 
 def _records_of(scatter: ScatteringJob, source: Source, shares: list[float]) -> Iterator[Any]:
-    """Yield records of a source at relative positions."""
+    """Yield records from all over a source. Of plain JSONL, `shares` are the positions, from 0 to 1."""
     from ledgerbeam.pipelines.preview.sample import sampled_records  # noqa: PLC0415 - uses jobs
 
     if recognize(source.url).format.name == "jsonl" and recognize(source.url).compression is None:
@@ -250,7 +250,7 @@ def _records_of(scatter: ScatteringJob, source: Source, shares: list[float]) -> 
 
 
 def _lines_at(source: Source, shares: list[float], options: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the first line that starts at or after each position of a source, without an index."""
+    """Yield the first line that starts after each position of a source, or at position 0. No index is read."""
     places = sorted({int(share * source.size) for share in shares})
     starts = np.array(places, np.int64)
     stops = np.minimum(starts + LINE_BYTES, source.size)

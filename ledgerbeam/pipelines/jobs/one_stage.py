@@ -57,7 +57,7 @@ class MapJob(ShardJob):
         return replace(self, files=files)
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the outputs: the object, its code, its values and the files that it reads.
+        """Return the parameters of the outputs: the function or object, its code, its values and its watched files.
 
         Each module, value and file has its own parameter, and so does each part of an object without a module. So a
         mismatch names the part that changed.

@@ -150,7 +150,7 @@ class JobSpec(ABC):
     def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
         """Return the job with all values that are set before it starts and become part of its identity.
 
-        The values of the job in its ledger, if there is one, take precedence.
+        Values that the ledger of the job has stored take precedence.
         """
         if stored is None:
             return self.with_decisions(say)
@@ -171,7 +171,7 @@ class JobSpec(ABC):
         return self
 
     def schemas_json(self) -> dict[str, Any] | None:
-        """Return the schemas of the outputs as JSON; None if they have none, or they are not set."""
+        """Return the schemas of the outputs as JSON; None for outputs without schemas, or before schemas are set."""
         return None
 
     @abstractmethod

@@ -39,11 +39,11 @@ class UserFunction:
 def user_function(given: str | Callable[..., Any]) -> UserFunction:
     """Return a user's function for a job.
 
-    A function of a module is identified by its name there. So a job called from Python with the function and a job
-    called from the command line with its name are the same job.
+    A function of a module is identified by its name. So a Python call with the function and a command with its name are
+    the same job.
 
     Raises:
-        FunctionError: It cannot be imported, or cannot be sent to other processes; the message has the reason.
+        FunctionError: The function cannot be imported, or cannot be sent to other processes.
     """
     if isinstance(given, str):
         given = reference_to(import_object(given)) or given

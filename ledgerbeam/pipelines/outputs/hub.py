@@ -1,7 +1,7 @@
 """Publication to the Hugging Face Hub: upload missing files, then update the folder in one commit.
 
 A note in the same commit, `.ledgerbeam/<ledger id>.json`, lists the files of this ledger and their checksums. A later
-publication does not read these files again. It replaces or removes only files in the note that are still unchanged on
+publication need not read these files again. It replaces or removes only files in the note that are still unchanged on
 the Hub. All other files belong to others.
 """
 

@@ -285,7 +285,7 @@ def card_text(before: str, patterns: Mapping[str, Sequence[str]]) -> str:
 
 
 def _other_configs(block: str) -> Iterable[str]:
-    """Yield the lines of the configs with other names."""
+    """Yield the lines of the configs of other programs: all but the config of this library."""
     lines = [line for line in block.splitlines()[1:] if line.strip()]
     indent = next((len(line) - len(line.lstrip()) for line in lines), 0)
     items: list[list[str]] = []

@@ -1,7 +1,7 @@
 """Products of all shards of a job: notes that record their files, and the metadata of a format beside the shards.
 
-A note stores the size and the checksum of each file of a product. A rerun compares them, reports a file that has
-changed since, and writes it again. `ledger verify` finds such a file, too.
+A note stores the size and the checksum of each file of a product. A rerun compares them with the files, reports a
+changed file, and writes it again. `ledger verify` reports changed files, too.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PublishedMetadata:
         return []
 
     def check(self, page: Page, job: JobSpec) -> None:
-        """Raise UsageError if the format needs unique base names, and two sources have the same one."""
+        """Raise UsageError if the format needs unique base names of shards, and two sources have one base name."""
         files = job.sources().as_files
         if self.form == "lit" and (files is None or files.are_apart):
             _require_base_names(page)

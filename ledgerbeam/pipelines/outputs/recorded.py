@@ -64,7 +64,7 @@ class OutputFolder:
 
 
 def forget_lost(spec: Outputs, store: LedgerStore) -> int:
-    """Make a ledger forget the sources of missing outputs, so that they run again; return the number of outputs.
+    """Make a ledger forget the sources of missing outputs, so that they run again. Return the number of these outputs.
 
     On a local disk the function checks each output by name, one page at a time. On an object store it lists the folder
     once, with 8 bytes of memory for each output.
@@ -134,7 +134,7 @@ def _lost(
 ) -> Iterator[tuple[OutputColumns, list[int]]]:
     """Yield the outputs that are missing or have another size than recorded, and their sizes; -1 if missing.
 
-    `refuse` is called with the local folders of outputs, one page at a time.
+    `refuse` is called with the local folders of each page of outputs, and may raise an error.
     """
     places = spec.output_places()
     if all(is_local(folder) for folder, _, _ in places):

@@ -206,7 +206,7 @@ def _of_groups(reader: ColumnReader, source: Source, number: int, form: RecordFo
 
 
 def _by_position(reader: Reader, source: Source, numbers: list[int]) -> Iterator[Sampled]:
-    """Read records by number in few requests; one by one if one of them cannot be read."""
+    """Read records by number in few requests. If a record cannot be read, read the records one by one."""
     try:
         for number, record in zip(numbers, reader.read_many(numbers), strict=True):
             yield Sampled(source, number, [record])

@@ -127,7 +127,7 @@ class OpenTasks:
             self.in_failed += max(expected - row.totals.tasks, 1)
 
     def without(self, failed: int, *, has_ended: bool = False) -> int:
-        """Return the number of open tasks that have not failed. `has_ended`: all other tasks of failed sources are done."""
+        """Return the number of open tasks that have not failed. `has_ended`: in failed sources, no others are open."""
         return self.open + (0 if has_ended else max(self.in_failed - failed, 0))
 
 

@@ -29,8 +29,8 @@ class HostRun:
     """One run on a host, with the numbers that it recorded.
 
     `state` is the result of `run_state`. A run that cannot be observed from here is ``running`` if it made progress in
-    the last minute, otherwise ``silent``. It is ``running, or killed`` while it has claims whose age is not known after
-    one observation.
+    the last minute, otherwise ``silent``. Until its claims have certainly expired, it is ``running, or killed`` instead
+    of ``silent``: the age of the claims is not known at the first observation.
     """
 
     run: str

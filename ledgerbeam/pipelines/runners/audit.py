@@ -40,8 +40,8 @@ class RunAudit:
 
     Args:
         before: Totals of the ledger before the run. The share counts later tasks only.
-        is_separate: Whether the audit is made outside of a run. It then clears a difference that earlier audits found,
-            unless it finds one itself. Audits in runs keep such a difference.
+        is_separate: Whether the audit is made outside of a run. If such an audit finds no difference, it clears the
+            difference that an earlier audit has recorded. Audits in runs do not clear it.
     """
 
     def __init__(

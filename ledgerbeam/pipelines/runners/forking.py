@@ -1,7 +1,7 @@
 """Fork servers: processes that have imported modules and fork a process for each request.
 
-A client connects to the Unix socket of the server and sends one request. The server answers with the process id, and
-after the end of the process with its status. If the client disconnects, the server kills the process. The server has
+A client connects to the Unix socket of the server and sends one request. The server answers with the ID of the forked
+process, and after its end with its status. If the client disconnects, the server kills the process. The server has
 one thread, so it can fork at any time.
 """
 
@@ -93,7 +93,7 @@ class Wave:
         self._is_over = False
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the leader or of the server; return whether one of them has ended."""
+        """Wait until the leader of the group or the server ends; return whether one has ended."""
         deadline = time.monotonic() + seconds
         while not self._is_over and (left := deadline - time.monotonic()) > 0:
             self._connection.settimeout(left)

@@ -258,7 +258,7 @@ class LocalRunner:
         return found
 
     def _failed(self) -> int:
-        """Return the number of failed tasks. If no limit of tasks needs it, return 0: counting reads the whole ledger."""
+        """Return the number of failed tasks; 0 without a limit of tasks, because counting reads the whole ledger."""
         return 0 if self._left is None else self._store.status()["tasks"]["failed"]
 
     def _pass(self, sources: Sequence[PendingSource], listed: JobListing) -> WaveEnd:

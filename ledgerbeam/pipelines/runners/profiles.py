@@ -87,7 +87,7 @@ class _Profile:
                 self._seconds[stack] = self._seconds.get(stack, 0.0) + seconds
 
     def _stack(self, innermost: FrameType | None) -> tuple[int, ...]:
-        """Return the functions of a bundle, by number, outermost first; empty for other threads."""
+        """Return the functions on a stack, by number, outermost first; empty if the thread processes no bundle."""
         codes = []
         frame = innermost
         while frame is not None:

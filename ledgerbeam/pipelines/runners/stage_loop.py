@@ -339,7 +339,7 @@ class StageLoop:
         return made, outcome
 
     def _with_readers(self, outcome: RunOutcome) -> RunOutcome:
-        """Return one outcome for an exchange, from the outcomes of its reading stages and its last stage."""
+        """Return the outcome of an exchange: of its last stage, but with the sources of the stages that read them."""
         first = [self._outcomes[stage.job.ledger] for stage in self._readers]
         return replace(
             outcome,

@@ -72,7 +72,7 @@ def _first_of_each_reason(store: LedgerStore) -> dict[str, list[FailureRow]]:
 
 
 def _failure_line(row: FailureRow) -> str:
-    """Return a failure as a line: its error, with the task unless the error names its source."""
+    """Return a failure as a line: the error, after the name of the task unless the error names the source."""
     error = row.error or row.reason
     named = error if row.url in error else f"{row.task}: {error}"
     again = f" (tried {row.attempts:,} times, last at {timestamp(row.last)})" if row.attempts > 1 else ""
@@ -115,7 +115,7 @@ def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def _reject_line(row: Mapping[str, Any]) -> str:
-    """Return a rejected record as a line: its place, then its error without a repeated place."""
+    """Return a rejected record as a line: its place, then its error. The place is not repeated in the error."""
     place = f"{row['source']}: record {row['record']}"
     if row["bytes"] is not None:  # None for a row of a column file
         place += ", bytes [{}, {})".format(*row["bytes"])

@@ -191,7 +191,7 @@ class ChangedSource(NamedTuple):
 
 
 def changed_sources(store: LedgerStore, options: Options) -> Iterator[ChangedSource]:
-    """Check every source of the last listing: one system call or request each, `CONCURRENCY` requests at a time."""
+    """Yield the changed sources of the last listing. Each check is a system call, or a request to a store."""
     job = store.job()
     if job is not None and CONTENT in job.parameters:
         raise UsageError(
