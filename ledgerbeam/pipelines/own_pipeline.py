@@ -248,7 +248,7 @@ def run(pipeline: beam.Pipeline, **options: Unpack[PipelineRunOptions]) -> Pipel
 
 
 def _words(options: PipelineOptions) -> list[str]:
-    """Return Beam options as words of a command line, except those of `LedgerRunner`. Its ``engine`` is the runner."""
+    """Return Beam options as words of a command line, except `LedgerOptions`. ``engine`` becomes ``--runner``."""
     found = options.get_all_options(drop_default=True, retain_unknown_options=True)
     engine = found.get("engine")
     parser: Any = argparse.ArgumentParser()
@@ -329,7 +329,7 @@ def _gathered(chain: FoundChain, match: Gather, storage_options: dict[str, Any])
 
 
 def _check_key(function: GroupRecords, found: GatheredRuns) -> None:
-    """Raise UsageError if a function groups records by another key than the key by which they were scattered."""
+    """Raise UsageError if a function groups by one key, and the records were scattered by another key."""
     key = key_choice(cast(By, function.by), "hash")
     for name, value in key.parameters().items():
         if name not in ("order", "exchange") and found.key.get(name) != value:

@@ -1,4 +1,4 @@
-"""Signatures of earlier deduplications, with which a later deduplication compares its documents (``--against``).
+"""Signatures of earlier deduplications. With ``--against``, a later deduplication compares its documents with them.
 
 The signatures are run files. The later job reads them together with its own run files, in the same buckets. So it uses
 the partition of the earlier job.

@@ -186,7 +186,7 @@ class MergeJob(BucketsJob):
         return self.shaping
 
     def parameters(self) -> dict[str, Json]:
-        """Return only the number of the merge. The other parameters are those of the input run files, its sources."""
+        """Return only the number of the merge. The input run files, which are its sources, have all other parameters."""
         return {MERGE: self.ordinal}
 
     def work(self) -> Callable[[Task], Any]:

@@ -362,7 +362,7 @@ class GraphPasses:
         return (None, self.task_records) if self.task_records else (self.task_bytes, None)
 
     def parameters(self) -> dict[str, Json]:
-        """Return the parameters of the graph that affect the outputs of a job. The pass is none: it is a source."""
+        """Return the parameters of the graph that affect the outputs of a job. Passes are sources, not parameters."""
         sizes: dict[str, Json] = {"task_bytes": self.task_bytes, "task_records": self.task_records}
         return {**sizes, "base": self.base, "graph": str(self.reference), **self.made_of}
 

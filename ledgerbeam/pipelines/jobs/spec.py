@@ -372,7 +372,7 @@ class Stage:
     target: str = ""  # output folder of the exchange that reads its outputs; empty for a job of one stage
 
     def with_job(self, job: JobSpec) -> Self:
-        """Return a copy of the stage with this job instead of its own."""
+        """Return a copy of the stage with another job."""
         return dataclasses.replace(self, job=job)
 
     def inputs(self) -> list[Stage]:

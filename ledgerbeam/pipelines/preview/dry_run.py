@@ -162,7 +162,7 @@ def _preview_job(job: JobSpec, pages: Iterator[Page], how: RunOptions, say: Call
 
 
 def _first_of(stage: Stage) -> list[Stage]:
-    """Return the stages that read sources, of those on which a stage depends."""
+    """Return the stages that read sources for a stage, directly or through stages that merge."""
     inputs = stage.inputs()
     while any(one.inputs() for one in inputs):  # stages that merge
         inputs = [below for one in inputs for below in one.inputs()]
