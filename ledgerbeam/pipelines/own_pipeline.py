@@ -109,7 +109,7 @@ class PipelineRun(PipelineResult):
 class LedgerRunner(PipelineRunner):
     """A Beam runner that records the progress of a pipeline in a ledger. Another runner does the work.
 
-    By default, that is the local runner, which replaces dead workers. Options that are not given are read from the
+    The default is the local runner, which replaces dead workers. Options that are not given are read from the
     options of the pipeline; `LedgerOptions` and `job_name` are such options. So a Beam program that takes options runs
     with ``--runner=ledgerbeam.LedgerRunner --ledger=... --job_name=...``.
 

@@ -71,7 +71,7 @@ def print_json(value: Any) -> None:
 
 
 def print_json_stream(head: dict[str, Any], name: str, rows: Iterable[Any]) -> None:
-    """Print one JSON object whose last member is a list of any length, one row per line, without holding the list.
+    """Print one JSON object whose last member is a list of any length, one row per line. Memory holds one row.
 
     Rows are printed unchanged, with any secrets, because they may be user data.
     """

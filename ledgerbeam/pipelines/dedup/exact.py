@@ -213,7 +213,7 @@ class DedupJob(ListedJob):
 
 
 class ListsRead(StageSources):
-    """Files, each with the list of its records that an earlier stage has written."""
+    """Files, each with a list of some of its records. An earlier stage has written the lists."""
 
     def __init__(
         self,
@@ -296,7 +296,7 @@ def check_scattered(job: ListedJob, pages: Sequence[Page], scatter: FinishedStag
 
 
 def forget_unscattered(ids: Collection[bytes], store: LedgerStore) -> None:
-    """Forget sources that a runner listed later and that were not scattered; if any, raise ChangedSourceError."""
+    """If a runner has listed other sources than `ids`, the scattered ones, forget them and raise ChangedSourceError."""
     known = set(ids)
     gone = store.gone_ids()
     strange = {one for page in store.source_ids() for one in page} - known - gone

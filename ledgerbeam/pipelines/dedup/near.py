@@ -152,7 +152,7 @@ class ClusterJob(_NearDecideJob):
 
 @dataclass(frozen=True, kw_only=True)
 class CandidatesJob(ClusterJob):
-    """Finds candidates: documents that share a band with another one."""
+    """Finds candidates: documents that share a band with another document."""
 
     command = "candidates"
 

@@ -288,7 +288,7 @@ class LargeStarsJob(_RoundJob):
 
 @dataclass(frozen=True, kw_only=True)
 class SmallStarsJob(_RoundJob):
-    """Connects a document and its lesser neighbors with the least of them."""
+    """Connects a document, and its lesser neighbors, with the least of these neighbors."""
 
     command = "small-stars"
 

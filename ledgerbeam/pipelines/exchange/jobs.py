@@ -186,7 +186,7 @@ class MergeJob(BucketsJob):
         return self.shaping
 
     def parameters(self) -> dict[str, Json]:
-        """Return only the number of the merge. The input run files, which are its sources, have all other parameters."""
+        """Return only the number of the merge. All other parameters belong to its sources, the input run files."""
         return {MERGE: self.ordinal}
 
     def work(self) -> Callable[[Task], Any]:
@@ -512,12 +512,12 @@ def layout_of_rows(job: ShardJob, files: ListedFiles, say: Callable[[str], None]
 
 
 def own_files(job: ShardJob) -> OwnFiles:
-    """Return the outputs of an exchange and of its stages, which are not sources."""
+    """Return the outputs of an exchange and of its stages. Listings of sources leave them out."""
     return OwnFiles(job.output, f"(?:{job.shard_form}|{shard_form('run')})", job.ledger or None)
 
 
 def as_run(job: JobSpec, *more: str) -> dict[str, Any]:
-    """Return the fields of a job that all its stages share, the run options, and the fields named in `more`."""
+    """Return fields of a job by name: the run options, which all its stages share, and the fields in `more`."""
     return {name: getattr(job, name) for name in (*_HOW, *more)}
 
 

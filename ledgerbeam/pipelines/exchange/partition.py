@@ -99,7 +99,7 @@ def partition_parameters(partition: Partition | None) -> dict[str, Json]:
 
 
 def decided(partition: Partition | None) -> Partition:
-    """Return a partition that is set, as it is in every open job."""
+    """Return the partition of an open job, which is never None."""
     if partition is None:
         raise AssertionError("expected a partition: it is set when the job is opened")
     return partition

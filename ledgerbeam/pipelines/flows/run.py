@@ -30,7 +30,7 @@ class FlowRun:
         order: Names of all steps of the run, in order.
         steps: The result of each step that started, in order.
         left: By step, the reason why the step is not up to date: it did not start, or its sources changed meanwhile.
-        errors: By step, the error that ended it. The work recorded before it is kept.
+        errors: By step, the error that ended the step. Work recorded before the error is kept.
     """
 
     flow: str

@@ -192,7 +192,7 @@ class MaterializeJob(_ConvertingJob):
 
 @dataclass(frozen=True)
 class DatasetParts:
-    """Datasets that are merged from the shards of a job. The shards are their parts."""
+    """Datasets that are merged from the shards of a job. These shards are called parts."""
 
     prefix: str  # prefix of the names of all files of the datasets
     suffixes: tuple[str, ...]  # for each dataset, the suffix that follows the prefix

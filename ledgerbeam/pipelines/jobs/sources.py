@@ -178,7 +178,7 @@ class ListedFiles:
         return 1 if self._is_pack(source) else max(1, -(-source.size // size))
 
     def indexed_bytes(self, source: Source) -> int:
-        """Return the size of a source; 0 for a pack, which is split by its listing."""
+        """Return the size of a source; 0 for a pack, because the listing names its files."""
         return 0 if self._is_pack(source) else source.size
 
     def _is_pack(self, source: Source) -> bool:

@@ -132,7 +132,7 @@ class JobSpec(ABC):
 
     @final
     def plan(self) -> list[Stage]:
-        """Return the stages in the order in which they run, with the job itself last. Its ledger must be resolved.
+        """Return the stages in the order in which they run, with the job itself last. The job must have a ledger.
 
         Stages that depend on decisions or on results of earlier stages are missing until these are known.
         """

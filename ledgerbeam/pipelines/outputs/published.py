@@ -236,7 +236,7 @@ class OutputStamp:
         self._of = _digest(fingerprint, shards)
 
     def noted(self) -> dict[str, Any] | None:
-        """Return the note if it records the same shards, without a check of its files; else None."""
+        """Return the note if it records exactly these `shards`, else None. The files of the note are not checked."""
         note = self.latest()
         return note if note.get("of") == self._of and isinstance(note.get("files"), dict) else None
 
@@ -254,7 +254,7 @@ class OutputStamp:
         delete(self._url, self._options)
 
     def read(self) -> dict[str, Any] | None:
-        """Return the note if it records the same shards and its files have their recorded sizes; else None."""
+        """Return the note if it records exactly these `shards`, and its files have the recorded sizes; else None."""
         note = self.noted()
         if note is None:
             return None

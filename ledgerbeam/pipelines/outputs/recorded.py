@@ -336,7 +336,7 @@ def count_superseded(store: LedgerStore) -> int:
 def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
     """Return the folder of the job that contains an output, and the name relative to it; None if no folder does.
 
-    An index job names its outputs by URL. For nested folders the result is the innermost.
+    An index job names its outputs by URL. If folders of the job are nested, the result is the innermost.
     """
     if spec.output is not None:
         return spec.output, name

@@ -232,7 +232,7 @@ def _counted_set_ups(result: Any) -> SetUps:
 
 
 def _counted_time(result: Any) -> WorkTime:
-    """Return the work time by a runner's counters, without the number of workers, which they do not have."""
+    """Return the work time in a runner's counters. The number of workers is 0, because no counter has it."""
     spent = Counter[str]()
     for metric in _counters(result, "counters"):
         part = metric.key.metric.name.removesuffix("_us")

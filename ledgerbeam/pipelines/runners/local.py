@@ -193,7 +193,7 @@ class LocalRunner:
             yield page
 
     def _expected_tasks(self, source: Source) -> int:
-        """Estimate the number of tasks of a source from its size, uncompressed if it is compressed."""
+        """Estimate the number of tasks of a source from its size, for a compressed source after decompression."""
         held = source.size if source.members else self._expansion.held_bytes(source.url, source.size)
         known = source if held == source.size else dataclasses.replace(source, size=held)
         return self._spec.sources().expected_tasks(known)
@@ -285,7 +285,7 @@ class LocalRunner:
             self._time = WorkTime.summed([self._time, reported_times(folder)])
 
     def _new_folder(self, listed: JobListing) -> str:
-        """Create the folder of the next pass. A process of the last pass that has not ended yet does not affect it."""
+        """Create the folder of the next pass. Processes of the last pass may still write to its own folder."""
         self._passes += 1
         folder = self._pass_folder = os.path.join(self._folder.path, _NUMBERED.format(f"{self._passes:04d}"))
         self._folder.check()

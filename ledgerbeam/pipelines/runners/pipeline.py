@@ -101,7 +101,7 @@ def local_pipeline(
 
 @contextmanager
 def fork_server(spec: JobSpec) -> Iterator[str]:
-    """Run a fork server for a job. Enter the context after Beam is imported and before it runs anything.
+    """Run a fork server for a job. Enter the context after the import of Beam, before Beam runs anything.
 
     Yields:
         The shell command that starts a worker, with ``exec`` so that no shell process stays.

@@ -1,6 +1,6 @@
 """Waves in the launcher: their sources, their start and supervision.
 
-Waves are forked from one process that has imported the chain, the clients of stores, and Beam if it is needed, once.
+One process imports the chain, the clients of stores and, if needed, Beam. All waves are forked from this process.
 """
 
 from __future__ import annotations
