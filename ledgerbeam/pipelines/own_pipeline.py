@@ -350,7 +350,7 @@ def _audits(chain: FoundChain) -> str | None:
 
 
 def _made_of(chain: FoundChain) -> dict[str, Any]:
-    """Return the identities of the functions of a chain, by name, and their order. Our own define `identity`."""
+    """Return the identities of the functions of a chain, by name, and their order, from `identity` or from the code."""
     own = [
         one for one in chain.functions if type(one).__module__.startswith("ledgerbeam.") and hasattr(one, "identity")
     ]

@@ -219,7 +219,7 @@ def _near_choice(values: Values) -> "NearChoice | None":
 
 
 def bands_for(threshold: float) -> tuple[int, int]:
-    """Return the number of bands, and of rows in a band, that best separate near from other records at a threshold.
+    """Return the number of bands, and of rows in a band, that best separate near records at a threshold.
 
     Records with the share s of common n-grams have a common band with the probability p(s) = 1 - (1 - s^rows)^bands.
     The result minimizes the sum of two areas: under p(s) where s is below the threshold, and above p(s) elsewhere. It

@@ -54,7 +54,7 @@ def build_parser(only: str | None = None, *, brief: bool = False) -> argparse.Ar
     """Return the parser of the whole command line. Parsing raises `UsageError` instead of exiting.
 
     Args:
-        only: The command to parse; None for all commands, which takes longer than many commands run.
+        only: The command to parse; None for all commands. Their parsers take longer to build than many commands run.
         brief: Whether commands will only be listed, not parsed. Then the commands of calls have no options.
     """
     parser = _TopParser(

@@ -217,9 +217,9 @@ class _Parts:
         return None if found is not None and self._were_rewritten() else found
 
     def _were_rewritten(self) -> bool:
-        """Return whether parts were written again after the merge, and have their recorded content: then merge again.
+        """Return whether to merge again: parts were written after the merge, and have their recorded content.
 
-        If such a part has other content, the merged datasets are the only good copy, and stay.
+        If a part has other content, the merged datasets are the only good copy, and stay.
         """
         made = stat_many(self._product.files(), self._options)
         there = set(self._folder.names(""))  # one request if all were removed
@@ -343,7 +343,7 @@ def parts_by_dataset(
     """Return the parts of each dataset of a job, by the suffix of its name, in the order of the manifest.
 
     Each task writes one part of every dataset, and the manifest sorts the parts of a task by name. So the position of a
-    part determines its dataset, for any names of sources and keys. LedgerError: the shards are no parts of datasets.
+    part determines its dataset, for any names of sources and keys. LedgerError: the shards are not parts of datasets.
     """
     by_name = sorted(suffixes, key=lambda suffix: suffix + _DATA)
     parts = {suffix: shards[place :: len(by_name)] for place, suffix in enumerate(by_name)}

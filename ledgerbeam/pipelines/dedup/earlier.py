@@ -76,7 +76,7 @@ class EarlierSignatures(NamedTuple):
     def sources(
         self, may_have: Callable[[str], bool], has: Callable[[str], bool], storage_options: Mapping[str, Any]
     ) -> Iterator[Source]:
-        """Yield signed files that may have documents to read again, by URL. A changed file with any is an error."""
+        """Yield the signed files whose URLs `may_have` documents to read. A changed file that `has` any is an error."""
         wanted = [row for row in _rows(self.writer.store) if any(map(may_have, _urls_of(row)))]
         looks = map_ahead(lambda row: _looked_at(row, dict(storage_options)), wanted, _AT_ONCE, _AT_ONCE)
         for row, found in zip(wanted, looks, strict=True):

@@ -133,7 +133,7 @@ class ClusterJob(_NearDecideJob):
         return dataclasses.replace(self, in_rounds=False).identity()
 
     def sources(self) -> BucketsOf:
-        """Return the buckets. All pairs are in one bucket, read by one task."""
+        """Return the buckets. Without rounds, all pairs are in one bucket, which one task reads."""
         found = super().sources()
         return dataclasses.replace(found, task_bytes=PART_BYTES, within_keys=True) if self.in_rounds else found
 

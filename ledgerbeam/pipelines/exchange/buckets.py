@@ -237,8 +237,8 @@ def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
 def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[str]) -> None:
     """Remove run files and tables that are no longer needed, from folders of a job.
 
-    `writers` are the IDs of the ledgers that wrote the files. If another ledger has marked a folder, the files in it
-    stay.
+    `writers` are the IDs of the ledgers that wrote the files. Run files are removed only from folders that these
+    ledgers, and no others, have marked.
     """
     for url in folders:
         folder = ObjectFolder(url, job.storage_options)

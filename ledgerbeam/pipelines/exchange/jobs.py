@@ -409,7 +409,7 @@ class HashJob(GatherJob):
 
 @dataclass(frozen=True, kw_only=True)
 class BucketStage(Stage):
-    """A stage that reads run files by bucket: the last stage of an exchange, or a merge before it."""
+    """A stage that reads run files by bucket: the last stage of an exchange, or a merge before that stage."""
 
     whole: GatherJob  # the last job of the exchange
     merges: str

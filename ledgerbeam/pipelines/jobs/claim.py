@@ -211,7 +211,7 @@ def withdraw_rejected(store: LedgerStore, pattern: str) -> frozenset[bytes]:
 
 
 def _withdrawn(store: LedgerStore, kind: Kind, pattern: str) -> Iterator[bytes]:
-    """Yield the IDs of sources with withdrawn tasks that have not all run again, by the reason of the withdrawal."""
+    """Yield the IDs of sources with tasks that were withdrawn for a matching reason, and have not all run again."""
     for source, why in store.withdrawn():
         if any(_matches(reason, pattern) for reason in getattr(why, kind)):
             yield source

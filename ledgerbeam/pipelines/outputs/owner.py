@@ -235,7 +235,7 @@ class OutputOwner:
         return f"the ledger is an older copy. Restore the missing part of it{other_host}; otherwise"
 
     def _is_of_this_place(self, mark: Mapping[str, Any]) -> bool:
-        """Return whether the ledger of a mark had the URL of this job's ledger. Now the URL leads to the latter."""
+        """Return whether a mark has the URL of this job's ledger. Then the URL does not lead to the other ledger."""
         return mark.get("url") == without_secrets(self._spec.ledger)
 
     def _of_another(self, marks: Mapping[str, Mapping[str, Any]]) -> str:

@@ -97,7 +97,7 @@ def preview_plan(
 ) -> JobPreview:
     """Return a preview of the first stages of a job. Nothing is written.
 
-    It includes the reasons why the stage after them would refuse to run. LedgerError: a ledger cannot be read.
+    The preview includes reasons why the next stage would refuse to run. LedgerError: a ledger cannot be read.
     """
     if len(plan) == 1:
         return _preview_job(plan[0].job, list_pages(plan[0].job), how, say)

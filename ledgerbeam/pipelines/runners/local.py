@@ -285,7 +285,7 @@ class LocalRunner:
             self._time = WorkTime.summed([self._time, reported_times(folder)])
 
     def _new_folder(self, listed: JobListing) -> str:
-        """Create the folder of the next pass. Processes of the last pass may still write to its own folder."""
+        """Create the folder of the next pass. Processes of the last pass may still use their folder."""
         self._passes += 1
         folder = self._pass_folder = os.path.join(self._folder.path, _NUMBERED.format(f"{self._passes:04d}"))
         self._folder.check()

@@ -1,11 +1,12 @@
 """Beam pipelines of jobs, and their run on the local runner with forked workers.
 
 FnApiRunner starts a worker by a command. Here the command is `worker_relay`, which requests a worker from a fork server
-and exits with the status of the worker. The server is a fork of the process of the wave, which has imported Beam: that
-can take longer than the job. It is forked before any use of gRPC or threads of Beam. Only workers import user code.
+and exits with the status of the worker. The server is a fork of the process of the wave, because another import of
+Beam can take longer than the job. The fork is made before the process uses gRPC or starts a thread of Beam. Only
+workers import user code.
 
-FnApiRunner, its provision info and the main function of a worker are no public API of Beam. All uses are here.
-`tests/pipelines/runners/test_fn_api.py` checks a version of Beam; `make oldest-beam` checks the oldest supported one.
+FnApiRunner, its provision info and the main function of a worker are no public API of Beam, and used only here.
+`tests/pipelines/runners/test_fn_api.py` checks them; `make oldest-beam` checks the oldest supported version of Beam.
 """
 
 from __future__ import annotations

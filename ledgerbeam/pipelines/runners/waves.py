@@ -185,7 +185,7 @@ def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bo
 
 
 def _wait(wave: Wave, run_dir: str, on_tick: Callable[[], None]) -> bool:
-    """Wait until the wave ends, or does not end although a worker died. Return whether the wave has ended."""
+    """Wait until the wave ends, or still runs some time after a worker has died. Return whether it has ended."""
     gone_since: float | None = None
     while not wave.wait(POLL_SECONDS):
         on_tick()

@@ -106,7 +106,7 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def _of_outputs(store: LedgerStore, ledger: str, root: str, there: set[str] | None) -> Iterator[_Check]:
-    """Yield the checks of outputs: of all for None, else only of names in `there`. The others exist only as merged."""
+    """Yield the checks of outputs: of all for None, else only of names in `there`. Other outputs were merged."""
     for row in store.outputs(ordered=False):
         output, source = row.output, without_secrets(row.url)
         if there is None or output.name in there:
