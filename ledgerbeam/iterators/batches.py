@@ -16,7 +16,7 @@ from ledgerbeam.iterators.tokens import Token, below, load_chance, new_chance, n
 
 
 class BatchLimits:
-    """The limits of a batch; see `Batches`. UsageError: no limit, one not positive, or `max_cost` without `cost`."""
+    """The limits of a batch; see `Batches`. UsageError: no limit, a limit below 1, or `max_cost` without `cost`."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class BatchLimits:
         return self.max_cost is None or count == 1 or cost <= self.max_cost
 
     def add(self, count: int, cost: float, largest: float, item: Any) -> tuple[float, float]:
-        """Return the cost of a batch with its `count`-th item, and its largest item cost; zeros without `max_cost`."""
+        """Return cost and largest item cost of a batch after `item`, its `count`-th; zeros without `max_cost`."""
         if self.cost is None or self.max_cost is None:
             return 0.0, 0.0
         own = self.cost(item)
@@ -89,7 +89,7 @@ class Batches(BatchingNode):
         drop_last: Whether to drop the last batch of each shard if it is not full.
 
     Raises:
-        UsageError: There is no limit, one is not positive, or `max_cost` has no `cost`.
+        UsageError: There is no limit, a limit is not positive, or `max_cost` has no `cost`.
     """
 
     def __init__(
@@ -158,9 +158,9 @@ class Batches(BatchingNode):
 class Buckets(BatchingNode):
     """Makes random batches of items of similar length from a buffer. A batch is a list, with a token as in `Batches`.
 
-    For each batch the buffer is filled. A random bucket is drawn in proportion to its number of items: one that can
-    fill a batch, or any one if none can. Random items of this bucket form the batch. The state has the tokens of the
-    buffer. To continue, their items are read again with merged requests.
+    For each batch the buffer is filled. Then a bucket is drawn in proportion to its number of items, among the buckets
+    that can fill a batch, or among all if none can. Random items of this bucket form the batch. The state has the
+    tokens of the buffer. To continue, their items are read again with merged requests.
 
     Args:
         source: The node to read.

@@ -34,7 +34,7 @@ class LabelledNode(DerivedNode):
 
     @abstractmethod
     def child_at(self, label: Any, epoch: int) -> tuple[IteratorNode, int]:
-        """Return the child of a label, and its epoch during `epoch` of this node. Raises IndexError or UsageError."""
+        """Return the child of a label, and its epoch in an epoch of this node. Raises IndexError or UsageError."""
 
     @abstractmethod
     def locate(self, positions: Positions, epoch: int) -> list[tuple[int, int]]:
@@ -67,7 +67,7 @@ class StagedNode(LabelledNode):
     """A pass in stages; each stage is a pass of one child. The tokens are `(label of the stage, token of the child)`.
 
     The state is the current stage and the state of its child, so it does not grow with the number of stages. After a
-    change of the number of shards it also has the rest of later stages, because an old shard may have been ahead.
+    change of the number of shards it also has the remaining items of later stages: an old shard may have read others.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class StagedNode(LabelledNode):
         """Number of stages; None if there is no end."""
 
     def label_of(self, stage: int) -> int:
-        """Return the first part of the tokens of a stage."""
+        """Return the label of a stage, the first part of its tokens."""
         return stage
 
     def child_of(self, stage: int) -> IteratorNode:
@@ -168,7 +168,7 @@ class StagedNode(LabelledNode):
         return merged
 
     def _state_of(self, stage: int, before: int, state: Mapping[str, Any]) -> State:
-        """Return the state of a stage's child in one shard: the saved one, or that at the start or end of its pass."""
+        """Return the state of a stage's child in the shard of `state`: before the stage its start, after it its end."""
         shard, shards = state["shard"]
         self._shard = shard, shards
         self.load(state)
@@ -185,7 +185,7 @@ class StagedNode(LabelledNode):
         return self.stages is not None and self._stage >= self.stages
 
     def _enter(self) -> None:
-        """Set the child of the current stage to the start of its pass, or to the rest that is left of the pass."""
+        """Prepare the child of the current stage: from the start of its pass, or with the items that are left of it."""
         if self._entered:
             return
         left = self._left.pop(self._stage, None)

@@ -1,9 +1,9 @@
 """The identity of a graph in a checkpoint: descriptions of functions and sources, and their comparison.
 
 Many sources are described by a digest of a few kilobytes, which still shows the differing ones. The sources are
-arranged in a square grid. There is a hash of all sources, and one of each row and each column. If one source differs,
-its row and its column differ and identify it. If several differ, they are among those at the crossings of a differing
-row and a differing column.
+arranged in a square grid. The digest has a hash of all sources, and a hash of each row and of each column. If one
+source differs, the hashes of its row and its column differ and identify it. If several sources differ, each is at the
+crossing of a differing row and a differing column, but other sources at such crossings may be equal.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def is_digest(found: Any) -> bool:
 
 
 def differing_places(was: Mapping[str, Any], now: Sequence[Any]) -> tuple[int, list[int]]:
-    """Return how many sources at least differ from a digest, and the numbers of all sources that may differ.
+    """Return the least possible number of sources that differ from a digest, and the positions of all that may differ.
 
-    If both counts are equal, all of these differ. For a digest of contents only, `now` must have no locations.
+    If there are no more positions than this number, all of them differ. For a digest of contents, `now` must have no
+    locations.
     """
     one = was.get(_EXACT, was.get(_PLACELESS))
     other = _grid(now)

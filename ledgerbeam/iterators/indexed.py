@@ -158,7 +158,7 @@ class Records(OrderedNode):
     def describe_data(self) -> dict[str, Any]:
         """Return a description of the data for checkpoints: the files with their versions, and the number of records.
 
-        The number belongs to it, because another index can divide the same file into other records.
+        The number of records is included, because another index can divide the same file into other records.
         """
         if self.name is not None:
             return {"name": self.name, "size": len(self)}
@@ -168,7 +168,7 @@ class Records(OrderedNode):
 
     @property
     def _files(self) -> list[FileInfo]:
-        """The properties of the files that are read, from the first use of this attribute."""
+        """The properties of the files that are read, as they were when this attribute was first used."""
         if self._infos is None:
             files: list[FileInfo] | None = getattr(self.records, "files", None)
             self._infos = [self._file()] if files is None else files
@@ -193,7 +193,7 @@ class IndexedManifest(Records):
         index: The index, or its URL. Default: `<url>.idx`.
         options: Storage options.
         shuffle: Whether to use a new order of the whole source in each epoch, without a buffer.
-        seed: Chooses the orders. lhotse has the first one for the same seed.
+        seed: Chooses the orders. The order of epoch 0 is that of lhotse with this seed.
         index_root: Folder tree that holds the indexes, as `--index-root` of ``ledgerbeam index``.
         index_rule: How `index_root` names indexes, as `--index-rule`.
 
@@ -366,7 +366,7 @@ class PackedManifest(Records):
         key: The key of the collection (`collection_key`). Default: the key of the only collection in the pack.
         options: Storage options of the pack and its sources.
         shuffle: Whether to use a new order of the whole collection in each epoch, without a buffer.
-        seed: Chooses the orders. lhotse has the first one for the same seed.
+        seed: Chooses the orders. The order of epoch 0 is that of lhotse with this seed.
 
     Raises:
         IndexMismatchError: The pack is damaged. `IndexPack.collection` lists the other errors.

@@ -75,7 +75,7 @@ class GraphSource:
         return self._pass
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
-        """Do nothing: the names of passes are created here."""
+        """Do nothing: this class itself creates the names of passes."""
 
     @property
     def title(self) -> str:
@@ -127,7 +127,7 @@ class GraphSource:
     ) -> list[tuple[int, int]]:
         """Divide the places of a pass into spans of equal length. The same graph and data yield the same spans.
 
-        `task_bytes` is the largest size of a span, by the mean size of records; `task_records` its number of places.
+        `task_bytes` limits the size of a span, estimated from the mean size of records; `task_records` its places.
         """
         limits = [max(1, places)] if task_records is None else [task_records]
         if task_bytes is not None:
@@ -136,14 +136,14 @@ class GraphSource:
 
 
 class GraphPass(SourceKind):
-    """A pass of a graph, which is built once in each process. Its spans count places."""
+    """A pass of a graph. The graph is built once in each process. Spans of a pass count places."""
 
     def __init__(self, graph: GraphSource) -> None:
         self._source = graph
         self._built: tuple[IteratorNode, str] | None = None
 
     def files(self, source: Source) -> list[FileInfo]:
-        """Return no files: the files of a graph are checked together with the graph."""
+        """Return no files, since the source is a graph. `read` checks the graph and the files that it reads."""
         return []
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:

@@ -40,8 +40,8 @@ class CutSource(_Node):
     such as a sampler's estimate of durations, it is the same epoch. `set_epoch` of lhotse's `IterableDatasetWrapper`
     also sets the epoch.
 
-    A worker of a loader reads its part of the cuts: of its rank, if lhotse's `worker_init_fn` has the rank, else of all
-    ranks. The main process reads all cuts, and lhotse's samplers drop the cuts of other ranks.
+    Workers of a loader divide the cuts: all workers of all ranks if lhotse's `worker_init_fn` has set the rank, else
+    the workers of each rank alone. The main process reads all cuts. lhotse's samplers drop the cuts of other ranks.
 
     Args:
         graph: The graph. Its items are cuts: objects of lhotse, or the JSON records of cuts.

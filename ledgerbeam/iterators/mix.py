@@ -34,8 +34,8 @@ class Mux(LabelledNode):
     """Draws the source of each item by weight. The tokens are `(number of the source, token of the source)`.
 
     A source that has ended is no longer drawn; the pass ends when all sources have ended. All shards draw the sources
-    in the same order, and each reads its own part of them. The draws are those of lhotse's `LazyIteratorMultiplexer`
-    with the same seed; each epoch has its own draws.
+    in the same order, and each shard reads its part of each source. The draws are those of lhotse's
+    `LazyIteratorMultiplexer` with the same seed; each epoch has its own draws.
 
     Args:
         *sources: Nodes, at least one.

@@ -149,7 +149,7 @@ class IteratorNode(ABC):
         """Keep permanently only the places `first`, `first + step`, ... of each pass. The shards divide these places.
 
         Raises:
-            UnsupportedShapeError: The node is not positional.
+            UnsupportedShapeError: `is_positional` is False.
         """
         raise UnsupportedShapeError(f"{self._name}: it has no fixed order of places to restrict it to")
 
@@ -398,7 +398,7 @@ State: TypeAlias = dict[str, Any]  # the state of a node: small values for JSON,
 
 
 def field(state: Mapping[str, Any], name: str, owner: str) -> Any:
-    """Return a part of a state. CheckpointError: the part is missing; no pass silently starts from its beginning."""
+    """Return a part of a state. CheckpointError: it is missing, so that the pass would silently start again."""
     try:
         return state[name]
     except (KeyError, TypeError) as error:

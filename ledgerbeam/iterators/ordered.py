@@ -1,8 +1,8 @@
 """Nodes whose order of places is determined before any read, and the places of a pass that a shard reads.
 
-Each of S shards reads every S-th of the remaining places. These are a list of arithmetic progressions, at first one for
-the whole pass. When a job continues with another number of shards, the remaining places of the old shards are again a
-short list, and the new shards divide it.
+Each of S shards reads every S-th of the remaining places. The remaining places are a list of arithmetic progressions:
+at first one, the whole pass. When a training continues with another number of shards, the places that the old shards
+have not read are again a short list of progressions, and the new shards divide them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OrderedNode(IteratorNode):
         window: Number of blocks in use at once in a shuffle by blocks.
 
     Raises:
-        UsageError: `shuffle` has another value, or the window is less than 1.
+        UsageError: `shuffle` is not True, False or `"blocks"`, or the window is less than 1.
     """
 
     is_checkpointable = True

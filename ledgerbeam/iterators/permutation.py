@@ -86,7 +86,7 @@ class Permutation(PermutedRange):
         return values.astype(np.int64)
 
     def _find(self, position: int) -> int:
-        """Do the same as `_scramble` for one number; an array of one takes as long as one of a hundred."""
+        """Do the same as `_scramble` for one number, without NumPy: it needs as much time for one number as for 100."""
         half, mask = self._bits
         value = position
         while True:
@@ -193,7 +193,7 @@ class BlockPermutation(PermutedRange):
         return laid
 
     def _block(self, block: int) -> Permutation | NDArray[np.int64]:
-        """Return the order of a block. A small block is permuted once, which takes less time than at each read."""
+        """Return the order of a block. The order of a small block is computed once, as an array, to save time."""
         found = self._permuted.get(block)
         if found is None:
             if len(self._permuted) > 4 * self._lanes:
@@ -207,8 +207,8 @@ class BlockPermutation(PermutedRange):
 def _dealt(sizes: Sequence[int], lanes: int) -> list[list[int]]:
     """Assign each block, in order, to the shortest lane so far. Return the numbers of the blocks of each lane.
 
-    A lane is longer than the shortest one by at most its last block. Lanes that are inside their last block when the
-    shortest lane ends are put last. So the blocks that were not used for the longest time are not needed again.
+    A lane is longer than the shortest one by at most its last block. When the shortest lane ends, some lanes are inside
+    their last block. These lanes are put last, so that the least recently used blocks are not needed again.
     """
     dealt: list[list[int]] = [[] for _ in range(lanes)]
     shortest = [(0, lane) for lane in range(lanes)]

@@ -26,7 +26,7 @@ class IndexedShar(Records):
         fields: Fields to read with the cuts. Default: all.
         options: Storage options.
         shuffle: Whether to use a new order of the whole folder in each epoch, without a buffer.
-        seed: Chooses the orders. lhotse has the first one for the same seed.
+        seed: Chooses the orders. The order of epoch 0 is that of lhotse with this seed.
 
     Raises:
         IndexNotFoundError: A shard has no index. `SharReader` lists the other errors.
@@ -63,8 +63,8 @@ class Shar(Manifest):
     Args:
         folder: A local folder or URL, the URL of a list of fields, or the shards of each field: a mapping of `cuts` and
             other fields to lists of URLs. Such a list may have `pipe:` and a command, if `LEDGERBEAM_ALLOW_PIPES=1` is
-            set; then the position cannot be saved. The command of a tar field runs twice in a pass, and must name a
-            file in tar.
+            set; then the position cannot be saved. The command of a tar field runs twice in a pass, and must
+            contain the name of a tar file.
         fields: Fields to read with the cuts. Default: all.
         options: Storage options.
 
@@ -97,7 +97,7 @@ class Shar(Manifest):
         }
 
     def _shards_as_found(self) -> dict[str, FileInfo]:
-        """Return the properties of the shards by URL, without pipes, as at the first call."""
+        """Return the properties of the shards by URL, without pipes. Every call returns those of the first call."""
         if self._shards_found is None:
             urls = [url for url in chain.from_iterable(self.shards.values()) if not is_pipe(url)]
             self._shards_found = dict(zip(urls, stat_many(urls, self.options), strict=True))

@@ -66,7 +66,7 @@ class Jsonl(IteratorNode):
         return {"data": describe_source(self._as_found())}
 
     def _as_found(self) -> FileInfo:
-        """Return the first observed properties of the source; a pipe has neither size nor version."""
+        """Return the properties of the source at the first call; a pipe has neither size nor version."""
         if self._info is None:
             self._info = FileInfo(self.url, 0, "") if is_pipe(self.url) else stat(self.url, self.options)
         return self._info

@@ -38,7 +38,7 @@ MISSING = _Missing()  # marks a position of a pass without an item: a blank line
 
 
 class OriginDict(dict[Any, Any]):
-    """A dict that can have a token as an attribute. It equals a plain dict, and JSON does not have the token."""
+    """A dict that can have a token as an attribute. It equals a plain dict; its JSON text is without the token."""
 
     __slots__ = (_ATTRIBUTE,)
 

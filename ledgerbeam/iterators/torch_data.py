@@ -66,7 +66,7 @@ class GraphDataset(_Iterable):
         """Return the number of items that a whole pass of this rank has, in all of its workers together.
 
         Blank lines count. With several ranks of several workers each, the true number may differ by fewer than
-        `num_workers` items, because the dataset does not have the number of workers.
+        `num_workers` items, because the loader does not pass the number of workers to the dataset.
 
         Raises:
             TypeError: The graph has no length.

@@ -5,11 +5,11 @@
     distinct   the number of distinct values (HyperLogLog)
     top        the most frequent values (frequent items)
 
-Apache DataSketches computes the sketches. Their bytes have a format of this package, because that library does not
-check its input: they hold the values that a sketch retains. Every part is checked, and merging is deterministic.
+Apache DataSketches computes the sketches, but does not check the bytes that it reads. So this package stores a sketch
+in its own format, as the values that the sketch retains, and checks every value. Merging is deterministic.
 
-Each kind has two classes: a task fills an object of one (`begin`), and an object of the other (`merging`) merges the
-bytes of tasks in order. The libraries of the last three kinds are imported with the first sketch of their kind.
+A task fills the object that `begin` returns. The object that `merging` returns merges the bytes of the sketches of many
+tasks, in the order of the tasks. `observe`, `distinct` and `top` import their libraries when they are first used.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def merging(kind: str) -> Merging:
 
 
 def combined(kind: str, datas: Iterable[bytes]) -> bytes:
-    """Merge the sketches that several steps of a task have filled. ValueError if they are not sketches of this kind."""
+    """Merge sketches of one kind, from several steps of a task. ValueError for bytes that are not such a sketch."""
     merged = merging(kind)
     for data in datas:
         merged.take(data)
@@ -78,7 +78,7 @@ def _found(module: str, name: str) -> Any:
 
 
 class Counted:
-    """A count, exact for any size."""
+    """An exact count, which may have any size."""
 
     kind = "count"
 
@@ -120,7 +120,7 @@ def packed(data: bytes) -> bytes:
 
 
 def unpacked(data: bytes) -> bytes:
-    """Return the bytes of a sketch from the result of `packed`. ValueError if `packed` cannot have this result."""
+    """Return the bytes of a sketch, given a result of `packed`. ValueError for data that `packed` cannot return."""
     if len(data) > MOST_BYTES + 1:
         raise ValueError(f"expected a sketch of at most {MOST_BYTES} bytes, found {len(data)}")
     if data[:1] == _PLAIN:

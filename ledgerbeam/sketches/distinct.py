@@ -44,7 +44,7 @@ class Distinct:
 
 
 class MergedDistinct:
-    """The distinct values of many tasks: each register has the maximum of all tasks."""
+    """The distinct values of many tasks: a register is the maximum of the same register of all tasks."""
 
     def __init__(self) -> None:
         self._coupons = np.empty(0, np.uint32)
@@ -93,13 +93,13 @@ class MergedDistinct:
         return hll_sketch.deserialize(head + facts + registers.tobytes())
 
     def bounds(self) -> str:
-        """Return the bounds of the number in 95 of 100 cases."""
+        """Return as text the bounds that have the true number between them in 95 of 100 cases; empty if it is exact."""
         low, high = self.interval()
         return "" if low == high else f"{math.floor(low):,} to {math.ceil(high):,}"
 
 
 def _read_hll(data: bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint8] | None]:
-    """Return the content of a compact HyperLogLog sketch of the library: coupons, or all registers."""
+    """Return the hashed values (coupons) of a compact HyperLogLog sketch of the library, or all its registers."""
     mode, begin_at = data[7] & 3, 4 * data[0]
     if mode == _HLL_MODE:
         return np.empty(0, np.uint32), np.frombuffer(data, np.uint8, _REGISTERS, begin_at)

@@ -59,7 +59,7 @@ class MergedFrequent:
         self._total += total
 
     def rows(self) -> list[tuple[str, int, int]]:
-        """Return each text with the bounds of its weight, the heaviest first."""
+        """Return each text with the lower and the upper bound of its weight, the heaviest text first."""
         rows = _frequent_rows(self._sketch)
         unknown = self._offset + _offset(self._sketch)
         return [(text, weight, weight + unknown) for text, weight in rows]
@@ -116,7 +116,7 @@ def _read_frequent(data: bytes) -> tuple[list[tuple[str, int]], int, int]:
 
 
 def _plain(text: str) -> Any:
-    """Return the JSON value of a text of `ledgerbeam.stats`."""
+    """Return the JSON value of a value in the text form of `ledgerbeam.stats`."""
     value = json.loads(text)
     if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
         return value

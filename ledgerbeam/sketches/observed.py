@@ -139,7 +139,7 @@ class MergedObserved:
 
 
 class _Facts:
-    """Exact facts: count, minimum, maximum, and the sum as numbers that add up to it."""
+    """Exact facts: count, minimum, maximum, and the sum as `parts`, a few floats whose exact sum it is."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -214,7 +214,7 @@ def _read_observed(data: bytes) -> tuple[_Facts, NDArray[np.float64], NDArray[np
 
 
 def _is_sum(facts: _Facts) -> bool:
-    """Return whether `_exact_sum` can have returned the parts and their sum fits count, minimum and maximum."""
+    """Return whether `parts` is a possible result of `_exact_sum`, and their sum fits count, minimum and maximum."""
     try:
         if _exact_sum(list(facts.parts)) != facts.parts:
             return False
