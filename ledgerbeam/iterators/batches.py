@@ -16,7 +16,7 @@ from ledgerbeam.iterators.tokens import Token, below, load_chance, new_chance, n
 
 
 class BatchLimits:
-    """The limits of a batch; see `Batches`. UsageError: no limit, a limit below 1, or `max_cost` without `cost`."""
+    """The limits of a batch; see `Batches`. UsageError: no limit, a limit not above 0, or `max_cost` without `cost`."""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ class StagedNode(LabelledNode):
     """A pass in stages; each stage is a pass of one child. The tokens are `(label of the stage, token of the child)`.
 
     The state is the current stage and the state of its child, so it does not grow with the number of stages. After a
-    change of the number of shards it also has the remaining items of later stages: an old shard may have read others.
+    change of the number of shards it also has the rest of later stages, of which an old shard may have read a part.
     """
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class StagedNode(LabelledNode):
         return merged
 
     def _state_of(self, stage: int, before: int, state: Mapping[str, Any]) -> State:
-        """Return the state of a stage's child in the shard of `state`: before the stage its start, after it its end."""
+        """Return the state of a stage's child in a shard that is in this stage, before it or after it."""
         shard, shards = state["shard"]
         self._shard = shard, shards
         self.load(state)

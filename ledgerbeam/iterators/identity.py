@@ -39,8 +39,7 @@ def is_digest(found: Any) -> bool:
 def differing_places(was: Mapping[str, Any], now: Sequence[Any]) -> tuple[int, list[int]]:
     """Return the least possible number of sources that differ from a digest, and the positions of all that may differ.
 
-    If there are no more positions than this number, all of them differ. For a digest of contents, `now` must have no
-    locations.
+    If there are only as many positions, all of them differ. For a digest of contents, `now` must have no locations.
     """
     one = was.get(_EXACT, was.get(_PLACELESS))
     other = _grid(now)

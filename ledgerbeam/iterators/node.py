@@ -398,7 +398,7 @@ State: TypeAlias = dict[str, Any]  # the state of a node: small values for JSON,
 
 
 def field(state: Mapping[str, Any], name: str, owner: str) -> Any:
-    """Return a part of a state. CheckpointError: it is missing, so that the pass would silently start again."""
+    """Return a part of a state. CheckpointError if it is missing: else the pass would start from its beginning."""
     try:
         return state[name]
     except (KeyError, TypeError) as error:

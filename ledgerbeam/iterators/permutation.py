@@ -86,7 +86,7 @@ class Permutation(PermutedRange):
         return values.astype(np.int64)
 
     def _find(self, position: int) -> int:
-        """Do the same as `_scramble` for one number, without NumPy: it needs as much time for one number as for 100."""
+        """Do the same as `_scramble` for one number, without NumPy, which takes as long for one as for a hundred."""
         half, mask = self._bits
         value = position
         while True:

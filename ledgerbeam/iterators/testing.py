@@ -233,7 +233,7 @@ def _rest(pickled: bytes, state: State, most: int) -> list[Any]:
 
 
 def _shards_after(node: IteratorNode, taken: list[int], merged: State | None) -> tuple[list[State], list[Any]]:
-    """Read the next `taken[s]` items of each shard `s` of a node, after the state `merged`. Return states and items."""
+    """Read the next `taken[s]` items of each shard `s` of a node, starting from `merged`. Return states and items."""
     states, given = [], []
     for shard, count in enumerate(taken):
         own = copy.deepcopy(node)

@@ -66,7 +66,7 @@ def merging(kind: str) -> Merging:
 
 
 def combined(kind: str, datas: Iterable[bytes]) -> bytes:
-    """Merge sketches of one kind, from several steps of a task. ValueError for bytes that are not such a sketch."""
+    """Return the merged sketch of several steps of a task. ValueError for bytes that are not a sketch of this kind."""
     merged = merging(kind)
     for data in datas:
         merged.take(data)

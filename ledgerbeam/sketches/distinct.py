@@ -93,7 +93,7 @@ class MergedDistinct:
         return hll_sketch.deserialize(head + facts + registers.tobytes())
 
     def bounds(self) -> str:
-        """Return as text the bounds that have the true number between them in 95 of 100 cases; empty if it is exact."""
+        """Return as text the bounds between which the number is in 95 of 100 cases; empty if the number is exact."""
         low, high = self.interval()
         return "" if low == high else f"{math.floor(low):,} to {math.ceil(high):,}"
 

@@ -139,7 +139,7 @@ class MergedObserved:
 
 
 class _Facts:
-    """Exact facts: count, minimum, maximum, and the sum as `parts`, a few floats whose exact sum it is."""
+    """Exact facts: count, minimum and maximum; and `parts`, a few floats with exactly the sum of all numbers."""
 
     def __init__(self) -> None:
         self.count = 0
